@@ -1,0 +1,184 @@
+"""Gates on the tree itself: sizes, docstrings, import arrows, what `import weft` may load."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+# Exceptions to the size limits, each with the reason why the longer form is the clearer one.
+# Keys: "weft/dir/file.py" for a file, "weft/dir/file.py:function" for a function.
+LONG: dict[str, str] = {}
+
+SOURCES = sorted((ROOT / "weft").rglob("*.py"))
+BY_PATH = pytest.mark.parametrize(
+    "path", SOURCES, ids=[p.relative_to(ROOT).as_posix() for p in SOURCES]
+)
+
+# Spelled in two halves, or this file would find itself.
+NOTE_TO_SELF = re.compile(r"\b(TO" + r"DO|FIX" + r"ME)\b")
+
+
+def name_of(path: Path) -> str:
+    """The path as people write it: relative to the root, with forward slashes."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function and method of a file, nested ones too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def function_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines from `def` to the end of the body, docstring included, decorators not."""
+    assert node.end_lineno is not None
+    return node.end_lineno - node.lineno + 1
+
+
+def tree_files() -> list[Path]:
+    """The text files that people write, without caches and environments."""
+    found = [p for p in ROOT.iterdir() if p.suffix in {".md", ".toml"}]
+    found.append(ROOT / ".ci" / "run")
+    for folder in ("weft", "tests", "benchmarks", "examples", "docs"):
+        found += [
+            p
+            for p in (ROOT / folder).rglob("*")
+            if p.suffix in {".py", ".md", ".toml", ".weft", ".txt", ".sh"}
+        ]
+    return sorted(found)
+
+
+def test_package_is_found() -> None:
+    """The parametrised gates below run over something."""
+    assert len(SOURCES) > 10
+
+
+@BY_PATH
+def test_file_is_short(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    if name_of(path) not in LONG:
+        assert lines < MAX_FILE_LINES, (
+            f"{name_of(path)} has {lines} lines: split it by concern, or give a reason in LONG"
+        )
+
+
+@BY_PATH
+def test_functions_are_short(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    long = [
+        f"{name_of(path)}:{node.lineno} {node.name}: {function_lines(node)} lines"
+        for node in functions(tree)
+        if function_lines(node) >= MAX_FUNCTION_LINES and f"{name_of(path)}:{node.name}" not in LONG
+    ]
+    assert not long, "\n".join(["split these, or give a reason in LONG:", *long])
+
+
+@BY_PATH
+def test_module_has_docstring(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), (
+        f"{name_of(path)} does not say what it is for"
+    )
+
+
+def test_exceptions_are_still_needed() -> None:
+    """An entry of LONG goes when its file or function is short, moved or gone."""
+    long: set[str] = set()
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        if len(text.splitlines()) >= MAX_FILE_LINES:
+            long.add(name_of(path))
+        long |= {
+            f"{name_of(path)}:{node.name}"
+            for node in functions(ast.parse(text))
+            if function_lines(node) >= MAX_FUNCTION_LINES
+        }
+    assert set(LONG) <= long, f"not long any more: {sorted(set(LONG) - long)}"
+    assert all(LONG.values()), "every exception needs its reason"
+
+
+def test_no_notes_to_self() -> None:
+    """What is left to do is an issue or a sentence in the docs, never a mark in the code."""
+    found = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in tree_files()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if NOTE_TO_SELF.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_import_loads_no_compiler() -> None:
+    """`import weft` is quick: the compiler comes with the first compile, sockets with comm."""
+    heavy = ("numba", "llvmlite", "zmq", "matplotlib", "sklearn", "jax", "torch")
+    code = (
+        "import sys, weft\n"
+        f"print(*sorted({{m.partition('.')[0] for m in sys.modules}} & set({heavy!r})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [], f"`import weft` loads {done.stdout.strip()}"
+
+
+def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
+    """Run import-linter with the contracts of pyproject.toml on the package `weft` in `root`."""
+    code = (
+        "import sys; sys.path.insert(0, '.'); "
+        "from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_arrows() -> None:
+    """frontend -> runtime -> passes | codegen | comm -> ir, imports inside functions too."""
+    done = lint_imports(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Contracts: 3 kept, 0 broken." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "statement", "broken"),
+    [
+        ("ir/x.py", "import weft.runtime", "arrows point down"),
+        ("passes/x.py", "from weft.codegen import y", "arrows point down"),
+        ("codegen/x.py", "def f():\n    import weft.frontend", "arrows point down"),
+        ("ir/x.py", "import weft", "arrows point down"),  # the root imports frontend
+        ("extra/x.py", "", "arrows point down"),  # a folder without a place
+        ("ir/x.py", "import numba", "ir and passes know no backend"),
+        ("passes/x.py", "def f():\n    import zmq", "ir and passes know no backend"),
+        ("passes/x.py", "from llvmlite import ir", "ir and passes know no backend"),
+        ("comm/x.py", "import weft.ir", "comm moves bytes and knows no graph"),
+    ],
+)
+def test_arrows_bite(tmp_path: Path, module: str, statement: str, broken: str) -> None:
+    """A tree of empty packages with one wrong import is refused, by the contract meant for it."""
+    package = tmp_path / "weft"
+    for layer in {"frontend", "runtime", "passes", "codegen", "comm", "ir", module.split("/")[0]}:
+        (package / layer).mkdir(parents=True)
+        (package / layer / "__init__.py").touch()
+    (package / "__init__.py").write_text("import weft.frontend\n", encoding="utf-8")
+    (package / "codegen" / "y.py").touch()
+    (package / module).write_text(statement + "\n", encoding="utf-8")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    done = lint_imports(tmp_path)
+    assert done.returncode != 0, done.stdout
+    assert f"{broken} BROKEN" in done.stdout
+    assert "2 kept, 1 broken." in done.stdout

@@ -1,0 +1,1 @@
+"""Fused loop nests to native kernels."""

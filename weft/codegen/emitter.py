@@ -1,0 +1,148 @@
+"""Emitter: where LLVM instructions of one kernel go, and the few shapes every kernel needs.
+
+A kernel is emitted as an LLVM function ``void kernel(i64* args)``; ``args`` holds buffer addresses,
+extents and strides.  Pointers that come out of a table may alias as far as LLVM knows, so its loop
+vectoriser gives up: loops go into a :meth:`Emitter.loop_function`, whose pointer parameters are
+``noalias``.  A whole kernel, ``out = exp(x)`` over args = (x, out, n)::
+
+    def emit(e: Emitter) -> None:
+        buffers = [e.pointer_argument(0, "f32"), e.pointer_argument(1, "f32")]
+        with e.loop_function("loop", buffers, [e.argument(2)]) as (inner, (x, out), (n,)):
+            with inner.for_range(inner.index(0), n) as i:
+                value = load_element(inner, inner.at(x, i), "f32")
+                value = emit_scalar(inner, "exp", "f32", [value], {})
+                store_element(inner, value, inner.at(out, i), "f32")
+
+    address = compile_kernels([Kernel(key="exp.f32", name="exp", emit=emit)])["exp.f32"]
+
+Emitting may add basic blocks: always build through ``e.builder``, never keep a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from weft.codegen.elements import memory_type
+
+I64 = ir.IntType(64)
+# (context, builder, function, result dtype, operand dtypes, arguments) -> result
+FunctionCaller = Callable[
+    [Any, ir.IRBuilder, Callable[..., Any], str, Sequence[str], list[ir.Value]], ir.Value
+]
+KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [I64.as_pointer()])
+
+
+@dataclass
+class Emitter:
+    """A position in an LLVM function under construction.
+
+    ``context`` is Numba's target context, ``symbol`` prefixes the LLVM names of all functions of this kernel, ``arguments`` is the kernel's
+    ``i64*`` (None inside a loop function).  ``flags`` are the fast-math flags of the user's own
+    arithmetic (add, multiply, ...); a reduction sets ``("contract", "reassoc")``.
+    """
+
+    context: Any
+    builder: ir.IRBuilder
+    module: ir.Module
+    symbol: str
+    function_caller: FunctionCaller
+    arguments: ir.Value | None = None
+    flags: tuple[str, ...] = ("contract",)
+
+    def index(self, value: int) -> ir.Constant:
+        """The i64 constant ``value``."""
+        return ir.Constant(I64, value)
+
+    def argument(self, position: int) -> ir.Value:
+        """Load ``args[position]`` as i64; only at the kernel's entry, not in a loop function."""
+        if self.arguments is None:
+            raise ValueError("args are read at the kernel's entry; pass values to loop_function")
+        return self.builder.load(self.builder.gep(self.arguments, [self.index(position)]))
+
+    def pointer_argument(self, position: int, dtype: str) -> ir.Value:
+        """Load ``args[position]``, a buffer address, as pointer to elements of ``dtype``."""
+        pointer_type = memory_type(dtype).as_pointer()
+        return self.builder.inttoptr(self.argument(position), pointer_type)
+
+    def at(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
+        """The address of element ``index`` (i64, in elements) of ``pointer``."""
+        return self.builder.gep(pointer, [index], inbounds=True)
+
+    def at_byte(self, pointer: ir.Value, offset: ir.Value) -> ir.Value:
+        """The address ``offset`` bytes (i64) after ``pointer``, with the same pointer type."""
+        base = self.builder.bitcast(pointer, ir.IntType(8).as_pointer())
+        return self.builder.bitcast(self.builder.gep(base, [offset]), pointer.type)
+
+    def alloca(self, llvm_type: ir.Type) -> ir.Value:
+        """A stack slot in the function's entry block (loops must not grow the stack)."""
+        with self.builder.goto_entry_block():
+            return self.builder.alloca(llvm_type)
+
+    def call_function(
+        self, function: Callable[..., Any], result: str, operands: Sequence[str], args: list[ir.Value]
+    ) -> ir.Value:
+        """Compile a plain Python scalar function through Numba and call it here.
+
+        ``result`` and ``operands`` are dtypes with the same memory and register form.  The function
+        must not raise; it is compiled once per process and may be inlined.
+        """
+        return self.function_caller(self.context, self.builder, function, result, operands, args)
+
+    @contextmanager
+    def for_range(
+        self, start: ir.Value, stop: ir.Value, step: ir.Value | None = None
+    ) -> Iterator[ir.Value]:
+        """``for index in range(start, stop, step)`` for step > 0 (i64); yields the index."""
+        builder = self.builder
+        before = builder.block
+        head = builder.append_basic_block("for.head")
+        body = builder.append_basic_block("for.body")
+        after = builder.append_basic_block("for.after")
+        builder.branch(head)
+        builder.position_at_end(head)
+        index = builder.phi(I64, "i")
+        index.add_incoming(start, before)
+        builder.cbranch(builder.icmp_signed("<", index, stop), body, after)
+        builder.position_at_end(body)
+        yield index
+        following = builder.add(index, self.index(1) if step is None else step, flags=["nsw"])
+        index.add_incoming(following, builder.block)
+        builder.branch(head)
+        builder.position_at_end(after)
+
+    @contextmanager
+    def loop_function(
+        self, name: str, pointers: Sequence[ir.Value], scalars: Sequence[ir.Value] = ()
+    ) -> Iterator[tuple[Emitter, list[ir.Value], list[ir.Value]]]:
+        """Emit an internal function, called here with ``pointers`` and ``scalars``.
+
+        Yields (emitter inside it, its pointer parameters, its other parameters).  The pointers are
+        ``noalias``: a buffer that is written must be reached through one pointer only (for an
+        in-place kernel pass it once); buffers that are only read may overlap each other.
+        """
+        kinds = [value.type for value in (*pointers, *scalars)]
+        function_type = ir.FunctionType(ir.VoidType(), kinds)
+        unique = self.module.get_unique_name(f"{self.symbol}.{name}")
+        function = ir.Function(self.module, function_type, unique)
+        function.linkage = "internal"
+        # Inlined, noalias would become alias.scope metadata, which later passes may drop.
+        function.attributes.add("noinline")
+        function.attributes.add("nounwind")
+        for parameter in function.args[: len(pointers)]:
+            parameter.add_attribute("noalias")
+        inner = Emitter(
+            context=self.context,
+            builder=ir.IRBuilder(function.append_basic_block("entry")),
+            module=self.module,
+            symbol=self.symbol,
+            function_caller=self.function_caller,
+            flags=self.flags,
+        )
+        self.builder.call(function, [*pointers, *scalars])
+        yield inner, list(function.args[: len(pointers)]), list(function.args[len(pointers) :])
+        inner.builder.ret_void()

@@ -1,0 +1,45 @@
+"""Which native kernels carry out the ops that are not part of loop nests: one row per op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weft.codegen.call import KernelCall
+from weft.codegen.kernels_index import lower_along_axis, lower_nd
+from weft.codegen.kernels_linalg import lower_matmul
+from weft.codegen.kernels_random import lower_random_bits, lower_random_fold_in
+from weft.codegen.kernels_scan import lower_arg_reduction, lower_cumulative
+from weft.codegen.kernels_shape import lower_concat, lower_dim_size, lower_pad, lower_slice_update
+from weft.ir.graph import Operation
+
+Lowering = Callable[[Operation], list[KernelCall]]
+
+LOWERINGS: dict[str, Lowering] = {
+    # linear algebra
+    "matmul": lower_matmul,
+    # moving elements
+    "concat": lower_concat,
+    "pad": lower_pad,
+    "slice_update": lower_slice_update,
+    "dim_size": lower_dim_size,
+    # by index
+    "take": lower_along_axis,
+    "index_add": lower_along_axis,
+    "take_along_axis": lower_along_axis,
+    "scatter_along_axis_add": lower_along_axis,
+    "gather_nd": lower_nd,
+    "scatter_nd_add": lower_nd,
+    "scatter_nd_update": lower_nd,
+    "scatter_nd_min": lower_nd,
+    "scatter_nd_max": lower_nd,
+    # along an axis
+    "cumulative_sum": lower_cumulative,
+    "cumulative_prod": lower_cumulative,
+    "cumulative_max": lower_cumulative,
+    "cumulative_min": lower_cumulative,
+    "argmax": lower_arg_reduction,
+    "argmin": lower_arg_reduction,
+    # random bits
+    "random_bits": lower_random_bits,
+    "random_fold_in": lower_random_fold_in,
+}

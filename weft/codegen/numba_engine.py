@@ -1,0 +1,152 @@
+"""Compiling kernels through Numba: the one module that knows Numba's compiler.
+
+LLVM-emitted kernels become internal functions of one module, built inside an ``@intrinsic``; the
+function around it, explicitly typed, stores their addresses into a table.  Reusing Numba's context
+gives us its target set-up, optimisation pipeline, JIT memory and scalar functions in plain Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import compiler, typing
+from numba.core.compiler_lock import global_compiler_lock
+from numba.extending import intrinsic
+
+from weft.codegen.elements import SIGNED, UNSIGNED
+from weft.codegen.emitter import KERNEL_TYPE, Emitter
+from weft.codegen.jit import Kernel, NumbaKernel
+from weft.codegen.libm import register_libm
+
+_NUMBA_TYPES = {
+    **{dtype: getattr(numba.types, f"int{dtype[1:]}") for dtype in SIGNED},
+    **{dtype: getattr(numba.types, f"uint{dtype[1:]}") for dtype in UNSIGNED},
+    "f32": numba.types.float32,
+    "f64": numba.types.float64,
+    "c64": numba.types.complex64,
+    "c128": numba.types.complex128,
+}
+_TABLE = numba.types.CPointer(numba.types.int64)
+
+
+class NumbaLibrary:
+    """A Numba code library; ``llvm``/``asm`` cut the functions of one kernel out of its module."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    @global_compiler_lock  # type: ignore[untyped-decorator]
+    def llvm(self, symbol: str) -> str:
+        """Optimised LLVM IR of the functions whose name starts with ``symbol``."""
+        functions = self._library._final_module.functions
+        mine = [str(f) for f in functions if not f.is_declaration and _is_of(f.name, symbol)]
+        return "\n".join(mine)
+
+    @global_compiler_lock  # type: ignore[untyped-decorator]
+    def asm(self, symbol: str) -> str:
+        """Assembly of the functions whose name starts with ``symbol``."""
+        parts: list[str] = []
+        inside = False
+        for line in self._library.get_asm_str().splitlines():
+            label = re.match(r'"?([^\s":#]+)"?:', line)
+            if label and not label[1].startswith(".L"):
+                inside = _is_of(label[1], symbol)
+            elif line.lstrip().startswith((".section", ".size")):
+                inside = False
+            if inside:
+                parts.append(line)
+        return "\n".join(parts)
+
+
+def _is_of(name: str, symbol: str) -> bool:
+    return name == symbol or name.startswith(symbol + ".")
+
+
+class NumbaEngine:
+    """Implements `weft.codegen.jit.Engine`."""
+
+    def compile_emitted(
+        self, kernels: Sequence[tuple[Kernel, str]]
+    ) -> tuple[NumbaLibrary, list[int]]:
+        """Compile (kernel, symbol) pairs into one module; their addresses in the same order."""
+        register_libm()
+
+        @intrinsic  # type: ignore[untyped-decorator]
+        def define_kernels(_typing_context: Any, table: Any) -> Any:
+            def codegen(context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
+                for position, (kernel, symbol) in enumerate(kernels):
+                    function = _emit_kernel(context, builder.module, kernel, symbol)
+                    slot = builder.gep(args[0], [ir.Constant(ir.IntType(64), position)])
+                    builder.store(builder.ptrtoint(function, ir.IntType(64)), slot)
+                return context.get_dummy_value()
+
+            return typing.signature(numba.types.void, table), codegen
+
+        def store_addresses(table: Any) -> None:
+            define_kernels(table)
+
+        compiled = numba.cfunc(numba.types.void(_TABLE), nopython=True)(store_addresses)
+        addresses = np.zeros(len(kernels), np.int64)
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)(addresses.ctypes.data)
+        return NumbaLibrary(compiled._library), [int(address) for address in addresses]
+
+    def compile_function(self, kernel: NumbaKernel) -> tuple[NumbaLibrary, int, str]:
+        """Compile a plain Numba kernel; (library, address, symbol of its C entry)."""
+        register_libm()
+        signature = numba.types.void(_TABLE)
+        compiled = numba.cfunc(signature, nopython=True, error_model="numpy")(kernel.function)
+        return _WholeLibrary(compiled._library), compiled.address, compiled.native_name
+
+
+class _WholeLibrary(NumbaLibrary):
+    """Library of one plain Numba kernel: its mangled helper functions belong to it too."""
+
+    def llvm(self, symbol: str) -> str:
+        return str(self._library.get_llvm_str())
+
+    def asm(self, symbol: str) -> str:
+        return str(self._library.get_asm_str())
+
+
+def _emit_kernel(context: Any, module: ir.Module, kernel: Kernel, symbol: str) -> ir.Function:
+    function = ir.Function(module, KERNEL_TYPE, symbol)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    function.attributes.add("nounwind")
+    emitter = Emitter(
+        context=context,
+        builder=ir.IRBuilder(function.append_basic_block("entry")),
+        module=module,
+        symbol=symbol,
+        function_caller=_call_function,
+        arguments=function.args[0],
+    )
+    kernel.emit(emitter)
+    emitter.builder.ret_void()
+    return function
+
+
+def _call_function(
+    context: Any,
+    builder: ir.IRBuilder,
+    function: Callable[..., Any],
+    result: str,
+    operands: Sequence[str],
+    args: list[ir.Value],
+) -> ir.Value:
+    signature = typing.signature(_NUMBA_TYPES[result], *(_NUMBA_TYPES[dtype] for dtype in operands))
+    flags = compiler.Flags()
+    flags.error_model = "numpy"  # x / 0 is inf: nothing to raise
+    compiled = context.compile_subroutine(builder, function, signature, flags=flags)
+    # Kernels return nothing, so there is no error to hand on: such functions do not raise.
+    _, value = context.call_internal_no_propagate(builder, compiled.fndesc, signature, args)
+    return value
+
+
+ENGINE = NumbaEngine()

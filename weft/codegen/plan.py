@@ -1,0 +1,202 @@
+"""A step as one native call: a flat table of kernel calls, walked by native code.
+
+A `Plan` is data: which kernel runs when, on which buffers, with which extents. The machine code behind it -
+the kernels and the walker - knows no sizes, so a plan for another batch size compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from weft.codegen.call import Address, Arg, KernelCall, Pool, Scratch, Status
+from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
+from weft.codegen.jit import Kernel, compile_kernels
+from weft.codegen.lowerings import LOWERINGS
+from weft.codegen.nest import Nest
+from weft.codegen.nest_emit import nest_call
+from weft.ir.attributes import ConstArray
+from weft.ir.errors import InternalError, UnsupportedError
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.types import TensorType
+
+#: Ops that need no code: they name buffers or order effects.
+NO_CODE = frozenset({"variable", "read", "assign", "constant", "group", "reshape", "identity"})
+
+SlotOf = Callable[[Value], tuple[str, int | str]]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """One row of the plan; `op` is None for copies, `nest` is set for loop nests."""
+
+    call: KernelCall
+    op: Operation | None
+    nest: Nest | None = None
+    why: str = ""
+
+    def describe(self) -> str:
+        """The call for people: pseudo-code for nests, one line for the rest."""
+        if self.nest is not None:
+            return self.nest.describe()
+        return f"{self.call.kernel.name}  # {self.why or (self.op.name if self.op else '')}"
+
+
+@dataclass(slots=True)
+class Table:
+    """The plan as int64 words, before addresses are known.
+
+    words: the arguments of all calls, one after another. calls: (kernel address, first word) pairs.
+    patches: (word, slot number, byte offset) to fill per call; arena: (word, byte offset) to fill per frame;
+    status: words that hold the address of the status word.
+    """
+
+    words: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    patches: list[int] = field(default_factory=list)
+    arena: list[tuple[int, int]] = field(default_factory=list)
+    status: list[int] = field(default_factory=list)
+    keep: list[Any] = field(default_factory=list)
+    scratch_bytes: int = 0
+
+
+def plan_calls(graph: Graph, slot_of: SlotOf, copies: dict[int, list[PlannedCall]]) -> list[PlannedCall]:
+    """The kernel calls of a fused graph in order. Raises UnsupportedError for ops without native code."""
+    calls = list(copies.get(-1, ()))
+    for position, op in enumerate(graph.ops):
+        if op.name == "fused":
+            call, nest = nest_call(op, _in_place(op, slot_of))
+            calls.append(PlannedCall(call, op, nest))
+        elif op.name not in NO_CODE:
+            calls += [PlannedCall(call, op) for call in _lower(op)]
+        calls += copies.get(position, ())
+    return calls
+
+
+def _in_place(op: Operation, slot_of: SlotOf) -> tuple[tuple[int, int], ...]:
+    outputs = {slot_of(v): j for j, v in enumerate(op.results)}
+    return tuple((i, outputs[slot_of(v)]) for i, v in enumerate(op.operands) if slot_of(v) in outputs)
+
+
+def _lower(op: Operation) -> list[KernelCall]:
+    for value in (*op.operands, *op.results):
+        if isinstance(value.type, TensorType) and value.type.dtype.kind == "string":
+            raise UnsupportedError(
+                f"op '{op.name}' on strings is not supported in compiled code",
+                hint="call it outside @wf.compile; strings stay on the host",
+                location=op.locations,
+            )
+    lowering = LOWERINGS.get(op.name)
+    if lowering is None:
+        raise UnsupportedError(
+            f"op '{op.name}' has no native CPU kernel",
+            hint="call it outside @wf.compile, where the reference interpreter runs it",
+            location=op.locations,
+        )
+    try:
+        return lowering(op)
+    except UnsupportedError as error:
+        raise error.at(op.locations) from None
+
+
+def copy_call(source: Arg, target: Arg, nbytes: int, why: str) -> PlannedCall:
+    """A byte copy from one buffer to another."""
+    kernel = Kernel("copy-bytes", "copy", _emit_copy)
+    return PlannedCall(KernelCall(kernel, (target, source, nbytes)), None, why=why)
+
+
+def _emit_copy(e: Emitter) -> None:
+    target, source = e.pointer_argument(0, "u8"), e.pointer_argument(1, "u8")
+    i1 = ir.IntType(1)
+    memcpy = e.module.declare_intrinsic("llvm.memcpy", [target.type, source.type, I64])
+    e.builder.call(memcpy, [target, source, e.argument(2), ir.Constant(i1, 0)])
+
+
+def build_table(
+    calls: list[PlannedCall],
+    slot_of: SlotOf,
+    slot_number: dict[tuple[str, int | str], int],
+    constants: list[np.ndarray[Any, Any]],
+) -> Table:
+    """Compile what is missing and lay the calls out as words."""
+    table = Table()
+    addresses = compile_kernels([c.call.kernel for c in calls])
+    pool: dict[ConstArray, np.ndarray[Any, Any]] = {}
+    for planned in calls:
+        table.calls += [addresses[planned.call.kernel.key], len(table.words)]
+        for arg in planned.call.args:
+            table.words.append(_word(table, arg, slot_of, slot_number, constants, pool))
+    table.keep += [constants, pool]
+    return table
+
+
+def _word(
+    table: Table,
+    arg: Arg,
+    slot_of: SlotOf,
+    slot_number: dict[tuple[str, int | str], int],
+    constants: list[np.ndarray[Any, Any]],
+    pool: dict[ConstArray, np.ndarray[Any, Any]],
+) -> int:
+    position = len(table.words)
+    match arg:
+        case int():
+            return arg
+        case Pool(held):
+            if held not in pool:
+                pool[held] = held.array
+            return int(pool[held].ctypes.data)
+        case Scratch(nbytes):
+            table.scratch_bytes = max(table.scratch_bytes, nbytes)
+            table.arena.append((position, -1))
+            return 0
+        case Status():
+            table.status.append(position)
+            return 0
+        case Address(value, offset):
+            kind, which = slot_of(value)
+            if kind == "arena":
+                assert isinstance(which, int)
+                table.arena.append((position, which + offset))
+            elif kind == "constant":
+                assert isinstance(which, int)
+                return int(constants[which].ctypes.data) + offset
+            else:
+                table.patches += [position, slot_number[(kind, which)], offset]
+            return 0
+    raise InternalError(f"unknown kernel argument {arg!r}")
+
+
+#: Where a NumPy array object keeps the address of its data: PyArrayObject_fields, after the object header.
+ARRAY_DATA_OFFSET = 16
+
+
+def _emit_walker(e: Emitter) -> None:
+    """args: words*, calls*, n calls, patches*, n patches, slots* (of array objects), status*, failed*."""
+    b = e.builder
+    i64p = I64.as_pointer()
+    words, calls, patches, slots, status, failed = (
+        b.inttoptr(e.argument(k), i64p) for k in (0, 1, 3, 5, 6, 7)
+    )
+    three, two = e.index(3), e.index(2)
+    with e.for_range(e.index(0), e.argument(4)) as p:
+        row = b.mul(p, three)
+        word, slot, offset = (b.load(e.at(patches, b.add(row, e.index(k)))) for k in range(3))
+        array = b.load(e.at(slots, slot))
+        data = b.load(b.inttoptr(b.add(array, e.index(ARRAY_DATA_OFFSET)), i64p))
+        b.store(b.add(data, offset), e.at(words, word))
+    with e.for_range(e.index(0), e.argument(2)) as c:
+        row = b.mul(c, two)
+        kernel = b.inttoptr(b.load(e.at(calls, row)), KERNEL_TYPE.as_pointer())
+        first = b.load(e.at(calls, b.add(row, e.index(1))))
+        b.call(kernel, [e.at(words, first)])
+        with b.if_then(b.icmp_signed("!=", b.load(status), e.index(0)), likely=False):
+            b.store(c, failed)
+            b.ret_void()
+
+
+WALKER = Kernel("walker-1", "walker", _emit_walker)

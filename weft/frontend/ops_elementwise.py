@@ -1,0 +1,224 @@
+"""Exponentials, logarithms, powers, trigonometry and special functions, element by element.
+
+Shapes: the operands broadcast; the result has the common shape. Dtypes: the operands promote to one
+dtype (`weft.frontend.promotion`); where a function is said to be *inexact*, bools and integers
+first become the default float, and the result has the promoted floating (or complex) dtype. Errors,
+at the caller's line: TypeRuleError for a dtype that the function is not defined on, ShapeError for
+shapes that do not broadcast. Outside the domain of a real function the result is NaN, as in NumPy;
+nothing raises. Arithmetic, comparison, logic and bits are in `ops_arithmetic`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from weft.frontend.ops_arithmetic import divide, equal, logical_and, logical_not, multiply, where
+from weft.frontend.ops_arithmetic import isnan as _isnan
+from weft.frontend.promotion import TensorLike, elementwise, is_scalar, promote_tensors
+from weft.frontend.tensor import Tensor
+
+
+def sqrt(x: TensorLike, /) -> Tensor:
+    """The principal square root of x; inexact. sqrt(-0.) is -0., negative real x gives NaN."""
+    return elementwise("sqrt", x, inexact=True)
+
+
+def rsqrt(x: TensorLike, /) -> Tensor:
+    """1 / sqrt(x); inexact. rsqrt(0.) is inf, negative real x gives NaN (TF1's name)."""
+    return elementwise("rsqrt", x, inexact=True)
+
+
+def exp(x: TensorLike, /) -> Tensor:
+    """e to the power x; inexact. exp(-inf) is 0, exp(inf) is inf."""
+    return elementwise("exp", x, inexact=True)
+
+
+def exp2(x: TensorLike, /) -> Tensor:
+    """2 to the power x; inexact (NumPy's name)."""
+    return elementwise("exp2", x, inexact=True)
+
+
+def expm1(x: TensorLike, /) -> Tensor:
+    """exp(x) - 1 without cancellation for small x; inexact."""
+    return elementwise("expm1", x, inexact=True)
+
+
+def log(x: TensorLike, /) -> Tensor:
+    """The natural logarithm of x; inexact. log(0.) is -inf, negative real x gives NaN."""
+    return elementwise("log", x, inexact=True)
+
+
+def log1p(x: TensorLike, /) -> Tensor:
+    """log(1 + x) without cancellation for small x; inexact."""
+    return elementwise("log1p", x, inexact=True)
+
+
+def log2(x: TensorLike, /) -> Tensor:
+    """The logarithm of x to base 2; inexact."""
+    return elementwise("log2", x, inexact=True)
+
+
+def log10(x: TensorLike, /) -> Tensor:
+    """The logarithm of x to base 10; inexact."""
+    return elementwise("log10", x, inexact=True)
+
+
+def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """log(exp(x1) + exp(x2)) without overflow; inexact, real."""
+    return elementwise("logaddexp", x1, x2, inexact=True)
+
+
+def pow(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 to the power x2, in the promoted dtype (integers stay integers).
+
+    A Python exponent of 2 is computed as `square(x1)`, which is exact and cheaper. Real negative x1
+    with a fractional x2 gives NaN. pow(x, 0) is 1 for every x, NaN too (IEEE 754).
+    """
+    if is_scalar(x2) and x2 == 2 and not is_scalar(x1):
+        (base, _) = promote_tensors(x1, x2, op="pow")
+        return elementwise("square", base)
+    return elementwise("power", x1, x2, name="pow")
+
+
+def hypot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """sqrt(x1*x1 + x2*x2) without overflow or underflow on the way; inexact, real."""
+    return elementwise("hypot", x1, x2, inexact=True)
+
+
+def sin(x: TensorLike, /) -> Tensor:
+    """The sine of x in radians; inexact. Infinite x gives NaN."""
+    return elementwise("sin", x, inexact=True)
+
+
+def cos(x: TensorLike, /) -> Tensor:
+    """The cosine of x in radians; inexact. Infinite x gives NaN."""
+    return elementwise("cos", x, inexact=True)
+
+
+def tan(x: TensorLike, /) -> Tensor:
+    """The tangent of x in radians; inexact. Infinite x gives NaN."""
+    return elementwise("tan", x, inexact=True)
+
+
+def asin(x: TensorLike, /) -> Tensor:
+    """The angle in [-pi/2, pi/2] whose sine is x; inexact. NaN outside [-1, 1]."""
+    return elementwise("asin", x, inexact=True)
+
+
+def acos(x: TensorLike, /) -> Tensor:
+    """The angle in [0, pi] whose cosine is x; inexact. NaN outside [-1, 1]."""
+    return elementwise("acos", x, inexact=True)
+
+
+def atan(x: TensorLike, /) -> Tensor:
+    """The angle in [-pi/2, pi/2] whose tangent is x; inexact."""
+    return elementwise("atan", x, inexact=True)
+
+
+def atan2(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """The angle in [-pi, pi] of the point (x2, x1), signs of zeros respected; inexact, real."""
+    return elementwise("atan2", x1, x2, inexact=True)
+
+
+def sinh(x: TensorLike, /) -> Tensor:
+    """The hyperbolic sine (exp(x) - exp(-x)) / 2; inexact."""
+    return elementwise("sinh", x, inexact=True)
+
+
+def cosh(x: TensorLike, /) -> Tensor:
+    """The hyperbolic cosine (exp(x) + exp(-x)) / 2; inexact."""
+    return elementwise("cosh", x, inexact=True)
+
+
+def tanh(x: TensorLike, /) -> Tensor:
+    """The hyperbolic tangent sinh(x) / cosh(x), in [-1, 1]; inexact."""
+    return elementwise("tanh", x, inexact=True)
+
+
+def asinh(x: TensorLike, /) -> Tensor:
+    """The inverse hyperbolic sine; inexact."""
+    return elementwise("asinh", x, inexact=True)
+
+
+def acosh(x: TensorLike, /) -> Tensor:
+    """The inverse hyperbolic cosine, >= 0; inexact. NaN below 1."""
+    return elementwise("acosh", x, inexact=True)
+
+
+def atanh(x: TensorLike, /) -> Tensor:
+    """The inverse hyperbolic tangent; inexact. NaN outside [-1, 1], infinite at its ends."""
+    return elementwise("atanh", x, inexact=True)
+
+
+def sigmoid(x: TensorLike, /) -> Tensor:
+    """The logistic function 1 / (1 + exp(-x)), in [0, 1], without overflow; inexact."""
+    return elementwise("sigmoid", x, inexact=True)
+
+
+def erf(x: TensorLike, /) -> Tensor:
+    """The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x; inexact, real.
+
+    Source: Abramowitz and Stegun 7.1.1.
+    """
+    return elementwise("erf", x, inexact=True)
+
+
+def erfc(x: TensorLike, /) -> Tensor:
+    """1 - erf(x) without cancellation for large x; inexact, real (Abramowitz and Stegun 7.1.2)."""
+    return elementwise("erfc", x, inexact=True)
+
+
+def erfinv(x: TensorLike, /) -> Tensor:
+    """The y with erf(y) == x; inexact, real. NaN outside [-1, 1], infinite at its ends."""
+    return elementwise("erfinv", x, inexact=True)
+
+
+def lgamma(x: TensorLike, /) -> Tensor:
+    """The logarithm of |gamma(x)|; inexact, real. inf at 0 and the negative integers.
+
+    Source: Abramowitz and Stegun 6.1.1.
+    """
+    return elementwise("lgamma", x, inexact=True)
+
+
+def digamma(x: TensorLike, /) -> Tensor:
+    """The derivative of lgamma; inexact, real (Abramowitz and Stegun 6.3.1)."""
+    return elementwise("digamma", x, inexact=True)
+
+
+def xlogy(x: TensorLike, y: TensorLike, /) -> Tensor:
+    """x * log(y), and 0 where x is 0 and y is not NaN; inexact (SciPy's xlogy).
+
+    The gradient is finite at x == 0 too, where it is that of 0 * log(1).
+    """
+    return _x_times_log("log", x, y)
+
+
+def xlog1py(x: TensorLike, y: TensorLike, /) -> Tensor:
+    """x * log1p(y), and 0 where x is 0 and y is not NaN; inexact (SciPy's xlog1py)."""
+    return _x_times_log("log1p", x, y)
+
+
+def _x_times_log(log_op: str, x: TensorLike, y: TensorLike) -> Tensor:
+    a, b = promote_tensors(x, y, op="xlogy")
+    # the logarithm is taken of a harmless number where it does not count: no NaN in the gradient
+    unused = logical_and(equal(a, 0), logical_not(_isnan(b)))
+    safe = where(unused, 1 if log_op == "log" else 0, b)
+    return multiply(a, elementwise(log_op, safe, inexact=True))
+
+
+def sinc(x: TensorLike, /) -> Tensor:
+    """sin(pi x) / (pi x), and 1 at 0; inexact (NumPy's normalised sinc)."""
+    zero = equal(x, 0)
+    angle = multiply(where(zero, 1, x), math.pi)
+    return where(zero, 1, divide(sin(angle), angle))
+
+
+def rad2deg(x: TensorLike, /) -> Tensor:
+    """Radians to degrees, x * 180 / pi; inexact (NumPy's name)."""
+    return multiply(x, 180.0 / math.pi)
+
+
+def deg2rad(x: TensorLike, /) -> Tensor:
+    """Degrees to radians, x * pi / 180; inexact (NumPy's name)."""
+    return multiply(x, math.pi / 180.0)

@@ -1,0 +1,158 @@
+"""From what users pass to operands of the IR: one dtype, one shape.
+
+Dtypes promote by `ir.dtypes.promote` (the Python array API standard, plus a number wins over bool
+and a float over an integer). Python scalars and weak tensors (a Python scalar that became a tensor,
+or was computed from such ones only) take the dtype of what they meet, unless they are of a higher
+kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.frontend.dispatch import apply
+from weft.frontend.tensor import Tensor, as_tensor
+from weft.ir.dims import Shape, broadcast_shapes
+from weft.ir.dtypes import DEFAULT_FLOAT, DType, as_dtype, promote, promote_scalar, scalar_dtype
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
+from weft.ir.source import caller_location
+
+#: What every op takes: tensors, variables, NumPy arrays and scalars, Python scalars, nested lists.
+TensorLike: TypeAlias = Any
+Scalar: TypeAlias = bool | int | float | complex
+
+_REPRESENTATIVE: dict[str, Scalar] = {"bool": False, "int": 0, "float": 0.0, "complex": 0j}
+
+
+def is_scalar(x: object) -> bool:
+    """Whether `x` is a plain Python scalar (NumPy's are not: they carry a dtype)."""
+    return type(x) in (bool, int, float, complex)
+
+
+def is_weak(x: object) -> bool:
+    """Whether `x` yields to the dtype of what it meets."""
+    return is_scalar(x) or (isinstance(x, Tensor) and x.weak)
+
+
+def scalar_tensor(value: Scalar, dtype: DType) -> Tensor:
+    """A 0-d tensor of exactly `dtype`. InvalidArgumentError for an integer that does not fit."""
+    if dtype.is_integer and isinstance(value, int):
+        info = np.iinfo(dtype.numpy)
+        if not info.min <= value <= info.max:
+            raise InvalidArgumentError(
+                f"the Python integer {value} does not fit {dtype.name} ({info.min} to {info.max})",
+                hint="convert the other operand to a wider dtype with wf.astype",
+                location=caller_location(),
+            )
+    with np.errstate(over="ignore"):  # beyond the range of a float: infinity, as in NumPy
+        return as_tensor(np.asarray(value).astype(dtype.numpy))
+
+
+def cast(x: TensorLike, dtype: DType) -> Tensor:
+    """`x` as a tensor of `dtype` that is not weak."""
+    if is_scalar(x) and not (dtype.is_integer and isinstance(x, (float, complex))):
+        return scalar_tensor(x, dtype)
+    t = as_tensor(x)
+    return t if t.dtype is dtype and not t.weak else apply("astype", t, dtype=dtype)
+
+
+def common_dtype(op: str, xs: Sequence[TensorLike | DType]) -> DType:
+    """The dtype in which `op` works on `xs`. TypeRuleError, at the user's line, where there is
+    none.
+    """
+    strong: DType | None = None
+    weak: list[Scalar] = []
+    try:
+        for x in xs:
+            if is_scalar(x):
+                weak.append(x)
+                continue
+            dtype = x if isinstance(x, DType) else as_tensor(x).dtype
+            if is_weak(x):
+                weak.append(_REPRESENTATIVE[dtype.kind])
+            else:
+                strong = dtype if strong is None else promote(strong, dtype)
+        for scalar in weak:
+            if strong is None:
+                strong = scalar_dtype(scalar)
+            else:
+                strong = promote_scalar(strong, scalar)
+    except WeftError as error:
+        raise type(error)(
+            f"wf.{op}: {error.what}", hint=error.hint, location=caller_location()
+        ) from None
+    if strong is None:
+        raise InvalidArgumentError(
+            f"wf.{op} needs at least one operand", location=caller_location()
+        )
+    return strong
+
+
+def promote_tensors(*xs: TensorLike, op: str = "result_type") -> list[Tensor]:
+    """`xs` as tensors of one dtype; shapes are left alone. TypeRuleError where there is none."""
+    held = [x if is_scalar(x) else as_tensor(x) for x in xs]
+    dtype = common_dtype(op, held)
+    return [cast(x, dtype) for x in held]
+
+
+def broadcast_tensors(*xs: Tensor, op: str = "broadcast_arrays") -> list[Tensor]:
+    """`xs` expanded to their common shape. ShapeError, at the user's line, where there is none."""
+    try:
+        shape = broadcast_shapes(*(x.shape for x in xs))
+    except WeftError as error:
+        raise type(error)(
+            f"wf.{op}: {error.what}", hint=error.hint, location=caller_location()
+        ) from None
+    return [expand(x, shape) for x in xs]
+
+
+def expand(x: Tensor, shape: Shape) -> Tensor:
+    """`x` broadcast to `shape`; `x` itself if it has that shape."""
+    return x if x.shape == shape else apply("broadcast_to", x, shape=shape)
+
+
+def elementwise(op: str, *xs: TensorLike, inexact: bool = False, name: str = "") -> Tensor:
+    """Apply an elementwise IR op after promotion and broadcasting; weak if all of `xs` are.
+
+    inexact: bools and integers convert to the default float first. name: the public name, for
+    errors.
+    """
+    held = [x if is_scalar(x) else as_tensor(x) for x in xs]
+    dtype = common_dtype(name or op, held)
+    if inexact and not dtype.is_inexact:
+        dtype = to_inexact(dtype, name or op)
+    operands = broadcast_tensors(*(cast(x, dtype) for x in held), op=name or op)
+    return weaken(apply(op, *operands), held)
+
+
+def weaken(result: Tensor, inputs: Sequence[TensorLike]) -> Tensor:
+    """`result`, weak if all of the inputs it was computed from are."""
+    if inputs and all(is_weak(x) for x in inputs):
+        result.weak = True
+    return result
+
+
+def to_inexact(dtype: DType, op: str) -> DType:
+    """`dtype` if it is floating or complex, the default float for bool and integers."""
+    if dtype.kind == "string":
+        raise TypeRuleError(f"wf.{op} does not take strings", location=caller_location())
+    return dtype if dtype.is_inexact else DEFAULT_FLOAT
+
+
+def inexact_tensor(x: TensorLike, op: str) -> Tensor:
+    """`x` as a floating or complex tensor; bools and integers become the default float."""
+    t = as_tensor(x)
+    return cast(t, to_inexact(t.dtype, op))
+
+
+def check_dtype(dtype: object, default: DType | None = None) -> DType:
+    """A `dtype=` argument as a DType; None means `default`. TypeRuleError at the user's line."""
+    if dtype is None and default is not None:
+        return default
+    try:
+        return as_dtype(dtype)
+    except WeftError as error:
+        raise error.at(caller_location()) from None

@@ -1,0 +1,321 @@
+"""Tracing: the graph under construction, and which one the running Python code is building.
+
+Calling an op while a trace is current appends to that trace's builder and gives a symbolic tensor.
+Traces are of three kinds: a *function* trace (`wf.compile`, `wf.grad` called eagerly) lives for one run of
+the Python function; a *graph* trace (`wf.Graph`) stays open; a *region* trace builds a nested block of an
+open trace and turns the outer values it uses into explicit operands.
+
+Effects. In a function trace they follow program order: a read depends on the last write of its variable,
+a write on the reads and the write before it. In a graph trace only `wf.control_dependencies` orders them
+(TensorFlow 1's rule), because a step runs just the part of the graph that is fetched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from weft.frontend.tensor import Tensor
+from weft.ir.attributes import Attrs, AttrValue, ConstArray
+from weft.ir.builder import Builder
+from weft.ir.errors import FailedPreconditionError, TracerError, UnsupportedError
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.source import Locations, caller_location
+from weft.ir.types import TensorType, Type
+
+if TYPE_CHECKING:
+    from weft.frontend.variable import Variable
+
+Array = np.ndarray[Any, Any]
+Kind = Literal["function", "graph", "region"]
+
+
+class _Suspended:
+    """The value of `_current` inside `suspend_trace`."""
+
+
+_current: ContextVar[Trace | _Suspended | None] = ContextVar("weft_trace", default=None)
+
+
+class _ThreadDefault(threading.local):
+    trace: Trace | None = None
+
+
+#: The default graph's trace, once `wf.placeholder` was called outside any graph. Not a ContextVar:
+#: notebooks run each cell in a context of its own, and the default graph must outlive a cell.
+_thread_default = _ThreadDefault()
+_SUSPENDED = _Suspended()
+
+
+def current_trace() -> Trace | None:
+    """The trace that ops are added to, or None: ops on concrete tensors run at once."""
+    trace = _current.get()
+    if trace is None:
+        return _thread_default.trace
+    return None if isinstance(trace, _Suspended) else trace
+
+
+def scoped_trace() -> Trace | None:
+    """`current_trace`, leaving out a default graph that is current only by `set_thread_default`."""
+    trace = _current.get()
+    return None if isinstance(trace, _Suspended) else trace
+
+
+def set_thread_default(trace: Trace | None) -> None:
+    """Make a graph current in this thread wherever no other trace is (None: nothing is)."""
+    _thread_default.trace = trace
+
+
+class suspend_trace:
+    """Inside this context ops run at once on concrete tensors, even during a trace.
+
+    Optimizers use it to create their slot variables on the first trace of a training step.
+    """
+
+    _token: Token[Trace | _Suspended | None] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _current.set(_SUSPENDED)
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._token is not None
+        _current.reset(self._token)
+
+
+class Trace:
+    """One graph under construction. `variables` maps the state names in the IR to their Variables."""
+
+    def __init__(
+        self, kind: Kind, name: str, parent: Trace | None = None, *, creates_variables: bool = True
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.parent = parent
+        self.builder = Builder()
+        self.arg_names: list[str] = []
+        self.location: Locations = caller_location()
+        self.closed = False
+        self.running = threading.local()  # .step: this thread is inside a step of this graph
+        self.creates_variables = creates_variables
+        self.variables: dict[str, Variable] = {}
+        self.effects = Effects(self)
+        self.control: tuple[Value, ...] = ()  # of the enclosing wf.control_dependencies
+        self.captures: dict[Value, Value] = {}  # region: outer value -> block argument
+        self._constants: dict[int, tuple[Array, Value]] = {}
+
+    # ------------------------------------------------------------------------------------ building
+    def emit(
+        self,
+        name: str,
+        operands: Sequence[Value] = (),
+        attrs: Attrs | None = None,
+        *,
+        regions: Sequence[Block] = (),
+        control: Sequence[Value] = (),
+    ) -> tuple[Value, ...]:
+        """Append an op. TypeRuleError or ShapeError with the user's line if it does not fit."""
+        if self.closed:
+            raise FailedPreconditionError(f"the trace of '{self.name}' has ended", location=caller_location())
+        if getattr(self.running, "step", False):
+            raise FailedPreconditionError(
+                f"op '{name}' was added to the graph '{self.name}' while one of its steps is running",
+                hint="build the whole graph before Session.run",
+                location=caller_location(),
+            )
+        both = dict.fromkeys((*control, *self.control))
+        return self.builder.emit(name, operands, attrs, regions=regions, control=tuple(both))
+
+    def add_arg(self, type: Type, name: str) -> Value:
+        """A further graph input; its name is made unique."""
+        value = self.builder.add_arg(type)
+        self.arg_names.append(unique_name(name, self.arg_names))
+        return value
+
+    def tensor(self, value: Value, weak: bool = False) -> Tensor:
+        """The symbolic tensor for a value of this trace."""
+        return Tensor(None, value, self, weak)
+
+    def lift(self, t: Tensor) -> Value:
+        """The value of `t` in this trace: a constant for a concrete tensor, a capture for an outer one.
+
+        Raises TracerError for a tensor of a trace that has ended or that is not around this one.
+        """
+        if t._data is not None:
+            return self.constant(t._data)
+        assert t._value is not None
+        if t._trace is self:
+            return t._value
+        check_usable(t, self)
+        assert self.parent is not None
+        outer = self.parent.lift(t)
+        if outer not in self.captures:
+            self.captures[outer] = self.add_arg(outer.type, "captured")
+        return self.captures[outer]
+
+    def constant(self, array: Array) -> Value:
+        """A `constant` op; one per array object."""
+        known = self._constants.get(id(array))
+        if known is None:
+            (value,) = self.builder.emit("constant", (), {"value": ConstArray(array)})
+            known = self._constants[id(array)] = (array, value)  # holding the array keeps its id taken
+        return known[1]
+
+    # -------------------------------------------------------------------------------------- scope
+    @contextmanager
+    def active(self) -> Iterator[Trace]:
+        """Make this the current trace of the running thread."""
+        token = _current.set(self)
+        try:
+            yield self
+        finally:
+            _current.reset(token)
+
+    @contextmanager
+    def scope(self) -> Iterator[Trace]:
+        """`active`, and the trace ends with it: its tensors cannot be used any more."""
+        try:
+            with self.active():
+                yield self
+        finally:
+            self.closed = True
+
+    def encloses(self, other: Trace) -> bool:
+        """Whether `other` is this trace or a region in it."""
+        trace: Trace | None = other
+        while trace is not None and trace is not self:
+            trace = trace.parent
+        return trace is self
+
+    def root(self) -> Trace:
+        """The outermost trace around this region (itself for other kinds)."""
+        return self if self.parent is None else self.parent.root()
+
+    def graph(self, results: Sequence[Value], name: str | None = None) -> Graph:
+        """What was traced so far, as a graph with these results."""
+        return self.builder.graph(name or self.name, tuple(self.arg_names), results)
+
+    def variable_ref(self, variable: Variable) -> Value:
+        """The `ref` of a variable; two variables of one name get different state names."""
+        root = self.root()
+        return root.effects.ref(variable)
+
+
+class Effects:
+    """Reads and writes of variables in one trace, and the order between them."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.refs: dict[Variable, Value] = {}
+        self.reads: dict[Variable, list[Value]] = {}  # every value read, for gradients
+        self.private: dict[Operation, Operation] = {}  # assign -> the read that belongs to its update
+        self._since_write: dict[Variable, dict[tuple[Value, ...], Value]] = {}
+        self._last_write: dict[Variable, Value] = {}
+
+    def ref(self, variable: Variable) -> Value:
+        """The handle, made on first use."""
+        found = self.refs.get(variable)
+        if found is None:
+            trace = self.trace
+            name = unique_name(variable.name, trace.variables)
+            attrs: Mapping[str, AttrValue] = {
+                "name": name, "dtype": variable.dtype, "shape": variable.shape,
+            }  # fmt: skip
+            (found,) = trace.builder.emit("variable", (), attrs)
+            trace.variables[name] = variable
+            self.refs[variable] = found
+            variable._used_in(trace)
+        return found
+
+    def read(self, variable: Variable) -> Value:
+        """The value at this point of the program; reads with no write between them are one read."""
+        known = self._since_write.setdefault(variable, {})
+        key = self.trace.control
+        if key not in known:
+            known[key] = self._fresh_read(variable)
+        return known[key]
+
+    def _fresh_read(self, variable: Variable) -> Value:
+        written = self._last_write.get(variable)
+        after = () if written is None else (written,)
+        (value,) = self.trace.emit("read", (self.ref(variable),), control=after)
+        self.reads.setdefault(variable, []).append(value)
+        return value
+
+    def read_for_update(self, variable: Variable) -> Value:
+        """The value that an update starts from. In a graph it is a read of that update alone."""
+        return self._fresh_read(variable) if self.trace.kind == "graph" else self.read(variable)
+
+    def write(self, variable: Variable, value: Value, update_of: Value | None = None) -> Value:
+        """Append the assignment; the token of it. `update_of`: what `read_for_update` gave."""
+        if self.trace.kind == "graph":
+            (token,) = self.trace.emit("assign", (self.ref(variable), value))
+            if update_of is not None:
+                assert token.op is not None and update_of.op is not None
+                self.private[token.op] = update_of.op
+            return token
+        before = [*self._since_write.pop(variable, {}).values()]
+        if variable in self._last_write:
+            before.append(self._last_write[variable])
+        (token,) = self.trace.emit("assign", (self.ref(variable), value), control=before)
+        self._last_write[variable] = token
+        return token
+
+
+def unique_name(name: str, taken: Sequence[str] | Mapping[str, object]) -> str:
+    """`name`, or `name_1`, `name_2`, ... if it is taken."""
+    candidate, count = name, 0
+    while candidate in taken:
+        count += 1
+        candidate = f"{name}_{count}"
+    return candidate
+
+
+def effect_trace(what: str) -> Trace | None:
+    """The current trace if an effect can be added to it. UnsupportedError inside a region."""
+    trace = current_trace()
+    if trace is not None and trace.kind == "region":
+        raise UnsupportedError(
+            f"{what} inside '{trace.name}' is not supported",
+            hint="do it outside; the function may return the new value",
+            location=caller_location(),
+        )
+    return trace
+
+
+# ------------------------------------------------------------------------------------------------ leaks
+def check_usable(t: Tensor, trace: Trace | None) -> None:
+    """Raise TracerError unless symbolic `t` may be used while `trace` is current."""
+    owner = t._trace
+    assert owner is not None
+    if not owner.closed and trace is not None and owner.encloses(trace):
+        return
+    what = f"a symbolic tensor {t.describe()}"
+    if owner.closed:
+        raise TracerError(
+            f"{what} is used after the trace of '{owner.name}' that made it has ended",
+            hint="return it from the traced function; keep state between calls in a wf.Variable",
+            location=caller_location(),
+        )
+    if owner.kind == "graph":
+        now = "no graph" if trace is None else f"'{trace.name}'"
+        raise TracerError(
+            f"{what} belongs to the graph '{owner.name}', but {now} is current here",
+            hint="build on it inside `with graph.as_default():`",
+            location=caller_location(),
+        )
+    elsewhere = "outside the trace" if trace is None else f"while '{trace.name}' is traced, not"
+    raise TracerError(
+        f"{what} is used {elsewhere} of '{owner.name}', where it belongs",
+        hint="pass it to the function as an argument",
+        location=caller_location(),
+    )
+
+
+def symbolic_type(t: Tensor) -> TensorType:
+    """The IR type of a tensor, concrete or symbolic."""
+    return TensorType(t.dtype, t.shape)

@@ -1,0 +1,5 @@
+"""The intermediate representation: what a weft program is and what it means.
+
+Reading order: `dtypes`, `dims`, `types`, `attributes`, `graph`, `spec`, the `ops_*` tables, `ops`,
+`builder`, `printer`, `parser`, `verify`, `interpreter`.
+"""

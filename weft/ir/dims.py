@@ -1,0 +1,195 @@
+"""Symbolic dimensions: integer polynomials over named sizes, such as `b*28+1`.
+
+A dimension of a shape is an `int`, a `SymbolicDim`, or None (unknown, printed `?`). Symbols come from
+placeholders; `substitute` gives them their sizes when a graph is specialised.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from weft.ir.errors import ShapeError
+
+Monomial = tuple[str, ...]  # sorted symbol names, repeated for powers; () is the constant term
+
+
+class SymbolicDim:
+    """A non-constant polynomial with integer coefficients; immutable and hashable."""
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: Mapping[Monomial, int]) -> None:
+        self.terms = tuple(sorted((m, c) for m, c in terms.items() if c))
+        self._hash = hash(self.terms)
+
+    @staticmethod
+    def symbol(name: str) -> SymbolicDim:
+        """The dimension that is just the symbol `name` (an identifier)."""
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise ShapeError(f"{name!r} is not a dimension name", hint="use an identifier such as 'batch'")
+        return SymbolicDim({(name,): 1})
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        return frozenset(s for m, _ in self.terms for s in m)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SymbolicDim) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __add__(self, other: int | SymbolicDim) -> int | SymbolicDim:
+        return _make(_terms(self), _terms(other))
+
+    def __mul__(self, other: int | SymbolicDim) -> int | SymbolicDim:
+        product = (({tuple(sorted(a + b)): x * y}) for a, x in _terms(self).items() for b, y in _terms(other).items())
+        return _make(*product)
+
+    def __neg__(self) -> int | SymbolicDim:
+        return self * -1
+
+    def __sub__(self, other: int | SymbolicDim) -> int | SymbolicDim:
+        return self + (other * -1)
+
+    def __rsub__(self, other: int) -> int | SymbolicDim:
+        return (self * -1) + other
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __floordiv__(self, other: int | SymbolicDim) -> int | SymbolicDim:
+        """Exact division by an integer or a monomial; ShapeError where the result is no polynomial."""
+        divisor = _terms(other)
+        if len(divisor) == 1:
+            (mono, coef), quotient = next(iter(divisor.items())), {}
+            for m, c in self.terms:
+                rest = list(m)
+                if c % coef or any(s not in rest or rest.remove(s) for s in mono):
+                    break
+                quotient[tuple(rest)] = c // coef
+            else:
+                return _make(quotient)
+        raise ShapeError(f"dimension {self} is not known to be divisible by {other}")
+
+    def __repr__(self) -> str:
+        out = ""
+        for mono, coef in sorted(self.terms, key=lambda t: (-len(t[0]), t[0])):
+            factors = ([str(abs(coef))] if abs(coef) != 1 or not mono else []) + list(mono)
+            out += ("-" if coef < 0 else "+" if out else "") + "*".join(factors)
+        return out
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __int__(self) -> int:
+        raise ShapeError(
+            f"the dimension {self} has no value yet: it is symbolic in this graph",
+            hint="use wf.shape(x) for the size as a tensor, or build the graph with a known size",
+        )
+
+    __index__ = __int__
+
+
+Dim = int | SymbolicDim | None
+Shape = tuple[Dim, ...]
+
+
+def _terms(value: int | SymbolicDim) -> dict[Monomial, int]:
+    return dict(value.terms) if isinstance(value, SymbolicDim) else {(): int(value)}
+
+
+def _make(*parts: Mapping[Monomial, int]) -> int | SymbolicDim:
+    total: dict[Monomial, int] = {}
+    for part in parts:
+        for mono, coef in part.items():
+            total[mono] = total.get(mono, 0) + coef
+    total = {m: c for m, c in total.items() if c}
+    if not total:
+        return 0
+    return total[()] if set(total) == {()} else SymbolicDim(total)
+
+
+def parse_dim(text: str) -> Dim:
+    """The inverse of printing a dimension: `7`, `b`, `b*28+1`, `?`. Raises ShapeError."""
+    if text == "?":
+        return None
+    if not re.fullmatch(r"-?\w+([*+-]\w+)*", text):
+        raise ShapeError(f"{text!r} is not a dimension", hint="write an integer, a name, b*28+1 or ?")
+    total: int | SymbolicDim = 0
+    for sign, product in re.findall(r"([+-]?)([^+-]+)", text):
+        value: int | SymbolicDim = -1 if sign == "-" else 1
+        for factor in product.split("*"):
+            value = value * (int(factor) if factor.isdigit() else SymbolicDim.symbol(factor))
+        total = total + value
+    return total
+
+
+def substitute_dim(dim: Dim, sizes: Mapping[str, int]) -> Dim:
+    """`dim` with the symbols in `sizes` replaced by their values."""
+    if not isinstance(dim, SymbolicDim):
+        return dim
+    total: int | SymbolicDim = 0
+    for mono, coef in dim.terms:
+        value: int | SymbolicDim = coef
+        for name in mono:
+            value = value * sizes.get(name, SymbolicDim.symbol(name))
+        total = total + value
+    return total
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The product of dimensions; None if one is unknown (0 wins over unknown)."""
+    total: Dim = 1
+    for dim in dims:
+        if dim == 0 or total == 0:
+            total = 0
+        elif dim is None or total is None:
+            total = None
+        else:
+            total = total * dim
+    return total
+
+
+def same(a: Dim, b: Dim) -> bool:
+    """False only if the two are known to differ (two ints that are unequal)."""
+    return not (isinstance(a, int) and isinstance(b, int)) or a == b
+
+
+def broadcast_dim(a: Dim, b: Dim) -> Dim:
+    """The broadcast of two dimensions; an unknown or symbolic one is taken to fit. Raises ShapeError."""
+    if a == b or b == 1:
+        return a
+    if a == 1:
+        return b
+    if isinstance(a, int) and isinstance(b, int):
+        raise ShapeError(f"dimensions {a} and {b} do not broadcast")
+    if isinstance(a, int):
+        return a
+    return b if isinstance(b, int) or a is None else a
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """NumPy's broadcasting over any number of shapes. Raises ShapeError naming all of them."""
+    rank = max((len(s) for s in shapes), default=0)
+    out: list[Dim] = [1] * rank
+    for shape in shapes:
+        for i, dim in enumerate(shape, rank - len(shape)):
+            try:
+                out[i] = broadcast_dim(out[i], dim)
+            except ShapeError:
+                listed = ", ".join(format_shape(s) for s in shapes)
+                raise ShapeError(
+                    f"shapes {listed} do not broadcast together",
+                    hint="sizes must be equal or 1, compared from the last dimension",
+                ) from None
+    return tuple(out)
+
+
+def format_dim(dim: Dim) -> str:
+    return "?" if dim is None else str(dim)
+
+
+def format_shape(shape: Shape) -> str:
+    """`[2,b,?]`."""
+    return "[" + ",".join(format_dim(d) for d in shape) + "]"

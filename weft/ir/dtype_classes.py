@@ -1,0 +1,110 @@
+"""Classes of dtypes that ops accept, with the words and hints that their type errors use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.ir import dtypes
+from weft.ir.dims import Shape
+from weft.ir.dtypes import DType
+from weft.ir.errors import ShapeError, TypeRuleError
+from weft.ir.rules import fits, known_dim
+from weft.ir.spec import Array, tensors
+from weft.ir.types import TensorType, Type
+
+
+@dataclass(frozen=True, slots=True)
+class DTypeClass:
+    """A set of dtypes with the words that an error message uses for it; `|` joins two."""
+
+    words: str
+    members: frozenset[DType]
+
+    def __or__(self, other: DTypeClass) -> DTypeClass:
+        return DTypeClass(f"{self.words} or {other.words}", self.members | other.members)
+
+    def __contains__(self, dtype: DType) -> bool:
+        return dtype in self.members
+
+
+def _class(words: str, *kinds: str) -> DTypeClass:
+    return DTypeClass(words, frozenset(d for d in dtypes.ALL if d.kind in kinds))
+
+
+BOOL = _class("bool", "bool")
+INTEGER = _class("integer", "int", "uint")
+FLOATING = _class("real floating", "float")
+COMPLEX = _class("complex", "complex")
+INEXACT = FLOATING | COMPLEX
+REAL = _class("real (integer or floating)", "int", "uint", "float")
+NUMERIC = _class("numeric", "int", "uint", "float", "complex")
+ORDERED = BOOL | REAL
+ANY = DTypeClass("any", frozenset(dtypes.ALL))
+
+# what a NumPy user means by arithmetic on bools
+_BOOL_ADVICE = {
+    "add": "wf.logical_or",
+    "maximum": "wf.logical_or",
+    "multiply": "wf.logical_and",
+    "minimum": "wf.logical_and",
+    "subtract": "wf.logical_xor",
+    "negative": "wf.logical_not",
+    "max": "wf.any",
+    "prod": "wf.all",
+    "min": "wf.all",
+}
+
+
+def require_dtype(op: str, given: TensorType, allowed: DTypeClass) -> None:
+    """Raises TypeRuleError naming the op, the type and what to do, unless the dtype is allowed."""
+    if given.dtype not in allowed:
+        raise TypeRuleError(
+            f"op '{op}' takes {allowed.words} operands, got {given}",
+            hint=_dtype_hint(op, given.dtype, allowed),
+        )
+
+
+def _dtype_hint(op: str, dtype: DType, allowed: DTypeClass) -> str:
+    if dtype.kind == "string":
+        return "strings can be compared with == and != and chosen by wf.where, not computed with"
+    if dtype.kind == "bool":
+        advice = f"use {_BOOL_ADVICE[op]}, or " if op in _BOOL_ADVICE else ""
+        target = "int64" if dtypes.int64 in allowed else "float32"
+        return f"{advice}convert with wf.astype(x, wf.{target})"
+    if dtypes.float32 in allowed:
+        if dtype.is_complex:
+            return "use wf.real, wf.imag or wf.abs to get a real number first"
+        return "convert with wf.astype(x, wf.float32)"
+    if dtypes.int64 in allowed:
+        return "convert to an integer with wf.astype(x, wf.int64)"
+    return "make bools by a comparison, such as x != 0"
+
+
+def elementwise_shape(op: str, types: Sequence[TensorType]) -> Shape:
+    """The common shape of operands that must all have the same one. Raises ShapeError."""
+    shape = types[0].shape
+    for t in types[1:]:
+        if not fits(shape, t.shape):
+            raise ShapeError(
+                f"op '{op}' takes operands of one shape, got ({', '.join(map(str, types))})",
+                hint="expand the smaller one with wf.broadcast_to",
+            )
+        shape = tuple(map(known_dim, shape, t.shape))
+    return shape
+
+
+def one_tensor(op: str, types: Sequence[Type], allowed: DTypeClass) -> TensorType:
+    """The only operand type of a unary op, checked to be a tensor of an allowed dtype."""
+    (given,) = tensors(op, types)
+    require_dtype(op, given, allowed)
+    return given
+
+
+def widen(array: Array) -> Array:
+    """float16 and bfloat16 as float32, in which weft computes them; other arrays as they are."""
+    if array.dtype in (dtypes.float16.numpy, dtypes.bfloat16.numpy):
+        return array.astype(np.float32)
+    return array

@@ -1,0 +1,95 @@
+"""Which ops touch which state, and whether the graph itself orders them.
+
+The order of ops in a block means nothing by itself: two ops on the same variable, one of which
+writes, must be joined by a path of operands and control operands (design, section 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from weft.ir.graph import Block, Operation, Value
+from weft.ir.ops import OPS
+from weft.ir.types import RefType
+
+#: What identifies state: a variable's name, or a block argument that is a ref.
+StateKey = str | Value
+
+# regions that are not executed where they stand, only transformed by autodiff
+_INERT = frozenset({"custom_gradient"})
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`op` reads, or writes, the state `key`."""
+
+    op: Operation
+    key: StateKey
+    writes: bool
+
+
+def state_key(ref: Value, known: Mapping[Value, StateKey] | None = None) -> StateKey:
+    """The variable behind a value of ref type; for a block argument `known` may say it."""
+    if ref.op is not None and ref.op.name == "variable":
+        return str(ref.op.attrs["name"])
+    return (known or {}).get(ref, ref)
+
+
+def region_keys(
+    op: Operation, region: Block, known: Mapping[Value, StateKey]
+) -> dict[Value, StateKey]:
+    """What the ref arguments of `region` stand for: the operand at the same place."""
+    if len(region.args) != len(op.operands):
+        return {}
+    return {
+        arg: state_key(operand, known)
+        for arg, operand in zip(region.args, op.operands, strict=True)
+        if isinstance(arg.type, RefType)
+    }
+
+
+def accesses(op: Operation, known: Mapping[Value, StateKey] | None = None) -> Iterator[Access]:
+    """The state that `op` touches, itself or in the regions that it runs."""
+    known = known or {}
+    traits = OPS[op.name].traits if op.name in OPS else frozenset()
+    if traits & {"reads_state", "writes_state"}:
+        for value in op.operands:
+            if isinstance(value.type, RefType):
+                yield Access(op, state_key(value, known), "writes_state" in traits)
+    if op.name not in _INERT:
+        for region in op.regions:
+            inside = region_keys(op, region, known)
+            for inner in region.ops:
+                for found in accesses(inner, inside):
+                    yield Access(op, found.key, found.writes)
+
+
+def unordered(
+    block: Block, known: Mapping[Value, StateKey] | None = None
+) -> list[tuple[Access, Access]]:
+    """Pairs of accesses to the same state, one of them a write, that no path orders.
+
+    The block must be in SSA form. Costs one bit per access for each value of the block.
+    """
+    found: dict[StateKey, list[tuple[int, Access]]] = {}  # with the bit of the accessing op
+    before: dict[Value, int] = {}  # bits of the accessing ops that come before or make the value
+    pairs: list[tuple[Access, Access]] = []
+    count = 0
+    for op in block.ops:
+        past = 0
+        for value in (*op.operands, *op.control):
+            past |= before.get(value, 0)
+        own = 0
+        touched = list(dict.fromkeys(accesses(op, known)))
+        if touched:
+            own, count = 1 << count, count + 1
+        for access in touched:
+            earlier = found.setdefault(access.key, [])
+            for bit, other in earlier:
+                if (access.writes or other.writes) and not past & bit and other.op is not op:
+                    pairs.append((other, access))
+            earlier.append((own, access))
+        for result in op.results:
+            before[result] = past | own
+    return pairs

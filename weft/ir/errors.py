@@ -1,0 +1,97 @@
+"""Errors that weft raises: what went wrong, where in the user's file, and what to do about it.
+
+The classes named after TensorFlow 1's `tf.errors` keep its names; each also derives from the built-in
+error that a NumPy or JAX user would catch (`ValueError`, `TypeError`, ...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.ir.source import Location
+
+
+class WeftError(Exception):
+    """Base of all errors raised by weft.
+
+    `what` says what is wrong, `location` where in the user's program, `hint` what to do instead.
+    """
+
+    def __init__(
+        self, what: str, *, hint: str | None = None, location: Sequence[Location] | Location = ()
+    ) -> None:
+        self.what = what
+        self.hint = hint
+        self.locations = (location,) if isinstance(location, Location) else tuple(location)
+        super().__init__(self._render())
+
+    def _render(self) -> str:
+        lines = [self.what]
+        if self.locations:
+            lines.append(f"  at {self.locations[0].describe()}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+    def at(self, location: Sequence[Location]) -> WeftError:
+        """Attach the user's location if there is none yet; returns self (for `raise e.at(loc)`)."""
+        if not self.locations and location:
+            self.locations = tuple(location)
+            self.args = (self._render(),)
+        return self
+
+
+class InvalidArgumentError(WeftError, ValueError):
+    """An argument has a value, shape or structure that the op does not accept."""
+
+
+class TypeRuleError(WeftError, TypeError):
+    """The operand types of an op do not fit its type rule."""
+
+
+class ShapeError(InvalidArgumentError):
+    """The operand shapes of an op do not fit together."""
+
+
+class TracerError(WeftError, TypeError):
+    """A symbolic tensor was used where a concrete value is needed, or outside its trace."""
+
+
+class UnsupportedError(WeftError, NotImplementedError):
+    """A combination that weft does not support (yet): it says so instead of falling back."""
+
+
+class GradientError(WeftError, TypeError):
+    """A gradient was asked for where none exists."""
+
+
+class VerifyError(WeftError):
+    """A graph breaks a rule of the IR; the message holds the graph with the fault at the op."""
+
+
+class ParseError(WeftError, SyntaxError):
+    """IR text that is not well formed; the message shows the line with a caret."""
+
+
+class PassError(WeftError):
+    """A pass name is unknown, or a pass broke the graph."""
+
+
+class NotFoundError(WeftError, LookupError):
+    """An op, pass, tensor or file of that name does not exist."""
+
+
+class FailedPreconditionError(WeftError, RuntimeError):
+    """The state needed is not there, for example an uninitialised variable."""
+
+
+class InternalError(WeftError, RuntimeError):
+    """A fault in weft itself, never in the user's program."""
+
+
+def suggest(name: str, known: Sequence[str]) -> str:
+    """`; did you mean 'x'?` for the known names closest to `name`, or an empty string."""
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=3)
+    return "; did you mean " + " or ".join(repr(c) for c in close) + "?" if close else ""

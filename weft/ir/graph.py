@@ -1,0 +1,173 @@
+"""The SSA graph: values, operations with regions, blocks, and the graph around the top block.
+
+Everything here is immutable once built (passes make new graphs); only `ir.builder` appends to a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from weft.ir.attributes import AttrValue
+from weft.ir.source import Locations
+from weft.ir.types import Type
+
+
+class Value:
+    """One SSA value: the result number `index` of `op`, or a block argument (`op` is None)."""
+
+    __slots__ = ("index", "op", "type")
+
+    def __init__(self, type: Type, op: Operation | None = None, index: int = 0) -> None:
+        self.type = type
+        self.op = op
+        self.index = index
+
+    def __repr__(self) -> str:
+        source = "argument" if self.op is None else f"result of {self.op.name}"
+        return f"<{source} {self.index}: {self.type}>"
+
+
+class Operation:
+    """One op application.
+
+    operands: data inputs. control: values whose ops must run before this one (explicit effect order).
+    attrs: compile-time attributes, complete and in schema order. regions: nested blocks, isolated from
+    above (they use only their own arguments). locations: the user's source lines.
+    """
+
+    __slots__ = ("attrs", "control", "locations", "name", "operands", "regions", "results")
+
+    def __init__(
+        self,
+        name: str,
+        operands: Sequence[Value],
+        attrs: Mapping[str, AttrValue],
+        result_types: Sequence[Type],
+        regions: Sequence[Block] = (),
+        control: Sequence[Value] = (),
+        locations: Locations = (),
+    ) -> None:
+        self.name = name
+        self.operands = tuple(operands)
+        self.attrs = dict(attrs)
+        self.regions = tuple(regions)
+        self.control = tuple(control)
+        self.locations = locations
+        self.results = tuple(Value(t, self, i) for i, t in enumerate(result_types))
+
+    @property
+    def result(self) -> Value:
+        """The only result; ValueError if there is not exactly one."""
+        (value,) = self.results
+        return value
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}: {', '.join(str(r.type) for r in self.results)}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """A straight line of ops: `args` in, `ops` in an order that respects all uses, `results` out."""
+
+    args: tuple[Value, ...]
+    ops: tuple[Operation, ...]
+    results: tuple[Value, ...]
+
+    def walk(self) -> Iterator[Operation]:
+        """Every op of this block and of the regions in it, outer before inner."""
+        for op in self.ops:
+            yield op
+            for region in op.regions:
+                yield from region.walk()
+
+
+#: The stages of a graph, in the order of the pipeline; `ir.verify` says what each may hold.
+STAGES = ("traced", "optimized", "fused", "planned")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A function in SSA form. `arg_names` name the inputs (feeds) for people and for the text form.
+
+    Two graphs are `==` if they are the same up to the identity of their values: same structure,
+    attributes, types, control operands, locations, names and stage.
+    """
+
+    name: str
+    block: Block
+    arg_names: tuple[str, ...]
+    stage: str = "traced"
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        return self.block.args
+
+    @property
+    def ops(self) -> tuple[Operation, ...]:
+        return self.block.ops
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        return self.block.results
+
+    def walk(self) -> Iterator[Operation]:
+        """Every op, nested ones included."""
+        return self.block.walk()
+
+    def at_stage(self, stage: str) -> Graph:
+        """The same graph labelled with another stage."""
+        return replace(self, stage=stage)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Graph) and canonical(self) == canonical(other)
+
+    __hash__ = object.__hash__
+
+    def __str__(self) -> str:
+        from weft.ir.printer import print_graph
+
+        return print_graph(self)
+
+
+def canonical(graph: Graph) -> tuple[object, ...]:
+    """A nested tuple that is equal for equal graphs: values are numbered in order of definition."""
+    return (graph.name, graph.stage, graph.arg_names, canonical_block(graph.block))
+
+
+def canonical_block(block: Block) -> tuple[object, ...]:
+    """The canonical tuple of one block, its values numbered from 0."""
+    number: dict[Value, int] = {}
+    for value in block.args:
+        number[value] = len(number)
+    rows: list[object] = [tuple(a.type for a in block.args)]
+    for op in block.ops:
+        for value in op.results:
+            number[value] = len(number)
+        rows.append(
+            (
+                op.name,
+                tuple(number[v] for v in op.operands),
+                tuple((k, _attr_key(v)) for k, v in op.attrs.items()),
+                tuple(r.type for r in op.results),
+                tuple(canonical_block(r) for r in op.regions),
+                tuple(number[v] for v in op.control),
+                op.locations,
+            )
+        )
+    rows.append(tuple(number[v] for v in block.results))
+    return tuple(rows)
+
+
+def _attr_key(value: AttrValue) -> object:
+    # repr tells -0.0 from 0.0 and lets NaN equal itself; the type tells 1 from True and 1.0
+    return (type(value).__name__, repr(value)) if isinstance(value, (bool, float)) else value
+
+
+def users(block: Block) -> dict[Value, list[Operation]]:
+    """For each value of the block, the ops that use it as an operand or control operand."""
+    out: dict[Value, list[Operation]] = {}
+    for op in block.ops:
+        for value in dict.fromkeys((*op.operands, *op.control)):
+            out.setdefault(value, []).append(op)
+    return out

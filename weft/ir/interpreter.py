@@ -1,0 +1,335 @@
+"""The reference interpreter: what a graph means, executed op by op in NumPy.
+
+It runs any graph at any stage and is the oracle for every pass and every compiled kernel, so it
+prefers checks to speed: each result must have exactly the dtype and shape of its type. Symbolic
+dimensions take their sizes from the inputs' shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from weft.ir.attributes import Attrs, AttrValue
+from weft.ir.builder import make_op
+from weft.ir.dims import Dim, SymbolicDim, substitute_dim
+from weft.ir.dtypes import as_dtype, string
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    UnsupportedError,
+    WeftError,
+)
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.ops import lookup
+from weft.ir.source import caller_location
+from weft.ir.spec import Array
+from weft.ir.types import RefType, TensorType, Type, substitute_type
+
+
+class State(Protocol):
+    """Where variables live. `get` raises FailedPreconditionError for one that was never set."""
+
+    def get(self, name: str) -> Array:
+        """The value of variable `name`."""
+        ...
+
+    def set(self, name: str, value: Array) -> None:
+        """Store the value of variable `name`."""
+        ...
+
+
+class DictState:
+    """Variables in a dict, `values`; keeps and hands out copies."""
+
+    def __init__(self, values: Mapping[str, Array] | None = None) -> None:
+        self.values: dict[str, Array] = {}
+        for name, value in (values or {}).items():
+            self.set(name, value)
+
+    def get(self, name: str) -> Array:
+        """A copy of the value. Raises FailedPreconditionError if `name` was never set."""
+        if name not in self.values:
+            raise FailedPreconditionError(
+                f"variable '{name}' is not initialised",
+                hint="run wf.global_variables_initializer() or assign to it first",
+            )
+        return self.values[name].copy()
+
+    def set(self, name: str, value: Array) -> None:
+        """Store a copy of `value`."""
+        self.values[name] = np.array(value, order="C", copy=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """What a value of ref type is at run time: the variable's name."""
+
+    name: str
+
+
+def interpret(graph: Graph, inputs: Sequence[Array], state: State | None = None) -> list[Any]:
+    """The results of `graph` on `inputs`: an array of its own for each tensor, None for each token.
+
+    Raises InvalidArgumentError for inputs that do not fit and for what the ops themselves refuse,
+    FailedPreconditionError for an uninitialised variable, InternalError if a result does not fit
+    its type.
+    """
+    arrays = [as_array(x) for x in inputs]
+    sizes = bind_symbols(graph, arrays)
+    with np.errstate(all="ignore"):  # inf, nan and wrapped integers are results, not errors
+        results = _Run(state, sizes).block(graph.block, [_frozen(x) for x in arrays])
+    # a copy each: a result may be an input, a constant, or the same value as another result
+    return [
+        np.array(r, order="C", copy=True) if isinstance(r, np.ndarray) else None for r in results
+    ]
+
+
+def evaluate_op(
+    op_name: str, arrays: Sequence[Array], attrs: Attrs | None = None
+) -> tuple[Array, ...]:
+    """One op on arrays: type rule, NumPy reference, check. Results share no memory with operands.
+
+    Raises what the type rule and the reference raise, with the user's line; UnsupportedError for an
+    op that needs state or regions.
+    """
+    given = [as_array(x) for x in arrays]
+    try:
+        if lookup(op_name).reference is None:
+            raise UnsupportedError(
+                f"op '{op_name}' does not run alone", hint="put it in a graph and interpret that"
+            )
+        op = make_op(op_name, [Value(type_of(x)) for x in given], attrs)
+        with np.errstate(all="ignore"):
+            results = _Run(None, {}).op(op, given)
+    except WeftError as error:
+        error.at(caller_location())
+        raise
+    return tuple(_owned(r, given) for r in results)
+
+
+def as_array(x: object) -> Array:
+    """`x` as an array of a weft dtype: native byte order, strings as objects that are bytes."""
+    array = np.asarray(x)
+    if array.dtype.kind == "U":
+        array = np.char.encode(array, "utf-8")
+    dtype = as_dtype(array.dtype).numpy
+    return array if array.dtype == dtype and array.dtype.isnative else array.astype(dtype)
+
+
+def type_of(array: Array) -> TensorType:
+    """The type of a concrete array."""
+    return TensorType(as_dtype(array.dtype), array.shape)
+
+
+def bind_symbols(graph: Graph, arrays: Sequence[Array]) -> dict[str, int]:
+    """The sizes of the symbols in the types of the graph's inputs, from the shapes of `arrays`.
+
+    Raises InvalidArgumentError, naming the input, where an array does not fit its type.
+    """
+    if len(arrays) != len(graph.args):
+        raise InvalidArgumentError(
+            f"graph '{graph.name}' takes {len(graph.args)} inputs, got {len(arrays)}"
+        )
+    sizes: dict[str, int] = {}
+    for arg, array in zip(graph.args, arrays, strict=True):
+        if isinstance(arg.type, TensorType) and arg.type.rank == array.ndim:
+            for dim, size in zip(arg.type.shape, array.shape, strict=True):
+                _solve(dim, size, sizes)
+    for name, arg, array in zip(graph.arg_names, graph.args, arrays, strict=True):
+        wanted = substitute_type(arg.type, sizes)
+        if not isinstance(wanted, TensorType) or not _has_type(array, wanted):
+            at = ", ".join(f"{k}={v}" for k, v in sizes.items())
+            raise InvalidArgumentError(
+                f"input '{name}' of graph '{graph.name}' must be {arg.type}, got {type_of(array)}"
+                + (f" (with {at})" if at and str(wanted) != str(arg.type) else "")
+            )
+    return sizes
+
+
+def _solve(dim: Dim, size: int, sizes: dict[str, int]) -> None:
+    """Note the symbol in `dim` if it is coefficient*symbol + constant and has no size yet."""
+    rest = substitute_dim(dim, sizes)
+    if not isinstance(rest, SymbolicDim) or len(rest.symbols) != 1:
+        return
+    (name,) = rest.symbols
+    terms = dict(rest.terms)
+    coefficient, constant = terms.pop((name,), 0), terms.pop((), 0)
+    if coefficient and not terms and (size - constant) % coefficient == 0:
+        sizes[name] = (size - constant) // coefficient
+
+
+def _has_type(array: Array, t: TensorType) -> bool:
+    return (
+        array.dtype == t.dtype.numpy
+        and array.ndim == t.rank
+        and all(n == d or not isinstance(d, int) for n, d in zip(array.shape, t.shape, strict=True))
+    )
+
+
+def _frozen(array: Array) -> Array:
+    """A view through which nobody writes: no reference may change its operands."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
+
+
+def _owned(array: Array, operands: Sequence[Array]) -> Array:
+    """`array`, or a copy where it might share memory or is not laid out in C order."""
+    flags = array.flags
+    if flags.owndata and flags.writeable and flags.c_contiguous:
+        if not any(array is x for x in operands):
+            return array
+    return np.array(array, order="C", copy=True)
+
+
+def describe(op: Operation, values: Sequence[object]) -> str:
+    """`op 'take' on (f32[3], i64[2])`, with the types of the concrete operands."""
+    types = [
+        type_of(v) if isinstance(v, np.ndarray) else operand.type
+        for v, operand in zip(values, op.operands, strict=True)
+    ]
+    return f"op '{op.name}' on ({', '.join(map(str, types))})"
+
+
+def _last_uses(block: Block) -> dict[Value, int]:
+    """For each value used in the block the number of the last op that uses it."""
+    last: dict[Value, int] = {}
+    for i, op in enumerate(block.ops):
+        for value in (*op.operands, *op.control):
+            last[value] = i
+    for value in block.results:
+        last[value] = len(block.ops)
+    return last
+
+
+class _Run:
+    """One execution: the state, and the sizes of the symbols."""
+
+    def __init__(self, state: State | None, sizes: Mapping[str, int]) -> None:
+        self.state = state
+        self.sizes = sizes
+
+    def block(self, block: Block, args: Sequence[object]) -> list[object]:
+        """Execute the ops in order (which respects all uses and effects); free dead values."""
+        last = _last_uses(block)
+        values = {v: x for v, x in zip(block.args, args, strict=True) if v in last}
+        for i, op in enumerate(block.ops):
+            missing = [v for v in (*op.operands, *op.control) if v not in values]
+            if missing:
+                raise InternalError(
+                    f"op '{op.name}' uses {missing[0]!r}, which no earlier op of its block defines",
+                    hint="weft.ir.verify shows the graph with the fault",
+                    location=op.locations,
+                )
+            operands = [values[v] for v in op.operands]
+            results = self.op(op, operands)
+            values.update((v, x) for v, x in zip(op.results, results, strict=True) if v in last)
+            for v in (*op.operands, *op.control):
+                if last[v] == i:
+                    values.pop(v, None)
+        return [values[v] for v in block.results]
+
+    def op(self, op: Operation, operands: Sequence[Any]) -> list[Any]:
+        """The checked results of one op. Errors name the op, its operand types, the user's line."""
+        if op.name == "fused":  # outside the try: the ops of the region name themselves
+            results = self.block(op.regions[0], operands)
+        try:
+            if op.name != "fused":
+                results = _EXECUTE.get(op.name, _reference)(self, op, operands)
+            wanted = [substitute_type(r.type, self.sizes) for r in op.results]
+            if len(results) != len(wanted):
+                raise InternalError(f"gave {len(results)} results, needs {len(wanted)}")
+            return [_checked(r, t) for r, t in zip(results, wanted, strict=True)]
+        except WeftError as error:
+            raise type(error)(
+                f"{describe(op, operands)}: {error.what}", hint=error.hint, location=op.locations
+            ) from error
+
+    def attrs(self, op: Operation) -> Attrs:
+        """The attributes of `op` with symbols replaced by their sizes."""
+        if not self.sizes:
+            return op.attrs
+        return {k: _substitute(v, self.sizes) for k, v in op.attrs.items()}
+
+    def variables(self) -> State:
+        """The state. Raises InvalidArgumentError if the caller gave none."""
+        if self.state is None:
+            raise InvalidArgumentError(
+                "the graph uses state, and interpret() got none", hint="pass state=DictState({...})"
+            )
+        return self.state
+
+
+def _substitute(value: AttrValue, sizes: Mapping[str, int]) -> AttrValue:
+    if isinstance(value, tuple):
+        return tuple(substitute_dim(v, sizes) if isinstance(v, SymbolicDim) else v for v in value)
+    return value
+
+
+def _checked(value: object, wanted: Type) -> object:
+    """`value` as its type wants it, tensors as read-only views. Raises InternalError."""
+    if not isinstance(wanted, TensorType):
+        return value
+    if wanted.dtype is string and not isinstance(value, np.ndarray):
+        array = np.empty((), object)
+        array[()] = value  # np.asarray would make a fixed-width string of it
+    else:
+        array = np.asarray(value)
+    if not _has_type(array, wanted):
+        raise InternalError(f"gave {array.dtype}{list(array.shape)}, its type is {wanted}")
+    return _frozen(array)
+
+
+def _reference(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
+    reference = lookup(op.name).reference
+    if reference is None:
+        raise UnsupportedError("the interpreter does not know how to run this op")
+    try:
+        results = reference(operands, run.attrs(op))
+    except (WeftError, MemoryError):
+        raise
+    except Exception as error:
+        raise InternalError(f"the NumPy reference failed: {error!r}") from error
+    return list(results) if isinstance(results, list | tuple) else [results]
+
+
+def _variable(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
+    return [Ref(str(op.attrs["name"]))]
+
+
+def _read(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
+    (ref,) = operands
+    value = np.array(run.variables().get(ref.name), copy=True)  # later writes must not show
+    held = op.operands[0].type
+    assert isinstance(held, RefType)
+    wanted = substitute_type(held.tensor, run.sizes)
+    assert isinstance(wanted, TensorType)
+    if not _has_type(value, wanted):
+        raise InvalidArgumentError(
+            f"variable '{ref.name}' holds {type_of(value)}, the graph wants {wanted}"
+        )
+    return [value]
+
+
+def _assign(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
+    ref, value = operands
+    run.variables().set(ref.name, np.array(value, order="C", copy=True))
+    return [None]
+
+
+def _group(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
+    return [None]
+
+
+#: Ops that need more than their operands; all others run their NumPy reference.
+_EXECUTE: Mapping[str, Callable[[_Run, Operation, Sequence[Any]], list[Any]]] = {
+    "variable": _variable,
+    "read": _read,
+    "assign": _assign,
+    "group": _group,
+}

@@ -1,0 +1,48 @@
+"""Which ops may exist at which stage of the pipeline, as one table.
+
+Each stage of `graph.STAGES` promises something to the code that comes after it: from "optimized" on
+there are no ops that only mean something to autodiff; from "fused" on there are loop nests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft.ir.graph import STAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Legality:
+    """stages: where the op may be. in_nest: whether it may be inside the region of a `fused` op."""
+
+    stages: tuple[str, ...] = STAGES
+    in_nest: bool = True
+
+
+_TRACED = STAGES[:1]
+_FROM_FUSED = STAGES[2:]
+
+#: Ops that are not in the table may be anywhere. The region of a `fused` op is one loop nest: it
+#: has no state, no effects and no nest in it.
+LEGALITY: Mapping[str, Legality] = {
+    "identity": Legality(_TRACED, in_nest=False),
+    "stop_gradient": Legality(_TRACED, in_nest=False),
+    "custom_gradient": Legality(_TRACED, in_nest=False),
+    "fused": Legality(_FROM_FUSED, in_nest=False),
+    "variable": Legality(in_nest=False),
+    "read": Legality(in_nest=False),
+    "assign": Legality(in_nest=False),
+    "group": Legality(in_nest=False),
+}
+ANYWHERE = Legality()
+
+
+def illegal(name: str, stage: str, in_nest: bool) -> str | None:
+    """Why op `name` may not be in a graph of `stage` (in a `fused` op or not); None if it may."""
+    rule = LEGALITY.get(name, ANYWHERE)
+    if stage not in rule.stages:
+        return f"is not legal at stage '{stage}', only at: {', '.join(rule.stages)}"
+    if in_nest and not rule.in_nest:
+        return "is not legal inside the region of a 'fused' op"
+    return None

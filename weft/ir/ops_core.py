@@ -1,0 +1,163 @@
+"""Constants, state, effects and regions: the ops that the rest of the table stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.ir.attributes import Attrs, AttrSpec, ConstArray
+from weft.ir.dims import same
+from weft.ir.errors import ShapeError, TypeRuleError
+from weft.ir.graph import Block
+from weft.ir.spec import Array, OpSpec, tensors
+from weft.ir.types import TOKEN, RefType, TensorType, Type
+
+
+def _constant_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    value = attrs["value"]
+    assert isinstance(value, ConstArray)
+    return [TensorType(value.dtype, value.array.shape)]
+
+
+def _constant(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    value = attrs["value"]
+    assert isinstance(value, ConstArray)
+    return value.array
+
+
+def _variable_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    dtype, shape = attrs["dtype"], attrs["shape"]
+    return [RefType(TensorType(dtype, shape))]  # type: ignore[arg-type]
+
+
+def _ref(op: str, types: Sequence[Type]) -> RefType:
+    if not isinstance(types[0], RefType):
+        raise TypeRuleError(f"op '{op}' takes a ref as its first operand, got {types[0]}")
+    return types[0]
+
+
+def _read_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    return [_ref("read", types).tensor]
+
+
+def _assign_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    held, given = _ref("assign", types).tensor, types[1]
+    fits = (
+        isinstance(given, TensorType)
+        and given.dtype is held.dtype
+        and given.rank == held.rank
+        and all(same(a, b) for a, b in zip(given.shape, held.shape, strict=True))
+    )
+    if not fits:
+        raise ShapeError(
+            f"op 'assign': a {given} does not fit a variable of type {held}",
+            hint="a variable keeps its dtype and shape; convert the value with wf.astype or wf.reshape",
+        )
+    return [TOKEN]
+
+
+def _identity_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    return tensors("identity", types)  # type: ignore[return-value]
+
+
+def _group_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    return [TOKEN]
+
+
+def _region_types(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    (region,) = regions
+    expected = [a.type for a in region.args]
+    if list(types) != expected:
+        raise TypeRuleError(
+            f"op 'fused': operands ({', '.join(map(str, types))}) do not fit the region's arguments "
+            f"({', '.join(map(str, expected))})"
+        )
+    return [v.type for v in region.results]
+
+
+def _custom_gradient_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    # operands: outputs of the function, its inputs, values captured by the gradient function;
+    # region: (cotangents of the outputs, captures) -> cotangents of the inputs
+    outputs, inputs = attrs["outputs"], attrs["inputs"]
+    assert isinstance(outputs, int) and isinstance(inputs, int)
+    (region,) = regions
+    wanted = [*types[:outputs], *types[outputs + inputs :]]
+    if [a.type for a in region.args] != wanted:
+        raise TypeRuleError("op 'custom_gradient': the region's arguments do not fit the operands")
+    if [v.type for v in region.results] != list(types[outputs : outputs + inputs]):
+        raise TypeRuleError("op 'custom_gradient': the region's results do not fit the inputs")
+    return list(types[:outputs])
+
+
+TABLE = (
+    OpSpec(
+        "constant", 0, _constant_type, _constant, "A compile-time array.", {"value": AttrSpec("array")}
+    ),
+    OpSpec(
+        "variable",
+        0,
+        _variable_type,
+        None,
+        "A handle to the mutable state called `name`; state is shared by name (paper, section 3.1).",
+        {"name": AttrSpec("str"), "dtype": AttrSpec("dtype"), "shape": AttrSpec("shape")},
+        frozenset({"no_fold"}),
+    ),
+    OpSpec(
+        "read",
+        1,
+        _read_type,
+        None,
+        "The value that the variable has at this point of the effect order.",
+        traits=frozenset({"reads_state", "no_fold", "no_cse"}),
+    ),
+    OpSpec(
+        "assign",
+        2,
+        _assign_type,
+        None,
+        "Store operand 1 in the variable; the token orders later reads and writes.",
+        traits=frozenset({"writes_state", "no_fold", "no_cse", "no_dce"}),
+    ),
+    OpSpec(
+        "identity",
+        1,
+        _identity_type,
+        lambda arrays, attrs: arrays[0],
+        "The operand itself.",
+        traits=frozenset({"view"}),
+    ),
+    OpSpec(
+        "stop_gradient",
+        1,
+        _identity_type,
+        lambda arrays, attrs: arrays[0],
+        "The operand itself, through which no gradient flows.",
+        traits=frozenset({"view"}),
+    ),
+    OpSpec(
+        "group",
+        0,
+        _group_type,
+        None,
+        "A token that comes after all control operands (TF1's tf.group; without any, no_op).",
+        traits=frozenset({"no_fold", "no_cse"}),
+    ),
+    OpSpec(
+        "custom_gradient",
+        None,
+        _custom_gradient_type,
+        lambda arrays, attrs: list(arrays[: attrs["outputs"]]),  # type: ignore[misc]
+        "Passes the first `outputs` operands on; its gradient is its region.",
+        {"outputs": AttrSpec("int"), "inputs": AttrSpec("int")},
+        frozenset({"no_cse"}),
+        regions=1,
+    ),
+    OpSpec(
+        "fused",
+        None,
+        _region_types,
+        None,
+        "The ops of its region as one loop nest.",
+        {"kind": AttrSpec("str", "loop")},
+        regions=1,
+    ),
+)

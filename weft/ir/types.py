@@ -1,0 +1,86 @@
+"""Types of SSA values: tensors, references to state, and tokens that order effects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, product, substitute_dim
+from weft.ir.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A dense array: `f32[b,784]`. `shape` holds ints, symbolic dims, or None for unknown."""
+
+    dtype: DType
+    shape: Shape = ()
+
+    def __str__(self) -> str:
+        return f"{self.dtype.short}{format_shape(self.shape)}"
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> Dim:
+        """Number of elements: 1 for a scalar, None if a dim is unknown."""
+        return product(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        """True if every dimension is an int."""
+        return all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape as ints; ValueError if a dimension is not known."""
+        shape = tuple(d for d in self.shape if isinstance(d, int))
+        if len(shape) != len(self.shape):
+            raise ValueError(f"{self} has no static shape")
+        return shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a contiguous array of this (static) type."""
+        total = self.dtype.itemsize
+        for d in self.static_shape:
+            total *= d
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class RefType:
+    """A handle to mutable state that holds a tensor: `ref<f32[784,100]>`."""
+
+    tensor: TensorType
+
+    def __str__(self) -> str:
+        return f"ref<{self.tensor}>"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenType:
+    """The result of an effect that yields no data; used as a control operand."""
+
+    def __str__(self) -> str:
+        return "token"
+
+
+Type = TensorType | RefType | TokenType
+TOKEN = TokenType()
+
+
+def tensor_type(dtype: DType, *shape: int | str | SymbolicDim | None) -> TensorType:
+    """`tensor_type(float32, "b", 784)` is `f32[b,784]`."""
+    return TensorType(dtype, tuple(SymbolicDim.symbol(d) if isinstance(d, str) else d for d in shape))
+
+
+def substitute_type(t: Type, sizes: Mapping[str, int]) -> Type:
+    """`t` with symbolic dims replaced by sizes."""
+    if isinstance(t, TensorType):
+        return TensorType(t.dtype, tuple(substitute_dim(d, sizes) for d in t.shape))
+    if isinstance(t, RefType):
+        return RefType(TensorType(t.tensor.dtype, tuple(substitute_dim(d, sizes) for d in t.tensor.shape)))
+    return t

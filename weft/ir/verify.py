@@ -1,0 +1,241 @@
+"""Check that a graph obeys the rules of the IR, and show the whole graph with the faults in it.
+
+The rules: SSA form with isolated regions; operands, attributes and types as the op table says;
+control operands that order something; state accesses ordered by paths (`effects`); ops legal at the
+graph's stage (`legality`); source locations kept.
+
+On locations: either every op of a graph, nested ones included, has some, or none has. A graph
+parsed from text without locations is whole; a graph in which only some ops know where they come
+from has been through a pass that lost them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft.ir.attributes import complete_attrs
+from weft.ir.effects import Access, StateKey, region_keys, unordered
+from weft.ir.errors import VerifyError, WeftError
+from weft.ir.graph import STAGES, Block, Graph, Operation, Value
+from weft.ir.legality import illegal
+from weft.ir.ops import lookup
+from weft.ir.printer import print_graph
+from weft.ir.types import RefType, TensorType, TokenType
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong, and at which op; `op` is None for a fault of the graph's inputs or results."""
+
+    op: Operation | None
+    what: str
+
+    def __str__(self) -> str:
+        return self.what if self.op is None else f"op '{self.op.name}': {self.what}"
+
+
+def verify(graph: Graph) -> None:
+    """Raise VerifyError, with the graph's text and every fault under its op, unless it has none."""
+    faults = find_faults(graph)
+    if faults:
+        first = faults[0]
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise VerifyError(
+            f"graph '{graph.name}' breaks a rule of the IR{more}: {first}\n{marked(graph, faults)}",
+            location=() if first.op is None else first.op.locations,
+        )
+
+
+def find_faults(graph: Graph) -> list[Fault]:
+    """Every fault of `graph`, in the order of its ops."""
+    return _Verifier(graph).run()
+
+
+def marked(graph: Graph, faults: list[Fault]) -> str:
+    """The text of `graph` with each fault under its op, those without one under the first line."""
+    notes: dict[Operation, str] = {}
+    for fault in faults:
+        if fault.op is not None:
+            notes[fault.op] = "\n".join(filter(None, (notes.get(fault.op), fault.what)))
+    head, *lines = print_graph(graph, notes=notes).splitlines()
+    top = [f"// ^ {line}" for f in faults if f.op is None for line in f.what.splitlines()]
+    return "\n".join([head, *top, *lines])
+
+
+class _Verifier:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.faults: list[Fault] = []
+        self.everything = {v for op in graph.walk() for v in op.results}
+        self.everything.update(a for op in graph.walk() for r in op.regions for a in r.args)
+        self.variables: dict[str, tuple[RefType, Operation]] = {}
+
+    def run(self) -> list[Fault]:
+        self._check_interface()
+        self._check_block(self.graph.block, frozenset(), None, {}, in_nest=False)
+        self._check_locations()
+        place = {op: i for i, op in enumerate(self.graph.walk(), 1)}
+        return sorted(self.faults, key=lambda f: place.get(f.op, 0) if f.op is not None else 0)
+
+    def fault(self, op: Operation | None, what: str) -> None:
+        self.faults.append(Fault(op, what))
+
+    def _check_interface(self) -> None:
+        graph = self.graph
+        if graph.stage not in STAGES:
+            self.fault(None, f"there is no stage '{graph.stage}', only {', '.join(STAGES)}")
+        if len(graph.arg_names) != len(graph.args):
+            self.fault(None, f"{len(graph.args)} inputs have {len(graph.arg_names)} names")
+        for name in dict.fromkeys(graph.arg_names):
+            if graph.arg_names.count(name) > 1:
+                self.fault(None, f"two inputs are called '{name}'")
+        for i, arg in enumerate(graph.args):
+            if not isinstance(arg.type, TensorType):
+                self.fault(None, f"input {i} is a {arg.type}; inputs of a graph are tensors")
+        for i, value in enumerate(graph.results):
+            if isinstance(value.type, RefType):
+                self.fault(None, f"result {i} is a {value.type}; read the variable and return that")
+
+    # -- SSA --------------------------------------------------------------------------------------
+
+    def _check_block(
+        self,
+        block: Block,
+        outer: frozenset[Value],
+        parent: Operation | None,
+        known: Mapping[Value, StateKey],
+        in_nest: bool,
+    ) -> None:
+        """One block: `outer` are the values around it, `parent` is the op that holds it."""
+        before = len(self.faults)
+        whole = frozenset(block.args).union(*(op.results for op in block.ops))
+        for i, arg in enumerate(block.args):
+            if arg.op is not None or arg.index != i or block.args.count(arg) > 1:
+                self.fault(parent, f"block argument {i} is not a value of its own: {arg!r}")
+        defined: set[Value] = set(block.args)
+        seen: set[Operation] = set()
+        for op in block.ops:
+            sound = self._check_uses(op, defined, whole, outer)
+            self._check_results(op, seen, outer)
+            seen.add(op)
+            defined.update(op.results)
+            if sound:
+                self._check_types(op)
+            why = illegal(op.name, self.graph.stage, in_nest)
+            if why is not None and self.graph.stage in STAGES:
+                self.fault(op, why)
+            for region in op.regions:
+                keys = region_keys(op, region, known)
+                self._check_block(region, outer | whole, op, keys, in_nest or op.name == "fused")
+        for i, value in enumerate(block.results):
+            if value not in defined:
+                name = "result" if parent is None else "result of the region"
+                self.fault(parent, f"{name} {i} {self._origin(value, whole, outer)}")
+        if len(self.faults) == before:
+            self._check_effects(block, known)
+
+    def _check_uses(
+        self, op: Operation, defined: set[Value], whole: frozenset[Value], outer: frozenset[Value]
+    ) -> bool:
+        """Whether every operand and control operand comes from earlier in the block."""
+        before = len(self.faults)
+        for kind, values in (("operand", op.operands), ("control operand", op.control)):
+            for i, value in enumerate(values):
+                if value not in defined:
+                    self.fault(op, f"{kind} {i} {self._origin(value, whole, outer)}")
+        for i, value in enumerate(op.control):
+            if value.op is None and not isinstance(value.type, TokenType):
+                self.fault(
+                    op,
+                    f"control operand {i} is a block argument, which orders nothing",
+                )
+            if value in op.control[:i]:
+                self.fault(op, f"control operand {i} stands twice")
+        return len(self.faults) == before
+
+    def _origin(self, value: Value, whole: frozenset[Value], outer: frozenset[Value]) -> str:
+        """Where a value that is not defined at its use comes from."""
+        if value in whole:
+            return "is used before it is defined"
+        if value in outer:
+            return "is defined outside the region: regions are isolated, pass it as an operand"
+        if value in self.everything:
+            return "is defined inside another region"
+        return f"belongs to another graph: {value!r}"
+
+    def _check_results(self, op: Operation, seen: set[Operation], outer: frozenset[Value]) -> None:
+        if op in seen or any(r in outer for r in op.results):
+            self.fault(op, "stands twice in the graph, so its results are defined twice")
+        for i, result in enumerate(op.results):
+            if result.op is not op or result.index != i:
+                self.fault(op, f"result {i} says that it is another value: {result!r}")
+
+    # -- the op table -----------------------------------------------------------------------------
+
+    def _check_types(self, op: Operation) -> None:
+        """Arity, regions, attributes fit the op's row; its type rule gives its result types."""
+        try:
+            spec = lookup(op.name)
+            if spec.arity is not None and len(op.operands) != spec.arity:
+                return self.fault(op, f"takes {spec.arity} operands, got {len(op.operands)}")
+            if len(op.regions) != spec.regions:
+                return self.fault(op, f"takes {spec.regions} regions, got {len(op.regions)}")
+            attrs = complete_attrs(op.name, spec.attrs, op.attrs)
+            if list(attrs) != list(op.attrs):
+                wanted, got = ", ".join(attrs), ", ".join(op.attrs)
+                return self.fault(op, f"attributes must be [{wanted}] in that order, got [{got}]")
+            types = list(spec.infer([v.type for v in op.operands], attrs, op.regions))
+        except WeftError as error:
+            return self.fault(op, error.what)
+        given = [r.type for r in op.results]
+        if types != given:
+            listed = ["(" + ", ".join(map(str, t)) + ")" for t in (types, given)]
+            return self.fault(op, f"the type rule gives {listed[0]}, the op has {listed[1]}")
+        return self._check_variable(op)
+
+    def _check_variable(self, op: Operation) -> None:
+        """State is shared by name, so every handle to a name has the same type."""
+        if op.name != "variable":
+            return
+        held, name = op.result.type, str(op.attrs["name"])
+        assert isinstance(held, RefType)
+        first, _ = self.variables.setdefault(name, (held, op))
+        if first != held:
+            self.fault(op, f"variable '{name}' is {held.tensor} here and {first.tensor} above")
+
+    # -- effects and locations --------------------------------------------------------------------
+
+    def _check_effects(self, block: Block, known: Mapping[Value, StateKey]) -> None:
+        names: dict[Operation, str] = {}
+        count = 0
+        for op in block.ops:  # as the printer numbers results
+            names[op] = f"'{op.name}'" + (f" (%{count})" if op.results else "")
+            count += len(op.results)
+        for first, second in unordered(block, known):
+            verbs = ["writes" if a.writes else "reads" for a in (first, second)]
+            self.fault(
+                second.op,
+                f"{verbs[1]} {_state(second)}, and op {names[first.op]} {verbs[0]} it, but no path "
+                "of operands or control operands says which comes first",
+            )
+            self.fault(
+                first.op, f"{verbs[0]} {_state(first)}, unordered with op {names[second.op]} below"
+            )
+
+    def _check_locations(self) -> None:
+        without = [op for op in self.graph.walk() if not op.locations]
+        if len(without) == sum(1 for _ in self.graph.walk()):
+            return
+        for op in without:
+            self.fault(
+                op,
+                "has no source location, though other ops of the graph have: what a pass makes "
+                "inherits the locations of what it replaces",
+            )
+
+
+def _state(access: Access) -> str:
+    if isinstance(access.key, Value):
+        return f"block argument {access.key.index}"
+    return f"variable '{access.key}'"

@@ -1,0 +1,53 @@
+"""Dead code elimination: drop ops whose results nobody needs.
+
+Before::
+
+    %0 = exp(%x) : f32[4]
+    %1 = log(%x) : f32[4]
+    return %1
+
+After: `%0` is gone. Ops with the trait ``no_dce`` (assignments) stay. A control operand does not keep
+an op alive; if a dropped op stood between two effects, the later one is ordered after what the dropped
+op itself was ordered after.
+"""
+
+from __future__ import annotations
+
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.ops import lookup
+from weft.passes.rewrite import rebuilt, with_block, with_control, with_operands
+
+
+def dce(graph: Graph) -> Graph:
+    """Drop dead ops, inside regions too. Arguments and results of the graph stay."""
+    return with_block(graph, _dce_block(graph.block))
+
+
+def _dce_block(block: Block) -> Block:
+    live: set[Operation] = set()
+    needed = set(block.results)
+    for op in reversed(block.ops):
+        if _must_run(op) or any(r in needed for r in op.results):
+            live.add(op)
+            needed.update(op.operands)
+    order: dict[Value, tuple[Value, ...]] = {}  # result of a dropped op -> what it came after
+    mapping: dict[Value, Value] = {}
+    ops: list[Operation] = []
+    for op in block.ops:
+        control = [w for v in op.control for w in order.get(v, (v,))]
+        if op not in live:
+            before = [w for v in op.operands for w in order.get(v, (v,)) if w.op is not None]
+            carried = tuple(dict.fromkeys([*control, *before]))
+            order.update((r, carried) for r in op.results)
+            continue
+        new = with_control(op, list(dict.fromkeys(control)))
+        new = with_operands(new, mapping, tuple(_dce_block(r) for r in op.regions))
+        mapping.update((a, b) for a, b in zip(op.results, new.results, strict=True) if a is not b)
+        ops.append(new)
+    return rebuilt(block, ops, [mapping.get(v, v) for v in block.results])
+
+
+def _must_run(op: Operation) -> bool:
+    if "no_dce" in lookup(op.name).traits:
+        return True
+    return any(_must_run(inner) for region in op.regions for inner in region.ops)

@@ -1,0 +1,305 @@
+"""Fusion: group elementwise ops, reads through index maps and reductions into loop nests.
+
+Before::
+
+    %2 = multiply(%x, %w) : f32[32,100]
+    %3 = exp(%2) : f32[32,100]
+    %4 = sum(%3) {axes=[0]} : f32[100]
+
+After: one ``fused`` op whose region holds the three. The rules:
+
+* ops join only if they share the iteration space (the shape that the loop nest runs over);
+* a reduction ends a nest: its result is an output, never used inside (nothing is recomputed);
+* all reductions of a nest fold the same axes;
+* ``broadcast_to``, ``permute_dims``, ``slice``, ``iota`` and reshapes that only add or drop dimensions of
+  size 1 are index maps: they cost no memory traffic and are repeated in every nest that reads through them;
+* two groups are not joined if a path between them leads through an op outside (that would be a cycle).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from weft.ir.attributes import ConstArray
+from weft.ir.builder import Builder
+from weft.ir.dims import Shape
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.ops import lookup
+from weft.ir.source import merge_locations
+from weft.ir.types import TensorType
+
+REDUCTIONS = frozenset({"sum", "prod", "max", "min", "all", "any"})
+INDEX_MAPS = frozenset({"broadcast_to", "permute_dims", "slice", "iota"})
+
+
+def fuse(graph: Graph) -> Graph:
+    """Group the ops of `graph` into ``fused`` ops (see the module's rules)."""
+    return _Fusion(graph).run()
+
+
+def shape_of(value: Value) -> Shape:
+    """The shape of a tensor value; () for anything else."""
+    return value.type.shape if isinstance(value.type, TensorType) else ()
+
+
+def is_scalar_constant(op: Operation | None) -> bool:
+    """A constant of rank 0 that is not a string: it lives inside the kernels that use it."""
+    if op is None or op.name != "constant":
+        return False
+    value = op.attrs["value"]
+    return isinstance(value, ConstArray) and value.array.ndim == 0 and value.dtype.kind != "string"
+
+
+def is_index_map(op: Operation | None) -> bool:
+    """Whether `op` only says where an element is read from."""
+    if op is None:
+        return False
+    if op.name == "reshape":
+        source, target = shape_of(op.operands[0]), shape_of(op.result)
+        return [d for d in source if d != 1] == [d for d in target if d != 1]
+    return op.name in INDEX_MAPS or is_scalar_constant(op)
+
+
+def iteration_space(op: Operation) -> Shape | None:
+    """The shape that the op's loop nest runs over; None if the op is not of the loop-nest kind."""
+    if op.name in REDUCTIONS:
+        return shape_of(op.operands[0])
+    if "elementwise" in lookup(op.name).traits and op.results:
+        return None if _has_strings(op) else shape_of(op.result)
+    return None
+
+
+def _has_strings(op: Operation) -> bool:
+    types = [v.type for v in (*op.operands, *op.results)]
+    return any(isinstance(t, TensorType) and t.dtype.kind == "string" for t in types)
+
+
+def why_not_fused(producer: Operation, consumer: Operation) -> str:
+    """For two ops of an unfused graph joined by an edge, the first rule that keeps them apart."""
+    if is_index_map(producer):
+        return "not kept apart: an index map is repeated in every nest that reads through it"
+    for op in (producer, consumer):
+        if iteration_space(op) is None and not is_index_map(op):
+            return f"'{op.name}' has a kernel of its own"
+    if producer.name in REDUCTIONS:
+        return f"the result of the reduction '{producer.name}' is complete only after its nest"
+    if is_index_map(consumer):
+        return f"'{consumer.name}' reads other elements than '{producer.name}' is writing"
+    if iteration_space(producer) != iteration_space(consumer):
+        return "their iteration spaces differ"
+    if consumer.name in REDUCTIONS:
+        return "another reduction of the nest folds other axes, or joining would make a cycle"
+    return "joining would make a cycle through an op outside the nest"
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Ops that become one kernel: a loop nest (`space` is set) or a single other op."""
+
+    space: Shape | None
+    ops: list[Operation] = field(default_factory=list)
+    axes: object = None  # of the reductions in it
+
+
+class _Fusion:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.position = {op: i for i, op in enumerate(graph.ops)}
+        self.group: dict[Operation, _Group] = {}
+        self.consumers: dict[Value, list[_Group | None]] = {}
+
+    def run(self) -> Graph:
+        for op in self.graph.ops:
+            space = iteration_space(op)
+            if space is None and is_index_map(op):
+                continue  # grouped below if it must be materialised
+            group = _Group(space, [op], op.attrs.get("axes") if op.name in REDUCTIONS else None)
+            self.group[op] = group
+            if space is not None:
+                for operand in op.operands:
+                    self._try_join(operand.op, op)
+        self._materialise_index_maps()
+        return self._emit()
+
+    # -- grouping ---------------------------------------------------------------------------------
+
+    def _try_join(self, producer: Operation | None, consumer: Operation) -> None:
+        if producer is None or producer not in self.group or producer.name in REDUCTIONS:
+            return
+        a, b = self.group[producer], self.group[consumer]
+        if a is b or a.space is None or a.space != b.space:
+            return
+        if a.axes is not None and b.axes is not None and a.axes != b.axes:
+            return
+        if any(op.name in REDUCTIONS and r in self._inputs(b) for op in a.ops for r in op.results):
+            return
+        if self._path_outside(a, b):
+            return
+        small, large = sorted((a, b), key=lambda g: len(g.ops))
+        large.ops += small.ops
+        large.axes = a.axes if a.axes is not None else b.axes
+        for op in small.ops:
+            self.group[op] = large
+
+    def _inputs(self, group: _Group) -> set[Value]:
+        """Values that the group reads, seen through index maps."""
+        return {self._source(v) for op in group.ops for v in op.operands}
+
+    def _source(self, value: Value) -> Value:
+        while value.op is not None and value.op not in self.group and value.op.operands:
+            value = value.op.operands[0]
+        return value
+
+    def _path_outside(self, a: _Group, b: _Group) -> bool:
+        """Is there a path from `a` to `b` that leaves both?"""
+        first = min(self.position[op] for op in a.ops)
+        seen: set[Operation] = set()
+        stack = [p for op in b.ops for p in self._predecessors(op) if not self._in(p, a) and not self._in(p, b)]
+        # An index map between them needs the whole finished tensor: that is a path outside, too.
+        while stack:
+            op = stack.pop()
+            if op in seen or self.position[op] < first:
+                continue
+            seen.add(op)
+            if self._in(op, a):
+                return True
+            if self._in(op, b):
+                continue
+            group = self.group.get(op)
+            members = group.ops if group is not None else [op]
+            for member in members:
+                stack += [p for p in self._predecessors(member) if p not in seen]
+            seen.update(members)
+        return False
+
+    def _in(self, op: Operation, group: _Group) -> bool:
+        return self.group.get(op) is group
+
+    @staticmethod
+    def _predecessors(op: Operation) -> Iterable[Operation]:
+        return (v.op for v in (*op.operands, *op.control) if v.op is not None)
+
+    def _materialise_index_maps(self) -> None:
+        """Index maps whose result itself is needed become copy kernels (reshape: a view) of their own."""
+        needed = {v.op for v in self.graph.results}
+        for op in self.graph.ops:
+            if op in self.group and self.group[op].space is None:
+                needed.update(self._predecessors(op))
+        for op in reversed(self.graph.ops):
+            if op in needed and op not in self.group and is_index_map(op):
+                view = op.name in ("reshape", "constant")
+                self.group[op] = _Group(None if view else shape_of(op.result), [op])
+                if view:
+                    needed.update(self._predecessors(op))
+
+    # -- emission ---------------------------------------------------------------------------------
+
+    def _emit(self) -> Graph:
+        builder = Builder([a.type for a in self.graph.args])
+        mapping: dict[Value, Value] = dict(zip(self.graph.args, builder.args, strict=True))
+        self.consumers = self._consumers()
+        for group in self._schedule():
+            if group.space is None:
+                (op,) = group.ops
+                mapping.update(zip(op.results, builder.clone(op, mapping), strict=True))
+            else:
+                self._emit_nest(builder, group, mapping)
+        results = [mapping[v] for v in self.graph.results]
+        return builder.graph(self.graph.name, self.graph.arg_names, results, "fused")
+
+    def _consumers(self) -> dict[Value, list[_Group | None]]:
+        """Which groups need each value in memory; None stands for the graph's results."""
+        out: dict[Value, list[_Group | None]] = {}
+        for group in dict.fromkeys(self.group.values()):
+            for value in self._inputs(group) if group.space is not None else self._raw_inputs(group):
+                out.setdefault(value, []).append(group)
+            for op in group.ops:
+                for value in op.control:
+                    out.setdefault(value, []).append(group)
+        for value in self.graph.results:
+            out.setdefault(value, []).append(None)
+        return out
+
+    @staticmethod
+    def _raw_inputs(group: _Group) -> list[Value]:
+        return [v for op in group.ops for v in op.operands]
+
+    def _schedule(self) -> list[_Group]:
+        """Groups in an order that respects data and control edges; ties go by last original position."""
+        groups = list(dict.fromkeys(self.group.values()))
+        rank = {g: max(self.position[op] for op in g.ops) for g in groups}
+        before: dict[_Group, set[_Group]] = {g: set() for g in groups}
+        after: dict[_Group, set[_Group]] = {g: set() for g in groups}
+        for g in groups:
+            values = self._inputs(g) if g.space is not None else set(self._raw_inputs(g))
+            values |= {v for op in g.ops for v in op.control}
+            for value in values:
+                source = self.group.get(value.op) if value.op is not None else None
+                if source is not None and source is not g:
+                    before[g].add(source)
+                    after[source].add(g)
+        ready = [(rank[g], g) for g in groups if not before[g]]  # ranks are distinct
+        heapq.heapify(ready)
+        order: list[_Group] = []
+        while ready:
+            group = heapq.heappop(ready)[1]
+            order.append(group)
+            for follower in after[group]:
+                before[follower].discard(group)
+                if not before[follower]:
+                    heapq.heappush(ready, (rank[follower], follower))
+        assert len(order) == len(groups), "fusion made a cycle"
+        return order
+
+    def _emit_nest(self, builder: Builder, group: _Group, mapping: dict[Value, Value]) -> None:
+        group.ops.sort(key=lambda op: self.position[op])
+        members = set(group.ops)
+        inner = Builder()
+        operands: list[Value] = []
+        local: dict[Value, Value] = {}
+
+        def bring(value: Value) -> Value:
+            if value in local:
+                return local[value]
+            op = value.op
+            if op is not None and op not in members and is_index_map(op) and not self._kept(op):
+                for operand in op.operands:
+                    bring(operand)
+                local.update(zip(op.results, inner.clone(op, local), strict=True))
+            elif op is None or op not in members:
+                operands.append(value)
+                local[value] = inner.add_arg(value.type)
+            return local[value]
+
+        outputs: list[Value] = []
+        for op in group.ops:
+            for operand in op.operands:
+                bring(operand)
+            local.update(zip(op.results, inner.clone(op, local), strict=True))
+            outputs += [v for v in op.results if any(g is not group for g in self.consumers.get(v, ()))]
+        if not outputs:
+            return
+        places = merge_locations(*(op.locations for op in (*inner.ops, *group.ops)))
+        control = [mapping[v] for op in group.ops for v in op.control]
+        results = builder.emit(
+            "fused",
+            [mapping[v] for v in operands],
+            {"kind": nest_name(group.ops)},
+            regions=[inner.block([local[v] for v in outputs])],
+            control=tuple(dict.fromkeys(control)),
+            locations=places,
+        )
+        mapping.update(zip(outputs, results, strict=True))
+
+    def _kept(self, op: Operation) -> bool:
+        """A constant or view that has a buffer anyway and is no index map to repeat: read the buffer."""
+        return op in self.group and not is_index_map(op)
+
+
+def nest_name(ops: Sequence[Operation]) -> str:
+    """A readable name from the ops of a nest: `multiply_add_tanh`, at most five of them."""
+    names = [op.name for op in ops]
+    head = "_".join(names[:5])
+    return head if len(names) <= 5 else f"{head}_and_{len(names) - 5}_more"

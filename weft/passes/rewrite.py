@@ -1,0 +1,191 @@
+"""What passes are written with: rebuild a block op by op, sharing everything that did not change.
+
+Ops and values are immutable, so a pass returns new `Block`s that hold the old `Operation` objects
+wherever operands stayed the same, and the very same `Graph` object where nothing changed at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from weft.ir.attributes import AttrValue, ConstArray
+from weft.ir.builder import Builder, make_op
+from weft.ir.dims import Shape
+from weft.ir.errors import InternalError
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.ops import lookup
+from weft.ir.source import Locations, merge_locations
+from weft.ir.types import RefType, TensorType
+
+#: A local rule: given an op whose operands are final, append what computes its results to the builder
+#: and return them, or return None to keep the op.
+Rule = Callable[[Builder, Operation], Sequence[Value] | None]
+
+
+def rewrite(graph: Graph, rule: Rule) -> Graph:
+    """Apply `rule` once to every op, in order, inside regions too; same object if nothing changed.
+
+    Replacements must have the types of what they replace (InternalError names the op otherwise). Ops
+    with effects, and ops that take part in the effect order, are kept as they are.
+    """
+    return with_block(graph, rewrite_block(graph.block, rule))
+
+
+def rewrite_block(block: Block, rule: Rule) -> Block:
+    """`rewrite` for one block."""
+    ordering = {v for op in block.ops for v in op.control}
+    builder = extend(block)
+    mapping: dict[Value, Value] = {}
+    for op in block.ops:
+        regions = tuple(rewrite_block(r, rule) for r in op.regions)
+        new = with_operands(op, mapping, regions)
+        results: Sequence[Value] | None = None
+        if not (op.control or has_effect(op) or any(r in ordering for r in op.results)):
+            results = rule(builder, new)
+        if results is None:
+            builder.ops.append(new)
+            results = new.results
+        bind(mapping, op, results)
+    return rebuilt(block, builder.ops, [mapping.get(v, v) for v in block.results])
+
+
+def extend(block: Block) -> Builder:
+    """A builder with the arguments of `block` and no ops yet."""
+    builder = Builder()
+    builder.args = list(block.args)
+    return builder
+
+
+def bind(mapping: dict[Value, Value], op: Operation, results: Sequence[Value]) -> None:
+    """Note in `mapping` what stands for the results of `op` from now on. Checks the types."""
+    for old, new in zip(op.results, results, strict=True):
+        if old.type != new.type:
+            raise InternalError(
+                f"a pass replaced op '{op.name}' of type {old.type} by a {new.type}",
+                location=op.locations,
+            )
+        if old is not new:
+            mapping[old] = new
+
+
+def with_operands(
+    op: Operation, mapping: Mapping[Value, Value], regions: tuple[Block, ...] | None = None
+) -> Operation:
+    """`op` with operands and control operands mapped and other regions; itself if nothing changes."""
+    operands = tuple(mapping.get(v, v) for v in op.operands)
+    control = tuple(dict.fromkeys(mapping.get(v, v) for v in op.control))
+    regions = op.regions if regions is None else regions
+    if operands == op.operands and control == op.control and regions == op.regions:
+        return op
+    types = [r.type for r in op.results]
+    return Operation(op.name, operands, op.attrs, types, regions, control, op.locations)
+
+
+def with_control(op: Operation, control: Sequence[Value]) -> Operation:
+    """`op` with other control operands; itself if they are the same."""
+    if tuple(control) == op.control:
+        return op
+    types = [r.type for r in op.results]
+    return Operation(op.name, op.operands, op.attrs, types, op.regions, control, op.locations)
+
+
+def rebuilt(block: Block, ops: Sequence[Operation], results: Sequence[Value]) -> Block:
+    """`block` with other ops and results; the same object if they are the same."""
+    if tuple(ops) == block.ops and tuple(results) == block.results:
+        return block
+    return Block(block.args, tuple(ops), tuple(results))
+
+
+def relocate(block: Block, merged: Mapping[Operation, Sequence[Locations]]) -> Block:
+    """`block` in which the ops that now stand for several have the locations of all of them."""
+    if not merged:
+        return block
+    mapping: dict[Value, Value] = {}
+    ops: list[Operation] = []
+    for op in block.ops:
+        new = with_operands(op, mapping)
+        if op in merged:
+            new = with_locations(new, merge_locations(op.locations, *merged[op]))
+        bind(mapping, op, new.results)
+        ops.append(new)
+    return rebuilt(block, ops, [mapping.get(v, v) for v in block.results])
+
+
+def with_locations(op: Operation, locations: Locations) -> Operation:
+    """`op` with other source locations; itself if they are the same."""
+    if locations == op.locations:
+        return op
+    types = [r.type for r in op.results]
+    return Operation(op.name, op.operands, op.attrs, types, op.regions, op.control, locations)
+
+
+def with_block(graph: Graph, block: Block) -> Graph:
+    """`graph` around another top block; the same object if the block is the same."""
+    return graph if block is graph.block else replace(graph, block=block)
+
+
+def fixed_point(graph: Graph, step: Callable[[Graph], Graph], limit: int = 100) -> Graph:
+    """Apply `step` until it changes nothing. InternalError if it still does after `limit` times."""
+    for _ in range(limit):
+        new = step(graph)
+        if new is graph:
+            return graph
+        graph = new
+    raise InternalError(f"a pass over graph '{graph.name}' does not come to rest")
+
+
+def emit_at(
+    builder: Builder, op: Operation, name: str, *operands: Value, **attrs: AttrValue
+) -> Value:
+    """Append an op with one result that has the source locations of `op`."""
+    return builder.emit1(name, *operands, locations=op.locations, **attrs)
+
+
+def tensor(value: Value) -> TensorType:
+    """The type of a value that must be a tensor."""
+    if not isinstance(value.type, TensorType):
+        raise InternalError(f"{value!r} is not a tensor")
+    return value.type
+
+
+def shape_of(value: Value) -> Shape:
+    """The shape of a tensor value."""
+    return tensor(value).shape
+
+
+def constant_of(value: Value) -> ConstArray | None:
+    """The array of a `constant`, or None for any other value."""
+    if value.op is None or value.op.name != "constant":
+        return None
+    array = value.op.attrs["value"]
+    return array if isinstance(array, ConstArray) else None
+
+
+def has_effect(op: Operation) -> bool:
+    """Whether the op reads or writes state, or must run for another reason than its results."""
+    if lookup(op.name).traits & {"reads_state", "writes_state", "no_dce"}:
+        return True
+    return any(has_effect(inner) for region in op.regions for inner in region.ops)
+
+
+def reinferred(op: Operation) -> Operation:
+    """`op` with its result types inferred anew from its operands. Raises the type rule's errors."""
+    return make_op(
+        op.name,
+        op.operands,
+        op.attrs,
+        regions=op.regions,
+        control=op.control,
+        locations=op.locations,
+    )
+
+
+def state_of(op: Operation) -> tuple[object, ...]:
+    """What state the op touches: variable names, or block arguments that are refs; () if unknown."""
+    out: list[object] = []
+    for value in op.operands:
+        if isinstance(value.type, RefType):
+            named = value.op is not None and value.op.name == "variable"
+            out.append(value.op.attrs["name"] if named and value.op is not None else value)
+    return tuple(dict.fromkeys(out))

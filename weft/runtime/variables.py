@@ -1,0 +1,63 @@
+"""Mutable state that outlives a step: the buffers behind `variable` ops."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from weft.ir.dtypes import DType
+from weft.ir.errors import FailedPreconditionError, ShapeError
+
+Array = np.ndarray[Any, Any]
+
+
+class VariableState:
+    """One variable's buffer. `array` is C-contiguous and keeps its address once initialised.
+
+    `lock` is held by a step from its first read of the variable to its last write, so that a step that
+    updates it is atomic with respect to other steps and to eager reads.
+    """
+
+    __slots__ = ("array", "dtype", "lock", "name", "shape")
+
+    def __init__(self, name: str, dtype: DType, shape: tuple[int, ...], initial: Array | None = None) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.shape = shape
+        self.lock = threading.RLock()
+        self.array: Array | None = None
+        if initial is not None:
+            self.write(initial)
+
+    @property
+    def initialized(self) -> bool:
+        return self.array is not None
+
+    def buffer(self) -> Array:
+        """The live buffer itself. Raises FailedPreconditionError if uninitialised."""
+        if self.array is None:
+            raise FailedPreconditionError(
+                f"variable '{self.name}' is not initialised",
+                hint="run wf.global_variables_initializer() in the session first",
+            )
+        return self.array
+
+    def read(self) -> Array:
+        """A copy of the value."""
+        with self.lock:
+            return self.buffer().copy()
+
+    def write(self, value: Array) -> None:
+        """Store `value` (same shape and dtype) in place. Raises ShapeError if it does not fit."""
+        if value.shape != self.shape or value.dtype != self.dtype.numpy:
+            raise ShapeError(
+                f"a value of dtype {value.dtype} and shape {list(value.shape)} does not fit variable "
+                f"'{self.name}' ({self.dtype.short}{list(self.shape)})"
+            )
+        with self.lock:
+            if self.array is None:
+                self.array = np.array(value, order="C", copy=True)
+            else:
+                self.array[...] = value
