@@ -13,22 +13,21 @@ import pytest
 import scipy.special
 
 from weft.ir import dtypes
-from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType
-from weft.ir.errors import ShapeError, TypeRuleError
+from weft.ir.errors import TypeRuleError
 from weft.ir.interpreter import evaluate_op
 from weft.ir.ops import OPS
 from weft.ir.ops_elementwise import BINARY, UNARY
-from weft.ir.types import TensorType, tensor_type
+from weft.ir.types import TensorType
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 HALVES = (dtypes.float16, dtypes.bfloat16)
 INTEGERS = tuple(d for d in dtypes.ALL if d.is_integer)
 NAMES = """abs sign negative square sqrt rsqrt reciprocal exp exp2 expm1 log log1p log2 log10 sin
-    cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid ceil
-    floor round trunc isnan isinf isfinite signbit logical_not bitwise_invert conj real imag add
-    subtract multiply divide floor_divide remainder power maximum minimum atan2 hypot logaddexp
+    cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid
+    ceil floor round trunc isnan isinf isfinite signbit logical_not bitwise_invert conj real imag
+    add subtract multiply divide floor_divide remainder power maximum minimum atan2 hypot logaddexp
     copysign nextafter equal not_equal less less_equal greater greater_equal logical_and logical_or
     logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift where
     astype bitcast"""
@@ -99,6 +98,8 @@ def samples(name: str, dtype: DType, count: int, seed: int) -> np.ndarray:
 
 def wrap(value, dtype: DType):
     """An exact integer in the dtype's two's complement; other values as they are."""
+    if dtype.kind == "bool":
+        return bool(value & 1)
     if dtype.is_integer and isinstance(value, int):
         value %= 2**dtype.bits
         return value - 2**dtype.bits if dtype.kind == "int" and value >> (dtype.bits - 1) else value
@@ -144,77 +145,6 @@ def test_reference_is_the_scalar_expression(spec) -> None:
             np.testing.assert_allclose(wide, wanted, rtol=limit, atol=limit, err_msg=dtype.name)
         else:
             assert got.tolist() == wanted, dtype.name
-
-
-@pytest.mark.parametrize("spec", [*UNARY, *BINARY], ids=lambda s: s.name)
-def test_dtypes_outside_the_rule_are_refused_with_a_hint(spec) -> None:
-    for dtype in dtypes.ALL:
-        if not allowed(spec.name, dtype):
-            types = [tensor_type(dtype, 2, "b")] * spec.arity
-            with pytest.raises(TypeRuleError) as error:
-                spec.infer(types, {}, ())
-            assert f"op '{spec.name}'" in error.value.what
-            assert str(types[0]) in error.value.what
-            assert error.value.hint
-
-
-def test_which_dtypes_an_op_takes() -> None:
-    def taken(name: str) -> str:
-        return "".join(d.short + " " for d in dtypes.ALL if allowed(name, d)).strip()
-
-    ints, floats, complexes = "i8 i16 i32 i64 u8 u16 u32 u64", "f16 bf16 f32 f64", "c64 c128"
-    assert taken("sin") == taken("divide") == f"{floats} {complexes}"
-    assert taken("add") == taken("abs") == taken("power") == f"{ints} {floats} {complexes}"
-    assert taken("floor_divide") == taken("maximum") == taken("ceil") == f"{ints} {floats}"
-    assert taken("erf") == taken("hypot") == taken("signbit") == floats
-    assert taken("less") == f"bool {ints} {floats}"
-    assert taken("equal") == f"bool {ints} {floats} {complexes} string"
-    assert taken("bitwise_and") == f"bool {ints}"
-    assert taken("bitwise_left_shift") == ints
-    assert taken("logical_or") == "bool"
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "hint"),
-    [
-        ("add", dtypes.bool_, "wf.logical_or"),
-        ("negative", dtypes.bool_, "wf.logical_not"),
-        ("sin", dtypes.int32, "wf.astype(x, wf.float32)"),
-        ("less", dtypes.complex64, "wf.abs"),
-        ("logical_and", dtypes.float32, "x != 0"),
-        ("bitwise_or", dtypes.float32, "wf.int64"),
-        ("multiply", dtypes.string, "wf.where"),
-    ],
-)
-def test_hints_name_the_way_out(name: str, given: DType, hint: str) -> None:
-    with pytest.raises(TypeRuleError) as error:
-        OPS[name].infer([TensorType(given, (2,))] * OPS[name].arity, {}, ())
-    assert hint in error.value.hint
-
-
-def test_operands_must_agree() -> None:
-    f32, f64 = tensor_type(dtypes.float32, 2), tensor_type(dtypes.float64, 2)
-    with pytest.raises(TypeRuleError, match=r"one dtype, got \(f32\[2\], f64\[2\]\)"):
-        OPS["add"].infer([f32, f64], {}, ())
-    with pytest.raises(
-        ShapeError, match=r"(?s)one shape, got \(f32\[2\], f32\[1\]\).*broadcast_to"
-    ):
-        OPS["add"].infer([f32, tensor_type(dtypes.float32, 1)], {}, ())
-    with pytest.raises(ShapeError):
-        OPS["add"].infer([f32, tensor_type(dtypes.float32, 1, 2)], {}, ())
-    with pytest.raises(TypeRuleError, match="takes bool operands"):
-        OPS["where"].infer([f32, f32, f32], {}, ())
-
-
-def test_the_best_known_dimension_wins() -> None:
-    b = SymbolicDim.symbol("b")
-    operands = [
-        tensor_type(dtypes.float32, None, "b", None),
-        tensor_type(dtypes.float32, "b", 3, None),
-    ]
-    for order in (operands, operands[::-1]):
-        (result,) = OPS["multiply"].infer(order, {}, ())
-        assert result.shape == (b, 3, None)
 
 
 @pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.uint8], ids=lambda d: d.name)
@@ -365,64 +295,3 @@ def test_commutative_ops_and_no_others_commute(spec) -> None:
         *[evaluate_op(spec.name, pair)[0] for pair in ([a, b], [b, a])], equal_nan=True
     )
     assert same == ("commutative" in spec.traits)
-
-
-def test_strings_compare_and_are_chosen() -> None:
-    x, y = np.array([b"a", b"b"], object), np.array([b"a", b"c"], object)
-    assert evaluate_op("equal", [x, y])[0].tolist() == [True, False]
-    assert evaluate_op("where", [np.array([False, True]), x, y])[0].tolist() == [b"a", b"b"]
-
-
-@pytest.mark.parametrize(
-    "dtype", [d for d in dtypes.ALL if d.kind != "string"], ids=lambda d: d.name
-)
-def test_where_and_astype_of_every_dtype(dtype: DType) -> None:
-    x, y = np.array([1, 0, 3]).astype(dtype.numpy), np.array([0, 1, 2]).astype(dtype.numpy)
-    (chosen,) = evaluate_op("where", [np.array([True, False, False]), x, y])
-    assert chosen.tolist() == [x[0].item(), y[1].item(), y[2].item()]
-    for target in dtypes.ALL:
-        if target.kind == "string" or (
-            dtype.is_complex and not target.is_complex and target.kind != "bool"
-        ):
-            with pytest.raises(TypeRuleError, match="op 'astype'"):
-                evaluate_op("astype", [x], {"dtype": target})
-        else:
-            (cast,) = evaluate_op("astype", [x], {"dtype": target})
-            wanted = x.astype(bool) if target is dtypes.bool_ else x.astype(np.complex128)
-            assert (cast.astype(np.complex128) == wanted.astype(np.complex128)).all()
-
-
-def test_astype_rounds_as_numpy_and_never_warns() -> None:
-    def cast(values, source: DType, target: DType) -> list:
-        (out,) = evaluate_op("astype", [np.array(values, source.numpy)], {"dtype": target})
-        return out.tolist()
-
-    assert cast([2.9, -2.9, 0.5], dtypes.float32, dtypes.int32) == [2, -2, 0]
-    assert cast([300, -1], dtypes.int32, dtypes.uint8) == [44, 255]
-    assert cast([math.nan, 0.0, -0.0, 0.1], dtypes.bfloat16, dtypes.bool_) == [
-        True,
-        False,
-        False,
-        True,
-    ]
-    assert cast([1j, 0], dtypes.complex64, dtypes.bool_) == [True, False]
-    assert cast([1e30, 1e-30], dtypes.float32, dtypes.float16) == [math.inf, 0]
-    assert cast([1 + 2**-11 + 2**-40], dtypes.float64, dtypes.float16) == [1 + 2**-10]
-    assert (
-        len(cast([math.nan, 1e30], dtypes.float32, dtypes.int8)) == 2
-    )  # unspecified, but no warning
-
-
-def test_bitcast_reads_the_same_bits() -> None:
-    x = np.array([1.0, -2.0], np.float32)
-    (bits,) = evaluate_op("bitcast", [x], {"dtype": dtypes.uint32})
-    assert bits.tolist() == [0x3F800000, 0xC0000000]
-    (scalar,) = evaluate_op("bitcast", [np.array(0x3F80, np.int16)], {"dtype": dtypes.bfloat16})
-    assert (scalar.shape, float(scalar)) == ((), 1.0)
-    with pytest.raises(
-        TypeRuleError, match=r"(?s)bits of f32\[2\] as float64.*int32, uint32, float32"
-    ):
-        evaluate_op("bitcast", [x], {"dtype": dtypes.float64})
-    for bad in (dtypes.bool_, dtypes.complex64):
-        with pytest.raises(TypeRuleError, match="op 'bitcast'"):
-            evaluate_op("bitcast", [np.zeros(2, bad.numpy)], {"dtype": dtypes.uint8})

@@ -10,6 +10,7 @@ from weft.codegen.kernels_linalg import lower_matmul
 from weft.codegen.kernels_random import lower_random_bits, lower_random_fold_in
 from weft.codegen.kernels_scan import lower_arg_reduction, lower_cumulative
 from weft.codegen.kernels_shape import lower_concat, lower_dim_size, lower_pad, lower_slice_update
+from weft.codegen.kernels_sort import lower_searchsorted, lower_sort
 from weft.ir.graph import Operation
 
 Lowering = Callable[[Operation], list[KernelCall]]
@@ -39,6 +40,9 @@ LOWERINGS: dict[str, Lowering] = {
     "cumulative_min": lower_cumulative,
     "argmax": lower_arg_reduction,
     "argmin": lower_arg_reduction,
+    "sort": lower_sort,
+    "argsort": lower_sort,
+    "searchsorted": lower_searchsorted,
     # random bits
     "random_bits": lower_random_bits,
     "random_fold_in": lower_random_fold_in,

@@ -95,7 +95,7 @@ def _signbit(m: FloatBuilder, x: ir.Value) -> ir.Value:
 
 
 def _extremum(operator: str) -> FloatOp:
-    """The first operand if it wins, ties, or is NaN; else the second, NaN included."""
+    """The first operand if it wins or is NaN; else the second, NaN included (so 0, -0 give -0)."""
 
     def emit(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
         m = FloatBuilder(e.builder, dtype)
@@ -250,8 +250,8 @@ FLOAT_OPS: dict[str, FloatOp] = {
     "nextafter": _nextafter,
     "floor_divide": _floor_divide,
     "remainder": _remainder,
-    "maximum": _extremum(">="),
-    "minimum": _extremum("<="),
+    "maximum": _extremum(">"),
+    "minimum": _extremum("<"),
     "isnan": _unary(lambda m, x: m.is_nan(x)),
     "isinf": _unary(lambda m, x: m.compare("==", m.abs(x), math.inf)),
     "isfinite": _unary(lambda m, x: m.compare("<", m.abs(x), math.inf)),

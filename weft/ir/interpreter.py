@@ -171,6 +171,10 @@ def _has_type(array: Array, t: TensorType) -> bool:
     )
 
 
+def _is_static(t: Type) -> bool:
+    return isinstance(t, TensorType) and t.is_static
+
+
 def _frozen(array: Array) -> Array:
     """A view through which nobody writes: no reference may change its operands."""
     view = array.view()
@@ -286,11 +290,14 @@ def _checked(value: object, wanted: Type) -> object:
 
 
 def _reference(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
-    reference = lookup(op.name).reference
-    if reference is None:
+    spec, attrs = lookup(op.name), run.attrs(op)
+    if spec.reference is None:
         raise UnsupportedError("the interpreter does not know how to run this op")
+    if not op.regions and not all(_is_static(v.type) for v in op.operands):
+        # the type rule took dimensions without a size to fit; now they have one
+        spec.infer([type_of(x) for x in operands], attrs, ())
     try:
-        results = reference(operands, run.attrs(op))
+        results = spec.reference(operands, attrs)
     except (WeftError, MemoryError):
         raise
     except Exception as error:

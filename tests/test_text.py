@@ -1,0 +1,402 @@
+"""The text form: printing and parsing are exact inverses; bad text always gives a ParseError."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from graph_makers import MAKERS, legal_ops
+from graphs import graphs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.ir.attributes import ConstArray
+from weft.ir.builder import Builder
+from weft.ir.dtypes import ALL, DType, bfloat16, float16, float32, string
+from weft.ir.errors import ParseError
+from weft.ir.graph import STAGES, Block, Graph, Operation, Value
+from weft.ir.literals import format_float_bits
+from weft.ir.ops import OPS
+from weft.ir.parser import parse_graph
+from weft.ir.printer import format_attr, print_block, print_graph
+from weft.ir.source import Location
+from weft.ir.types import TensorType
+from weft.ir.verify import verify
+
+SAMPLE = """\
+// what people write by hand
+graph @step(%x: f32[2,b], %"y[0]": i64[2,3]) -> (f32[2,b], token) stage=fused {
+  %w = variable() {shape=[2, b*2+1, ?], dtype=f32, name="W"} : ref<f32[2,b*2+1,?]>
+  %r = read(%w) : f32[2,b*2+1,?] loc("m.py":3:5, "n.py":4:0)
+  %c = constant() {value=f32[2] [1.5, -0.0]} : f32[2]
+  %f = fused(%x, %x) : f32[2,b] {
+    ^(%p: f32[2,b], %q: f32[2,b])
+    %s = add(%p, %q) : f32[2,b]  // a comment
+    yield %s
+  }
+  %m = sum(%"y[0]") {axes=[1]} : i64[2]
+  %t = assign(%w, %r) after(%f) : token
+  return %f, %t
+}
+"""
+
+
+# ---------------------------------------------------------------------------- round trips
+
+
+@given(graphs(symbolic=True))
+def test_parse_inverts_print(graph: Graph) -> None:
+    verify(graph)
+    text = print_graph(graph)
+    parsed = parse_graph(text)
+    assert parsed == graph
+    assert print_graph(parsed) == text
+    verify(parsed)
+
+
+@given(graphs(symbolic=True, located=False))
+def test_text_without_locations(graph: Graph) -> None:
+    assert "loc(" not in print_graph(graph)
+    assert parse_graph(print_graph(graph)) == graph
+
+
+@given(graphs())
+@settings(max_examples=20)
+def test_locations_can_be_left_out(graph: Graph) -> None:
+    parsed = parse_graph(print_graph(graph, locations=False))
+    assert not any(op.locations for op in parsed.walk())
+    assert print_graph(parsed) == print_graph(graph, locations=False)
+
+
+def test_every_op_has_a_maker() -> None:
+    """Random graphs cover the whole op table: a new op needs a row in graph_makers.MAKERS."""
+    assert set(MAKERS) == set(OPS)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_op_is_drawn(op: str) -> None:
+    stage = next(s for s in STAGES if op in legal_ops(s))
+    seen: list[bool] = []
+
+    @given(graphs(stage=stage, ops=[op]))
+    @settings(max_examples=12, database=None)
+    def check(graph: Graph) -> None:
+        assert parse_graph(print_graph(graph)) == graph
+        seen.append(any(o.name == op for o in graph.ops))
+
+    check()
+    assert any(seen)
+
+
+def test_text_is_as_documented() -> None:
+    assert print_graph(parse_graph(SAMPLE)) == (
+        'graph @step(%x: f32[2,b], %"y[0]": i64[2,3]) -> (f32[2,b], token) stage=fused {\n'
+        '  %0 = variable() {name="W", dtype=f32, shape=[2, 2*b+1, ?]} : ref<f32[2,2*b+1,?]>\n'
+        '  %1 = read(%0) : f32[2,2*b+1,?] loc("m.py":3:5, "n.py":4:0)\n'
+        "  %2 = constant() {value=f32[2] [1.5, -0.0]} : f32[2]\n"
+        '  %3 = fused(%x, %x) {kind="loop"} : f32[2,b] {\n'
+        "    ^(%a0: f32[2,b], %a1: f32[2,b])\n"
+        "    %0 = add(%a0, %a1) : f32[2,b]\n"
+        "    yield %0\n"
+        "  }\n"
+        '  %4 = sum(%"y[0]") {axes=[1], keepdims=false} : i64[2]\n'
+        "  %5 = assign(%0, %1) after(%3) : token\n"
+        "  return %3, %5\n"
+        "}\n"
+    )
+
+
+def test_quoted_names_are_the_names() -> None:
+    bare = "graph @g(%x: f32[]) -> (f32[]) stage=traced { return %x }"
+    quoted = 'graph @"g"(%"x": f32[]) -> (f32[]) stage=traced { return %"x" }'
+    assert parse_graph(quoted) == parse_graph(bare)
+    digits = 'graph @g(%"0": f32[]) -> () stage=traced { %0 = abs(%"0") : f32[] return }'
+    graph = parse_graph(digits)
+    assert graph.arg_names == ("0",)
+    assert graph.ops[0].operands == graph.args
+
+
+# ---------------------------------------------------------------------------- constants
+
+
+def constant_graph(array: np.ndarray[Any, Any]) -> Graph:
+    builder = Builder()
+    value = builder.emit1("constant", value=ConstArray(array), locations=())
+    return builder.graph("g", (), [value])
+
+
+def through_text(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    graph = parse_graph(print_graph(constant_graph(array)))
+    value = graph.ops[0].attrs["value"]
+    assert isinstance(value, ConstArray)
+    return value.array
+
+
+@pytest.mark.parametrize("dtype", [d for d in ALL if d is not string], ids=str)
+@given(data=st.data())
+@settings(max_examples=40)
+def test_constants_are_bit_exact(dtype: DType, data: st.DataObject) -> None:
+    """Any bits: NaN payloads, signalling NaNs, -0.0, subnormals; readable and base64 sizes."""
+    shape = data.draw(st.sampled_from([(), (1,), (4,), (2, 3), (0, 2), (33,), (5, 7), (2, 0)]))
+    size = int(np.prod(shape)) * dtype.itemsize
+    raw = data.draw(st.binary(min_size=size, max_size=size))
+    if dtype.kind == "bool":
+        raw = bytes(b & 1 for b in raw)
+    array = np.frombuffer(raw, dtype.numpy).reshape(shape)
+    back = through_text(array)
+    assert back.dtype == array.dtype
+    assert back.shape == array.shape
+    assert back.tobytes() == raw
+
+
+@given(st.lists(st.binary() | st.text(), max_size=40))
+def test_string_constants_are_exact(items: list[bytes | str]) -> None:
+    array = np.empty(len(items), object)
+    array[:] = items
+    assert through_text(array).tolist() == items
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+def test_all_16_bit_floats(dtype: DType) -> None:
+    """Every bit pattern prints as a literal that reads back as the same bits."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    for part in np.split(bits, 2048):  # 32 elements print one by one
+        array = part.view(dtype.numpy)
+        assert through_text(array).tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (np.float32(0.1), "f32[] 0.1"),
+        (np.float16(65504), "f16[] 65504.0"),
+        (np.float32(1e-45), "f32[] 1e-45"),
+        (np.float64(-0.0), "f64[] -0.0"),
+        (np.array([np.nan, -np.nan, np.inf], np.float32), "f32[3] [nan, -nan, inf]"),
+        (np.uint32(0x7FC00001).view(np.float32), "f32[] bits(0x7fc00001)"),
+        (np.array([3.14, 1 / 3]).astype(bfloat16.numpy), "bf16[2] [3.14, 0.334]"),
+        (np.array([1 - 2j], np.complex64), "c64[1] [(1.0, -2.0)]"),
+        (np.array([[True, False]]), "bool[1,2] [[true, false]]"),
+        (np.int8(-128), "i8[] -128"),
+        (np.uint64(2**64 - 1), "u64[] 18446744073709551615"),
+        (np.zeros((2, 0), np.int32), "i32[2,0] []"),
+        (np.array(b'a\x00\xff"\n', object), 'string[] b"a\\x00\\xff\\"\\n"'),
+        (np.array(["é\u200b"], object), 'string[1] ["é\\u{200b}"]'),
+        (np.ones(33, np.float32), "f32[33] splat(1.0)"),
+        (np.full((9, 9), -0.0), "f64[9,9] splat(-0.0)"),
+        (
+            np.arange(36, dtype=np.uint8),
+            'u8[36] base64("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIj")',
+        ),
+    ],
+)
+def test_constants_are_readable(array: Any, text: str) -> None:
+    assert format_attr(ConstArray(np.asarray(array))) == text
+
+
+def test_zeros_of_both_signs_are_no_splat() -> None:
+    array = np.zeros(40, np.float32)
+    array[17] = -0.0
+    assert "base64" in format_attr(ConstArray(array))
+    assert through_text(array).tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("value", [0.1, -0.0, float("nan"), float("-inf"), 1e300, 5e-324, 1.0])
+def test_float_bits_in_f64(value: float) -> None:
+    bits = int(np.float64(value).view(np.uint64))
+    text = format_float_bits(bits, ALL[12])
+    assert text == repr(value)
+
+
+# ---------------------------------------------------------------------------- showing faults
+
+
+def test_broken_graphs_print() -> None:
+    """The verifier shows broken graphs, so the printer must take them."""
+    t = TensorType(float32, (2,))
+    stray = Value(t)
+    op = Operation("nonsense", [stray], {"n": None}, [t], control=[stray])
+    graph = Graph("g", Block((Value(t),), (op,), (stray,)), (), "nowhere")
+    assert print_graph(graph, notes={op: "this op\nis wrong"}) == (
+        "graph @g(%unnamed.0: f32[2]) -> (f32[2]) stage=nowhere {\n"
+        "  %0 = nonsense(%undefined) after(%undefined) {n=none} : f32[2]\n"
+        "  // ^ this op\n"
+        "  // ^ is wrong\n"
+        "  return %undefined\n"
+        "}\n"
+    )
+
+
+def test_notes_are_comments() -> None:
+    graph = parse_graph(SAMPLE)
+    assert parse_graph(print_graph(graph, notes={graph.ops[3]: "slow"})) == graph
+
+
+def test_block_text_depends_on_structure_only() -> None:
+    region = parse_graph(SAMPLE).ops[3].regions[0]
+    renamed = SAMPLE.replace("%p", "%left").replace("%s", "%total")
+    assert print_block(region) == print_block(parse_graph(renamed).ops[3].regions[0])
+
+
+# ---------------------------------------------------------------------------- errors
+
+ERRORS = [
+    # (text in SAMPLE, its replacement, the complaint, what the caret is under, the hint)
+    ("add(", "ad(", "there is no op 'ad'; did you mean 'add'", "ad", None),
+    ("%f, %t\n", "%g, %t\n", "%g is not defined", "%g", "defined above its first use"),
+    ("%f, %t\n", "%f, %tt\n", "did you mean '%t'?", "%tt", None),
+    ("add(%p, %q)", "add(%p, %x)", "%x is defined outside of this region", "%x", "operand"),
+    ("%m = sum", "%f = sum", "%f is defined twice: first on line 6", "%f", None),
+    ("%q: f32", "%p: f32", "%p is defined twice", "%p", None),
+    (": i64[2]\n", ": i64[3]\n", "given as i64[3], but 'sum' gives i64[2]", "i64[3]", ": i64[2]"),
+    (" : i64[2]\n", "\n", "'sum' has 1 results, but 0 types are given", "sum", None),
+    (": i64[2]\n", ": i64[2], i64[2]\n", "but 2 types are given", "i64[2], i64[2]", None),
+    ("%m = sum", "%m, %n = sum", "'sum' has 1 results, but 2 are named", "%m, %n", None),
+    ("%t = assign", "assign", "'assign' has 1 results, but 0 are named", "assign", None),
+    ("axes=[1]", "axis=[1]", "no attribute 'axis'; did you mean 'axes'", "axis", "keepdims"),
+    ("axes=[1]", 'axes="one"', "expected '['", '"one"', None),
+    ("axes=[1]", "axes=[1], axes=[1]", "'axes' is given twice", "axes", None),
+    ("{axes=[1]} ", "", "op 'sum' needs the attribute 'axes'", "sum", None),
+    ("axes=[1]", "axes=none", "must not be none", "none", "integers"),
+    ("axes=[1]", "axes=[1], keepdims=1", "expected true or false", "1", None),
+    ("axes=[1]", "axes=[7]", "axes", "sum", None),  # the type rule of sum complains
+    ("add(%p, %q)", "add(%p)", "op 'add' takes 2 operands, got 1", "add", None),
+    ("%r) after", "%x) after", "does not fit a variable", "assign", None),
+    ("dtype=f32", "dtype=float", "there is no dtype 'float'", "float", "bf16"),
+    ("%x: f32[2,b]", "%x: f32", "expected '[' after the dtype", ",", None),
+    ("%x: f32[2,b]", "%x: f32[2,b.c]", "is not a dimension", "b.c", None),
+    ("%x: f32[2,b]", "%x: f32[2,-3]", "a dimension of size -3", "-", None),
+    ('name="W"', 'name="W', "this string is not terminated", '"W} : ref', "\\n"),
+    ('name="W"', 'name="\\q"', "unknown escape '\\\\q'", '"\\q"', None),
+    ("[1.5, -0.0]", "[1.5, -0.0, 2]", "expected 2 elements here, got 3", "[", None),
+    ("[1.5, -0.0]", "[1.5, 1e99]", "1e99 is too large for f32", "1e99", None),
+    ("[1.5, -0.0]", "[1.5, %x]", "expected a number of type f32", "%x", None),
+    ("f32[2] [1.5, -0.0]", "u8[1] [256]", "256 does not fit u8", "256", None),
+    ("f32[2] [1.5, -0.0]", 'u8[9] base64("AAAA")', "needs 9 bytes, the data has 3", '"AAAA"', None),
+    ("f32[2] [1.5, -0.0]", 'u8[3] base64("A!")', "this is not base64", '"A!"', None),
+    ("f32[2] [1.5, -0.0]", "f32[b] splat(1)", "its shape must be known", "f32", None),
+    (
+        "stage=fused",
+        "stage=fusd",
+        "there is no stage 'fusd'; did you mean 'fused'",
+        "fusd",
+        "traced",
+    ),
+    ("-> (f32[2,b], token)", "-> (token)", "the graph returns (f32[2,b], token)", "(", None),
+    ("%x: f32", "%7: f32", "a graph's argument needs a name", "%7", "quoted"),
+    ('"m.py":3:5', '"m.py":3', "expected ':' and the column", ",", None),
+    ("yield %s", "return %s", "expected an op or 'yield', got 'return'", "return", None),
+    ("add(%p, %q)", "add(%p %q)", "expected ',' or ')' after an operand", "%q", None),
+    ("%r = read", "% = read", "'%' must be followed by a value's name", "%", None),
+    ("// what", "/ what", "unexpected character '/'", "/", "comment"),
+    ("}\n", "}\ngraph", "after the end of the graph", "graph", "one graph"),
+    ("graph @step", "@step", "expected 'graph' at the start", "@step", "graph @step"),
+]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what", "under", "hint"), ERRORS, ids=[f"{e[0]!r}->{e[1]!r}" for e in ERRORS]
+)
+def test_error_messages(old: str, new: str, what: str, under: str, hint: str | None) -> None:
+    at = SAMPLE.rindex(old)
+    text = SAMPLE[:at] + new + SAMPLE[at + len(old) :]
+    with pytest.raises(ParseError) as caught:
+        parse_graph(text, "a.weft")
+    lines = str(caught.value).splitlines()
+    assert what in lines[0]
+    (place,) = caught.value.locations
+    assert lines[0].startswith(f"a.weft:{place.line}:{place.column}: ")
+    source = text.splitlines()[place.line - 1]
+    assert lines[1] == "    " + source
+    assert lines[2].index("^") == 4 + place.column - 1
+    marked = lines[1][lines[2].index("^") : len(lines[2])]
+    assert marked.startswith(under)
+    if hint is not None:
+        assert hint in lines[3]
+
+
+def test_error_at_the_end_of_the_text() -> None:
+    with pytest.raises(ParseError, match="the end of the text"):
+        parse_graph(SAMPLE[: SAMPLE.index("return")])
+    with pytest.raises(ParseError, match="expected 'graph' at the start"):
+        parse_graph("")
+
+
+def test_error_in_a_long_line_is_shortened() -> None:
+    elements = ", ".join(["1.0"] * 500)
+    text = SAMPLE.replace("[1.5, -0.0]", f"[{elements}, oops, {elements}]")
+    with pytest.raises(ParseError) as caught:
+        parse_graph(text)
+    _, source, caret = str(caught.value).splitlines()[:3]
+    assert len(source) < 170
+    assert source[caret.index("^") :].startswith("oops")
+
+
+def test_deep_nesting_is_refused() -> None:
+    text = "graph @g() -> () stage=fused { " + "fused() {^() " * 5000
+    with pytest.raises(ParseError, match="nested more than"):
+        parse_graph(text)
+
+
+def test_huge_splat_is_refused() -> None:
+    with pytest.raises(ParseError, match="splat"):
+        parse_graph(SAMPLE.replace("f32[2] [1.5, -0.0]", "f32[999999999999] splat(1.0)"))
+
+
+TOKEN = re.compile(r'"[^"\n]*"|[\w.]+|\s+|.')
+
+
+def corrupt(text: str, data: st.DataObject) -> str:
+    """`text` with a few tokens or characters deleted, doubled, swapped, replaced or cut off."""
+    for _ in range(data.draw(st.integers(1, 3))):
+        pieces = TOKEN.findall(text) if data.draw(st.booleans()) else list(text)
+        if len(pieces) < 2:
+            return text
+        i, j = (data.draw(st.integers(0, len(pieces) - 1)) for _ in range(2))
+        match data.draw(st.integers(0, 6)):
+            case 0:
+                del pieces[i]
+            case 1:
+                pieces.insert(i, pieces[j])
+            case 2:
+                pieces[i], pieces[j] = pieces[j], pieces[i]
+            case 3:
+                pieces[i] = data.draw(
+                    st.sampled_from(["-", "?", "99999999999999999999", "f32", "0"])
+                )
+            case 4:
+                pieces[i] = data.draw(st.text(max_size=3))
+            case 5:
+                del pieces[i:]
+            case 6:
+                del pieces[min(i, j) : min(i, j) + 4]
+        text = "".join(pieces)
+    return text
+
+
+@given(graphs(symbolic=True, max_ops=6), st.data())
+@settings(max_examples=400)
+def test_corrupt_text_gives_a_parse_error(graph: Graph, data: st.DataObject) -> None:
+    """`parse_graph` returns a graph that prints, or raises ParseError, whatever happened."""
+    text = corrupt(print_graph(graph), data)
+    failure: ParseError | None = None
+    try:
+        parsed = parse_graph(text)
+    except ParseError as error:
+        failure = error
+    if failure is None:
+        assert parse_graph(print_graph(parsed)) == parsed
+    else:
+        assert re.match(r"<text>:\d+:\d+: ", str(failure))
+        assert "^" in str(failure)
+
+
+@given(st.text() | st.text(alphabet='graph @%{}()[]:=,->"\\^/\n0b1'))
+def test_any_text_gives_a_parse_error(text: str) -> None:
+    with pytest.raises(ParseError):
+        parse_graph(text)
+
+
+def test_locations_are_kept() -> None:
+    read = parse_graph(SAMPLE).ops[1]
+    assert read.locations == (Location("m.py", 3, 5), Location("n.py", 4, 0))

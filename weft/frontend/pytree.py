@@ -1,0 +1,217 @@
+"""Nested containers of tensors: flatten to a list of leaves and a hashable structure, and back.
+
+Containers are dict (by sorted keys), list, tuple, namedtuple, dataclasses, None (no leaf) and classes
+given to `register_pytree`; everything else is a leaf.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from weft.ir.errors import InvalidArgumentError
+from weft.ir.source import caller_location
+
+T = TypeVar("T")
+Flatten = Callable[[Any], tuple[Iterable[Any], Hashable]]
+Unflatten = Callable[[Hashable, list[Any]], Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """A container: its class, what else identifies it (keys, fields), and the structures inside."""
+
+    cls: type
+    meta: Hashable
+    children: tuple[Node | None, ...]  # None: a leaf
+
+
+Structure = Node | None
+LEAF: Structure = None
+
+_custom: dict[type, tuple[Flatten, Unflatten]] = {}
+_fields: dict[type, tuple[str, ...]] = {}
+
+
+def register_pytree(cls: type, flatten: Flatten, unflatten: Unflatten) -> None:
+    """Make instances of `cls` containers: `flatten(x) -> (children, meta)`, `unflatten(meta, children)`.
+
+    `meta` must be hashable. InvalidArgumentError if the class is a container already.
+    """
+    if cls in _custom or issubclass(cls, (dict, list, tuple)) or cls is type(None):
+        raise InvalidArgumentError(f"{cls.__name__} is a pytree container already", location=caller_location())
+    _custom[cls] = (flatten, unflatten)
+
+
+def flatten(tree: Any) -> tuple[list[Any], Structure]:
+    """The leaves in order, and the structure. InvalidArgumentError for dict keys that do not sort."""
+    leaves: list[Any] = []
+    return leaves, _flatten(tree, leaves)
+
+
+def _flatten(tree: Any, leaves: list[Any]) -> Structure:
+    cls = type(tree)
+    if cls is tuple or cls is list:
+        return Node(cls, None, tuple([_flatten(item, leaves) for item in tree]))
+    opened = _open(tree)
+    if opened is None:
+        leaves.append(tree)
+        return LEAF
+    children, meta = opened
+    return Node(cls, meta, tuple([_flatten(child, leaves) for child in children]))
+
+
+def _open(tree: Any) -> tuple[Iterable[Any], Hashable] | None:
+    """The children and the identifying rest of a container; None for a leaf."""
+    cls = type(tree)
+    if cls in _custom:
+        return _custom[cls][0](tree)
+    if tree is None:
+        return (), None
+    if isinstance(tree, dict):
+        keys = _sorted_keys(tree)
+        return [tree[k] for k in keys], keys
+    if isinstance(tree, (tuple, list)):
+        return tree, None
+    names = _dataclass_fields(cls)
+    return None if names is None else ([getattr(tree, n) for n in names], None)
+
+
+def _sorted_keys(tree: dict[Any, Any]) -> tuple[Any, ...]:
+    try:
+        return tuple(sorted(tree))
+    except TypeError:
+        kinds = sorted({type(k).__name__ for k in tree})
+        raise InvalidArgumentError(
+            f"the keys of a dict cannot be sorted: they are of the types {', '.join(kinds)}",
+            hint="use keys of one type, such as str",
+            location=caller_location(),
+        ) from None
+
+
+def _dataclass_fields(cls: type) -> tuple[str, ...] | None:
+    known = _fields.get(cls)
+    if known is None and dataclasses.is_dataclass(cls):
+        known = _fields[cls] = tuple(f.name for f in dataclasses.fields(cls))
+    return known
+
+
+def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """The tree of this structure with these leaves. InvalidArgumentError for a wrong number of them."""
+    remaining = iter(leaves)
+    wanted = count_leaves(structure)
+    if wanted != len(leaves):
+        raise InvalidArgumentError(
+            f"a structure of {wanted} leaves was given {len(leaves)}", location=caller_location()
+        )
+    return _unflatten(structure, remaining)
+
+
+def _unflatten(structure: Structure, leaves: Any) -> Any:
+    if structure is None:
+        return next(leaves)
+    cls = structure.cls
+    children = [_unflatten(child, leaves) for child in structure.children]
+    if cls in _custom:
+        return _custom[cls][1](structure.meta, children)
+    if cls is type(None):
+        return None
+    if issubclass(cls, dict):
+        assert isinstance(structure.meta, tuple)
+        return _make_dict(cls, zip(structure.meta, children, strict=True))
+    if issubclass(cls, (tuple, list)):
+        return cls(*children) if hasattr(cls, "_fields") else cls(children)
+    return _make_dataclass(cls, children)
+
+
+def _make_dict(cls: type, items: Iterable[tuple[Any, Any]]) -> Any:
+    if cls is dict:
+        return dict(items)
+    made = cls()  # OrderedDict, defaultdict (which loses its factory), user subclasses
+    made.update(items)
+    return made
+
+
+def _make_dataclass(cls: type, children: list[Any]) -> Any:
+    # not through __init__: it may convert or check fields, which are placeholders while tracing
+    made = object.__new__(cls)
+    for name, child in zip(_dataclass_fields(cls) or (), children, strict=True):
+        object.__setattr__(made, name, child)
+    return made
+
+
+def count_leaves(structure: Structure) -> int:
+    """How many leaves a structure has."""
+    return 1 if structure is None else sum(count_leaves(child) for child in structure.children)
+
+
+def paths(structure: Structure, root: str = "") -> list[str]:
+    """Where each leaf is, as Python would write it: `params['w'][0].scale`."""
+    if structure is None:
+        return [root]
+    names = [root + _step(structure, i) for i in range(len(structure.children))]
+    return [p for name, child in zip(names, structure.children, strict=True) for p in paths(child, name)]
+
+
+def _step(node: Node, i: int) -> str:
+    if issubclass(node.cls, dict):
+        assert isinstance(node.meta, tuple)
+        return f"[{node.meta[i]!r}]"
+    names = getattr(node.cls, "_fields", None) or _dataclass_fields(node.cls)
+    return f".{names[i]}" if names and node.cls not in _custom else f"[{i}]"
+
+
+def describe(structure: Structure) -> str:
+    """The structure with `*` for each leaf: `{'b': *, 'w': (*, *)}`."""
+    if structure is None:
+        return "*"
+    if structure.cls is type(None):
+        return "None"
+    inner = [describe(child) for child in structure.children]
+    if issubclass(structure.cls, dict):
+        assert isinstance(structure.meta, tuple)
+        return "{" + ", ".join(f"{k!r}: {v}" for k, v in zip(structure.meta, inner, strict=True)) + "}"
+    if structure.cls is list:
+        return "[" + ", ".join(inner) + "]"
+    name = "" if structure.cls is tuple else structure.cls.__name__
+    return f"{name}({', '.join(inner)}{',' if structure.cls is tuple and len(inner) == 1 else ''})"
+
+
+def same_structure(what: str, first: Structure, second: Structure) -> None:
+    """Raise InvalidArgumentError, naming the first place where they differ, unless the two are equal."""
+    if first != second:
+        place = _difference(first, second, "")
+        raise InvalidArgumentError(
+            f"{what}: the structures {describe(first)} and {describe(second)} differ"
+            + (f" at {place}" if place else ""),
+            hint="both must be nested in the same way (same keys, lengths and classes)",
+            location=caller_location(),
+        )
+
+
+def _difference(first: Structure, second: Structure, root: str) -> str:
+    if first is None or second is None or (first.cls, first.meta) != (second.cls, second.meta):
+        return root
+    if len(first.children) != len(second.children):
+        return root
+    for i, (a, b) in enumerate(zip(first.children, second.children, strict=True)):
+        if a != b:
+            return _difference(a, b, root + _step(first, i))
+    return root
+
+
+def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """`fn` on the leaves of `tree` (and of `rest`, nested alike), in the structure of `tree`."""
+    leaves, structure = flatten(tree)
+    columns = [leaves]
+    for other in rest:
+        other_leaves, other_structure = flatten(other)
+        same_structure("tree_map", structure, other_structure)
+        columns.append(other_leaves)
+    return unflatten(structure, [fn(*row) for row in zip(*columns, strict=True)])
+
+
+def tree_leaves(tree: Any) -> list[Any]:
+    """The leaves of `tree` in order."""
+    return flatten(tree)[0]

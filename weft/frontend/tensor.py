@@ -1,0 +1,395 @@
+"""`Tensor`: a concrete array, or the symbolic result of an op in a graph being built.
+
+Concrete tensors are immutable and behave like NumPy arrays; symbolic ones have a dtype and a shape but no
+value, and say so, with the user's line and what to write instead, where Python or NumPy asks for one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from weft.frontend.numpy_protocol import array_function, array_ufunc
+from weft.frontend.operators import METHOD_NAMES as METHOD_NAMES
+from weft.frontend.operators import METHODS as METHODS
+from weft.frontend.operators import Operators
+from weft.ir.dims import Dim, Shape, product
+from weft.ir.dtypes import (
+    DType,
+    as_dtype,
+    bfloat16,
+    bool_,
+    complex128,
+    float64,
+    int64,
+    scalar_dtype,
+    string,
+)
+from weft.ir.errors import InvalidArgumentError, TracerError, TypeRuleError, WeftError
+from weft.ir.source import Location, caller_location
+from weft.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from weft.frontend.trace import Trace
+    from weft.ir.graph import Value
+
+Array = np.ndarray[Any, Any]
+
+
+class Tensor(Operators):
+    """An n-dimensional array of one dtype; `wf.asarray` makes concrete ones.
+
+    `weak` marks a Python scalar that became a tensor: in an op it takes the dtype of what it meets.
+    """
+
+    __slots__ = ("_data", "_trace", "_value", "weak", "__weakref__")
+
+    # a concrete tensor holds a C-contiguous array in native byte order that nobody else writes to
+    def __init__(
+        self,
+        data: Array | None,
+        value: Value | None = None,
+        trace: Trace | None = None,
+        weak: bool = False,
+    ) -> None:
+        self._data = data
+        self._value = value
+        self._trace = trace
+        self.weak = weak
+
+    # ------------------------------------------------------------------------------- what is known
+    @property
+    def _type(self) -> TensorType:
+        if self._data is not None:
+            return TensorType(as_dtype(self._data.dtype), self._data.shape)
+        assert self._value is not None
+        assert isinstance(self._value.type, TensorType)
+        return self._value.type
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return as_dtype(self._data.dtype) if self._data is not None else self._type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes of the axes: ints; in a graph also symbolic dimensions or None (unknown)."""
+        return self._data.shape if self._data is not None else self._type.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> Dim:
+        """The number of elements (symbolic or None where a size is)."""
+        return product(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements. ValueError where a size is not known."""
+        return self._type.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def device(self) -> str:
+        """Where the tensor is: "cpu"."""
+        return "cpu"
+
+    def to_device(self, device: str, /, *, stream: object = None) -> Self:
+        """This tensor; "cpu" is the only device so far."""
+        if device != "cpu" or stream is not None:
+            raise InvalidArgumentError(
+                f"there is no device {device!r} with stream {stream!r}",
+                hint='the device is "cpu"',
+                location=caller_location(),
+            )
+        return self
+
+    def describe(self) -> str:
+        """Type and origin, for messages: `f32[2,3] (made at model.py:7:4: h = x @ w)`."""
+        places = self._locations()
+        made = f" (made at {places[0].describe()})" if places else ""
+        return f"{self._type}{made}"
+
+    def _locations(self) -> tuple[Location, ...]:
+        if self._value is not None and self._value.op is not None:
+            return self._value.op.locations
+        return () if self._trace is None else self._trace.location
+
+    def __repr__(self) -> str:
+        if self._data is None:
+            return f"<symbolic Tensor {self.describe()}>"
+        body = np.array2string(self._data, separator=", ", prefix="Tensor(")
+        return f"Tensor({body}, dtype={self.dtype.name}{', weak' if self.weak else ''})"
+
+    # ------------------------------------------------------------------------------------- values
+    def _concrete(self, what: str, hint: str) -> Array:
+        """The array. TracerError, at the user's line, for a symbolic tensor."""
+        if self._data is not None:
+            return self._data
+        raise TracerError(
+            f"{what} needs a value, but the tensor {self.describe()} is symbolic: "
+            "it has none until the graph runs",
+            hint=hint,
+            location=caller_location(),
+        )
+
+    def _scalar(self, what: str, hint: str) -> Any:
+        data = self._concrete(what, hint)
+        if data.ndim:
+            raise InvalidArgumentError(
+                f"{what} takes a tensor without axes, but this one has shape {list(data.shape)}",
+                hint="reduce it first (wf.any, wf.all, wf.sum) or take one element",
+                location=caller_location(),
+            )
+        return data.item()
+
+    def numpy(self) -> Array:
+        """The value as a read-only view. TracerError for a symbolic tensor."""
+        view = self._concrete("tensor.numpy()", "return the tensor from the compiled function first").view()
+        view.setflags(write=False)
+        return view
+
+    def item(self) -> Any:
+        """The one element as a Python scalar."""
+        data = self._concrete("tensor.item()", "return the tensor from the compiled function first")
+        if data.size != 1:
+            raise InvalidArgumentError(
+                f"item() takes a tensor of one element, this one has shape {list(data.shape)}",
+                location=caller_location(),
+            )
+        return data.item()
+
+    def tolist(self) -> Any:
+        """The elements as nested lists."""
+        return self._concrete("tensor.tolist()", "return the tensor from the compiled function first").tolist()
+
+    def __bool__(self) -> bool:
+        hint = "use wf.where(condition, x, y) or wf.cond(condition, f, g) instead of a Python condition"
+        return bool(self._scalar("a Python condition (bool(tensor))", hint))
+
+    def __int__(self) -> int:
+        hint = "use wf.astype(x, wf.int64), or name the argument in static_argnames"
+        return int(self._scalar("int(tensor)", hint))
+
+    def __float__(self) -> float:
+        hint = "use wf.astype(x, wf.float64), or name the argument in static_argnames"
+        return float(self._scalar("float(tensor)", hint))
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar("complex(tensor)", "use wf.astype(x, wf.complex128)"))
+
+    def __index__(self) -> int:
+        hint = "use wf.take(x, i) to index with a tensor, or name the argument in static_argnames"
+        value = self._scalar("a Python index or size", hint)
+        if not self.dtype.is_integer:
+            raise TypeRuleError(
+                f"only integer tensors can be an index or a size, this one is {self.dtype.name}",
+                hint="convert it with wf.astype(x, wf.int64)",
+                location=caller_location(),
+            )
+        return int(value)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeRuleError("len() of a tensor without axes", location=caller_location())
+        size = self.shape[0]
+        if not isinstance(size, int):
+            raise TracerError(
+                f"len(tensor): the first size of the tensor {self.describe()} is not known yet",
+                hint="use wf.shape(x)[0], the size as a tensor",
+                location=caller_location(),
+            )
+        return size
+
+    def __iter__(self) -> Iterator[Tensor]:
+        hint = "use wf.unstack(x) for a list of known length, or wf.scan / wf.map_fn to loop in the graph"
+        data = self._concrete("iterating over a tensor", hint)
+        if not data.ndim:
+            raise TypeRuleError("a tensor without axes cannot be iterated over", location=caller_location())
+        return (Tensor(contiguous(np.asarray(row, dtype=data.dtype))) for row in data)
+
+    def __contains__(self, item: object) -> bool:
+        data = self._concrete("`item in tensor`", "use wf.any(x == item)")
+        return bool(np.any(data == as_tensor(item)._concrete("`item in tensor`", "use wf.any(x == item)")))
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return repr(self)
+        return format(self._scalar(f"formatting a tensor with {spec!r}", "print it after the step"), spec)
+
+    def __copy__(self) -> Tensor:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Tensor:
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Tensor, (self._concrete("pickling a tensor", "return it first"), None, None, self.weak))
+
+    # ------------------------------------------------------------------------------------- others
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        data = self._concrete("converting a tensor to a NumPy array", NUMPY_HINT)
+        if (dtype is None or data.dtype == dtype) and not copy:
+            return self.numpy()
+        return np.array(data, dtype=dtype, copy=copy)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        data = self._concrete("converting a tensor to a NumPy array", NUMPY_HINT)
+        if self.dtype in (bfloat16, string):  # the interface cannot name them; NumPy then asks __array__
+            raise AttributeError("__array_interface__")
+        view = data.view()
+        view.setflags(write=False)
+        return dict(view.__array_interface__)
+
+    __array_ufunc__ = array_ufunc
+    __array_function__ = array_function
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._concrete("exporting a tensor through DLPack", NUMPY_HINT).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # kDLCPU
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        return sys.modules["weft"]
+
+
+NUMPY_HINT = "use the function of the same name in weft (wf.sin for np.sin), or return the tensor first"
+
+
+def contiguous(array: Array) -> Array:
+    """`array` itself, or a C-contiguous copy in native byte order: what a Tensor holds."""
+    if array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned:
+        return array
+    return np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+
+
+def as_tensor(x: Any, dtype: object = None) -> Tensor:
+    """`x` as a tensor, of `dtype` if that is given.
+
+    Python ints and floats become weak 0-d tensors (int64, float64), lists get the default dtypes (float32,
+    int64), NumPy arrays keep their dtype and are copied, variables are read. Raises TypeRuleError for
+    what is no array, InvalidArgumentError for a ragged list, both at the user's line.
+    """
+    wanted = None if dtype is None else as_dtype(dtype)
+    t = x if isinstance(x, Tensor) else _convert(x, wanted)
+    if wanted is None or (t.dtype is wanted and not t.weak):
+        return t
+    if t._data is not None and not (t.weak and t._trace):
+        return Tensor(contiguous(t._data.astype(wanted.numpy)))
+    return METHODS["astype"](t, wanted)
+
+
+def _convert(x: Any, wanted: DType | None) -> Tensor:
+    if isinstance(x, Operators):
+        return x.read()  # type: ignore[attr-defined, no-any-return]  # a Variable
+    if isinstance(x, (np.ndarray, np.generic)):
+        return Tensor(owned_array(np.asarray(x)))
+    if isinstance(x, (bool, int, float, complex)):
+        return _scalar(x, wanted)
+    if isinstance(x, (str, bytes)):
+        return Tensor(string_array(np.asarray(x, dtype=object)))
+    if isinstance(x, (list, tuple)):
+        return _sequence(x, wanted)
+    if hasattr(x, "__array__") or hasattr(x, "__array_interface__") or isinstance(x, (memoryview, bytearray)):
+        return Tensor(owned_array(np.asarray(x)))
+    raise TypeRuleError(
+        f"a {type(x).__name__} is not a tensor: {x!r:.80}",
+        hint="tensors are made from numbers, NumPy arrays, nested lists, wf.Tensor and wf.Variable",
+        location=caller_location(),
+    )
+
+
+def _scalar(x: bool | int | float | complex, wanted: DType | None) -> Tensor:
+    if isinstance(x, bool):
+        return Tensor(np.asarray(x, bool_.numpy))
+    wide = int64 if isinstance(x, int) else float64 if isinstance(x, float) else complex128
+    target = wanted if wanted is not None and wanted.is_integer else wide
+    try:
+        return Tensor(np.asarray(x, target.numpy), weak=wanted is None)
+    except (OverflowError, TypeError, ValueError):
+        pass
+    if isinstance(x, int):
+        raise InvalidArgumentError(
+            f"the Python integer {x} does not fit {target.name}",
+            hint="pass it as a NumPy scalar of a wider type, or as a float",
+            location=caller_location(),
+        )
+    return Tensor(np.asarray(x).astype(target.numpy), weak=wanted is None)
+
+
+def _sequence(x: list[Any] | tuple[Any, ...], wanted: DType | None) -> Tensor:
+    """A nested list: joined by `stack` if it holds tensors or arrays, else one array of Python scalars."""
+    if _holds_arrays(x):
+        return METHODS["stack"](list(x))
+    try:
+        array = np.asarray(x) if x else np.zeros((0,))
+    except (ValueError, OverflowError) as error:
+        raise InvalidArgumentError(
+            f"this nested list is not an array: {error}",
+            hint="all rows must have the same length, and integers must fit int64",
+            location=caller_location(),
+        ) from None
+    if array.dtype.kind in "US":
+        return Tensor(string_array(np.asarray(x, dtype=object)))
+    if array.dtype.kind not in "biufc":
+        raise TypeRuleError(
+            f"a list of {type(_first_leaf(x)).__name__} is not a tensor: {x!r:.80}",
+            hint="tensors hold numbers, booleans or strings",
+            location=caller_location(),
+        )
+    default = {"b": bool_, "f": scalar_dtype(0.0), "c": scalar_dtype(0j)}.get(array.dtype.kind, int64)
+    target = wanted or default
+    with np.errstate(over="ignore"):
+        return Tensor(contiguous(array.astype(target.numpy)))
+
+
+def _holds_arrays(x: object) -> bool:
+    if isinstance(x, (list, tuple)):
+        return any(_holds_arrays(item) for item in x)
+    return isinstance(x, (Operators, np.ndarray, np.generic))
+
+
+def _first_leaf(x: object) -> object:
+    while isinstance(x, (list, tuple)) and x:
+        x = x[0]
+    return x
+
+
+def owned_array(array: Array) -> Array:
+    """A copy of `array` that a tensor may hold. TypeRuleError for a dtype that weft does not have."""
+    try:
+        dtype = as_dtype(array.dtype)
+    except WeftError as error:
+        raise error.at(caller_location())
+    if dtype is string:
+        return string_array(array)
+    return np.array(array, dtype=dtype.numpy, order="C", copy=True)
+
+
+def string_array(array: Array) -> Array:
+    """An object array of bytes; str elements are encoded as UTF-8. TypeRuleError for other elements."""
+    out = np.empty(array.shape, dtype=object)
+    for index in np.ndindex(array.shape):
+        item = array[index]
+        if isinstance(item, str):
+            item = item.encode()
+        if not isinstance(item, bytes):
+            raise TypeRuleError(
+                f"an array of Python objects that holds a {type(item).__name__} is not a tensor",
+                hint="object arrays hold str or bytes",
+                location=caller_location(),
+            )
+        out[index] = bytes(item)
+    return out

@@ -1,0 +1,190 @@
+"""Run a pipeline: each pass timed, verified, dumped and logged, as the environment asks.
+
+WEFT_VERIFY=ir   verify the graph after each pass; `run` also executes it before and after each pass
+WEFT_DUMP=dir    write dir/GRAPH/00-traced.weft, and NN-PASS.weft for each pass that changed something
+WEFT_LOG=a,b     log the topics a and b (`passes`, `compile`, ...) to stderr
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from weft.ir.errors import PassError, VerifyError, WeftError
+from weft.ir.graph import Graph
+from weft.ir.printer import print_graph
+from weft.ir.verify import verify
+from weft.passes.differential import check_same_meaning
+from weft.passes.metrics import bytes_moved, kernel_count, peak_bytes
+
+Pass = Callable[[Graph], Graph]
+log = logging.getLogger("weft.passes")
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """verify: "", "ir" or "run". dump: the folder for dumps, or None. log: topics to log."""
+
+    verify: str = ""
+    dump: Path | None = None
+    log: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.verify not in ("", "ir", "run"):
+            raise PassError(f"WEFT_VERIFY={self.verify}", hint="it must be empty, 'ir' or 'run'")
+
+    @staticmethod
+    def from_environment() -> PassOptions:
+        """What WEFT_VERIFY, WEFT_DUMP and WEFT_LOG say. Raises PassError for a wrong value."""
+        dump = os.environ.get("WEFT_DUMP", "")
+        topics = os.environ.get("WEFT_LOG", "").split(",")
+        return PassOptions(
+            os.environ.get("WEFT_VERIFY", ""),
+            Path(dump) if dump else None,
+            frozenset(t.strip() for t in topics if t.strip()),
+        )
+
+
+@dataclass(frozen=True)
+class PassReport:
+    """What one pass did: its name, seconds, number of ops before and after, and the graph it made.
+
+    The first report of a run is called `traced` and holds the graph that the run began with.
+    """
+
+    name: str
+    seconds: float
+    ops_before: int
+    ops_after: int
+    graph: Graph
+    changed: bool
+
+    @cached_property
+    def bytes(self) -> int | None:
+        """Bytes that the kernels of `graph` move; None if a shape is not static."""
+        return bytes_moved(self.graph)
+
+    @cached_property
+    def kernels(self) -> int:
+        """Ops of `graph` that will be kernels."""
+        return kernel_count(self.graph)
+
+    @cached_property
+    def peak_bytes(self) -> int | None:
+        """Bytes of `graph`'s results alive at once at the worst; None if a shape is not static."""
+        return peak_bytes(self.graph)
+
+
+def run_passes(
+    graph: Graph, passes: Sequence[Pass], *, options: PassOptions | None = None
+) -> tuple[Graph, list[PassReport]]:
+    """Apply `passes` in order; `options` come from the environment unless given.
+
+    Raises PassError, naming the pass and the repro file, if a pass broke the graph or its meaning.
+    """
+    options = PassOptions.from_environment() if options is None else options
+    configure_logging(options.log)
+    folder = None if options.dump is None else _dump_folder(options.dump, graph.name)
+    reports = [PassReport("traced", 0.0, _count(graph), _count(graph), graph, False)]
+    if options.verify:
+        verify(graph)
+    _dump(folder, 0, "traced", graph)
+    for number, run in enumerate(passes, 1):
+        report = _run_pass(graph, run, options)
+        if report.changed:
+            _dump(folder, number, report.name, report.graph)
+        log.debug(
+            "%s: %s: %.2f ms, %d -> %d ops%s",
+            graph.name,
+            report.name,
+            report.seconds * 1e3,
+            report.ops_before,
+            report.ops_after,
+            "" if report.changed else ", unchanged",
+        )
+        reports.append(report)
+        graph = report.graph
+    return graph, reports
+
+
+def pass_name(run: Pass) -> str:
+    """The name of a pass: its function's."""
+    return getattr(run, "__name__", type(run).__name__)
+
+
+def _run_pass(graph: Graph, run: Pass, options: PassOptions) -> PassReport:
+    name = pass_name(run)
+    start = time.perf_counter()
+    new = run(graph)
+    seconds = time.perf_counter() - start
+    changed = new is not graph and new != graph
+    if options.verify and changed:
+        try:
+            verify(new)
+        except VerifyError as error:
+            raise PassError(f"pass '{name}' broke graph '{graph.name}': {error}") from error
+        if options.verify == "run":
+            check_same_meaning(graph, new, run, name, options.dump or Path("."))
+    return PassReport(name, seconds, _count(graph), _count(new), new, changed)
+
+
+def _count(graph: Graph) -> int:
+    return sum(1 for _ in graph.walk())
+
+
+# ------------------------------------------------------------------------------------------- dumps
+
+_lock = threading.Lock()
+_folders: set[Path] = set()
+
+
+def _dump_folder(root: Path, name: str) -> Path:
+    """A folder of its own for each compilation of this process: `step`, `step.2`, `step.3`, ..."""
+    safe = re.sub(r"[^\w.-]", "_", name).strip(".") or "graph"
+    with _lock:
+        names: Iterator[str] = (safe if i == 1 else f"{safe}.{i}" for i in itertools.count(1))
+        folder = next(root / n for n in names if root / n not in _folders)
+        _folders.add(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("[0-9][0-9]-*.weft"):  # of an earlier process
+        old.unlink()
+    return folder
+
+
+def _dump(folder: Path | None, number: int, name: str, graph: Graph) -> None:
+    if folder is not None:
+        (folder / f"{number:02d}-{name}.weft").write_text(print_graph(graph), encoding="utf-8")
+
+
+# --------------------------------------------------------------------------------------------- log
+
+
+def configure_logging(topics: frozenset[str]) -> None:
+    """Send the loggers `weft.TOPIC` to stderr at level DEBUG; twice does no more than once."""
+    for topic in topics:
+        logger = logging.getLogger(f"weft.{topic}")
+        if not any(getattr(h, "weft", False) for h in logger.handlers):
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("weft %(name)s: %(message)s"))
+            handler.weft = True  # type: ignore[attr-defined]
+            logger.addHandler(handler)
+            logger.setLevel(logging.DEBUG)
+
+
+__all__ = [
+    "Pass",
+    "PassOptions",
+    "PassReport",
+    "WeftError",
+    "configure_logging",
+    "pass_name",
+    "run_passes",
+]
