@@ -218,21 +218,26 @@ class Effects:
 def random_array(
     dtype: DType, shape: Sequence[int], seed: int, limits: tuple[int, int] | None = None
 ) -> Array:
-    """An array with the values that break things (NaN, -0.0, inf, extremes) among plain ones."""
+    """An array with the values that break things (NaN, -0.0, inf, extremes) among plain ones;
+    `limits`: integers from the first to the second."""
     rng = np.random.default_rng(seed)
-    size = math.prod(shape)
     if limits is not None:
-        return rng.integers(limits[0], limits[1] + 1, shape).astype(dtype.numpy)
+        return np.asarray(rng.integers(limits[0], limits[1] + 1, shape)).astype(dtype.numpy)
+    return np.asarray(_random_array(dtype, shape, rng), dtype.numpy)  # NumPy gives () as a scalar
+
+
+def _random_array(dtype: DType, shape: Sequence[int], rng: np.random.Generator) -> Any:
+    size = math.prod(shape)
     if dtype is string:
         words = [b"", b"weft", b"\x00\xff", b'"\\', "é".encode(), b"a b\n"]
         out = np.empty(size, object)
         out[:] = [words[i] for i in rng.integers(0, len(words), size)]
         return out.reshape(shape)
     if dtype.kind == "bool":
-        return rng.integers(0, 2, shape).astype(np.bool_)
+        return np.asarray(rng.integers(0, 2, shape)).astype(np.bool_)
     if dtype.is_integer:
         low, high = (-9, 10) if dtype.kind == "int" else (0, 19)
-        plain = rng.integers(low, high, shape).astype(dtype.numpy)
+        plain = np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy)
         info = np.iinfo(dtype.numpy)
         return _mixed(rng, plain, np.array([info.min, info.max, 0, 1], dtype.numpy))
     if dtype.is_complex:
@@ -243,7 +248,7 @@ def random_array(
 
 def _floats(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     scale = rng.choice([1.0, 1.0, 30.0])
-    plain = (rng.standard_normal(shape) * scale).astype(dtype)
+    plain = np.asarray(rng.standard_normal(shape) * scale).astype(dtype)
     if rng.integers(0, 3) == 0:
         plain = np.round(plain).astype(dtype)
     special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, 0.5, 1e-3, -1.0, 100.0])

@@ -4,6 +4,8 @@ import bisect
 import functools
 import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,7 +125,7 @@ def test_positions_of_every_dtype(dtype: DType) -> None:
     ("name", "step"),
     [("sum", lambda a, b: a + b), ("prod", lambda a, b: a * b), ("max", max), ("min", min)],
 )
-def test_running_reductions(name: str, step, reverse: bool) -> None:
+def test_running_reductions(name: str, step: Callable[[Any, Any], Any], reverse: bool) -> None:
     for dtype in NUMERIC if name in ("sum", "prod") else REAL:
         x = cube(dtype)
         for axis in range(3):
@@ -191,7 +193,7 @@ def test_axes_must_be_normalised(axes: tuple[int, ...]) -> None:
         ("argsort", {"axis": 0}, dtypes.string, "strings"),
     ],
 )
-def test_dtypes_outside_the_rule(name: str, attrs: dict, dtype: DType, hint: str) -> None:
+def test_dtypes_outside_the_rule(name: str, attrs: dict[str, Any], dtype: DType, hint: str) -> None:
     given = tensor_type(dtype, 4)
     with pytest.raises(TypeRuleError) as error:
         OPS[name].infer(
@@ -264,7 +266,9 @@ def u32(*words: int) -> np.ndarray:
         ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
     ],
 )
-def test_threefry_known_answers(key, counter, block) -> None:
+def test_threefry_known_answers(
+    key: tuple[int, int], counter: tuple[int, int], block: tuple[int, int]
+) -> None:
     words = threefry2x32(u32(*key), u32(counter[0]), u32(counter[1]))
     assert tuple(int(w[0]) for w in words) == block
 

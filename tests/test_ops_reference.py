@@ -7,6 +7,8 @@ and must agree with the row's reference on every dtype that its type rule lets i
 import cmath
 import math
 import operator
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from weft.ir.errors import TypeRuleError
 from weft.ir.interpreter import evaluate_op
 from weft.ir.ops import OPS
 from weft.ir.ops_elementwise import BINARY, UNARY
+from weft.ir.spec import OpSpec
 from weft.ir.types import TensorType
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -60,7 +63,7 @@ DOMAINS = {
 }
 
 
-def _solve(function, value: float) -> float:
+def _solve(function: Callable[[float], float], value: float) -> float:
     low, high = -6.0, 6.0
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if function(middle) < value else (low, middle)
@@ -96,7 +99,7 @@ def samples(name: str, dtype: DType, count: int, seed: int) -> np.ndarray:
     return values.astype(dtype.numpy)
 
 
-def wrap(value, dtype: DType):
+def wrap(value: Any, dtype: DType) -> Any:
     """An exact integer in the dtype's two's complement; other values as they are."""
     if dtype.kind == "bool":
         return bool(value & 1)
@@ -106,7 +109,7 @@ def wrap(value, dtype: DType):
     return value
 
 
-def by_expression(name: str, arrays: list[np.ndarray], dtype: DType) -> list:
+def by_expression(name: str, arrays: list[np.ndarray], dtype: DType) -> list[Any]:
     names = COMPLEX_NAMES if dtype.is_complex else REAL_NAMES
     code = compile(OPS[name].scalar, name, "eval")
     python = [[x.item() if dtype not in HALVES else float(x) for x in a] for a in arrays]
@@ -129,7 +132,7 @@ def test_the_table_has_every_op() -> None:
 
 
 @pytest.mark.parametrize("spec", [*UNARY, *BINARY], ids=lambda s: s.name)
-def test_reference_is_the_scalar_expression(spec) -> None:
+def test_reference_is_the_scalar_expression(spec: OpSpec) -> None:
     checked = [d for d in dtypes.ALL if d.kind != "string" and allowed(spec.name, d)]
     assert checked
     if spec.name == "nextafter":  # math's is of float64 only; the others are tested below
@@ -203,6 +206,14 @@ def test_halves_are_rounded_once(name: str, dtype: DType) -> None:
     np.testing.assert_array_equal(evaluate_op(name, [a, b])[0], wanted)
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=lambda d: d.name)
+def test_a_reference_of_two_steps_is_rounded_once(dtype: DType) -> None:
+    x = np.linspace(0.1, 4, 20000).astype(dtype.numpy)
+    got = evaluate_op("rsqrt", [x])[0].astype(np.float64)
+    limit = tolerance("rsqrt", dtype)  # half a unit in the last place, and a little
+    np.testing.assert_allclose(got, 1 / np.sqrt(x.astype(np.float64)), rtol=limit)
+
+
 @pytest.mark.parametrize("dtype", [*HALVES, dtypes.float32], ids=lambda d: d.name)
 def test_nextafter_is_the_neighbour_in_bits(dtype: DType) -> None:
     ints = np.dtype(f"u{dtype.itemsize}")
@@ -217,7 +228,7 @@ SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, -0.5, 2.5, -3.0]
 
 
 @pytest.mark.parametrize("spec", [*UNARY, *BINARY], ids=lambda s: s.name)
-def test_special_values_are_those_of_float64_and_silent(spec) -> None:
+def test_special_values_are_those_of_float64_and_silent(spec: OpSpec) -> None:
     if not allowed(spec.name, dtypes.float64) or spec.name == "nextafter":
         return
     grids = [g.ravel() for g in np.meshgrid(*[SPECIAL] * spec.arity)]
@@ -286,7 +297,7 @@ def test_special_functions_in_all_floating_dtypes(name: str, function: str) -> N
 
 
 @pytest.mark.parametrize("spec", BINARY, ids=lambda s: s.name)
-def test_commutative_ops_and_no_others_commute(spec) -> None:
+def test_commutative_ops_and_no_others_commute(spec: OpSpec) -> None:
     dtype = next(d for d in (dtypes.float64, dtypes.int64, dtypes.bool_) if allowed(spec.name, d))
     values = [0, 1, 2, 5, 3, 7] if dtype is not dtypes.bool_ else [False, True]
     a, b = (x.ravel() for x in np.meshgrid(np.array(values, dtype.numpy), values))

@@ -1,6 +1,7 @@
 """Elementwise rows: which dtypes and shapes fit and what errors say; where, astype, bitcast."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.interpreter import evaluate_op
 from weft.ir.ops import OPS
 from weft.ir.ops_elementwise import BINARY, UNARY
+from weft.ir.spec import OpSpec
 from weft.ir.types import TensorType, tensor_type
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -28,7 +30,7 @@ def allowed(name: str, dtype: DType) -> bool:
 
 
 @pytest.mark.parametrize("spec", [*UNARY, *BINARY], ids=lambda s: s.name)
-def test_dtypes_outside_the_rule_are_refused_with_a_hint(spec) -> None:
+def test_dtypes_outside_the_rule_are_refused_with_a_hint(spec: OpSpec) -> None:
     for dtype in dtypes.ALL:
         if not allowed(spec.name, dtype):
             types = [tensor_type(dtype, 2, "b")] * spec.arity
@@ -124,7 +126,7 @@ def test_where_and_astype_of_every_dtype(dtype: DType) -> None:
 
 
 def test_astype_rounds_as_numpy_and_never_warns() -> None:
-    def cast(values, source: DType, target: DType) -> list:
+    def cast(values: list[Any], source: DType, target: DType) -> list[Any]:
         (out,) = evaluate_op("astype", [np.array(values, source.numpy)], {"dtype": target})
         return out.tolist()
 

@@ -242,7 +242,7 @@ def test_block_text_depends_on_structure_only() -> None:
 
 ERRORS = [
     # (text in SAMPLE, its replacement, the complaint, what the caret is under, the hint)
-    ("add(", "ad(", "there is no op 'ad'; did you mean 'add'", "ad", None),
+    ("add(", "addd(", "there is no op 'addd'; did you mean 'add'", "addd", None),
     ("%f, %t\n", "%g, %t\n", "%g is not defined", "%g", "defined above its first use"),
     ("%f, %t\n", "%f, %tt\n", "did you mean '%t'?", "%tt", None),
     ("add(%p, %q)", "add(%p, %x)", "%x is defined outside of this region", "%x", "operand"),

@@ -46,16 +46,17 @@ def to_memory(e: Emitter, value: ir.Value, dtype: str) -> ir.Value:
     return value
 
 
-def constant(dtype: str, value: complex) -> ir.Value:
+def constant(dtype: str, value: bool | int | float | complex) -> ir.Value:
     """A register constant: ``value`` (bool, int, float or complex) must be representable."""
     kind = register_type(dtype)
     if dtype in COMPLEXES:
         number = complex(value)
-        return ir.Constant(kind, [ir.Constant(kind.elements[k], part)
-                                  for k, part in enumerate((number.real, number.imag))])
+        pair = zip(kind.elements, (number.real, number.imag), strict=True)
+        return ir.Constant(kind, [ir.Constant(part_kind, part) for part_kind, part in pair])
+    if dtype == "bool":
+        return ir.Constant(I1, bool(value))
     if isinstance(kind, ir.IntType):
-        number = int(value.real) if isinstance(value, complex) else int(value)
-        return ir.Constant(kind, bool(number) if kind == I1 else number)
+        return ir.Constant(kind, int(value.real))
     return ir.Constant(kind, float(value.real))
 
 

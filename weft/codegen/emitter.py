@@ -41,9 +41,10 @@ KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [I64.as_pointer()])
 class Emitter:
     """A position in an LLVM function under construction.
 
-    ``context`` is Numba's target context, ``symbol`` prefixes the LLVM names of all functions of this kernel, ``arguments`` is the kernel's
-    ``i64*`` (None inside a loop function).  ``flags`` are the fast-math flags of the user's own
-    arithmetic (add, multiply, ...); a reduction sets ``("contract", "reassoc")``.
+    ``context`` is Numba's target context, ``symbol`` prefixes the LLVM names of all functions of
+    this kernel, ``arguments`` is the kernel's ``i64*`` (None inside a loop function).  ``flags``
+    are the fast-math flags of the user's own arithmetic (add, multiply, ...); a reduction sets
+    ``("contract", "reassoc")``.
     """
 
     context: Any
@@ -84,7 +85,11 @@ class Emitter:
             return self.builder.alloca(llvm_type)
 
     def call_function(
-        self, function: Callable[..., Any], result: str, operands: Sequence[str], args: list[ir.Value]
+        self,
+        function: Callable[..., Any],
+        result: str,
+        operands: Sequence[str],
+        args: list[ir.Value],
     ) -> ir.Value:
         """Compile a plain Python scalar function through Numba and call it here.
 

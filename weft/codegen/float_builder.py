@@ -60,9 +60,7 @@ class FloatBuilder:
         """-a"""
         return self.builder.fneg(a)
 
-    def fma(
-        self, a: ir.Value | float, b: ir.Value | float, c: ir.Value | float
-    ) -> ir.Value:
+    def fma(self, a: ir.Value | float, b: ir.Value | float, c: ir.Value | float) -> ir.Value:
         """a * b + c, fused if the target fuses"""
         return self.call("fmuladd", a, b, c)
 
@@ -98,9 +96,7 @@ class FloatBuilder:
         """a is NaN"""
         return self.builder.fcmp_unordered("uno", a, a)
 
-    def select(
-        self, condition: ir.Value, a: ir.Value | float, b: ir.Value | float
-    ) -> ir.Value:
+    def select(self, condition: ir.Value, a: ir.Value | float, b: ir.Value | float) -> ir.Value:
         """condition ? a : b"""
         return self.builder.select(condition, self._value(a), self._value(b))
 

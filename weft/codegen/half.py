@@ -26,7 +26,9 @@ def has_f16_instructions(context: Any) -> bool:
 def half_to_f32(builder: ir.IRBuilder, bits: ir.Value, dtype: str, hardware: bool) -> ir.Value:
     """The f32 equal to the ``dtype`` ("f16" or "bf16") number with these 16 bits."""
     if dtype == "f16":
-        return f16_to_f32_hardware(builder, bits) if hardware else f16_to_f32_portable(builder, bits)
+        return (
+            f16_to_f32_hardware(builder, bits) if hardware else f16_to_f32_portable(builder, bits)
+        )
     wide = builder.zext(bits, I32)
     return builder.bitcast(builder.shl(wide, _i32(16)), F32)
 

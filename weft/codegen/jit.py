@@ -1,7 +1,7 @@
 """The process-wide table of compiled kernels: content key -> native address.
 
-Every kernel has the C signature ``void kernel(int64_t *args)``.  Kernels are immutable once compiled
-and live as long as the process.  Numba is imported when the first kernel is compiled.
+Every kernel has the C signature ``void kernel(int64_t *args)``.  Kernels are immutable once
+compiled and live as long as the process.  Numba is imported when the first kernel is compiled.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Kernel:
 class NumbaKernel:
     """A kernel in plain Numba Python: ``def k(args)``, args a C pointer to int64.
 
-    It must not raise and must not need the GIL.  Helpers for its body: `weft.codegen.numba_helpers`.
+    It must not raise and must not need the GIL.  Helpers for its body:
+    `weft.codegen.numba_helpers`.
     """
 
     key: str
@@ -93,9 +94,9 @@ _lock = threading.Lock()
 def compile_kernels(kernels: Sequence[AnyKernel]) -> dict[str, int]:
     """Compile those of ``kernels`` that are new; returns key -> address for all of them.
 
-    All new LLVM-emitted kernels go into one LLVM module (far cheaper than one module each).  Safe to
-    call from any number of threads.  Raises CodegenError, naming the kernel, if one does not compile;
-    the others of the call are compiled all the same.
+    All new LLVM-emitted kernels go into one LLVM module (far cheaper than one module each).  Safe
+    to call from any number of threads.  Raises CodegenError, naming the kernel, if one does not
+    compile; the others of the call are compiled all the same.
     """
     # Entries are only ever added, so a complete hit needs no lock.
     if any(kernel.key not in _compiled for kernel in kernels):
@@ -143,11 +144,11 @@ def _compile_missing(kernels: Sequence[AnyKernel]) -> None:
             except Exception as error:
                 failures.append((kernel.name, error))
     if failures:
-        name, error = failures[0]
+        name, cause = failures[0]
         others = "".join(f", {other!r}" for other, _ in failures[1:])
         raise CodegenError(
-            f"weft bug: kernel {name!r}{others} did not compile: {type(error).__name__}: {error}"
-        ) from error
+            f"weft bug: kernel {name!r}{others} did not compile: {type(cause).__name__}: {cause}"
+        ) from cause
 
 
 def _compile_singly(kernels: Sequence[Kernel]) -> list[tuple[str, Exception]]:

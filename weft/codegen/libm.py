@@ -1,7 +1,7 @@
 """Calls of the C library's mathematical functions from generated code.
 
-Used for functions that have no vectorised form of ours.  glibc documents its error bounds (in ULP) in
-"Known Maximum Errors in Math Functions" of its manual.
+Used for functions that have no vectorised form of ours.  glibc documents its error bounds (in ULP)
+in "Known Maximum Errors in Math Functions" of its manual.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import compiler, typing
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.decorators import cfunc
 from numba.extending import intrinsic
 
 from weft.codegen.elements import SIGNED, UNSIGNED
@@ -24,15 +25,22 @@ from weft.codegen.emitter import KERNEL_TYPE, Emitter
 from weft.codegen.jit import Kernel, NumbaKernel
 from weft.codegen.libm import register_libm
 
+# Numba is annotated in part only, and not for its extension interface.
+_types: Any = numba.types
+_typing: Any = typing
+_compiler: Any = compiler
+_cfunc: Any = cfunc
+_intrinsic: Any = intrinsic
+
 _NUMBA_TYPES = {
-    **{dtype: getattr(numba.types, f"int{dtype[1:]}") for dtype in SIGNED},
-    **{dtype: getattr(numba.types, f"uint{dtype[1:]}") for dtype in UNSIGNED},
-    "f32": numba.types.float32,
-    "f64": numba.types.float64,
-    "c64": numba.types.complex64,
-    "c128": numba.types.complex128,
+    **{dtype: getattr(_types, f"int{dtype[1:]}") for dtype in SIGNED},
+    **{dtype: getattr(_types, f"uint{dtype[1:]}") for dtype in UNSIGNED},
+    "f32": _types.float32,
+    "f64": _types.float64,
+    "c64": _types.complex64,
+    "c128": _types.complex128,
 }
-_TABLE = numba.types.CPointer(numba.types.int64)
+_TABLE = _types.CPointer(_types.int64)
 
 
 class NumbaLibrary:
@@ -77,7 +85,7 @@ class NumbaEngine:
         """Compile (kernel, symbol) pairs into one module; their addresses in the same order."""
         register_libm()
 
-        @intrinsic  # type: ignore[untyped-decorator]
+        @_intrinsic  # type: ignore[untyped-decorator]
         def define_kernels(_typing_context: Any, table: Any) -> Any:
             def codegen(context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
                 for position, (kernel, symbol) in enumerate(kernels):
@@ -86,12 +94,12 @@ class NumbaEngine:
                     builder.store(builder.ptrtoint(function, ir.IntType(64)), slot)
                 return context.get_dummy_value()
 
-            return typing.signature(numba.types.void, table), codegen
+            return _typing.signature(_types.void, table), codegen
 
         def store_addresses(table: Any) -> None:
             define_kernels(table)
 
-        compiled = numba.cfunc(numba.types.void(_TABLE), nopython=True)(store_addresses)
+        compiled = _cfunc(_types.void(_TABLE), nopython=True)(store_addresses)
         addresses = np.zeros(len(kernels), np.int64)
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)(addresses.ctypes.data)
         return NumbaLibrary(compiled._library), [int(address) for address in addresses]
@@ -99,8 +107,8 @@ class NumbaEngine:
     def compile_function(self, kernel: NumbaKernel) -> tuple[NumbaLibrary, int, str]:
         """Compile a plain Numba kernel; (library, address, symbol of its C entry)."""
         register_libm()
-        signature = numba.types.void(_TABLE)
-        compiled = numba.cfunc(signature, nopython=True, error_model="numpy")(kernel.function)
+        signature = _types.void(_TABLE)
+        compiled = _cfunc(signature, nopython=True, error_model="numpy")(kernel.function)
         return _WholeLibrary(compiled._library), compiled.address, compiled.native_name
 
 
@@ -140,8 +148,10 @@ def _call_function(
     operands: Sequence[str],
     args: list[ir.Value],
 ) -> ir.Value:
-    signature = typing.signature(_NUMBA_TYPES[result], *(_NUMBA_TYPES[dtype] for dtype in operands))
-    flags = compiler.Flags()
+    signature = _typing.signature(
+        _NUMBA_TYPES[result], *(_NUMBA_TYPES[dtype] for dtype in operands)
+    )
+    flags = _compiler.Flags()
     flags.error_model = "numpy"  # x / 0 is inf: nothing to raise
     compiled = context.compile_subroutine(builder, function, signature, flags=flags)
     # Kernels return nothing, so there is no error to hand on: such functions do not raise.

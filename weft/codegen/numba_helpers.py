@@ -1,6 +1,7 @@
 """What the body of a plain Numba kernel (`weft.codegen.jit.NumbaKernel`) needs.
 
-``args`` is a C pointer to int64: addresses, extents, strides.  Example, ``out = 2 x`` over (x, out, n)::
+``args`` is a C pointer to int64: addresses, extents, strides.  Example, ``out = 2 x``
+over (x, out, n)::
 
     def kernel(args):
         x = as_array_f32(args[0], args[2])
@@ -23,39 +24,44 @@ from numba.extending import intrinsic
 
 from weft.codegen.half import f32_to_half, half_to_f32, has_f16_instructions
 
+# Numba is annotated in part only.
+_types: Any = types
+_numba: Any = numba
+_intrinsic: Any = intrinsic
+
 _ELEMENT_TYPES: dict[str, Any] = {
-    "bool": types.boolean,
-    **{f"i{width}": getattr(types, f"int{width}") for width in (8, 16, 32, 64)},
-    **{f"u{width}": getattr(types, f"uint{width}") for width in (8, 16, 32, 64)},
-    "f16": types.uint16,  # its bits: see f16_to_f32
-    "bf16": types.uint16,
-    "f32": types.float32,
-    "f64": types.float64,
-    "c64": types.complex64,
-    "c128": types.complex128,
+    "bool": _types.boolean,
+    **{f"i{width}": getattr(_types, f"int{width}") for width in (8, 16, 32, 64)},
+    **{f"u{width}": getattr(_types, f"uint{width}") for width in (8, 16, 32, 64)},
+    "f16": _types.uint16,  # its bits: see f16_to_f32
+    "bf16": _types.uint16,
+    "f32": _types.float32,
+    "f64": _types.float64,
+    "c64": _types.complex64,
+    "c128": _types.complex128,
 }
 
 
 def _address_as(dtype: str) -> Any:
     """Intrinsic: int64 address -> C pointer to elements of ``dtype``."""
-    result = types.CPointer(_ELEMENT_TYPES[dtype])
+    result = _types.CPointer(_ELEMENT_TYPES[dtype])
 
     def address_as(_typing_context: Any, address: Any) -> Any:
         def codegen(context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
             return builder.inttoptr(args[0], context.get_value_type(result))
 
-        return result(types.int64), codegen
+        return result(_types.int64), codegen
 
-    return intrinsic(address_as)
+    return _intrinsic(address_as)
 
 
 def _as_array(address_as: Any) -> Any:
     """(address, shape) -> C-ordered array over the memory there; shape: int or tuple of ints."""
 
     def as_array(address: Any, shape: Any) -> Any:
-        return numba.carray(address_as(address), shape)
+        return _numba.carray(address_as(address), shape)
 
-    return numba.njit(as_array)
+    return _numba.njit(as_array)
 
 
 def _conversion(source: Any, target: Any, convert: Callable[..., ir.Value], dtype: str) -> Any:
@@ -67,7 +73,7 @@ def _conversion(source: Any, target: Any, convert: Callable[..., ir.Value], dtyp
 
         return target(source), codegen
 
-    return intrinsic(convert_half)
+    return _intrinsic(convert_half)
 
 
 address_as_bool = _address_as("bool")
@@ -102,7 +108,7 @@ as_array_f64 = _as_array(address_as_f64)
 as_array_c64 = _as_array(address_as_c64)
 as_array_c128 = _as_array(address_as_c128)
 
-f16_to_f32 = _conversion(types.uint16, types.float32, half_to_f32, "f16")
-bf16_to_f32 = _conversion(types.uint16, types.float32, half_to_f32, "bf16")
-f32_to_f16 = _conversion(types.float32, types.uint16, f32_to_half, "f16")
-f32_to_bf16 = _conversion(types.float32, types.uint16, f32_to_half, "bf16")
+f16_to_f32 = _conversion(_types.uint16, _types.float32, half_to_f32, "f16")
+bf16_to_f32 = _conversion(_types.uint16, _types.float32, half_to_f32, "bf16")
+f32_to_f16 = _conversion(_types.float32, _types.uint16, f32_to_half, "f16")
+f32_to_bf16 = _conversion(_types.float32, _types.uint16, f32_to_half, "bf16")

@@ -1,4 +1,4 @@
-"""One elementwise operation as LLVM: `emit_scalar`, over the tables of ints, floats and complex numbers.
+"""One elementwise operation as LLVM: `emit_scalar`, over ints, floats and complex numbers.
 
 Every (op, dtype) pair that `supported` accepts compiles; the meaning is NumPy 2's.
 """
@@ -11,7 +11,13 @@ from typing import Any
 from llvmlite import ir
 
 from weft.codegen import scalar_cast
-from weft.codegen.element_access import constant, from_memory, load_element, store_element, to_memory
+from weft.codegen.element_access import (
+    constant,
+    from_memory,
+    load_element,
+    store_element,
+    to_memory,
+)
 from weft.codegen.elements import COMPLEXES, DTYPES, FLOATS, HALVES, I16, PART
 from weft.codegen.emitter import Emitter
 from weft.codegen.float_builder import FloatBuilder
@@ -46,7 +52,7 @@ class Unsupported(NotImplementedError):
 
 
 def supported(op: str, dtype: str, attrs: Mapping[str, Any] | None = None) -> bool:
-    """Whether `emit_scalar` takes ``op`` at operand dtype ``dtype``; casts need ``attrs["dtype"]``."""
+    """Whether `emit_scalar` takes ``op`` at operand ``dtype``; casts need ``attrs["dtype"]``."""
     if dtype not in DTYPES:
         return False
     if op in ("astype", "bitcast"):
@@ -77,8 +83,8 @@ def emit_scalar(
 ) -> ir.Value:
     """LLVM of one elementwise operation; takes and gives register values.
 
-    ``dtype`` is that of the operands (for ``where``, whose first operand is bool, of the other two);
-    ``attrs["dtype"]`` is the target of astype and bitcast.  Raises Unsupported.
+    ``dtype`` is that of the operands (for ``where``, whose first operand is bool, of the other
+    two); ``attrs["dtype"]`` is the target of astype and bitcast.  Raises Unsupported.
     """
     if not supported(op, dtype, attrs):
         raise Unsupported(op, dtype)

@@ -1,8 +1,8 @@
 """astype and bitcast between any two dtypes, as LLVM.
 
-Out-of-range float -> integer, which C and NumPy leave undefined, is some value: it never traps, and it is
-the same in vector and scalar code.  Narrow targets go through a wider integer and wrap, as NumPy's do on
-x86.
+Out-of-range float -> integer, which C and NumPy leave undefined, is some value: it never traps, and
+it is the same in vector and scalar code.  Narrow targets go through a wider integer and wrap, as
+NumPy's do on x86.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ def astype(e: Emitter, source: str, target: str, value: ir.Value) -> ir.Value:
     if target in HALVES:
         return _to_half(e, source, target, value)
     if source in FLOATS:
-        return _float_to_float(e, value, register_type(target)) if target in FLOATS else (
-            _float_to_integer(e, target, value)
+        return (
+            _float_to_float(e, value, register_type(target))
+            if target in FLOATS
+            else (_float_to_integer(e, target, value))
         )
     return _integer_to_any(e, source, target, value)
 
@@ -132,5 +134,3 @@ def _to_bits(e: Emitter, source: str, value: ir.Value) -> ir.Value:
     half = ir.IntType(whole.width // 2)
     low, high = (e.builder.zext(e.builder.bitcast(p, half), whole) for p in parts(e, value))
     return e.builder.or_(low, e.builder.shl(high, ir.Constant(whole, half.width)))
-
-

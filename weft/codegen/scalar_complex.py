@@ -1,7 +1,8 @@
 """Elementwise operations on complex numbers (re, im), as LLVM.
 
-Transcendental functions call the C library's ``double complex`` functions, as NumPy does, for c64 too
-(rounded afterwards); the rest is inline.  Order comparisons are lexicographic with NumPy's rules for NaN.
+Transcendental functions call the C library's ``double complex`` functions, as NumPy does, for c64
+too (rounded afterwards); the rest is inline.  Order comparisons are lexicographic with NumPy's
+rules for NaN.
 """
 
 from __future__ import annotations
@@ -249,7 +250,9 @@ def _extremum(operator: str) -> ComplexOp:
 
 def select(e: Emitter, condition: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     """condition ? a : b, part by part so that it vectorises."""
-    chosen = [e.builder.select(condition, *pair) for pair in zip(parts(e, a), parts(e, b), strict=True)]
+    chosen = [
+        e.builder.select(condition, *pair) for pair in zip(parts(e, a), parts(e, b), strict=True)
+    ]
     return make_complex(e, *chosen)
 
 

@@ -1,7 +1,7 @@
 """Elementwise operations on floats, as LLVM at f32 or f64 (16-bit floats compute in f32).
 
-The user's own arithmetic carries ``e.flags`` (by default only ``contract``: a fused multiply-add is as
-good as two roundings); comparisons, NaN, inf and signed zero behave as in NumPy.
+The user's own arithmetic carries ``e.flags`` (by default only ``contract``: a fused multiply-add is
+as good as two roundings); comparisons, NaN, inf and signed zero behave as in NumPy.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from weft.codegen import scalar_functions, vector_erf, vector_exp, vector_log, vector_trig
+from weft.codegen import scalar_functions, vector_math
 from weft.codegen.elements import F32, F64, I32
 from weft.codegen.emitter import Emitter
 from weft.codegen.float_builder import FloatBuilder
@@ -19,7 +19,6 @@ from weft.codegen.libm import libm_name
 from weft.codegen.scalar_int import COMPARISONS
 
 FloatOp = Callable[[Emitter, str, list[ir.Value]], ir.Value]
-_Unary = Callable[[FloatBuilder, ir.Value], ir.Value]
 
 
 def _compare(operator: str) -> FloatOp:
@@ -40,7 +39,7 @@ def _flagged(method: str) -> FloatOp:
     return emit
 
 
-def _unary(function: _Unary) -> FloatOp:
+def _unary(function: vector_math.UnaryFunction) -> FloatOp:
     def emit(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
         return function(FloatBuilder(e.builder, dtype), args[0])
 
@@ -75,10 +74,6 @@ def call_libm(e: Emitter, name: str, result: ir.Type, args: list[ir.Value]) -> i
 
 def _reciprocal(m: FloatBuilder, x: ir.Value) -> ir.Value:
     return m.div(1.0, x)
-
-
-def _rsqrt(m: FloatBuilder, x: ir.Value) -> ir.Value:
-    return m.div(1.0, m.call("sqrt", x))
 
 
 def _sign(m: FloatBuilder, x: ir.Value) -> ir.Value:
@@ -137,11 +132,13 @@ def _floor_divide(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
 
 def _power(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
     if dtype == "f32":
-        return vector_log.pow_f32(FloatBuilder(e.builder, dtype), *args)
+        return vector_math.pow_f32(FloatBuilder(e.builder, dtype), *args)
     return _libm("pow")(e, dtype, args)
 
 
-def _trigonometric(op: str, function: _Unary) -> FloatOp:
+def _vectorised_f32(op: str, function: vector_math.UnaryFunction) -> FloatOp:
+    """Inline at f32, the C library at f64."""
+
     def emit(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
         return _unary(function)(e, dtype, args) if dtype == "f32" else _libm(op)(e, dtype, args)
 
@@ -154,8 +151,8 @@ def _logaddexp(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
     x, y = args
     difference = m.sub(x, y)
     larger = m.select(m.compare(">", difference, 0.0), x, y)
-    decay = vector_exp.exp(m, m.neg(m.abs(difference)))
-    total = m.add(larger, vector_log.log1p(m, decay))
+    decay = vector_math.VECTORISED["exp"](m, m.neg(m.abs(difference)))
+    total = m.add(larger, vector_math.VECTORISED["log1p"](m, decay))
     return m.select(m.compare("==", x, y), m.add(x, math.log(2.0)), total)
 
 
@@ -216,7 +213,6 @@ FLOAT_OPS: dict[str, FloatOp] = {
     "negative": lambda e, dtype, args: e.builder.fneg(args[0]),
     "square": _square,
     "abs": _intrinsic("fabs"),
-    "sqrt": _intrinsic("sqrt"),
     "ceil": _intrinsic("ceil"),
     "floor": _intrinsic("floor"),
     "round": _intrinsic("roundeven"),
@@ -224,22 +220,8 @@ FLOAT_OPS: dict[str, FloatOp] = {
     "copysign": _intrinsic("copysign"),
     "sign": _unary(_sign),
     "reciprocal": _unary(_reciprocal),
-    "rsqrt": _unary(_rsqrt),
-    "exp": _unary(vector_exp.exp),
-    "exp2": _unary(vector_exp.exp2),
-    "expm1": _unary(vector_exp.expm1),
-    "sigmoid": _unary(vector_exp.sigmoid),
-    "tanh": _unary(vector_exp.tanh),
-    "sinh": _unary(vector_exp.sinh),
-    "cosh": _unary(vector_exp.cosh),
-    "log": _unary(vector_log.log),
-    "log1p": _unary(vector_log.log1p),
-    "log2": _unary(vector_log.log2),
-    "log10": _unary(vector_log.log10),
-    "erf": _unary(vector_erf.erf),
-    "erfc": _unary(vector_erf.erfc),
-    "sin": _trigonometric("sin", vector_trig.sin_f32),
-    "cos": _trigonometric("cos", vector_trig.cos_f32),
+    **{op: _unary(function) for op, function in vector_math.VECTORISED.items()},
+    **{op: _vectorised_f32(op, f) for op, f in vector_math.VECTORISED_F32.items()},
     **{op: _libm(op) for op in ("tan", "asin", "acos", "atan", "asinh", "acosh", "atanh")},
     **{op: _libm(op) for op in ("atan2", "hypot")},
     "erfinv": _by_f64(scalar_functions.erfinv),

@@ -1,7 +1,7 @@
 """Rare functions as plain scalar Python, compiled by Numba into the kernel that uses them.
 
-They never raise, call no SciPy and need no GIL; loops around them do not vectorise.  f32 computes them
-in f64 and rounds.
+They never raise, call no SciPy and need no GIL; loops around them do not vectorise.  f32 computes
+them in f64 and rounds.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ _DIGAMMA_SERIES = (
 def digamma(x: float) -> float:
     """Logarithmic derivative of gamma.
 
-    A rational approximation on [1, 2], the recurrence digamma(x + 1) = digamma(x) + 1/x around it, the
-    asymptotic series from 10 on (Abramowitz & Stegun 6.3.5, 6.3.18), reflection for x < 0 (6.3.7).
+    A rational approximation on [1, 2], the recurrence digamma(x + 1) = digamma(x) + 1/x around it,
+    the asymptotic series from 10 on (Abramowitz & Stegun 6.3.5, 6.3.18), reflection for x < 0
+    (6.3.7).
     """
     if x == 0.0:
         return -math.copysign(math.inf, x)

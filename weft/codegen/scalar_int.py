@@ -1,8 +1,8 @@
 """Elementwise operations on integers and bool, as LLVM; all are free of branches except ``power``.
 
-Arithmetic wraps.  As in NumPy, ``x // 0 == x % 0 == 0``, shifts by at least the width (or by a negative
-amount) shift everything out, and ``MIN // -1 == MIN``.  An integer to a negative integer power, which
-NumPy refuses, is the exact result truncated to an integer.
+Arithmetic wraps.  As in NumPy, ``x // 0 == x % 0 == 0``, shifts by at least the width (or by a
+negative amount) shift everything out, and ``MIN // -1 == MIN``.  An integer to a negative integer
+power, which NumPy refuses, is the exact result truncated to an integer.
 """
 
 from __future__ import annotations
@@ -106,9 +106,7 @@ def _safe_divisor(e: Emitter, dtype: str, args: list[ir.Value]) -> tuple[ir.Valu
     return e.builder.select(unsafe, _number(dtype, 1), divisor), is_zero
 
 
-def _rounds_down(
-    e: Emitter, dtype: str, remainder: ir.Value, divisor: ir.Value
-) -> ir.Value:
+def _rounds_down(e: Emitter, dtype: str, remainder: ir.Value, divisor: ir.Value) -> ir.Value:
     """Whether truncated division must be corrected: remainder is nonzero, with the other sign."""
     zero = _number(dtype, 0)
     nonzero = e.builder.icmp_signed("!=", remainder, zero)
@@ -165,7 +163,8 @@ def _power(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
     if not is_signed(dtype):
         return result
     zero, one = _number(dtype, 0), _number(dtype, 1)
-    # A negative exponent: 1 / base**n truncated, so 0 unless base is 1 or -1 (or 0, where NumPy raises).
+    # A negative exponent: 1 / base**n truncated, so 0 unless base is 1 or -1 (or 0, where NumPy
+    # raises).
     is_unit = e.builder.icmp_unsigned("<=", e.builder.add(args[0], one), _number(dtype, 2))
     is_unit = e.builder.and_(is_unit, e.builder.icmp_signed("!=", args[0], zero))
     odd = e.builder.trunc(args[1], I1)

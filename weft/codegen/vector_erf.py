@@ -1,8 +1,8 @@
 """erf and erfc as branch-free polynomials that LLVM's loop vectoriser can widen.
 
 All polynomials are minimax, fitted by Remez exchange in 50 digits against mpmath and rounded to the
-dtype.  For x >= 0, erfc(x) = e**(-x**2) w P(2w - 1), w = K / (K + x): the substitution of W. Cody,
-"Rational Chebyshev approximations for the error function", 1969, that maps [0, inf) to (0, 1].
+dtype.  For x >= 0, erfc(x) = e**(-x**2) w P(2w - 1), w = K / (K + x) in (0, 1] (M. Shepherd,
+J. Laframboise, "Chebyshev approximation of (1 + 2x) exp(x**2) erfc x in 0 <= x < inf", 1981).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from weft.codegen.float_builder import FloatBuilder
 
 @dataclass(frozen=True)
 class _Table:
-    """``erf_small``: erf(x)/x - 1 in x**2 on |x| < erf_limit; ``erfc``: P; ``split_bits``: half a word."""
+    """``erf_small``: erf(x)/x - 1 in x**2 on |x| < erf_limit; ``erfc``: P."""
 
     erf_small: tuple[float, ...]
     erf_limit: float
     k: float
     erfc: tuple[float, ...]
-    split_bits: int
+    split_bits: int  # low mantissa bits cleared to make squares exact
     erfc_zero: float  # erfc of more is 0
 
 

@@ -92,9 +92,7 @@ def exp2(m: FloatBuilder, x: ir.Value) -> ir.Value:
     return m.scale_by_power_of_two(m.add(p, 1.0), integer)
 
 
-def _scaled_expm1(
-    m: FloatBuilder, p: ir.Value, n: ir.Value, shift: int
-) -> ir.Value:
+def _scaled_expm1(m: FloatBuilder, p: ir.Value, n: ir.Value, shift: int) -> ir.Value:
     """(2**n (1 + p) - 1) / 2**shift: with shift 2, finite up to where sinh overflows."""
     scale = m.power_of_two(m.builder.sub(n, m.int_const(shift)))
     return m.fma(scale, p, m.sub(scale, 2.0**-shift))

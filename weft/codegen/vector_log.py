@@ -1,8 +1,8 @@
 """Logarithms and f32 power as branch-free polynomials that LLVM's loop vectoriser can widen.
 
 x = 2**k (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2); with s = f / (2 + f),
-log(1 + f) = f - f**2/2 + s (f**2/2 + R(s**2)) (FreeBSD msun, e_log.c and k_log.h).  R is the minimax
-polynomial, fitted by Remez exchange in 50 digits and rounded to the dtype.
+log(1 + f) = f - f**2/2 + s (f**2/2 + R(s**2)) (FreeBSD msun, e_log.c and k_log.h).  R is the
+minimax polynomial, fitted by Remez exchange in 50 digits and rounded to the dtype.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ def log10(m: FloatBuilder, x: ir.Value) -> ir.Value:
     return _special(m, x, 0.0, m.add(rest, total))
 
 
-# log2((1 + s) / (1 - s)) / s in powers of s**2, and 2**r on |r| <= 1/2: minimax, good to 2**-45, 2**-29.
+# log2((1 + s) / (1 - s)) / s in powers of s**2, and 2**r on |r| <= 1/2: minimax, good to 2**-45,
+# 2**-29.
 _LOG2_S = (
     *(2.885390081777845, 0.9617966941230254, 0.5770779393116531, 0.41220958251428086),
     *(0.31989135288017007, 0.2831156118876911),

@@ -1,8 +1,8 @@
-"""sin and cos: f32 as branch-free code that LLVM's loop vectoriser can widen, f64 by the C library.
+"""sin and cos: f32 as branch-free code that LLVM can vectorise, f64 by the C library.
 
-f32 computes in f64, where the reduction by pi/2 keeps enough bits: |x| < 2**20 by Cody-Waite with pi/2
-as 25 + 53 bits; a larger x = m 2**e by m times a table of 2**e 2/pi mod 4 (M. Payne, R. Hanek, "Radian
-reduction for trigonometric functions", 1983).  So every f32 argument is reduced correctly.
+f32 computes in f64, where the reduction by pi/2 keeps enough bits: |x| < 2**20 by Cody-Waite with
+pi/2 as 25 + 53 bits; a larger x = m 2**e by m times a table of 2**e 2/pi mod 4 (M. Payne, R. Hanek,
+"Radian reduction for trigonometric functions", 1983).  So every f32 argument is reduced correctly.
 """
 
 from __future__ import annotations
@@ -68,9 +68,7 @@ def _reduce(m: FloatBuilder, wide: FloatBuilder, x: ir.Value) -> tuple[ir.Value,
     return wide.select(is_medium, medium, large), m.builder.trunc(quadrant, I32)
 
 
-def _reduce_large(
-    m: FloatBuilder, wide: FloatBuilder, x: ir.Value
-) -> tuple[ir.Value, ir.Value]:
+def _reduce_large(m: FloatBuilder, wide: FloatBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     bits = m.bits(x)
     exponent = _and(m, m.builder.lshr(bits, ir.Constant(I32, 23)), 0xFF)
     mantissa = m.builder.or_(_and(m, bits, 0x7FFFFF), ir.Constant(I32, 0x800000))

@@ -34,7 +34,9 @@ def apply_many(
     return tuple(Tensor(a) for a in _evaluate(op_name, operands, attrs))
 
 
-def _evaluate(op_name: str, operands: Sequence[Tensor], attrs: Mapping[str, AttrValue]) -> list[Any]:
+def _evaluate(
+    op_name: str, operands: Sequence[Tensor], attrs: Mapping[str, AttrValue]
+) -> list[Any]:
     arrays = []
     for t in operands:
         if t._data is None:

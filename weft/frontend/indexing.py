@@ -1,9 +1,10 @@
-"""`x[key]` and `x.at[key]`: NumPy's basic and advanced indexing as slices, takes and scatters.
+"""Keys of `x[key]` and `x.at[key]`: NumPy's basic and advanced indexing, resolved.
 
-A key is resolved once into a `Plan`: one slice for each axis, index arrays for some axes, and the layout of the
-result. Rules: the NumPy reference, "Indexing on ndarrays". Integers next to index arrays count as
-index arrays; arrays that stand side by side leave their axes in place, separated ones move them to the front.
-Boolean masks become integer arrays, so they must be concrete: their number of ones decides a shape.
+A key is resolved once into a `Plan`: one slice for each axis, index arrays for some axes, and the
+layout of the result. Rules: the NumPy reference, "Indexing on ndarrays". Integers next to index
+arrays count as index arrays; arrays that stand side by side leave their axes in place, separated
+ones move them to the front. Boolean masks become integer arrays, so they must be concrete: their
+number of ones decides a shape.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import numpy as np
 
 from weft.frontend.arguments import is_concrete
 from weft.frontend.dispatch import apply
-from weft.frontend.ops_shape import moveaxis, permute_dims, reshape
-from weft.frontend.promotion import TensorLike, broadcast_tensors, cast
+from weft.frontend.ops_shape import permute_dims, reshape
+from weft.frontend.promotion import broadcast_tensors, cast
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import Dim, Shape, SymbolicDim, broadcast_shapes, format_shape
 from weft.ir.dtypes import int64
@@ -33,9 +34,9 @@ NEW = -1  # in a layout: an axis of size 1 made by None
 class Plan:
     """A resolved key for a tensor of `shape`.
 
-    bounds: the slice of each axis. dropped: axes indexed by an integer (their slice has length 1). arrays:
-    the index array of each axis that has one. layout: the kept axes and NEW, in the key's order.
-    front: how many entries of the layout come before the axes of the broadcast index arrays.
+    bounds: the slice of each axis. dropped: axes indexed by an integer (their slice has length 1).
+    arrays: the index array of each axis that has one. layout: the kept axes and NEW, in the key's
+    order. front: how many entries of the layout come before the axes of the broadcast index arrays.
     """
 
     shape: Shape
@@ -56,7 +57,9 @@ def _fail(what: str, hint: str | None = None) -> InvalidArgumentError:
 
 
 def resolve(t: Tensor, key: Any) -> Plan:
-    """The plan for t[key]. InvalidArgumentError for a key that does not fit, TracerError for a traced mask."""
+    """The plan for t[key]. InvalidArgumentError for a key that does not fit, TracerError for a
+    traced mask.
+    """
     items = [_item(i) for i in (key if isinstance(key, tuple) else (key,))]
     used = sum(_axes_used(i) for i in items)
     if used > t.ndim:
@@ -107,13 +110,7 @@ def _item(item: Any) -> Any:
     """One entry of a key as None, Ellipsis, slice, int or an index tensor (integers or bool)."""
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
-    if isinstance(item, (bool, np.bool_)):
-        raise UnsupportedError(
-            f"indexing with the single bool {item} is not supported",
-            hint="use wf.expand_dims, or an array of bools",
-            location=caller_location(),
-        )
-    if isinstance(item, (int, np.integer)):
+    if isinstance(item, (int, np.integer)) and not isinstance(item, bool):
         return int(item)
     if isinstance(item, (list, tuple)) and not len(item):
         return as_tensor(np.zeros(0, np.int64))
@@ -126,15 +123,19 @@ def _item(item: Any) -> Any:
             f"{item!r} is not a valid index",
             "an index is an integer, a slice, None, '...', or an array of integers or bools",
         )
-    if index.dtype.kind == "bool" and not is_concrete(index):
-        raise TracerError(
-            "a traced boolean mask cannot index a tensor: the shape of the result would depend on it",
-            hint="wf.where(mask, x, 0) keeps the shape; x.at[mask].set(value) writes through a mask",
+    if index.dtype.kind == "bool" and index.ndim == 0:
+        raise UnsupportedError(
+            f"indexing with the single bool {item} is not supported",
+            hint="use wf.expand_dims or wf.where, or index with an array of bools",
             location=caller_location(),
         )
-    if index.ndim == 0 and is_concrete(index):
-        return int(index.numpy())
-    return index
+    if index.dtype.kind == "bool" and not is_concrete(index):
+        raise TracerError(
+            "a traced boolean mask cannot index a tensor: the result's shape would depend on it",
+            hint="wf.where(mask, x, 0) keeps the shape; x.at[mask].set(v) writes through a mask",
+            location=caller_location(),
+        )
+    return int(index.numpy()) if index.ndim == 0 and is_concrete(index) else index
 
 
 def _axes_used(item: Any) -> int:
@@ -150,8 +151,8 @@ def _index_arrays(item: Tensor, axis: int, shape: Shape) -> list[Tensor]:
     for i, (m, d) in enumerate(zip(item.shape, shape[axis:], strict=False)):
         if isinstance(d, int) and m != d:
             raise _fail(
-                f"a mask of shape {format_shape(item.shape)} does not fit axis {axis + i} of a tensor "
-                f"of shape {format_shape(shape)}"
+                f"a mask of shape {format_shape(item.shape)} does not fit axis {axis + i} of a "
+                f"tensor of shape {format_shape(shape)}"
             )
     return [as_tensor(index.astype(np.int64)) for index in np.nonzero(item.numpy())]
 
@@ -197,7 +198,7 @@ def _bounds(s: slice, size: Dim) -> Bounds:
     )
 
 
-# -------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------- carrying a plan out
 def apply_slices(t: Tensor, plan: Plan) -> Tensor:
     """t cut by the plan's slices; all axes are still there."""
     if not plan.sliced:
@@ -227,37 +228,14 @@ def index_rank(plan: Plan) -> int:
 
 
 def arrays_first(y: Tensor, plan: Plan) -> tuple[Tensor, tuple[int, ...]]:
-    """The sliced tensor without dropped axes, those with index arrays in front; and that permutation."""
+    """The sliced tensor without dropped axes, those with index arrays in front; and that
+    permutation.
+    """
     kept = [a for a in range(len(plan.shape)) if a not in plan.dropped]
     squeezed = reshape(y, tuple(y.shape[a] for a in kept))
     order = [i for i, a in enumerate(kept) if a in plan.arrays]
     order += [i for i, a in enumerate(kept) if a not in plan.arrays]
     return permute_dims(squeezed, order), tuple(order)
-
-
-def getitem(x: TensorLike, key: Any) -> Tensor:
-    """x[key] with NumPy's rules for integers, slices, None, `...`, integer arrays and boolean masks.
-
-    Errors, at the caller's line: InvalidArgumentError for a key that does not fit the shape, TracerError for
-    a mask that is traced. An index out of bounds in an array raises when it is used.
-    """
-    t = as_tensor(x)
-    plan = resolve(t, key)
-    y = apply_slices(t, plan)
-    if not plan.arrays:
-        return reshape(y, tuple(1 if a == NEW else y.shape[a] for a in plan.layout))
-    if len(plan.arrays) == 1:
-        ((axis, index),) = plan.arrays.items()
-        kept = [a for a in range(t.ndim) if a not in plan.dropped]
-        at, count = kept.index(axis), index.ndim
-        z = apply("take", reshape(y, tuple(y.shape[a] for a in kept)), index, axis=at)
-    else:
-        first, _ = arrays_first(y, plan)
-        at, count = 0, index_rank(plan)
-        z = apply("gather_nd", first, stacked_indices(plan))
-    before = sum(a != NEW for a in plan.layout[: plan.front])
-    moved = moveaxis(z, tuple(range(at, at + count)), tuple(range(before, before + count)))
-    return reshape(moved, result_shape(y, plan, moved.shape[before : before + count]))
 
 
 def result_shape(y: Tensor, plan: Plan, index_shape: Sequence[Dim]) -> Shape:

@@ -167,7 +167,9 @@ class Operators:
 
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements in another shape; `x.reshape(2, -1)` and `x.reshape((2, -1))` are the same."""
-        return METHODS["reshape"](self, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+        return METHODS["reshape"](
+            self, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        )
 
     def flatten(self) -> Tensor:
         """The elements in row-major order, as one axis."""
@@ -182,7 +184,9 @@ class Operators:
     def transpose(self, *axes: Any) -> Tensor:
         """The axes in the given order; without arguments, in reverse order."""
         order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-        return METHODS["permute_dims"](self, tuple(order) if axes else tuple(range(np.ndim(self)))[::-1])
+        return METHODS["permute_dims"](
+            self, tuple(order) if axes else tuple(range(np.ndim(self)))[::-1]
+        )
 
     def squeeze(self, axis: Axis = None) -> Tensor:
         """Without the axes of size 1 (or without those of `axis`)."""

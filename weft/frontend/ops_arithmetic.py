@@ -196,7 +196,7 @@ def isclose(
     atol: float = 1e-8,
     equal_nan: bool = False,
 ) -> Tensor:
-    """|x1 - x2| <= atol + rtol*|x2| -> bool; infinities are close to themselves (NumPy's isclose)."""
+    """|x1 - x2| <= atol + rtol*|x2| -> bool; equal infinities are close (NumPy's isclose)."""
     a, b = promote_tensors(x1, x2, op="isclose")
     if a.dtype.kind == "bool":
         return equal(a, b)
@@ -314,10 +314,12 @@ def where(condition: TensorLike, x1: TensorLike, x2: TensorLike, /) -> Tensor:
     gradients flow only to the one that was selected.
     """
     held = [x if is_scalar(x) else as_tensor(x) for x in (x1, x2)]
-    dtype = common_dtype("where", held)
-    a, b = (cast(x, dtype) for x in held)
-    operands = broadcast_tensors(cast(condition, bool_), a, b, op="where")
-    return weaken(apply("where", *operands), held)
+    selector = cast(condition, bool_)
+    scalar = selector.ndim == 0  # a choice between Python scalars stays weak
+    dtype = common_dtype("where", held, wide=scalar)
+    operands = broadcast_tensors(selector, *(cast(x, dtype) for x in held), op="where")
+    out = apply("where", *operands)
+    return weaken(out, held) if scalar else out
 
 
 def astype(x: TensorLike, dtype: object, /, *, copy: bool = True) -> Tensor:

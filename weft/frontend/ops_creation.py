@@ -23,6 +23,7 @@ from weft.frontend.promotion import (
     expand,
     is_scalar,
     scalar_tensor,
+    strong_tensor,
     to_inexact,
 )
 from weft.frontend.tensor import Tensor, as_tensor
@@ -48,8 +49,9 @@ def asarray(x: TensorLike, /, *, dtype: object = None, copy: bool | None = None)
     Tensors are immutable: `copy` is accepted and changes nothing that can be seen. The result is
     not weak.
     """
-    t = as_tensor(x)
-    return cast(x if is_scalar(x) else t, check_dtype(dtype, t.dtype))
+    if dtype is None:
+        return strong_tensor(x)
+    return cast(x if is_scalar(x) else as_tensor(x), check_dtype(dtype))
 
 
 def constant(value: TensorLike, dtype: object = None, shape: Any = None) -> Tensor:
@@ -95,19 +97,19 @@ def empty(shape: Any, *, dtype: object = None) -> Tensor:
 
 def full_like(x: TensorLike, /, fill_value: TensorLike, *, dtype: object = None) -> Tensor:
     """A tensor with the shape of x (and its dtype, by default) filled with `fill_value`."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     return full(t.shape, fill_value, dtype=check_dtype(dtype, t.dtype))
 
 
 def zeros_like(x: TensorLike, /, *, dtype: object = None) -> Tensor:
     """A tensor with the shape of x (and its dtype, by default) filled with 0."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     return zeros(t.shape, dtype=check_dtype(dtype, t.dtype))
 
 
 def ones_like(x: TensorLike, /, *, dtype: object = None) -> Tensor:
     """A tensor with the shape of x (and its dtype, by default) filled with 1."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     return ones(t.shape, dtype=check_dtype(dtype, t.dtype))
 
 
@@ -202,7 +204,7 @@ def linspace(
         raise InvalidArgumentError(
             f"wf.linspace: num must not be negative, got {count}", location=caller_location()
         )
-    ends = [x if is_scalar(x) else as_tensor(x) for x in (start, stop)]
+    ends = [x if is_scalar(x) else strong_tensor(x) for x in (start, stop)]
     result = check_dtype(dtype, to_inexact(common_dtype("linspace", ends), "linspace"))
     work = result if result.is_inexact else float64
     if all(is_scalar(x) for x in ends):
@@ -239,7 +241,7 @@ def _grid(shape: Shape) -> tuple[Tensor, Tensor]:
 
 
 def _triangle(op: Literal["tril", "triu"], x: TensorLike, k: int) -> Tensor:
-    t = as_tensor(x)
+    t = strong_tensor(x)
     if t.ndim < 2:
         raise InvalidArgumentError(
             f"wf.{op} needs a matrix or a stack of them, got shape {list(t.shape)}",
@@ -271,7 +273,7 @@ def meshgrid(*arrays: TensorLike, indexing: Literal["xy", "ij"] = "xy") -> list[
             f"wf.meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}",
             location=caller_location(),
         )
-    vectors = [as_tensor(a) for a in arrays]
+    vectors = [strong_tensor(a) for a in arrays]
     order = list(range(len(vectors)))
     if indexing == "xy" and len(order) > 1:
         order[:2] = [1, 0]
@@ -301,7 +303,7 @@ def one_hot(
     An index outside 0 .. depth-1 gives `off_value` everywhere. Integer indices; default dtype that
     of the values if they are tensors, float32 otherwise.
     """
-    t = as_tensor(indices)
+    t = strong_tensor(indices)
     if not t.dtype.is_integer:
         raise InvalidArgumentError(
             f"wf.one_hot: indices must be integers, got {t.dtype.name}", location=caller_location()

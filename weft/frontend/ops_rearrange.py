@@ -16,7 +16,7 @@ import numpy as np
 from weft.frontend.arguments import Axes, check_axes, check_axis, check_int, concrete_array
 from weft.frontend.dispatch import apply
 from weft.frontend.ops_shape import expand_dims, flatten, reshape, squeeze, swapaxes
-from weft.frontend.promotion import TensorLike, expand, promote_tensors
+from weft.frontend.promotion import TensorLike, expand, promote_tensors, strong_tensor
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import Dim, Shape, format_shape, product
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
@@ -46,7 +46,8 @@ def stack(arrays: Sequence[TensorLike], /, axis: int = 0) -> Tensor:
     for p in parts[1:]:
         if p.shape != parts[0].shape:
             raise ShapeError(
-                f"wf.stack: shapes {format_shape(parts[0].shape)} and {format_shape(p.shape)} differ",
+                f"wf.stack: shapes {format_shape(parts[0].shape)} and "
+                f"{format_shape(p.shape)} differ",
                 location=caller_location(),
             )
     return concat([expand_dims(p, along) for p in parts], axis=along)
@@ -67,7 +68,7 @@ def split(x: TensorLike, num_or_sizes: int | Sequence[int], /, axis: int = 0) ->
 
     ShapeError if the axis does not divide evenly, or the sizes do not add up to it.
     """
-    t = as_tensor(x)
+    t = strong_tensor(x)
     along = check_axis("split", axis, t.ndim)
     size = t.shape[along]
     if isinstance(num_or_sizes, (tuple, list)):
@@ -90,7 +91,7 @@ def split(x: TensorLike, num_or_sizes: int | Sequence[int], /, axis: int = 0) ->
 
 def unstack(x: TensorLike, /, *, axis: int = 0) -> list[Tensor]:
     """The slices of x along `axis`, that axis removed. Its size must be known."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     along = check_axis("unstack", axis, t.ndim)
     size = t.shape[along]
     if not isinstance(size, int):
@@ -103,7 +104,7 @@ def unstack(x: TensorLike, /, *, axis: int = 0) -> list[Tensor]:
 
 def tile(x: TensorLike, repetitions: int | Sequence[int], /) -> Tensor:
     """x repeated as a whole repetitions[i] times along axis i; missing axes are added in front."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     given = repetitions if isinstance(repetitions, (tuple, list)) else (repetitions,)
     reps = [check_int("tile", r, "a repetition") for r in given]
     if any(r < 0 for r in reps):
@@ -126,7 +127,7 @@ def repeat(x: TensorLike, repeats: int | Sequence[int], /, *, axis: int | None =
 
     repeats: one number, or one for each part, known at trace time.
     """
-    t = as_tensor(x)
+    t = strong_tensor(x)
     if axis is None:
         t, axis = flatten(t), 0
     along = check_axis("repeat", axis, t.ndim)
@@ -159,7 +160,7 @@ def roll(
 
     Without `axis`, x is flattened for it. Several shifts and axes go together in pairs.
     """
-    t = as_tensor(x)
+    t = strong_tensor(x)
     if axis is None:
         return reshape(roll(flatten(t), shift, axis=0), t.shape)
     axes = [
@@ -183,7 +184,7 @@ def roll(
 
 def flip(x: TensorLike, /, *, axis: Axes = None) -> Tensor:
     """The elements in reverse order along `axis` (None: all axes)."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     axes = check_axes("flip", axis, t.ndim)
     if not axes:
         return t
@@ -206,7 +207,7 @@ def pad(
     (mirrored, the edge once), "symmetric" (mirrored, the edge twice); in any case of letters.
     InvalidArgumentError where an axis is too short to mirror.
     """
-    t = as_tensor(x)
+    t = strong_tensor(x)
     pairs = _pad_pairs(t, paddings)
     kind = mode.lower()
     if kind == "constant":
@@ -270,7 +271,7 @@ def rot90(x: TensorLike, /, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Tenso
     """x turned by 90 degrees k times, from the first of `axes` towards the second (NumPy's
     rot90).
     """
-    t = as_tensor(x)
+    t = strong_tensor(x)
     a, b = (check_axis("rot90", v, t.ndim, "axes") for v in axes)
     turns = check_int("rot90", k, "k") % 4
     if turns == 2:

@@ -29,8 +29,9 @@ from weft.frontend.promotion import (
     check_dtype,
     inexact_tensor,
     scalar_tensor,
+    strong_tensor,
 )
-from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tensor import Tensor
 from weft.ir.dims import product
 from weft.ir.dtypes import (
     DEFAULT_INT,
@@ -69,7 +70,7 @@ def sum(
     Integers below 64 bits add up in int64 or uint64 (bools in int64) unless `dtype` says otherwise;
     other dtypes stay.
     """
-    t = as_tensor(x)
+    t = strong_tensor(x)
     return _reduce("sum", cast(t, check_dtype(dtype, _accumulator(t.dtype))), axis, keepdims)
 
 
@@ -77,18 +78,18 @@ def prod(
     x: TensorLike, /, axis: Axes = None, *, dtype: object = None, keepdims: bool = False
 ) -> Tensor:
     """The product over `axis`; 1 over no elements. Dtypes as for `sum`."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     return _reduce("prod", cast(t, check_dtype(dtype, _accumulator(t.dtype))), axis, keepdims)
 
 
 def max(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """The largest element over `axis`, NaN if one is; real x."""
-    return _reduce("max", as_tensor(x), axis, keepdims)
+    return _reduce("max", strong_tensor(x), axis, keepdims)
 
 
 def min(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """The smallest element over `axis`, NaN if one is; real x."""
-    return _reduce("min", as_tensor(x), axis, keepdims)
+    return _reduce("min", strong_tensor(x), axis, keepdims)
 
 
 def all(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
@@ -158,7 +159,7 @@ def std(
 
 
 def _position(op: str, x: TensorLike, axis: int | None, keepdims: bool) -> Tensor:
-    t = as_tensor(x)
+    t = strong_tensor(x)
     if axis is None:
         rank, t = t.ndim, apply("reshape", t, shape=(product(t.shape),))
         out = apply(op, t, axis=0, keepdims=False)
@@ -259,7 +260,7 @@ def cumulative_sum(
 
     Dtypes as for `sum`. include_initial: a 0 comes first, and the axis is longer by one.
     """
-    t = as_tensor(x)
+    t = strong_tensor(x)
     t = cast(t, check_dtype(dtype, _accumulator(t.dtype)))
     return _running("cumulative_sum", t, axis, 0, include_initial)
 
@@ -273,7 +274,7 @@ def cumulative_prod(
     include_initial: bool = False,
 ) -> Tensor:
     """The product of the elements up to and with each one along `axis`; as `cumulative_sum`."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     t = cast(t, check_dtype(dtype, _accumulator(t.dtype)))
     return _running("cumulative_prod", t, axis, 1, include_initial)
 
@@ -282,11 +283,11 @@ def cumulative_max(x: TensorLike, /, *, axis: int | None = None) -> Tensor:
     """The largest element up to and with each one along `axis`, NaN from the first NaN on; real
     x.
     """
-    return _running("cumulative_max", as_tensor(x), axis, 0, False)
+    return _running("cumulative_max", strong_tensor(x), axis, 0, False)
 
 
 def cumulative_min(x: TensorLike, /, *, axis: int | None = None) -> Tensor:
     """The smallest element up to and with each one along `axis`, NaN from the first NaN on; real
     x.
     """
-    return _running("cumulative_min", as_tensor(x), axis, 0, False)
+    return _running("cumulative_min", strong_tensor(x), axis, 0, False)

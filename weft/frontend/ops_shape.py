@@ -20,7 +20,13 @@ from weft.frontend.arguments import (
     infer_shape,
 )
 from weft.frontend.dispatch import apply
-from weft.frontend.promotion import TensorLike, broadcast_tensors, expand, scalar_tensor
+from weft.frontend.promotion import (
+    TensorLike,
+    broadcast_tensors,
+    expand,
+    scalar_tensor,
+    strong_tensor,
+)
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import format_shape, product
 from weft.ir.dtypes import int64
@@ -33,14 +39,14 @@ def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor
 
     Tensors are immutable: `copy` is accepted and changes nothing that can be seen.
     """
-    t = as_tensor(x)
+    t = strong_tensor(x)
     wanted = infer_shape("reshape", check_shape("reshape", shape, infer=True), t.shape)
     return t if wanted == t.shape else apply("reshape", t, shape=wanted)
 
 
 def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
     """Axis i of the result is axis axes[i] of x."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     given = axes if isinstance(axes, (tuple, list)) else (axes,)
     order = tuple(check_axis("permute_dims", a, t.ndim, "axes") for a in given)
     if sorted(order) != list(range(t.ndim)):
@@ -54,13 +60,13 @@ def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
 
 def transpose(x: TensorLike, /, axes: Sequence[int] | None = None) -> Tensor:
     """`permute_dims`; without `axes`, the axes in reverse order (NumPy's and TF1's name)."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     return permute_dims(t, tuple(range(t.ndim))[::-1] if axes is None else axes)
 
 
 def matrix_transpose(x: TensorLike, /) -> Tensor:
     """The matrices x with their last two axes exchanged."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     if t.ndim < 2:
         raise InvalidArgumentError(
             f"wf.matrix_transpose needs a matrix or a stack of them, got shape {list(t.shape)}",
@@ -71,7 +77,7 @@ def matrix_transpose(x: TensorLike, /) -> Tensor:
 
 def swapaxes(x: TensorLike, axis1: int, axis2: int, /) -> Tensor:
     """x with two axes exchanged."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     a, b = (check_axis("swapaxes", v, t.ndim) for v in (axis1, axis2))
     order = list(range(t.ndim))
     order[a], order[b] = b, a
@@ -82,7 +88,7 @@ def moveaxis(
     x: TensorLike, source: int | Sequence[int], destination: int | Sequence[int], /
 ) -> Tensor:
     """x with the axes `source` moved to the places `destination`; the others keep their order."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     sources, places = (
         [
             check_axis("moveaxis", a, t.ndim, name)
@@ -108,7 +114,7 @@ def moveaxis(
 
 def expand_dims(x: TensorLike, /, axis: int | Sequence[int] = 0) -> Tensor:
     """x with new axes of size 1 at the places `axis` of the result."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     count = len(axis) if isinstance(axis, (tuple, list)) else 1
     axes = check_axes("expand_dims", axis, t.ndim + count)
     shape = list(t.shape)
@@ -119,7 +125,7 @@ def expand_dims(x: TensorLike, /, axis: int | Sequence[int] = 0) -> Tensor:
 
 def squeeze(x: TensorLike, /, axis: Axes = None) -> Tensor:
     """x without the axes `axis`, which must have size 1; None: without all that have."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     if axis is None:
         axes = tuple(i for i, d in enumerate(t.shape) if d == 1)
     else:
@@ -135,7 +141,7 @@ def squeeze(x: TensorLike, /, axis: Axes = None) -> Tensor:
 
 def flatten(x: TensorLike, /) -> Tensor:
     """The elements of x in row-major order as a vector."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     return reshape(t, (product(t.shape),))
 
 
@@ -143,19 +149,19 @@ def broadcast_to(x: TensorLike, /, shape: Any) -> Tensor:
     """x repeated along axes of size 1 and new leading axes up to `shape`; ShapeError if it does not
     fit.
     """
-    return expand(as_tensor(x), check_shape("broadcast_to", shape))
+    return expand(strong_tensor(x), check_shape("broadcast_to", shape))
 
 
 def broadcast_arrays(*arrays: TensorLike) -> list[Tensor]:
     """The arrays broadcast against each other; dtypes stay."""
-    return broadcast_tensors(*(as_tensor(a) for a in arrays))
+    return broadcast_tensors(*(strong_tensor(a) for a in arrays))
 
 
 def shape(x: TensorLike, /) -> Tensor:
     """The sizes of x -> int64 vector; those that a graph does not know are asked for at run
     time.
     """
-    t = as_tensor(x)
+    t = strong_tensor(x)
     known = [d for d in t.shape if isinstance(d, int)]
     if len(known) == t.ndim:
         return as_tensor(np.asarray(known, np.int64))
@@ -170,7 +176,7 @@ def shape(x: TensorLike, /) -> Tensor:
 
 def size(x: TensorLike, /) -> Tensor:
     """The number of elements of x -> int64 scalar."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     total: Tensor = scalar_tensor(1, int64)
     known = product(t.shape)
     if isinstance(known, int):
@@ -182,4 +188,4 @@ def size(x: TensorLike, /) -> Tensor:
 
 def rank(x: TensorLike, /) -> Tensor:
     """The number of axes of x -> int64 scalar (TF1's name)."""
-    return scalar_tensor(as_tensor(x).ndim, int64)
+    return scalar_tensor(strong_tensor(x).ndim, int64)

@@ -16,7 +16,18 @@ import numpy as np
 from weft.frontend.dispatch import apply
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import Shape, broadcast_shapes
-from weft.ir.dtypes import DEFAULT_FLOAT, DType, as_dtype, promote, promote_scalar, scalar_dtype
+from weft.ir.dtypes import (
+    DEFAULT_FLOAT,
+    DType,
+    as_dtype,
+    bool_,
+    complex128,
+    float64,
+    int64,
+    promote,
+    promote_scalar,
+    scalar_dtype,
+)
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.source import caller_location
 
@@ -25,6 +36,8 @@ TensorLike: TypeAlias = Any
 Scalar: TypeAlias = bool | int | float | complex
 
 _REPRESENTATIVE: dict[str, Scalar] = {"bool": False, "int": 0, "float": 0.0, "complex": 0j}
+#: The dtypes in which weak values are held, lowest kind first.
+_WIDE = {"bool": bool_, "int": int64, "float": float64, "complex": complex128}
 
 
 def is_scalar(x: object) -> bool:
@@ -59,9 +72,11 @@ def cast(x: TensorLike, dtype: DType) -> Tensor:
     return t if t.dtype is dtype and not t.weak else apply("astype", t, dtype=dtype)
 
 
-def common_dtype(op: str, xs: Sequence[TensorLike | DType]) -> DType:
-    """The dtype in which `op` works on `xs`. TypeRuleError, at the user's line, where there is
-    none.
+def common_dtype(op: str, xs: Sequence[TensorLike], *, wide: bool = False) -> DType:
+    """The dtype in which `op` works on `xs`. TypeRuleError, at the user's line, if there is none.
+
+    If all of `xs` are weak it is the default dtype of the highest kind among them; with `wide`, the
+    64-bit one, in which weak values are held.
     """
     strong: DType | None = None
     weak: list[Scalar] = []
@@ -70,20 +85,18 @@ def common_dtype(op: str, xs: Sequence[TensorLike | DType]) -> DType:
             if is_scalar(x):
                 weak.append(x)
                 continue
-            dtype = x if isinstance(x, DType) else as_tensor(x).dtype
-            if is_weak(x):
-                weak.append(_REPRESENTATIVE[dtype.kind])
+            t = as_tensor(x)
+            if t.weak:
+                weak.append(_REPRESENTATIVE[t.dtype.kind])
             else:
-                strong = dtype if strong is None else promote(strong, dtype)
+                strong = t.dtype if strong is None else promote(strong, t.dtype)
+        if strong is None and wide:
+            kinds = [scalar_dtype(w).kind for w in weak]
+            strong = max((_WIDE[k] for k in kinds), key=list(_WIDE.values()).index, default=None)
         for scalar in weak:
-            if strong is None:
-                strong = scalar_dtype(scalar)
-            else:
-                strong = promote_scalar(strong, scalar)
+            strong = scalar_dtype(scalar) if strong is None else promote_scalar(strong, scalar)
     except WeftError as error:
-        raise type(error)(
-            f"wf.{op}: {error.what}", hint=error.hint, location=caller_location()
-        ) from None
+        raise renamed(error, op) from None
     if strong is None:
         raise InvalidArgumentError(
             f"wf.{op} needs at least one operand", location=caller_location()
@@ -91,8 +104,19 @@ def common_dtype(op: str, xs: Sequence[TensorLike | DType]) -> DType:
     return strong
 
 
+def renamed(error: WeftError, op: str) -> WeftError:
+    """The same error, with the public name of the function and the user's line."""
+    return type(error)(f"wf.{op}: {error.what}", hint=error.hint, location=caller_location())
+
+
+def strong_tensor(x: TensorLike) -> Tensor:
+    """`x` as a tensor that is not weak: Python scalars take the default dtype of their kind."""
+    t = as_tensor(x)
+    return cast(t, scalar_dtype(_REPRESENTATIVE[t.dtype.kind])) if t.weak else t
+
+
 def promote_tensors(*xs: TensorLike, op: str = "result_type") -> list[Tensor]:
-    """`xs` as tensors of one dtype; shapes are left alone. TypeRuleError where there is none."""
+    """`xs` as tensors of one dtype, not weak; shapes are left alone. TypeRuleError as above."""
     held = [x if is_scalar(x) else as_tensor(x) for x in xs]
     dtype = common_dtype(op, held)
     return [cast(x, dtype) for x in held]
@@ -103,9 +127,7 @@ def broadcast_tensors(*xs: Tensor, op: str = "broadcast_arrays") -> list[Tensor]
     try:
         shape = broadcast_shapes(*(x.shape for x in xs))
     except WeftError as error:
-        raise type(error)(
-            f"wf.{op}: {error.what}", hint=error.hint, location=caller_location()
-        ) from None
+        raise renamed(error, op) from None
     return [expand(x, shape) for x in xs]
 
 
@@ -117,20 +139,20 @@ def expand(x: Tensor, shape: Shape) -> Tensor:
 def elementwise(op: str, *xs: TensorLike, inexact: bool = False, name: str = "") -> Tensor:
     """Apply an elementwise IR op after promotion and broadcasting; weak if all of `xs` are.
 
-    inexact: bools and integers convert to the default float first. name: the public name, for
-    errors.
+    inexact: bools and integers convert to the default float. name: the public name, for errors.
     """
     held = [x if is_scalar(x) else as_tensor(x) for x in xs]
-    dtype = common_dtype(name or op, held)
+    dtype = common_dtype(name or op, held, wide=True)
     if inexact and not dtype.is_inexact:
-        dtype = to_inexact(dtype, name or op)
+        weak = all(is_weak(x) for x in held)
+        dtype = float64 if weak else to_inexact(dtype, name or op)
     operands = broadcast_tensors(*(cast(x, dtype) for x in held), op=name or op)
     return weaken(apply(op, *operands), held)
 
 
 def weaken(result: Tensor, inputs: Sequence[TensorLike]) -> Tensor:
     """`result`, weak if all of the inputs it was computed from are."""
-    if inputs and all(is_weak(x) for x in inputs):
+    if result.dtype.is_numeric and all(is_weak(x) for x in inputs):
         result.weak = True
     return result
 
@@ -144,7 +166,7 @@ def to_inexact(dtype: DType, op: str) -> DType:
 
 def inexact_tensor(x: TensorLike, op: str) -> Tensor:
     """`x` as a floating or complex tensor; bools and integers become the default float."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     return cast(t, to_inexact(t.dtype, op))
 
 

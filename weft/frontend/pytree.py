@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.source import caller_location
@@ -18,8 +18,7 @@ Flatten = Callable[[Any], tuple[Iterable[Any], Hashable]]
 Unflatten = Callable[[Hashable, list[Any]], Any]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):  # a tuple: it is hashed and compared on every call of a compiled function
     """A container: its class, what else identifies it (keys, fields), and the structures inside."""
 
     cls: type
@@ -32,6 +31,7 @@ LEAF: Structure = None
 
 _custom: dict[type, tuple[Flatten, Unflatten]] = {}
 _fields: dict[type, tuple[str, ...]] = {}
+_leaf_classes: set[type] = set()  # seen before, and no containers
 
 
 def register_pytree(cls: type, flatten: Flatten, unflatten: Unflatten) -> None:
@@ -40,8 +40,11 @@ def register_pytree(cls: type, flatten: Flatten, unflatten: Unflatten) -> None:
     `meta` must be hashable. InvalidArgumentError if the class is a container already.
     """
     if cls in _custom or issubclass(cls, (dict, list, tuple)) or cls is type(None):
-        raise InvalidArgumentError(f"{cls.__name__} is a pytree container already", location=caller_location())
+        raise InvalidArgumentError(
+            f"{cls.__name__} is a pytree container already", location=caller_location()
+        )
     _custom[cls] = (flatten, unflatten)
+    _leaf_classes.clear()
 
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
@@ -54,8 +57,9 @@ def _flatten(tree: Any, leaves: list[Any]) -> Structure:
     cls = type(tree)
     if cls is tuple or cls is list:
         return Node(cls, None, tuple([_flatten(item, leaves) for item in tree]))
-    opened = _open(tree)
+    opened = None if cls in _leaf_classes else _open(tree)
     if opened is None:
+        _leaf_classes.add(cls)
         leaves.append(tree)
         return LEAF
     children, meta = opened
@@ -135,7 +139,7 @@ def _make_dict(cls: type, items: Iterable[tuple[Any, Any]]) -> Any:
 
 def _make_dataclass(cls: type, children: list[Any]) -> Any:
     # not through __init__: it may convert or check fields, which are placeholders while tracing
-    made = object.__new__(cls)
+    made: Any = object.__new__(cls)
     for name, child in zip(_dataclass_fields(cls) or (), children, strict=True):
         object.__setattr__(made, name, child)
     return made
@@ -151,7 +155,9 @@ def paths(structure: Structure, root: str = "") -> list[str]:
     if structure is None:
         return [root]
     names = [root + _step(structure, i) for i in range(len(structure.children))]
-    return [p for name, child in zip(names, structure.children, strict=True) for p in paths(child, name)]
+    return [
+        p for name, child in zip(names, structure.children, strict=True) for p in paths(child, name)
+    ]
 
 
 def _step(node: Node, i: int) -> str:
@@ -171,7 +177,9 @@ def describe(structure: Structure) -> str:
     inner = [describe(child) for child in structure.children]
     if issubclass(structure.cls, dict):
         assert isinstance(structure.meta, tuple)
-        return "{" + ", ".join(f"{k!r}: {v}" for k, v in zip(structure.meta, inner, strict=True)) + "}"
+        return (
+            "{" + ", ".join(f"{k!r}: {v}" for k, v in zip(structure.meta, inner, strict=True)) + "}"
+        )
     if structure.cls is list:
         return "[" + ", ".join(inner) + "]"
     name = "" if structure.cls is tuple else structure.cls.__name__

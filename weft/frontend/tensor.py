@@ -155,7 +155,9 @@ class Tensor(Operators):
 
     def numpy(self) -> Array:
         """The value as a read-only view. TracerError for a symbolic tensor."""
-        view = self._concrete("tensor.numpy()", "return the tensor from the compiled function first").view()
+        view = self._concrete(
+            "tensor.numpy()", "return the tensor from the compiled function first"
+        ).view()
         view.setflags(write=False)
         return view
 
@@ -171,7 +173,9 @@ class Tensor(Operators):
 
     def tolist(self) -> Any:
         """The elements as nested lists."""
-        return self._concrete("tensor.tolist()", "return the tensor from the compiled function first").tolist()
+        return self._concrete(
+            "tensor.tolist()", "return the tensor from the compiled function first"
+        ).tolist()
 
     def __bool__(self) -> bool:
         hint = "use wf.where(condition, x, y) or wf.cond(condition, f, g) instead of a Python condition"
@@ -215,17 +219,23 @@ class Tensor(Operators):
         hint = "use wf.unstack(x) for a list of known length, or wf.scan / wf.map_fn to loop in the graph"
         data = self._concrete("iterating over a tensor", hint)
         if not data.ndim:
-            raise TypeRuleError("a tensor without axes cannot be iterated over", location=caller_location())
+            raise TypeRuleError(
+                "a tensor without axes cannot be iterated over", location=caller_location()
+            )
         return (Tensor(contiguous(np.asarray(row, dtype=data.dtype))) for row in data)
 
     def __contains__(self, item: object) -> bool:
         data = self._concrete("`item in tensor`", "use wf.any(x == item)")
-        return bool(np.any(data == as_tensor(item)._concrete("`item in tensor`", "use wf.any(x == item)")))
+        return bool(
+            np.any(data == as_tensor(item)._concrete("`item in tensor`", "use wf.any(x == item)"))
+        )
 
     def __format__(self, spec: str) -> str:
         if not spec:
             return repr(self)
-        return format(self._scalar(f"formatting a tensor with {spec!r}", "print it after the step"), spec)
+        return format(
+            self._scalar(f"formatting a tensor with {spec!r}", "print it after the step"), spec
+        )
 
     def __copy__(self) -> Tensor:
         return self
@@ -234,7 +244,10 @@ class Tensor(Operators):
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (Tensor, (self._concrete("pickling a tensor", "return it first"), None, None, self.weak))
+        return (
+            Tensor,
+            (self._concrete("pickling a tensor", "return it first"), None, None, self.weak),
+        )
 
     # ------------------------------------------------------------------------------------- others
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -246,7 +259,10 @@ class Tensor(Operators):
     @property
     def __array_interface__(self) -> dict[str, Any]:
         data = self._concrete("converting a tensor to a NumPy array", NUMPY_HINT)
-        if self.dtype in (bfloat16, string):  # the interface cannot name them; NumPy then asks __array__
+        if self.dtype in (
+            bfloat16,
+            string,
+        ):  # the interface cannot name them; NumPy then asks __array__
             raise AttributeError("__array_interface__")
         view = data.view()
         view.setflags(write=False)
@@ -265,7 +281,9 @@ class Tensor(Operators):
         return sys.modules["weft"]
 
 
-NUMPY_HINT = "use the function of the same name in weft (wf.sin for np.sin), or return the tensor first"
+NUMPY_HINT = (
+    "use the function of the same name in weft (wf.sin for np.sin), or return the tensor first"
+)
 
 
 def contiguous(array: Array) -> Array:
@@ -302,7 +320,11 @@ def _convert(x: Any, wanted: DType | None) -> Tensor:
         return Tensor(string_array(np.asarray(x, dtype=object)))
     if isinstance(x, (list, tuple)):
         return _sequence(x, wanted)
-    if hasattr(x, "__array__") or hasattr(x, "__array_interface__") or isinstance(x, (memoryview, bytearray)):
+    if (
+        hasattr(x, "__array__")
+        or hasattr(x, "__array_interface__")
+        or isinstance(x, (memoryview, bytearray))
+    ):
         return Tensor(owned_array(np.asarray(x)))
     raise TypeRuleError(
         f"a {type(x).__name__} is not a tensor: {x!r:.80}",
@@ -349,7 +371,9 @@ def _sequence(x: list[Any] | tuple[Any, ...], wanted: DType | None) -> Tensor:
             hint="tensors hold numbers, booleans or strings",
             location=caller_location(),
         )
-    default = {"b": bool_, "f": scalar_dtype(0.0), "c": scalar_dtype(0j)}.get(array.dtype.kind, int64)
+    default = {"b": bool_, "f": scalar_dtype(0.0), "c": scalar_dtype(0j)}.get(
+        array.dtype.kind, int64
+    )
     target = wanted or default
     with np.errstate(over="ignore"):
         return Tensor(contiguous(array.astype(target.numpy)))

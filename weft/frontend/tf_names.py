@@ -10,8 +10,8 @@ from typing import Any
 from weft.frontend import ops_arithmetic, ops_creation, ops_reduction
 from weft.frontend.arguments import Axes, check_axis
 from weft.frontend.dispatch import apply
-from weft.frontend.promotion import TensorLike, scalar_tensor
-from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.promotion import TensorLike, scalar_tensor, strong_tensor
+from weft.frontend.tensor import Tensor
 
 
 def cast(x: TensorLike, dtype: object) -> Tensor:
@@ -26,14 +26,14 @@ def fill(dims: Any, value: TensorLike) -> Tensor:
 
 def reduce_sum(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """`sum`, but integers stay in their own dtype, as TF1 sums them."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     dtype = t.dtype if t.dtype.is_numeric else None
     return ops_reduction.sum(t, axis, dtype=dtype, keepdims=keepdims)
 
 
 def reduce_prod(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """`prod`, but integers stay in their own dtype, as TF1 multiplies them."""
-    t = as_tensor(x)
+    t = strong_tensor(x)
     dtype = t.dtype if t.dtype.is_numeric else None
     return ops_reduction.prod(t, axis, dtype=dtype, keepdims=keepdims)
 
@@ -83,7 +83,7 @@ def cumprod(x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool
 
 
 def _tf_running(op: str, x: TensorLike, axis: int, exclusive: bool, reverse: bool) -> Tensor:
-    t = as_tensor(x)
+    t = strong_tensor(x)
     along = check_axis(op, axis, t.ndim)
     if exclusive:  # shift by one element and start with the neutral one
         size = t.shape[along]

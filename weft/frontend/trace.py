@@ -26,7 +26,7 @@ from weft.ir.builder import Builder
 from weft.ir.errors import FailedPreconditionError, TracerError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.source import Locations, caller_location
-from weft.ir.types import TensorType, Type
+from weft.ir.types import Type
 
 if TYPE_CHECKING:
     from weft.frontend.variable import Variable
@@ -105,6 +105,7 @@ class Trace:
         self.variables: dict[str, Variable] = {}
         self.effects = Effects(self)
         self.control: tuple[Value, ...] = ()  # of the enclosing wf.control_dependencies
+        self.name_scope = ""  # prefix of names given inside wf.name_scope, with the final slash
         self.captures: dict[Value, Value] = {}  # region: outer value -> block argument
         self._constants: dict[int, tuple[Array, Value]] = {}
 
@@ -120,7 +121,9 @@ class Trace:
     ) -> tuple[Value, ...]:
         """Append an op. TypeRuleError or ShapeError with the user's line if it does not fit."""
         if self.closed:
-            raise FailedPreconditionError(f"the trace of '{self.name}' has ended", location=caller_location())
+            raise FailedPreconditionError(
+                f"the trace of '{self.name}' has ended", location=caller_location()
+            )
         if getattr(self.running, "step", False):
             raise FailedPreconditionError(
                 f"op '{name}' was added to the graph '{self.name}' while one of its steps is running",
@@ -162,7 +165,10 @@ class Trace:
         known = self._constants.get(id(array))
         if known is None:
             (value,) = self.builder.emit("constant", (), {"value": ConstArray(array)})
-            known = self._constants[id(array)] = (array, value)  # holding the array keeps its id taken
+            known = self._constants[id(array)] = (
+                array,
+                value,
+            )  # holding the array keeps its id taken
         return known[1]
 
     # -------------------------------------------------------------------------------------- scope
@@ -199,10 +205,22 @@ class Trace:
         """What was traced so far, as a graph with these results."""
         return self.builder.graph(name or self.name, tuple(self.arg_names), results)
 
-    def variable_ref(self, variable: Variable) -> Value:
-        """The `ref` of a variable; two variables of one name get different state names."""
-        root = self.root()
-        return root.effects.ref(variable)
+
+class Effect:
+    """Something done for its effect, with no value: fetch it in a Session (gives None), or depend on it.
+
+    `value` is the token in the graph; None if it was done at once, outside any trace.
+    """
+
+    __slots__ = ("name", "trace", "value")
+
+    def __init__(self, name: str, value: Value | None = None, trace: Trace | None = None) -> None:
+        self.name = name
+        self.value = value
+        self.trace = trace
+
+    def __repr__(self) -> str:
+        return f"<Effect {self.name}{'' if self.value is not None else ' (done)'}>"
 
 
 class Effects:
@@ -212,7 +230,9 @@ class Effects:
         self.trace = trace
         self.refs: dict[Variable, Value] = {}
         self.reads: dict[Variable, list[Value]] = {}  # every value read, for gradients
-        self.private: dict[Operation, Operation] = {}  # assign -> the read that belongs to its update
+        self.private: dict[
+            Operation, Operation
+        ] = {}  # assign -> the read that belongs to its update
         self._since_write: dict[Variable, dict[tuple[Value, ...], Value]] = {}
         self._last_write: dict[Variable, Value] = {}
 
@@ -314,8 +334,3 @@ def check_usable(t: Tensor, trace: Trace | None) -> None:
         hint="pass it to the function as an argument",
         location=caller_location(),
     )
-
-
-def symbolic_type(t: Tensor) -> TensorType:
-    """The IR type of a tensor, concrete or symbolic."""
-    return TensorType(t.dtype, t.shape)

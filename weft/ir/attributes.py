@@ -14,7 +14,9 @@ from weft.ir.errors import TypeRuleError, suggest
 
 
 class ConstArray:
-    """An immutable, hashable NumPy array: the value of a `constant`. Equal if dtype, shape and bits are."""
+    """An immutable, hashable NumPy array: the value of a `constant`. Equal if dtype, shape and
+    bits are.
+    """
 
     __slots__ = ("_hash", "array")
 
@@ -29,7 +31,11 @@ class ConstArray:
         return as_dtype(self.array.dtype)
 
     def _key(self) -> object:
-        data = tuple(self.array.ravel().tolist()) if self.array.dtype == object else self.array.tobytes()
+        data = (
+            tuple(self.array.ravel().tolist())
+            if self.array.dtype == object
+            else self.array.tobytes()
+        )
         return (self.array.dtype.str, self.array.dtype.name, self.array.shape, data)
 
     def __eq__(self, other: object) -> bool:
@@ -53,7 +59,9 @@ REQUIRED: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class AttrSpec:
-    """One attribute of an op: its kind, its default (REQUIRED: none), whether None is a legal value."""
+    """One attribute of an op: its kind, its default (REQUIRED: none), whether None is a legal
+    value.
+    """
 
     kind: AttrKind
     default: Any = REQUIRED
@@ -82,11 +90,15 @@ class AttrSpec:
             case "ints":
                 return isinstance(value, tuple) and all(type(v) is int for v in value)
             case "shape":
-                return isinstance(value, tuple) and all(v is None or type(v) in (int, SymbolicDim) for v in value)
+                return isinstance(value, tuple) and all(
+                    v is None or type(v) in (int, SymbolicDim) for v in value
+                )
 
 
 def complete_attrs(op: str, schema: Mapping[str, AttrSpec], given: Attrs) -> dict[str, AttrValue]:
-    """`given` in schema order with defaults filled in. Raises TypeRuleError for a wrong set of attributes."""
+    """`given` in schema order with defaults filled in. Raises TypeRuleError for a wrong set of
+    attributes.
+    """
     unknown = [k for k in given if k not in schema]
     if unknown:
         raise TypeRuleError(
@@ -99,6 +111,8 @@ def complete_attrs(op: str, schema: Mapping[str, AttrSpec], given: Attrs) -> dic
         if value is REQUIRED:
             raise TypeRuleError(f"op '{op}' needs the attribute '{name}' ({spec.kind})")
         if not spec.accepts(value):
-            raise TypeRuleError(f"op '{op}': attribute '{name}' must be of kind {spec.kind}, got {value!r}")
+            raise TypeRuleError(
+                f"op '{op}': attribute '{name}' must be of kind {spec.kind}, got {value!r}"
+            )
         out[name] = value
     return out

@@ -1,4 +1,6 @@
-"""Append ops to a block: look the op up, complete its attributes, infer its types, note the user's line."""
+"""Append ops to a block: look the op up, complete its attributes, infer its types, note the
+user's line.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ def make_op(
 ) -> Operation:
     """A checked, typed op that is in no block yet.
 
-    Raises NotFoundError for an unknown op, TypeRuleError or ShapeError (with the user's line) where the
-    operands or attributes do not fit.
+    Raises NotFoundError for an unknown op, TypeRuleError or ShapeError (with the user's line)
+    where the operands or attributes do not fit.
     """
     spec = lookup(name)
     try:
@@ -35,12 +37,14 @@ def make_op(
         full = complete_attrs(name, spec.attrs, attrs or {})
         types = spec.infer([v.type for v in operands], full, regions)
     except WeftError as error:
-        raise error.at(locations)
+        raise error.at(locations) from None
     return Operation(name, operands, full, tuple(types), regions, control, locations)
 
 
 class Builder:
-    """Builds one block. `locations` given to `emit` are kept; otherwise the calling user's line is noted."""
+    """Builds one block. `locations` given to `emit` are kept; otherwise the calling user's line
+    is noted.
+    """
 
     def __init__(self, arg_types: Sequence[Type] = ()) -> None:
         self.args: list[Value] = [Value(t, None, i) for i, t in enumerate(arg_types)]
@@ -78,12 +82,19 @@ class Builder:
     def clone(
         self, op: Operation, mapping: Mapping[Value, Value], *, reinfer: bool = False
     ) -> tuple[Value, ...]:
-        """Append a copy of `op` with its operands mapped (a value not in `mapping` stays itself)."""
+        """Append a copy of `op` with its operands mapped (a value not in `mapping` stays
+        itself).
+        """
         operands = [mapping.get(v, v) for v in op.operands]
         control = tuple(dict.fromkeys(mapping.get(v, v) for v in op.control))
         if reinfer or any(a.type != b.type for a, b in zip(operands, op.operands, strict=True)):
             new = make_op(
-                op.name, operands, op.attrs, regions=op.regions, control=control, locations=op.locations
+                op.name,
+                operands,
+                op.attrs,
+                regions=op.regions,
+                control=control,
+                locations=op.locations,
             )
         else:
             types = [r.type for r in op.results]
@@ -92,7 +103,9 @@ class Builder:
         return new.results
 
     def inline(self, block: Block, args: Sequence[Value]) -> tuple[Value, ...]:
-        """Append a copy of every op of `block` with its arguments bound to `args`; returns its results."""
+        """Append a copy of every op of `block` with its arguments bound to `args`; returns its
+        results.
+        """
         mapping: dict[Value, Value] = dict(zip(block.args, args, strict=True))
         for op in block.ops:
             mapping.update(zip(op.results, self.clone(op, mapping), strict=True))
@@ -102,6 +115,8 @@ class Builder:
         """The finished block."""
         return Block(tuple(self.args), tuple(self.ops), tuple(results))
 
-    def graph(self, name: str, arg_names: Sequence[str], results: Sequence[Value], stage: str = "traced") -> Graph:
+    def graph(
+        self, name: str, arg_names: Sequence[str], results: Sequence[Value], stage: str = "traced"
+    ) -> Graph:
         """The finished block as a graph."""
         return Graph(name, self.block(results), tuple(arg_names), stage)

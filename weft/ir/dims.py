@@ -1,12 +1,13 @@
 """Symbolic dimensions: integer polynomials over named sizes, such as `b*28+1`.
 
-A dimension of a shape is an `int`, a `SymbolicDim`, or None (unknown, printed `?`). Symbols come from
-placeholders; `substitute` gives them their sizes when a graph is specialised.
+A dimension of a shape is an `int`, a `SymbolicDim`, or None (unknown, printed `?`). Symbols come
+from placeholders; `substitute` gives them their sizes when a graph is specialised.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from weft.ir.errors import ShapeError
@@ -27,7 +28,9 @@ class SymbolicDim:
     def symbol(name: str) -> SymbolicDim:
         """The dimension that is just the symbol `name` (an identifier)."""
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise ShapeError(f"{name!r} is not a dimension name", hint="use an identifier such as 'batch'")
+            raise ShapeError(
+                f"{name!r} is not a dimension name", hint="use an identifier such as 'batch'"
+            )
         return SymbolicDim({(name,): 1})
 
     @property
@@ -44,7 +47,11 @@ class SymbolicDim:
         return _make(_terms(self), _terms(other))
 
     def __mul__(self, other: int | SymbolicDim) -> int | SymbolicDim:
-        product = (({tuple(sorted(a + b)): x * y}) for a, x in _terms(self).items() for b, y in _terms(other).items())
+        product = (
+            ({tuple(sorted(a + b)): x * y})
+            for a, x in _terms(self).items()
+            for b, y in _terms(other).items()
+        )
         return _make(*product)
 
     def __neg__(self) -> int | SymbolicDim:
@@ -59,17 +66,15 @@ class SymbolicDim:
     __radd__, __rmul__ = __add__, __mul__
 
     def __floordiv__(self, other: int | SymbolicDim) -> int | SymbolicDim:
-        """Exact division by an integer or a monomial; ShapeError where the result is no polynomial."""
+        """Exact division by an integer or a monomial; ShapeError where the result is no
+        polynomial.
+        """
         divisor = _terms(other)
         if len(divisor) == 1:
-            (mono, coef), quotient = next(iter(divisor.items())), {}
-            for m, c in self.terms:
-                rest = list(m)
-                if c % coef or any(s not in rest or rest.remove(s) for s in mono):
-                    break
-                quotient[tuple(rest)] = c // coef
-            else:
-                return _make(quotient)
+            (mono, coef) = next(iter(divisor.items()))
+            parts = [_divide_term(m, c, mono, coef) for m, c in self.terms]
+            if all(part is not None for part in parts):
+                return _make(*(dict([part]) for part in parts if part is not None))
         raise ShapeError(f"dimension {self} is not known to be divisible by {other}")
 
     def __repr__(self) -> str:
@@ -95,6 +100,17 @@ Dim = int | SymbolicDim | None
 Shape = tuple[Dim, ...]
 
 
+def _divide_term(
+    mono: Monomial, coef: int, by_mono: Monomial, by_coef: int
+) -> tuple[Monomial, int] | None:
+    """The exact quotient of two terms, or None."""
+    left = Counter(mono)
+    left.subtract(by_mono)
+    if coef % by_coef or min(left.values(), default=0) < 0:
+        return None
+    return tuple(sorted(left.elements())), coef // by_coef
+
+
 def _terms(value: int | SymbolicDim) -> dict[Monomial, int]:
     return dict(value.terms) if isinstance(value, SymbolicDim) else {(): int(value)}
 
@@ -115,7 +131,9 @@ def parse_dim(text: str) -> Dim:
     if text == "?":
         return None
     if not re.fullmatch(r"-?\w+([*+-]\w+)*", text):
-        raise ShapeError(f"{text!r} is not a dimension", hint="write an integer, a name, b*28+1 or ?")
+        raise ShapeError(
+            f"{text!r} is not a dimension", hint="write an integer, a name, b*28+1 or ?"
+        )
     total: int | SymbolicDim = 0
     for sign, product in re.findall(r"([+-]?)([^+-]+)", text):
         value: int | SymbolicDim = -1 if sign == "-" else 1
@@ -157,7 +175,9 @@ def same(a: Dim, b: Dim) -> bool:
 
 
 def broadcast_dim(a: Dim, b: Dim) -> Dim:
-    """The broadcast of two dimensions; an unknown or symbolic one is taken to fit. Raises ShapeError."""
+    """The broadcast of two dimensions; an unknown or symbolic one is taken to fit. Raises
+    ShapeError.
+    """
     if a == b or b == 1:
         return a
     if a == 1:

@@ -1,8 +1,8 @@
 """Data types and the promotion rules of the Python array API standard.
 
-Beyond the standard: bool mixes with numbers (the number wins), an integer array with a floating array
-gives the floating type (as in JAX and PyTorch), float16 with bfloat16 gives float32. uint64 with a
-signed integer has no common type and is an error that asks for `astype`.
+Beyond the standard: bool mixes with numbers (the number wins), an integer array with a floating
+array gives the floating type (as in JAX and PyTorch), float16 with bfloat16 gives float32. uint64
+with a signed integer has no common type and is an error that asks for `astype`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ Kind = Literal["bool", "int", "uint", "float", "complex", "string"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One element type. `name` is the array API's, `short` the one of the IR text, `bits` the width.
+    """One element type. `name` is the array API's, `short` the one of the IR text, `bits` the
+    width.
 
     Instances are singletons: compare them with `is` or `==`. Strings are arbitrary bytes.
     """
@@ -99,7 +100,8 @@ _UNSIGNED = (uint8, uint16, uint32, uint64)
 
 
 def as_dtype(spec: object) -> DType:
-    """The DType for a DType, a name ("float32", "f32"), a NumPy dtype or scalar type, or a Python type.
+    """The DType for a DType, a name ("float32", "f32"), a NumPy dtype or scalar type, or a Python
+    type.
 
     Raises TypeRuleError for anything else.
     """
@@ -133,7 +135,9 @@ def promote(a: DType, b: DType) -> DType:
     if a is b:
         return a
     if a.kind == "string" or b.kind == "string":
-        raise TypeRuleError(f"no common dtype of {a.name} and {b.name}", hint="strings do not mix with numbers")
+        raise TypeRuleError(
+            f"no common dtype of {a.name} and {b.name}", hint="strings do not mix with numbers"
+        )
     for one, other in ((a, b), (b, a)):
         if one.kind == "bool":
             return other

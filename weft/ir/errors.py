@@ -1,7 +1,7 @@
 """Errors that weft raises: what went wrong, where in the user's file, and what to do about it.
 
-The classes named after TensorFlow 1's `tf.errors` keep its names; each also derives from the built-in
-error that a NumPy or JAX user would catch (`ValueError`, `TypeError`, ...).
+The classes named after TensorFlow 1's `tf.errors` keep its names; each also derives from the
+built-in error that a NumPy or JAX user would catch (`ValueError`, `TypeError`, ...).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The SSA graph: values, operations with regions, blocks, and the graph around the top block.
 
-Everything here is immutable once built (passes make new graphs); only `ir.builder` appends to a block.
+Everything here is immutable once built (passes make new graphs); only `ir.builder` appends to a
+block.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Value:
 class Operation:
     """One op application.
 
-    operands: data inputs. control: values whose ops must run before this one (explicit effect order).
-    attrs: compile-time attributes, complete and in schema order. regions: nested blocks, isolated from
-    above (they use only their own arguments). locations: the user's source lines.
+    operands: data inputs. control: values whose ops must run before this one (explicit effect
+    order). attrs: compile-time attributes, complete and in schema order. regions: nested blocks,
+    isolated from above (they use only their own arguments). locations: the user's source lines.
     """
 
     __slots__ = ("attrs", "control", "locations", "name", "operands", "regions", "results")
@@ -68,7 +69,9 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """A straight line of ops: `args` in, `ops` in an order that respects all uses, `results` out."""
+    """A straight line of ops: `args` in, `ops` in an order that respects all uses, `results`
+    out.
+    """
 
     args: tuple[Value, ...]
     ops: tuple[Operation, ...]

@@ -136,13 +136,21 @@ def bind_symbols(graph: Graph, arrays: Sequence[Array]) -> dict[str, int]:
             f"graph '{graph.name}' takes {len(graph.args)} inputs, got {len(arrays)}"
         )
     sizes: dict[str, int] = {}
-    for arg, array in zip(graph.args, arrays, strict=True):
-        if isinstance(arg.type, TensorType) and arg.type.rank == array.ndim:
-            for dim, size in zip(arg.type.shape, array.shape, strict=True):
-                _solve(dim, size, sizes)
+    pairs = [
+        pair
+        for arg, array in zip(graph.args, arrays, strict=True)
+        if isinstance(arg.type, TensorType) and arg.type.rank == array.ndim
+        for pair in zip(arg.type.shape, array.shape, strict=True)
+    ]
+    while any(_solve(dim, size, sizes) for dim, size in pairs):
+        pass  # each round may settle one of two symbols in another dimension
     for name, arg, array in zip(graph.arg_names, graph.args, arrays, strict=True):
         wanted = substitute_type(arg.type, sizes)
-        if not isinstance(wanted, TensorType) or not _has_type(array, wanted):
+        if (
+            not isinstance(wanted, TensorType)
+            or not _has_type(array, wanted)
+            or any(isinstance(d, SymbolicDim) for d in wanted.shape)
+        ):
             at = ", ".join(f"{k}={v}" for k, v in sizes.items())
             raise InvalidArgumentError(
                 f"input '{name}' of graph '{graph.name}' must be {arg.type}, got {type_of(array)}"
@@ -151,16 +159,19 @@ def bind_symbols(graph: Graph, arrays: Sequence[Array]) -> dict[str, int]:
     return sizes
 
 
-def _solve(dim: Dim, size: int, sizes: dict[str, int]) -> None:
-    """Note the symbol in `dim` if it is coefficient*symbol + constant and has no size yet."""
+def _solve(dim: Dim, size: int, sizes: dict[str, int]) -> bool:
+    """Note the one symbol in `dim` that has no size yet if `dim` is linear in it and decides it."""
     rest = substitute_dim(dim, sizes)
     if not isinstance(rest, SymbolicDim) or len(rest.symbols) != 1:
-        return
+        return False
     (name,) = rest.symbols
     terms = dict(rest.terms)
     coefficient, constant = terms.pop((name,), 0), terms.pop((), 0)
-    if coefficient and not terms and (size - constant) % coefficient == 0:
-        sizes[name] = (size - constant) // coefficient
+    solvable = coefficient and not terms and (size - constant) % coefficient == 0
+    if not solvable or (size - constant) // coefficient < 0:
+        return False
+    sizes[name] = (size - constant) // coefficient
+    return True
 
 
 def _has_type(array: Array, t: TensorType) -> bool:

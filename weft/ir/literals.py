@@ -1,8 +1,9 @@
 """Literals of the IR text: strings, bytes, numbers, and constant arrays, bit for bit.
 
-A finite float prints as the shortest decimal that reads back as the same bits; NaNs other than the
-two quiet ones print as `bits(0x...)`. An array of more than 32 elements prints as `splat(x)` where
-all its elements have the same bits, and as little-endian base64 otherwise.
+A whole float prints as it is, another finite one as the shortest decimal that reads back as the
+same bits; NaNs other than the two quiet ones print as `bits(0x...)`. An array of more than 32
+elements prints as `splat(x)` where all its elements have the same bits, and as little-endian base64
+otherwise.
 """
 
 from __future__ import annotations
@@ -112,6 +113,8 @@ def _float_candidates(bits: int, dtype: DType) -> list[str]:
     value = np.array(bits, _unsigned(dtype.bits)).view(dtype.numpy)[()]
     if math.isnan(float(value)):
         return ["nan", "-nan"]
+    if float(value).is_integer() and abs(float(value)) < 1e16:
+        return [repr(float(value))]  # 65504.0, where the shortest float16 would be 65500.0
     if dtype is bfloat16:  # NumPy knows no shortest decimal of it; 4 digits tell any two apart
         return [repr(float(f"{float(value):.{n}g}")) for n in range(1, 5)]
     return [repr(float(str(value)))]

@@ -50,7 +50,7 @@ def _assign_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) 
     if not fits:
         raise ShapeError(
             f"op 'assign': a {given} does not fit a variable of type {held}",
-            hint="a variable keeps its dtype and shape; convert the value with wf.astype or wf.reshape",
+            hint="a variable keeps its dtype and shape; use wf.astype or wf.reshape on the value",
         )
     return [TOKEN]
 
@@ -68,17 +68,20 @@ def _region_types(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block])
     expected = [a.type for a in region.args]
     if list(types) != expected:
         raise TypeRuleError(
-            f"op 'fused': operands ({', '.join(map(str, types))}) do not fit the region's arguments "
-            f"({', '.join(map(str, expected))})"
+            f"op 'fused': operands ({', '.join(map(str, types))}) do not fit the "
+            f"region's arguments ({', '.join(map(str, expected))})"
         )
     return [v.type for v in region.results]
 
 
-def _custom_gradient_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+def _custom_gradient_type(
+    types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]
+) -> list[Type]:
     # operands: outputs of the function, its inputs, values captured by the gradient function;
     # region: (cotangents of the outputs, captures) -> cotangents of the inputs
     outputs, inputs = attrs["outputs"], attrs["inputs"]
-    assert isinstance(outputs, int) and isinstance(inputs, int)
+    assert isinstance(outputs, int)
+    assert isinstance(inputs, int)
     (region,) = regions
     wanted = [*types[:outputs], *types[outputs + inputs :]]
     if [a.type for a in region.args] != wanted:
@@ -88,16 +91,27 @@ def _custom_gradient_type(types: Sequence[Type], attrs: Attrs, regions: Sequence
     return list(types[:outputs])
 
 
+def _first_operands(arrays: Sequence[Array], attrs: Attrs) -> list[Array]:
+    outputs = attrs["outputs"]
+    assert isinstance(outputs, int)
+    return list(arrays[:outputs])
+
+
 TABLE = (
     OpSpec(
-        "constant", 0, _constant_type, _constant, "A compile-time array.", {"value": AttrSpec("array")}
+        "constant",
+        0,
+        _constant_type,
+        _constant,
+        "A compile-time array.",
+        {"value": AttrSpec("array")},
     ),
     OpSpec(
         "variable",
         0,
         _variable_type,
         None,
-        "A handle to the mutable state called `name`; state is shared by name (paper, section 3.1).",
+        "A handle to the mutable state called `name`; shared by name (paper, section 3.1).",
         {"name": AttrSpec("str"), "dtype": AttrSpec("dtype"), "shape": AttrSpec("shape")},
         frozenset({"no_fold"}),
     ),
@@ -145,7 +159,7 @@ TABLE = (
         "custom_gradient",
         None,
         _custom_gradient_type,
-        lambda arrays, attrs: list(arrays[: attrs["outputs"]]),  # type: ignore[misc]
+        _first_operands,
         "Passes the first `outputs` operands on; its gradient is its region.",
         {"outputs": AttrSpec("int"), "inputs": AttrSpec("int")},
         frozenset({"no_cse"}),

@@ -66,10 +66,9 @@ def reduction(name: str, allowed: DTypeClass, function: Callable[..., Any], doc:
     def reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
         (x,) = arrays
         axes, wide = ints_attr(attrs, "axes"), widen(x)
-        # NumPy sums small integers in 64 bits unless told
-        options = {"dtype": wide.dtype} if name in ("sum", "prod") else {}
         with np.errstate(all="ignore"):
-            out = function(wide, axis=axes, keepdims=attrs["keepdims"], **options)
+            out = function(wide, axis=axes, keepdims=attrs["keepdims"])
+            # NumPy sums small integers in 64 bits: the same modulo 2**bits
             return np.asarray(out).astype(x.dtype, copy=False)
 
     return OpSpec(name, 1, infer, reference, doc, _AXES, frozenset({"reduction"}))

@@ -34,19 +34,25 @@ from weft.ir.types import TensorType
 Notes = Mapping[Operation, str]
 
 
-def print_graph(graph: Graph, locations: bool = True, notes: Notes | None = None) -> str:
+def print_graph(
+    graph: Graph,
+    locations: bool = True,
+    notes: Notes | None = None,
+    names: Mapping[Value, str] | None = None,
+) -> str:
     """The text of `graph`, ending in a newline.
 
     locations: whether to print `loc(...)`; without them, parsing gives a graph without locations.
     notes: comments to print under ops.
+    names: names such as `%5` to print in place of numbers; they must be distinct in each block.
     A broken graph prints too (an undefined value as `%undefined`), so that it can be shown.
     """
-    return "\n".join(_Printer(locations, notes or {}).graph(graph)) + "\n"
+    return "\n".join(_Printer(locations, notes or {}, names or {}).graph(graph)) + "\n"
 
 
 def print_block(block: Block) -> str:
     """The text of one block without locations: equal for two blocks of equal structure."""
-    return "\n".join(_Printer(False, {}).block(block, "")) + "\n"
+    return "\n".join(_Printer(False, {}, {}).block(block, "")) + "\n"
 
 
 def format_attr(value: AttrValue) -> str:
@@ -93,9 +99,10 @@ def value_name(name: str) -> str:
 
 
 class _Printer:
-    def __init__(self, locations: bool, notes: Notes) -> None:
+    def __init__(self, locations: bool, notes: Notes, given: Mapping[Value, str]) -> None:
         self.locations = locations
         self.notes = notes
+        self.given = given
 
     def graph(self, graph: Graph) -> Iterator[str]:
         names: dict[Value, str] = {}
@@ -118,7 +125,7 @@ class _Printer:
         count = 0
         for op in block.ops:
             for value in op.results:
-                names[value] = f"%{count}"
+                names[value] = self.given.get(value, f"%{count}")
                 count += 1
             yield from self.op(op, names, indent)
         yield f"{indent}{end} {_listed(block.results, names)}".rstrip()

@@ -40,9 +40,10 @@ class OpSpec:
     """One row of an op table.
 
     arity: number of operands, or None for variadic.
-    infer: (operand types, completed attributes, regions) -> result types; raises TypeRuleError or ShapeError.
-    reference: (operand arrays, attributes) -> result array(s), the op's meaning in NumPy; None only for
-        ops that the interpreter itself carries out (state, regions).
+    infer: (operand types, completed attributes, regions) -> result types; raises TypeRuleError or
+        ShapeError.
+    reference: (operand arrays, attributes) -> result array(s), the op's meaning in NumPy; None
+        only for ops that the interpreter itself carries out (state, regions).
     scalar: for elementwise ops, the meaning on one element as an expression over the operand names
         a, b, c ("1 / (1 + exp(-a))"): documentation and the source for generated scalar code.
     """

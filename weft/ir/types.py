@@ -74,7 +74,9 @@ TOKEN = TokenType()
 
 def tensor_type(dtype: DType, *shape: int | str | SymbolicDim | None) -> TensorType:
     """`tensor_type(float32, "b", 784)` is `f32[b,784]`."""
-    return TensorType(dtype, tuple(SymbolicDim.symbol(d) if isinstance(d, str) else d for d in shape))
+    return TensorType(
+        dtype, tuple(SymbolicDim.symbol(d) if isinstance(d, str) else d for d in shape)
+    )
 
 
 def substitute_type(t: Type, sizes: Mapping[str, int]) -> Type:
@@ -82,5 +84,7 @@ def substitute_type(t: Type, sizes: Mapping[str, int]) -> Type:
     if isinstance(t, TensorType):
         return TensorType(t.dtype, tuple(substitute_dim(d, sizes) for d in t.shape))
     if isinstance(t, RefType):
-        return RefType(TensorType(t.tensor.dtype, tuple(substitute_dim(d, sizes) for d in t.tensor.shape)))
+        return RefType(
+            TensorType(t.tensor.dtype, tuple(substitute_dim(d, sizes) for d in t.tensor.shape))
+        )
     return t

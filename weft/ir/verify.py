@@ -48,7 +48,7 @@ def verify(graph: Graph) -> None:
 
 
 def find_faults(graph: Graph) -> list[Fault]:
-    """Every fault of `graph`, in the order of its ops."""
+    """Every fault of `graph`, in the order of its ops (effects: only of blocks else sound)."""
     return _Verifier(graph).run()
 
 
@@ -110,36 +110,36 @@ class _Verifier:
         """One block: `outer` are the values around it, `parent` is the op that holds it."""
         before = len(self.faults)
         whole = frozenset(block.args).union(*(op.results for op in block.ops))
+        around = outer | whole if any(op.regions for op in block.ops) else outer
         for i, arg in enumerate(block.args):
             if arg.op is not None or arg.index != i or block.args.count(arg) > 1:
                 self.fault(parent, f"block argument {i} is not a value of its own: {arg!r}")
         defined: set[Value] = set(block.args)
         seen: set[Operation] = set()
         for op in block.ops:
-            sound = self._check_uses(op, defined, whole, outer)
+            self._check_uses(op, defined, whole, outer)
+            if defined.issuperset(op.operands):
+                self._check_types(op)
             self._check_results(op, seen, outer)
             seen.add(op)
             defined.update(op.results)
-            if sound:
-                self._check_types(op)
             why = illegal(op.name, self.graph.stage, in_nest)
             if why is not None and self.graph.stage in STAGES:
                 self.fault(op, why)
             for region in op.regions:
                 keys = region_keys(op, region, known)
-                self._check_block(region, outer | whole, op, keys, in_nest or op.name == "fused")
+                self._check_block(region, around, op, keys, in_nest or op.name == "fused")
         for i, value in enumerate(block.results):
             if value not in defined:
                 name = "result" if parent is None else "result of the region"
                 self.fault(parent, f"{name} {i} {self._origin(value, whole, outer)}")
-        if len(self.faults) == before:
+        if len(self.faults) == before:  # paths mean something only in a sound block
             self._check_effects(block, known)
 
     def _check_uses(
         self, op: Operation, defined: set[Value], whole: frozenset[Value], outer: frozenset[Value]
-    ) -> bool:
-        """Whether every operand and control operand comes from earlier in the block."""
-        before = len(self.faults)
+    ) -> None:
+        """Every operand and control operand comes from earlier in the block."""
         for kind, values in (("operand", op.operands), ("control operand", op.control)):
             for i, value in enumerate(values):
                 if value not in defined:
@@ -152,7 +152,6 @@ class _Verifier:
                 )
             if value in op.control[:i]:
                 self.fault(op, f"control operand {i} stands twice")
-        return len(self.faults) == before
 
     def _origin(self, value: Value, whole: frozenset[Value], outer: frozenset[Value]) -> str:
         """Where a value that is not defined at its use comes from."""

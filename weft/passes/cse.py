@@ -6,8 +6,8 @@ Before::
     %1 = exp(%x) : f32[4]        loc("m.py":2:1)
     %2 = add(%0, %1) : f32[4]
 
-After: ``%2 = add(%0, %0)``, and `%0` has both locations. The two operands of a commutative op may come
-in either order. Reads of state are merged by `effects`, which knows what was written between.
+After: ``%2 = add(%0, %0)``, and `%0` has both locations. The operands of a commutative op
+may come in either order. Reads of state are merged by `effects`, which knows what was written between.
 """
 
 from __future__ import annotations

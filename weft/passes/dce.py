@@ -6,16 +6,15 @@ Before::
     %1 = log(%x) : f32[4]
     return %1
 
-After: `%0` is gone. Ops with the trait ``no_dce`` (assignments) stay. A control operand does not keep
-an op alive; if a dropped op stood between two effects, the later one is ordered after what the dropped
-op itself was ordered after.
+After: `%0` is gone. Ops with the trait ``no_dce`` (assignments) stay. A control operand does not
+keep an op alive; if a dropped op stood between two effects, the later one is ordered after what the
+dropped op itself was ordered after. An op that might fail (an index out of bounds) goes, too.
 """
 
 from __future__ import annotations
 
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.ops import lookup
-from weft.passes.rewrite import rebuilt, with_block, with_control, with_operands
+from weft.passes.rewrite import must_run, rebuilt, with_block, with_control, with_operands
 
 
 def dce(graph: Graph) -> Graph:
@@ -27,7 +26,7 @@ def _dce_block(block: Block) -> Block:
     live: set[Operation] = set()
     needed = set(block.results)
     for op in reversed(block.ops):
-        if _must_run(op) or any(r in needed for r in op.results):
+        if must_run(op) or any(r in needed for r in op.results):
             live.add(op)
             needed.update(op.operands)
     order: dict[Value, tuple[Value, ...]] = {}  # result of a dropped op -> what it came after
@@ -45,9 +44,3 @@ def _dce_block(block: Block) -> Block:
         mapping.update((a, b) for a, b in zip(op.results, new.results, strict=True) if a is not b)
         ops.append(new)
     return rebuilt(block, ops, [mapping.get(v, v) for v in block.results])
-
-
-def _must_run(op: Operation) -> bool:
-    if "no_dce" in lookup(op.name).traits:
-        return True
-    return any(_must_run(inner) for region in op.regions for inner in region.ops)

@@ -7,27 +7,28 @@ Before::
     %3 = assign(%0, %2) : token
     %4 = read(%0) after(%3) : f32[4]
 
-After: ``%3`` is ``after(%1)``, which only its data said before, and `%4` is `%2`, the value just stored.
+After: `%3` is ``after(%1)``, which only its data said before, and `%4` is `%2`, the value just
+stored.
 
-Two ops conflict if they touch the same state and one of them writes; an op that must run and names no
-state conflicts with every effect. Afterwards each effect has exactly the control operands that order it
-after the conflicting effects before it, less those that follow from others, and pure ops have none: they
-may be rewritten and moved by their data alone. A group waits for all effects that it waited for.
+Two ops conflict if they touch the same state and one of them writes; an op that must run and names
+no state conflicts with every effect. Afterwards each effect has exactly the control operands that
+order it after the conflicting effects before it, less those that follow from others, and pure ops
+have none: they may be rewritten and moved by their data alone. A group waits for all effects that
+it waited for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from weft.ir.effects import StateKey, accesses
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.ops import lookup
 from weft.ir.source import Locations
 from weft.passes.rewrite import (
     bind,
     has_effect,
     rebuilt,
     relocate,
-    state_of,
     with_block,
     with_control,
     with_operands,
@@ -44,19 +45,20 @@ class _Effects:
     """The effects seen so far, numbered; sets of them are the bits of ints."""
 
     ops: list[Operation] = field(default_factory=list)
-    reads: dict[object, int] = field(default_factory=dict)
-    writes: dict[object, int] = field(default_factory=dict)
+    reads: dict[StateKey, int] = field(default_factory=dict)
+    writes: dict[StateKey, int] = field(default_factory=dict)
     unknown: int = 0
     before: list[int] = field(default_factory=list)  # what the kept control operands already imply
 
     def conflicts(self, op: Operation) -> int:
         """All earlier effects that may not be reordered with `op`."""
-        state = state_of(op)
-        if not state:
+        touched = list(accesses(op))
+        if not touched:
             return (1 << len(self.ops)) - 1
         mask = self.unknown
-        for key in state:
-            mask |= self.writes.get(key, 0) | (self.reads.get(key, 0) if writes(op) else 0)
+        for access in touched:
+            mask |= self.writes.get(access.key, 0)
+            mask |= self.reads.get(access.key, 0) if access.writes else 0
         return mask
 
     def reduced(self, bits: int) -> list[int]:
@@ -76,20 +78,13 @@ class _Effects:
         for number in control:
             implied |= self.before[number] | (1 << number)
         self.before.append(implied)
-        state = state_of(op)
-        if not state:
+        touched = list(accesses(op))
+        if not touched:
             self.unknown |= bit
-        table = self.writes if writes(op) else self.reads
-        for key in state:
-            table[key] = table.get(key, 0) | bit
+        for access in touched:
+            table = self.writes if access.writes else self.reads
+            table[access.key] = table.get(access.key, 0) | bit
         return bit
-
-
-def writes(op: Operation) -> bool:
-    """Whether the op may change state (an op with regions: whether one inside may)."""
-    if lookup(op.name).traits & {"writes_state", "no_dce"}:
-        return True
-    return any(writes(inner) for region in op.regions for inner in region.ops)
 
 
 def _order_block(block: Block) -> Block:
@@ -129,7 +124,8 @@ def _order_block(block: Block) -> Block:
 
 
 def _state_key(read: Operation, before: list[Operation]) -> object:
-    return (state_of(read), read.result.type, tuple(before))
+    (access,) = accesses(read)
+    return (access.key, read.result.type, tuple(before))
 
 
 def _stored_value(read: Operation, before: list[Operation]) -> Value | None:

@@ -1,7 +1,7 @@
 """Run a pipeline: each pass timed, verified, dumped and logged, as the environment asks.
 
-WEFT_VERIFY=ir   verify the graph after each pass; `run` also executes it before and after each pass
-WEFT_DUMP=dir    write dir/GRAPH/00-traced.weft, and NN-PASS.weft for each pass that changed something
+WEFT_VERIFY=ir   verify the graph after each pass; `run` also executes it before and after each
+WEFT_DUMP=dir    write dir/GRAPH/00-traced.weft, and NN-PASS.weft for each pass that changed it
 WEFT_LOG=a,b     log the topics a and b (`passes`, `compile`, ...) to stderr
 """
 

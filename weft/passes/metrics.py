@@ -26,7 +26,7 @@ def kernel_count(graph: Graph) -> int:
 
 
 def bytes_moved(graph: Graph) -> int | None:
-    """Bytes that the kernels read and write, operands and results; None if a shape is not static."""
+    """Bytes of the kernels' operands and results; None if a shape is not static."""
     total = 0
     for op in graph.ops:
         if is_kernel(op):

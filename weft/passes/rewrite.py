@@ -12,22 +12,23 @@ from dataclasses import replace
 from weft.ir.attributes import AttrValue, ConstArray
 from weft.ir.builder import Builder, make_op
 from weft.ir.dims import Shape
+from weft.ir.effects import accesses
 from weft.ir.errors import InternalError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.source import Locations, merge_locations
-from weft.ir.types import RefType, TensorType
+from weft.ir.types import TensorType
 
-#: A local rule: given an op whose operands are final, append what computes its results to the builder
-#: and return them, or return None to keep the op.
+#: A local rule: given an op whose operands are final, append what computes its results to the
+#: builder and return them, or return None to keep the op.
 Rule = Callable[[Builder, Operation], Sequence[Value] | None]
 
 
 def rewrite(graph: Graph, rule: Rule) -> Graph:
-    """Apply `rule` once to every op, in order, inside regions too; same object if nothing changed.
+    """Apply `rule` once to every op, in order, inside regions too; same object if it changes nothing.
 
-    Replacements must have the types of what they replace (InternalError names the op otherwise). Ops
-    with effects, and ops that take part in the effect order, are kept as they are.
+    Replacements must have the types of what they replace (InternalError names the op otherwise).
+    Ops with effects, and ops that take part in the effect order, are kept as they are.
     """
     return with_block(graph, rewrite_block(graph.block, rule))
 
@@ -72,7 +73,7 @@ def bind(mapping: dict[Value, Value], op: Operation, results: Sequence[Value]) -
 def with_operands(
     op: Operation, mapping: Mapping[Value, Value], regions: tuple[Block, ...] | None = None
 ) -> Operation:
-    """`op` with operands and control operands mapped and other regions; itself if nothing changes."""
+    """`op` with its operands mapped and other regions; itself if nothing changes."""
     operands = tuple(mapping.get(v, v) for v in op.operands)
     control = tuple(dict.fromkeys(mapping.get(v, v) for v in op.control))
     regions = op.regions if regions is None else regions
@@ -164,9 +165,14 @@ def constant_of(value: Value) -> ConstArray | None:
 
 def has_effect(op: Operation) -> bool:
     """Whether the op reads or writes state, or must run for another reason than its results."""
-    if lookup(op.name).traits & {"reads_state", "writes_state", "no_dce"}:
+    return must_run(op) or any(True for _ in accesses(op))
+
+
+def must_run(op: Operation) -> bool:
+    """Whether the op stays even if nobody uses its results."""
+    if "no_dce" in lookup(op.name).traits:
         return True
-    return any(has_effect(inner) for region in op.regions for inner in region.ops)
+    return any(must_run(inner) for region in op.regions for inner in region.ops)
 
 
 def reinferred(op: Operation) -> Operation:
@@ -179,13 +185,3 @@ def reinferred(op: Operation) -> Operation:
         control=op.control,
         locations=op.locations,
     )
-
-
-def state_of(op: Operation) -> tuple[object, ...]:
-    """What state the op touches: variable names, or block arguments that are refs; () if unknown."""
-    out: list[object] = []
-    for value in op.operands:
-        if isinstance(value.type, RefType):
-            named = value.op is not None and value.op.name == "variable"
-            out.append(value.op.attrs["name"] if named and value.op is not None else value)
-    return tuple(dict.fromkeys(out))

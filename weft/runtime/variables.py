@@ -16,13 +16,15 @@ Array = np.ndarray[Any, Any]
 class VariableState:
     """One variable's buffer. `array` is C-contiguous and keeps its address once initialised.
 
-    `lock` is held by a step from its first read of the variable to its last write, so that a step that
-    updates it is atomic with respect to other steps and to eager reads.
+    `lock` is held by a step from its first read of the variable to its last write, so that a step
+    that updates it is atomic with respect to other steps and to eager reads.
     """
 
     __slots__ = ("array", "dtype", "lock", "name", "shape")
 
-    def __init__(self, name: str, dtype: DType, shape: tuple[int, ...], initial: Array | None = None) -> None:
+    def __init__(
+        self, name: str, dtype: DType, shape: tuple[int, ...], initial: Array | None = None
+    ) -> None:
         self.name = name
         self.dtype = dtype
         self.shape = shape
@@ -53,7 +55,8 @@ class VariableState:
         """Store `value` (same shape and dtype) in place. Raises ShapeError if it does not fit."""
         if value.shape != self.shape or value.dtype != self.dtype.numpy:
             raise ShapeError(
-                f"a value of dtype {value.dtype} and shape {list(value.shape)} does not fit variable "
+                f"a value of dtype {value.dtype} and shape {list(value.shape)} does not fit "
+                f"variable "
                 f"'{self.name}' ({self.dtype.short}{list(self.shape)})"
             )
         with self.lock:

@@ -1,0 +1,1 @@
+"""weft: a dataflow-graph compiler."""

@@ -1,0 +1,80 @@
+"""Run a Python function on symbolic arguments and keep what it did as a graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.frontend import pytree
+from weft.frontend.operators import Operators
+from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.trace import Effect, Trace
+from weft.ir.errors import TypeRuleError
+from weft.ir.graph import Graph
+from weft.ir.source import caller_location
+from weft.ir.types import TensorType
+from weft.runtime.variables import VariableState
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A leaf of the arguments that becomes a graph input: its type, whether it is weak, its name."""
+
+    type: TensorType
+    weak: bool
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A traced function: the graph, how its results nest and which are weak, the state it uses."""
+
+    graph: Graph
+    structure: pytree.Structure
+    weak: tuple[bool, ...]
+    variables: Mapping[str, VariableState]
+
+
+def trace_function(
+    name: str,
+    call: Callable[[list[Tensor]], Any],
+    arguments: Sequence[Argument],
+    *,
+    creates_variables: bool = True,
+) -> Traced:
+    """Run `call` on one symbolic tensor per argument. TypeRuleError for a result that is no tensor."""
+    trace = Trace("function", name, creates_variables=creates_variables)
+    with trace.scope():
+        inputs = [trace.tensor(trace.add_arg(a.type, a.name), a.weak) for a in arguments]
+        results = pytree.tree_map(_without_effects, call(inputs))
+        leaves, structure = pytree.flatten(results)
+        named = zip(leaves, pytree.paths(structure, "result"), strict=True)
+        tensors = [result_tensor(leaf, path, name) for leaf, path in named]
+        graph = trace.graph([trace.lift(t) for t in tensors])
+    states = {n: v.state for n, v in trace.variables.items()}
+    return Traced(graph, structure, tuple(t.weak for t in tensors), states)
+
+
+def _without_effects(leaf: Any) -> Any:
+    return None if isinstance(leaf, Effect) else leaf
+
+
+def result_tensor(leaf: Any, path: str, name: str) -> Tensor:
+    """A leaf of a function's results as a tensor. TypeRuleError naming the path of any other object."""
+    if isinstance(leaf, (Operators, bool, int, float, complex, np.ndarray, np.generic)):
+        return as_tensor(leaf)
+    raise TypeRuleError(
+        f"'{name}' returned a {type(leaf).__name__} at {path}: {leaf!r:.60}",
+        hint="return tensors, numbers, and lists, tuples, dicts or dataclasses of them; None is allowed",
+        location=caller_location(),
+    )
+
+
+def identifier(text: str) -> str:
+    """`params['w'][0]` as a name for the IR text: `params_w_0`."""
+    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "x"
+    return f"x{name}" if name[0].isdigit() else name

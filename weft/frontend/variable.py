@@ -1,0 +1,326 @@
+"""`Variable`: state that outlives a call, read and assigned eagerly, in compiled functions and in graphs.
+
+Outside a graph a variable has its initial value from the start. One that is made while a `wf.Graph` is
+current has none until the session runs its initializer (TensorFlow 1's rule). The state belongs to the
+Variable, not to a session: every function, graph and session that uses it sees the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from weft.frontend.operators import METHODS, Operators
+from weft.frontend.subgraph import constant_value
+from weft.frontend.tensor import Tensor, as_tensor, contiguous
+from weft.frontend.trace import (
+    Effect,
+    Trace,
+    current_trace,
+    effect_trace,
+    suspend_trace,
+    unique_name,
+)
+from weft.ir.dims import Shape, format_shape, product, same
+from weft.ir.dtypes import DEFAULT_COMPLEX, DEFAULT_FLOAT, DType, as_dtype
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    ShapeError,
+    TypeRuleError,
+    UnsupportedError,
+)
+from weft.ir.graph import Value
+from weft.ir.source import caller_location
+from weft.ir.types import TensorType
+from weft.runtime.variables import VariableState
+
+
+class Variable(Operators):
+    """A mutable tensor of fixed dtype and shape.
+
+    initial_value: anything `as_tensor` takes, or a function without arguments that returns it; Python
+    floats and lists of them become float32. trainable: whether optimizers change it by default.
+    Raises UnsupportedError where one is made anew on every trace of a compiled function.
+    """
+
+    __slots__ = ("_initial", "_initial_tensor", "name", "state", "trainable", "__weakref__")
+
+    def __init__(
+        self,
+        initial_value: Any,
+        trainable: bool = True,
+        dtype: object = None,
+        name: str | None = None,
+    ) -> None:
+        trace = current_trace()
+        _check_creation(trace, name)
+        in_graph = trace is not None and trace.kind == "graph"
+        initial = _initial_tensor(initial_value, dtype, trace)
+        shape = tuple(d for d in initial.shape if isinstance(d, int))
+        if len(shape) != initial.ndim:
+            raise ShapeError(
+                f"the initial value of a variable has the shape {format_shape(initial.shape)}, "
+                "which is not known",
+                hint="give it a static shape",
+                location=caller_location(),
+            )
+        scope = "" if trace is None else trace.name_scope
+        self.name = scope + (name or "variable")
+        self.trainable = trainable
+        self._initial: np.ndarray[Any, Any] | None = (
+            None  # what an initializer assigns, once in a graph
+        )
+        self._initial_tensor: Tensor | None = None  # the same, where it is computed in the graph
+        if in_graph:
+            assert trace is not None
+            self.name = unique_name(self.name, trace.variables)
+            self.state = VariableState(self.name, initial.dtype, shape)
+            self._initial, self._initial_tensor = initial._data, initial
+            trace.effects.ref(self)
+        else:
+            self.state = VariableState(self.name, initial.dtype, shape, initial._data)
+
+    # ---------------------------------------------------------------------------------- what it is
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self.state.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the axes."""
+        return self.state.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.state.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        count = product(self.state.shape)
+        assert isinstance(count, int)
+        return count
+
+    def __repr__(self) -> str:
+        kind = f"{self.dtype.short}{format_shape(self.shape)}"
+        array = self.state.array
+        value = (
+            "not initialised"
+            if array is None
+            else np.array2string(array, separator=", ", threshold=20)
+        )
+        return f"<Variable {self.name!r} {kind}: {value}>"
+
+    # ------------------------------------------------------------------------------------ reading
+    def read(self) -> Tensor:
+        """The value: now, or at this point of the program that is being traced.
+
+        FailedPreconditionError if the variable is not initialised.
+        """
+        trace = current_trace()
+        if trace is None:
+            return Tensor(self.state.read())
+        root = trace.root()
+        t = root.tensor(root.effects.read(self))
+        return t if root is trace else trace.tensor(trace.lift(t))
+
+    value = read
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A copy of the value. TracerError while a function that uses the variable is traced."""
+        trace = current_trace()
+        return self.state.read() if trace is None or trace.kind == "graph" else self.read().numpy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.asarray(self.numpy(), dtype=dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        read = [x.read() if isinstance(x, Variable) else x for x in inputs]
+        return self.read().__array_ufunc__(ufunc, method, *read, **options)
+
+    def item(self) -> Any:
+        """The one element as a Python scalar."""
+        return self._now().item()
+
+    def _now(self) -> Tensor:
+        return Tensor(self.numpy())
+
+    def __bool__(self) -> bool:
+        return bool(self.read())
+
+    def __int__(self) -> int:
+        return int(self.read())
+
+    def __float__(self) -> float:
+        return float(self.read())
+
+    def __index__(self) -> int:
+        return self.read().__index__()
+
+    def __len__(self) -> int:
+        return len(self.read())
+
+    def __iter__(self) -> Any:
+        return iter(self.read())
+
+    def __format__(self, spec: str) -> str:
+        return format(self._now(), spec) if spec else repr(self)
+
+    # ------------------------------------------------------------------------------------ writing
+    def assign(self, value: Any) -> Tensor:
+        """Store `value` (same dtype and shape; Python numbers are converted). Returns the new value."""
+        return self._update(lambda old: value, reads=False)
+
+    def assign_add(self, delta: Any) -> Tensor:
+        """Store the value plus `delta`. Returns the new value."""
+        return self._update(lambda old: METHODS["add"](old, delta))
+
+    def assign_sub(self, delta: Any) -> Tensor:
+        """Store the value minus `delta`. Returns the new value."""
+        return self._update(lambda old: METHODS["subtract"](old, delta))
+
+    def scatter_add(self, indices: Any, updates: Any) -> Tensor:
+        """Add the rows of `updates` to the rows at `indices`; duplicates add up. Returns the new value."""
+        return self._update(lambda old: METHODS["at"](old)[as_tensor(indices)].add(updates))
+
+    def scatter_sub(self, indices: Any, updates: Any) -> Tensor:
+        """Subtract the rows of `updates` from the rows at `indices`. Returns the new value."""
+        return self.scatter_add(indices, METHODS["negative"](as_tensor(updates)))
+
+    def scatter_update(self, indices: Any, updates: Any) -> Tensor:
+        """Replace the rows at `indices` by those of `updates`; the last duplicate stays."""
+        return self._update(lambda old: METHODS["at"](old)[as_tensor(indices)].set(updates))
+
+    def _update(self, compute: Callable[[Tensor], Any], reads: bool = True) -> Tensor:
+        """Assign `compute(old value)`; atomic when done at once."""
+        trace = effect_trace(f"assigning to variable '{self.name}'")
+        if trace is None:
+            with self.state.lock:
+                old = Tensor(self.state.read() if reads else None)
+                new = self._fit(compute(old))
+                assert new._data is not None
+                self.state.write(new._data)
+            return new
+        start = trace.effects.read_for_update(self) if reads else None
+        new = self._fit(compute(trace.tensor(start) if start is not None else Tensor(None)))
+        value = trace.lift(new)
+        token = trace.effects.write(self, value, start)
+        if trace.kind != "graph":
+            return trace.tensor(value)
+        # whoever fetches the new value makes the assignment happen
+        (after,) = trace.emit("identity", (value,), control=(token,))
+        return trace.tensor(after)
+
+    def _fit(self, value: Any) -> Tensor:
+        """`value` as a tensor of this variable's dtype and shape."""
+        t = as_tensor(value)
+        if t.weak and t.dtype is not self.dtype:
+            t = METHODS["astype"](t, self.dtype)
+        if t.dtype is not self.dtype:
+            raise TypeRuleError(
+                f"a {t.dtype.name} value does not fit variable '{self.name}' ({self.dtype.name})",
+                hint=f"convert it with wf.astype(x, wf.{self.dtype.name})",
+                location=caller_location(),
+            )
+        if t.ndim != self.ndim or not all(
+            same(a, b) for a, b in zip(t.shape, self.shape, strict=True)
+        ):
+            raise ShapeError(
+                f"a value of shape {format_shape(t.shape)} does not fit variable '{self.name}' "
+                f"({self.dtype.short}{format_shape(self.shape)})",
+                hint="a variable keeps its shape; use wf.broadcast_to or wf.reshape",
+                location=caller_location(),
+            )
+        return t
+
+    def __iadd__(self, other: object) -> NoReturn:
+        self._no_in_place("+=", "assign_add")
+
+    def __isub__(self, other: object) -> NoReturn:
+        self._no_in_place("-=", "assign_sub")
+
+    def _no_in_place(self, operator: str, method: str) -> NoReturn:
+        raise UnsupportedError(
+            f"`variable {operator} x` would bind the name to a tensor and leave variable '{self.name}' as it is",
+            hint=f"use variable.{method}(x)",
+            location=caller_location(),
+        )
+
+    # ------------------------------------------------------------------------------------- graphs
+    @property
+    def initializer(self) -> Effect:
+        """In a graph: the effect that assigns the initial value."""
+        trace = current_trace()
+        if trace is None or trace.kind != "graph":
+            raise FailedPreconditionError(
+                f"variable '{self.name}' has an initializer only in a graph; elsewhere it is initialised",
+                location=caller_location(),
+            )
+        trace.effects.ref(self)
+        start = self._initial_tensor
+        if start is None or start._trace not in (None, trace):
+            start = Tensor(self._start_value())
+        token = trace.effects.write(self, trace.lift(start))
+        return Effect(f"{self.name}/init", token, trace)
+
+    def _start_value(self) -> np.ndarray[Any, Any]:
+        if self._initial is None:
+            raise FailedPreconditionError(
+                f"the initial value of variable '{self.name}' is computed in another graph",
+                hint="run its initializer in a session of that graph",
+                location=caller_location(),
+            )
+        return self._initial
+
+    def _used_in(self, trace: Trace) -> None:
+        """Note the value that the initializer of a graph restores: the one at the first use in a graph."""
+        if trace.kind == "graph" and self._initial is None and self._initial_tensor is None:
+            self._initial = self.state.read()
+
+    def _type(self) -> TensorType:
+        return TensorType(self.dtype, self.shape)
+
+
+def _check_creation(trace: Trace | None, name: str | None) -> None:
+    if trace is not None and trace.kind != "graph" and not trace.root().creates_variables:
+        raise UnsupportedError(
+            f"variable '{name or 'variable'}' is created again: '{trace.root().name}' was traced before",
+            hint="create variables outside the compiled function, or once on its first call (keep them in an object)",
+            location=caller_location(),
+        )
+
+
+def _initial_tensor(initial: Any, dtype: object, trace: Trace | None) -> Tensor:
+    """The initial value; concrete except in a graph, where it may be computed by the graph."""
+    if trace is not None and trace.kind == "graph":
+        t = as_tensor(initial() if callable(initial) else initial)
+    else:
+        with suspend_trace():
+            if callable(initial):
+                initial = initial()
+            t = initial if isinstance(initial, Tensor) else as_tensor(initial)
+    if t._data is None and (trace is None or trace.kind != "graph"):
+        value = constant_value(t)
+        if value is None:
+            raise InvalidArgumentError(
+                f"the initial value of a variable depends on the inputs of the traced function: {t.describe()}",
+                hint="create the variable outside, and assign to it here",
+                location=caller_location(),
+            )
+        t = Tensor(contiguous(value), weak=t.weak)
+    target = as_dtype(dtype) if dtype is not None else t.dtype
+    if dtype is None and t.weak and t.dtype.is_inexact:
+        target = DEFAULT_FLOAT if t.dtype.is_floating else DEFAULT_COMPLEX
+    if t._data is not None:
+        return Tensor(contiguous(t._data.astype(target.numpy)))
+    return t if target is t.dtype else METHODS["astype"](t, target)
+
+
+def read_values(trace: Trace, variable: Variable) -> list[Value]:
+    """Every value of `variable` that was read in this trace: what its gradient is taken with respect to."""
+    return trace.root().effects.reads.get(variable, [])
