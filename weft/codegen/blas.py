@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 from functools import cache
-
-import scipy.linalg.cython_blas as cython_blas
 
 #: BLAS's letter for each dtype that it has routines for.
 LETTER = {"f32": "s", "f64": "d", "c64": "c", "c128": "z"}
@@ -13,8 +12,8 @@ LETTER = {"f32": "s", "f64": "d", "c64": "c", "c128": "z"}
 
 @cache
 def blas_address(routine: str) -> int:
-    """The address of a Fortran-convention BLAS routine such as "sgemm"; KeyError if SciPy has none."""
-    capsule = cython_blas.__pyx_capi__[routine]
+    """The address of a Fortran-convention BLAS routine ("sgemm"); KeyError if SciPy has none."""
+    capsule = importlib.import_module("scipy.linalg.cython_blas").__pyx_capi__[routine]
     api = ctypes.pythonapi
     api.PyCapsule_GetName.restype = ctypes.c_char_p
     api.PyCapsule_GetName.argtypes = [ctypes.py_object]

@@ -45,7 +45,13 @@ def lower_along_axis(op: Operation) -> list[KernelCall]:
     along = op.name in ("take_along_axis", "scatter_along_axis_add")
     n = picks[axis] if along else _count(picks)
     sizes = (_count(shape[:axis]), shape[axis], _count(shape[axis + 1 :]), n)
-    return _calls(op, f"{'along' if along else 'take'}", sizes, (), lambda e, o, d, i: _emit_axis(e, o, d, i, along))
+    return _calls(
+        op,
+        f"{'along' if along else 'take'}",
+        sizes,
+        (),
+        lambda e, o, d, i: _emit_axis(e, o, d, i, along),
+    )
 
 
 def lower_nd(op: Operation) -> list[KernelCall]:
@@ -54,14 +60,19 @@ def lower_nd(op: Operation) -> list[KernelCall]:
     shape, picks = tensor(x).static_shape, tensor(index).static_shape
     depth, inner = picks[-1], _count(shape[picks[-1] :])
     strides = [_count(shape[k + 1 :]) for k in range(depth)]
-    tables = (Pool(ConstArray(np.array(shape[:depth], np.int64))), Pool(ConstArray(np.array(strides, np.int64))))
+    tables = (
+        Pool(ConstArray(np.array(shape[:depth], np.int64))),
+        Pool(ConstArray(np.array(strides, np.int64))),
+    )
     return _calls(op, "nd", (depth, _count(picks[:-1]), inner), tables, _emit_nd)
 
 
 _Emit = Callable[[Emitter, str, str, str], None]
 
 
-def _calls(op: Operation, family: str, sizes: tuple[int, ...], tables: tuple[Arg, ...], emit: _Emit) -> list[KernelCall]:
+def _calls(
+    op: Operation, family: str, sizes: tuple[int, ...], tables: tuple[Arg, ...], emit: _Emit
+) -> list[KernelCall]:
     x, index = op.operands[:2]
     dtype, index_dtype = tensor(x).dtype.short, tensor(index).dtype.short
     gather = len(op.operands) == 2
@@ -78,10 +89,14 @@ def _calls(op: Operation, family: str, sizes: tuple[int, ...], tables: tuple[Arg
 def _copy(source: Value, target: Value) -> KernelCall:
     shape = tensor(source).static_shape
     walk = contiguous_strides(shape)
-    return strided_copy(shape, tensor(source).dtype.itemsize, (Address(source), walk), (Address(target), walk))
+    return strided_copy(
+        shape, tensor(source).dtype.itemsize, (Address(source), walk), (Address(target), walk)
+    )
 
 
-def _checked(f: Emitter, index_at: ir.Value, dtype: str, size: ir.Value) -> tuple[ir.Value, ir.Value]:
+def _checked(
+    f: Emitter, index_at: ir.Value, dtype: str, size: ir.Value
+) -> tuple[ir.Value, ir.Value]:
     """The index as i64 in 0..size-1, and whether it was in bounds."""
     b = f.builder
     raw = emit_scalar(f, "astype", dtype, [load_element(f, index_at, dtype)], {"dtype": "i64"})
@@ -105,7 +120,11 @@ def _meet(f: Emitter, op: str, dtype: str, data_at: ir.Value, other_at: ir.Value
 def _emit_axis(e: Emitter, op: str, dtype: str, index_dtype: str, along: bool) -> None:
     pointers = [e.pointer_argument(k, d) for k, d in enumerate((dtype, index_dtype, dtype, "i64"))]
     sizes = [e.argument(4 + k) for k in range(4)]
-    with e.loop_function("loop", pointers, sizes) as (f, (data, index, other, status), (outer, size, inner, n)):
+    with e.loop_function("loop", pointers, sizes) as (
+        f,
+        (data, index, other, status),
+        (outer, size, inner, n),
+    ):
         b = f.builder
         zero, one = f.index(0), f.index(1)
         with f.for_range(zero, outer) as o, f.for_range(zero, n) as j:
@@ -134,7 +153,11 @@ def _emit_nd(e: Emitter, op: str, dtype: str, index_dtype: str) -> None:
     kinds = (dtype, index_dtype, dtype, "i64", "i64", "i64")
     pointers = [e.pointer_argument(k, d) for k, d in enumerate(kinds)]
     numbers = [e.argument(6 + k) for k in range(3)]
-    with e.loop_function("loop", pointers, numbers) as (f, (data, index, other, status, sizes, strides), s):
+    with e.loop_function("loop", pointers, numbers) as (
+        f,
+        (data, index, other, status, sizes, strides),
+        s,
+    ):
         b = f.builder
         depth, rows, inner = s
         zero, one = f.index(0), f.index(1)
@@ -144,13 +167,19 @@ def _emit_nd(e: Emitter, op: str, dtype: str, index_dtype: str) -> None:
             b.store(ir.Constant(ir.IntType(1), 1), good_so_far)
             with f.for_range(zero, depth) as d:
                 position = b.add(b.mul(r, depth), d)
-                picked, good = _checked(f, f.at(index, position), index_dtype, b.load(f.at(sizes, d)))
+                picked, good = _checked(
+                    f, f.at(index, position), index_dtype, b.load(f.at(sizes, d))
+                )
                 step = b.mul(picked, b.load(f.at(strides, d)))
                 b.store(b.add(b.load(offset), step), offset)
                 with b.if_then(b.not_(good)):
                     b.store(ir.Constant(ir.IntType(1), 0), good_so_far)
                     b.store(b.add(position, one), status)
             with b.if_then(b.load(good_so_far)), f.for_range(zero, inner) as i:
-                _meet(f, op, dtype, f.at(data, b.add(b.load(offset), i)), f.at(other, b.add(b.mul(r, inner), i)))
-
-
+                _meet(
+                    f,
+                    op,
+                    dtype,
+                    f.at(data, b.add(b.load(offset), i)),
+                    f.at(other, b.add(b.mul(r, inner), i)),
+                )

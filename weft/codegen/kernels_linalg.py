@@ -25,7 +25,9 @@ def _type(value: Value) -> TensorType:
     return value.type
 
 
-def _offsets(batch: tuple[int, ...], of: tuple[int, ...], size: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def _offsets(
+    batch: tuple[int, ...], of: tuple[int, ...], size: int
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """Element offset of the operand's matrix for each matrix of the broadcast batch."""
     count = int(np.prod(of, dtype=np.int64))
     index = np.arange(count, dtype=np.int64).reshape(of)
@@ -41,7 +43,11 @@ def lower_matmul(op: Operation) -> list[KernelCall]:
     k = a.static_shape[-2 if ta else -1]
     count = int(np.prod(batch, dtype=np.int64))
     a_batch, b_batch = a.static_shape[:-2], b.static_shape[:-2]
-    if not ta and int(np.prod(b_batch, dtype=np.int64)) == 1 and count == int(np.prod(a_batch, dtype=np.int64)):
+    if (
+        not ta
+        and int(np.prod(b_batch, dtype=np.int64)) == 1
+        and count == int(np.prod(a_batch, dtype=np.int64))
+    ):
         m, count, a_batch, b_batch, batch = m * count, 1, (), (), []  # rows of all matrices at once
     a_at, b_at = _offsets(tuple(batch), a_batch, m * k), _offsets(tuple(batch), b_batch, k * n)
     dtype = a.dtype.short
@@ -51,7 +57,9 @@ def lower_matmul(op: Operation) -> list[KernelCall]:
     )  # fmt: skip
     if dtype in LETTER:
         routine = LETTER[dtype] + "gemm"
-        kernel = Kernel(f"matmul-blas-1-{dtype}", f"matmul_{routine}", lambda e: _emit_blas(e, dtype))
+        kernel = Kernel(
+            f"matmul-blas-1-{dtype}", f"matmul_{routine}", lambda e: _emit_blas(e, dtype)
+        )
         return [KernelCall(kernel, (*args, blas_address(routine)))]
     if not a.dtype.is_numeric:
         raise UnsupportedError(f"op 'matmul' on {a.dtype.name} is not supported")
@@ -111,7 +119,11 @@ def _emit_loop(e: Emitter, dtype: str) -> None:
         b.select(transposed_a, one, k), b.select(transposed_a, m, one),  # A: per row, per k
         b.select(transposed_b, one, n), b.select(transposed_b, k, one),  # B: per k, per column
     ]  # fmt: skip
-    with e.loop_function("loop", [*pointers, a_offsets, b_offsets], [count, m, n, k, *steps]) as (f, p, s):
+    with e.loop_function("loop", [*pointers, a_offsets, b_offsets], [count, m, n, k, *steps]) as (
+        f,
+        p,
+        s,
+    ):
         fb = f.builder
         with f.for_range(zero, s[0]) as i:
             a0 = f.at(p[1], fb.load(f.at(p[3], i)))

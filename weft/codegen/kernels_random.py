@@ -29,7 +29,9 @@ def lower_random_fold_in(op: Operation) -> list[KernelCall]:
     return [KernelCall(kernel, (Address(op.result), Address(key), Address(data)))]
 
 
-def _threefry(e: Emitter, key: tuple[ir.Value, ir.Value], low: ir.Value, high: ir.Value) -> tuple[ir.Value, ir.Value]:
+def _threefry(
+    e: Emitter, key: tuple[ir.Value, ir.Value], low: ir.Value, high: ir.Value
+) -> tuple[ir.Value, ir.Value]:
     b = e.builder
     parity = b.xor(b.xor(key[0], key[1]), ir.Constant(I32, int(PARITY)))
     schedule = (key[0], key[1], parity)

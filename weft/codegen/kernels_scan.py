@@ -32,7 +32,9 @@ def axis_sizes(op: Operation) -> tuple[int, int, int]:
 def lower_cumulative(op: Operation) -> list[KernelCall]:
     """args: result, operand, outer, n, inner, reverse."""
     dtype = tensor(op.result).dtype.short
-    kernel = Kernel(f"{op.name}-1-{dtype}", f"{op.name}_{dtype}", lambda e: _emit_scan(e, op.name, dtype))
+    kernel = Kernel(
+        f"{op.name}-1-{dtype}", f"{op.name}_{dtype}", lambda e: _emit_scan(e, op.name, dtype)
+    )
     sizes = (*axis_sizes(op), int(bool(op.attrs["reverse"])))
     return [KernelCall(kernel, (Address(op.result), Address(op.operands[0]), *sizes))]
 
@@ -40,7 +42,9 @@ def lower_cumulative(op: Operation) -> list[KernelCall]:
 def lower_arg_reduction(op: Operation) -> list[KernelCall]:
     """args: result, operand, outer, n, inner."""
     dtype = tensor(op.operands[0]).dtype.short
-    kernel = Kernel(f"{op.name}-1-{dtype}", f"{op.name}_{dtype}", lambda e: _emit_position(e, op.name, dtype))
+    kernel = Kernel(
+        f"{op.name}-1-{dtype}", f"{op.name}_{dtype}", lambda e: _emit_position(e, op.name, dtype)
+    )
     return [KernelCall(kernel, (Address(op.result), Address(op.operands[0]), *axis_sizes(op)))]
 
 
@@ -53,7 +57,11 @@ def _emit_scan(e: Emitter, op: str, dtype: str) -> None:
         held = f.alloca(register_type(dtype))
         backward = b.icmp_signed("!=", reverse, zero)
         last = b.sub(n, one)
-        with f.for_range(zero, outer) as o, f.for_range(zero, inner) as i, f.for_range(zero, n) as step:
+        with (
+            f.for_range(zero, outer) as o,
+            f.for_range(zero, inner) as i,
+            f.for_range(zero, n) as step,
+        ):
             j = b.select(backward, b.sub(last, step), step)
             at = b.add(b.mul(b.add(b.mul(o, n), j), inner), i)
             value = load_element(f, f.at(x, at), dtype)

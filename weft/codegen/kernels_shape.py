@@ -68,7 +68,9 @@ def lower_pad(op: Operation) -> list[KernelCall]:
     into = contiguous_strides(out)
     offset = sum(a * s for a, s in zip(lo, into, strict=True)) * itemsize
     shape = tensor(x).static_shape
-    calls = [strided_copy(out, itemsize, (Address(fill), (0,) * len(out)), (Address(op.result), into))]
+    calls = [
+        strided_copy(out, itemsize, (Address(fill), (0,) * len(out)), (Address(op.result), into))
+    ]
     if 0 not in shape:
         source = (Address(x), contiguous_strides(shape))
         calls.append(strided_copy(shape, itemsize, source, (Address(op.result, offset), into)))

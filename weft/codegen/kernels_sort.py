@@ -33,7 +33,9 @@ def lower_sort(op: Operation) -> list[KernelCall]:
     dtype = tensor(op.operands[0]).dtype.short
     outer, n, inner = axis_sizes(op)
     positions = op.name == "argsort"
-    kernel = Kernel(f"{op.name}-1-{dtype}", f"{op.name}_{dtype}", lambda e: _emit_sort(e, dtype, positions))
+    kernel = Kernel(
+        f"{op.name}-1-{dtype}", f"{op.name}_{dtype}", lambda e: _emit_sort(e, dtype, positions)
+    )
     scratch = Scratch(8 * (4 * n + DIGITS))
     sizes = (outer, n, inner, int(bool(op.attrs["descending"])))
     return [KernelCall(kernel, (Address(op.result), Address(op.operands[0]), scratch, *sizes))]
@@ -43,7 +45,9 @@ def lower_searchsorted(op: Operation) -> list[KernelCall]:
     """args: result, sorted data, values, n, number of values, 1 for side="right"."""
     data, values = op.operands
     dtype = tensor(data).dtype.short
-    kernel = Kernel(f"searchsorted-1-{dtype}", f"searchsorted_{dtype}", lambda e: _emit_search(e, dtype))
+    kernel = Kernel(
+        f"searchsorted-1-{dtype}", f"searchsorted_{dtype}", lambda e: _emit_search(e, dtype)
+    )
     count = int(np.prod(tensor(values).static_shape, dtype=np.int64))
     sizes = (tensor(data).static_shape[0], count, int(op.attrs["side"] == "right"))
     return [KernelCall(kernel, (Address(op.result), Address(data), Address(values), *sizes))]
@@ -61,7 +65,9 @@ def _key(f: Emitter, value: ir.Value, dtype: str) -> ir.Value:
         plain = b.select(b.fcmp_ordered("==", value, zero), zero, value)
         pattern = b.bitcast(plain, kind)
         sign = ir.Constant(kind, 1 << (bits - 1))
-        key = b.select(b.icmp_signed("<", pattern, ir.Constant(kind, 0)), b.not_(pattern), b.or_(pattern, sign))
+        key = b.select(
+            b.icmp_signed("<", pattern, ir.Constant(kind, 0)), b.not_(pattern), b.or_(pattern, sign)
+        )
         key = b.select(nan, ir.Constant(kind, 2**bits - 1), key)
         return key if bits == 64 else b.zext(key, I64)
     if dtype == "bool" or dtype.startswith("u"):
@@ -84,7 +90,11 @@ def _emit_sort(e: Emitter, dtype: str, positions: bool) -> None:
     for k in range(5):  # keys, keys, positions, positions, counts
         pointers.append(e.at(work, e.builder.mul(n, e.index(k))))
     sizes = [e.argument(3), n, e.argument(5), e.argument(6)]
-    with e.loop_function("sort", pointers, sizes) as (f, (out, x, *scratch), (outer, n, inner, descending)):
+    with e.loop_function("sort", pointers, sizes) as (
+        f,
+        (out, x, *scratch),
+        (outer, n, inner, descending),
+    ):
         b = f.builder
         zero = f.index(0)
         flip = b.sub(zero, descending)  # all ones to complement the keys
@@ -169,7 +179,11 @@ def _radix_pass(
 
 def _emit_search(e: Emitter, dtype: str) -> None:
     """Binary search: the first place whose element is not before the value (left) or is after it (right)."""
-    pointers = [e.pointer_argument(0, "i64"), e.pointer_argument(1, dtype), e.pointer_argument(2, dtype)]
+    pointers = [
+        e.pointer_argument(0, "i64"),
+        e.pointer_argument(1, dtype),
+        e.pointer_argument(2, dtype),
+    ]
     sizes = [e.argument(3 + k) for k in range(3)]
     with e.loop_function("search", pointers, sizes) as (f, (out, data, values), (n, count, right)):
         b = f.builder
@@ -190,7 +204,9 @@ def _emit_search(e: Emitter, dtype: str) -> None:
                 middle = b.add(b.load(low), half)
                 with b.if_then(b.icmp_signed(">", b.load(length), zero)):
                     key = _key(f, load_element(f, f.at(data, middle), dtype), dtype)
-                    tie = b.and_(b.icmp_unsigned("==", key, wanted), b.icmp_signed("!=", right, zero))
+                    tie = b.and_(
+                        b.icmp_unsigned("==", key, wanted), b.icmp_signed("!=", right, zero)
+                    )
                     goes_right = b.or_(b.icmp_unsigned("<", key, wanted), tie)
                     rest = b.sub(b.sub(b.load(length), half), one)
                     b.store(b.select(goes_right, b.add(middle, one), b.load(low)), low)

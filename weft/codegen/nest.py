@@ -12,16 +12,19 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from weft.codegen.scalar import supported
 from weft.ir.attributes import ConstArray
-from weft.ir.errors import InternalError
+from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.types import TensorType
 
 #: Bumped whenever the code that is emitted for a nest changes.
-EMITTER_VERSION = 1
+EMITTER_VERSION = 2
 
-Leaf = int | ConstArray | Literal["index"]  # an operand's number, a constant, or the position itself
+Leaf = (
+    int | ConstArray | Literal["index"]
+)  # an operand's number, a constant, or the position itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +85,19 @@ class Nest:
         shared = dict(self.in_place)
         for load in self.loads:
             kind = "index" if load.leaf == "index" else "buffer"
-            alias = f" is-output-{shared[load.leaf]}" if isinstance(load.leaf, int) and load.leaf in shared else ""
+            alias = (
+                f" is-output-{shared[load.leaf]}"
+                if isinstance(load.leaf, int) and load.leaf in shared
+                else ""
+            )
             leaf_number.setdefault(load.leaf, len(leaf_number))
             rows.append(f"load {kind} {load.dtype} {load.pattern()}{alias}")
         rows += [f"{s.op} {s.dtype} {_refs(s.args)} -> {s.result_dtype}" for s in self.statements]
         for store in self.stores:
             pattern = "".join("0" if s == 0 else "1" if s == 1 else "s" for s in store.strides)
-            rows.append(f"store {store.output} {store.dtype} {store.reduction} {_refs((store.source,))} {pattern}")
+            rows.append(
+                f"store {store.output} {store.dtype} {store.reduction} {_refs((store.source,))} {pattern}"
+            )
         return "\n".join(rows)
 
     @property
@@ -112,7 +121,14 @@ class Nest:
             kind, i = store.source
             where = f"out{store.output}[{_affine(0, store.strides)}]"
             source = ("l" if kind == "load" else "v") + str(i)
-            lines.append(pad + (f"{where} = {source}" if store.reduction is None else f"{where} = {store.reduction}({where}, {source})"))
+            lines.append(
+                pad
+                + (
+                    f"{where} = {source}"
+                    if store.reduction is None
+                    else f"{where} = {store.reduction}({where}, {source})"
+                )
+            )
         return "\n".join(lines)
 
 
@@ -142,7 +158,10 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def build_nest(op: Operation, in_place: tuple[tuple[int, int], ...] = ()) -> Nest:
-    """The loop nest of a `fused` op of static shapes, simplified."""
+    """The loop nest of a `fused` op of static shapes, simplified.
+
+    Raises UnsupportedError, at the user's line, for an op that has no native code at its dtype.
+    """
     return simplify_nest(_NestBuilder(op, in_place).build())
 
 
@@ -181,13 +200,29 @@ class _NestBuilder:
         stores = tuple(self._store(i, v, space) for i, v in enumerate(self.region.results))
         reduced = tuple(k in axes for k in range(len(space)))
         kind = self.op.attrs["kind"]
-        return Nest(str(kind), space, reduced, tuple(self.loads), tuple(self.statements), stores, self.in_place)
+        return Nest(
+            str(kind),
+            space,
+            reduced,
+            tuple(self.loads),
+            tuple(self.statements),
+            stores,
+            self.in_place,
+        )
 
     def _statement(self, op: Operation) -> None:
         args = tuple(self._reference(v) for v in op.operands)
         dtype = _tensor(op.operands[-1]).dtype.short
+        result_dtype = _tensor(op.result).dtype.short
+        if not supported(op.name, dtype, {"dtype": result_dtype}):
+            types = ", ".join(str(v.type) for v in op.operands)
+            raise UnsupportedError(
+                f"op '{op.name}' on ({types}) -> {op.result.type} has no native code",
+                hint="convert with wf.astype first, or call it outside @wf.compile",
+                location=op.locations,
+            )
         self.number[op.result] = len(self.statements)
-        self.statements.append(Statement(op.name, dtype, args, _tensor(op.result).dtype.short))
+        self.statements.append(Statement(op.name, dtype, args, result_dtype))
 
     def _reference(self, value: Value) -> tuple[str, int]:
         if value in self.number:
@@ -235,7 +270,11 @@ class _NestBuilder:
             starts: tuple[int, ...] = op.attrs["starts"]  # type: ignore[assignment]
             steps: tuple[int, ...] = op.attrs["steps"]  # type: ignore[assignment]
             offset = inner.offset + sum(a * s for a, s in zip(starts, strides, strict=True))
-            return replace(inner, offset=offset, strides=tuple(s * t for s, t in zip(strides, steps, strict=True)))
+            return replace(
+                inner,
+                offset=offset,
+                strides=tuple(s * t for s, t in zip(strides, steps, strict=True)),
+            )
         if op.name == "reshape":
             moving = iter([s for d, s in zip(source, strides, strict=True) if d != 1])
             return replace(inner, strides=tuple(0 if d == 1 else next(moving) for d in target))
@@ -282,4 +321,3 @@ def _merge_loops(nest: Nest) -> Nest:
             nest = replace(merged, extents=tuple(extents))
         k -= 1
     return nest
-

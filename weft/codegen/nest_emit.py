@@ -19,7 +19,7 @@ from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Pool
 from weft.codegen.element_access import constant, load_element, store_element
-from weft.codegen.elements import HALVES, register_type
+from weft.codegen.elements import HALVES, memory_type, register_type
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.jit import Kernel
 from weft.codegen.nest import Access, Nest, Statement, Store, build_nest
@@ -30,7 +30,14 @@ from weft.ir.graph import Operation
 
 SUM_BLOCK = 4096
 #: What a fold does to two elements, and the value that it starts from.
-_FOLDS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "all": "logical_and", "any": "logical_or"}
+_FOLDS = {
+    "sum": "add",
+    "prod": "multiply",
+    "max": "maximum",
+    "min": "minimum",
+    "all": "logical_and",
+    "any": "logical_or",
+}
 
 
 def nest_call(op: Operation, in_place: tuple[tuple[int, int], ...] = ()) -> tuple[KernelCall, Nest]:
@@ -49,15 +56,26 @@ def call_nest(nest: Nest, outputs: Sequence[Address], operands: Sequence[Address
             args.append(Pool(load.leaf))
         elif isinstance(load.leaf, int) and load.leaf not in shared:
             held = operands[load.leaf]
-            args.append(Address(held.value, held.offset + load.offset * as_dtype(load.dtype).itemsize))
+            args.append(
+                Address(held.value, held.offset + load.offset * as_dtype(load.dtype).itemsize)
+            )
     args += nest.extents
-    for walk in (*nest.loads, *nest.stores):
-        if isinstance(walk, Access) and walk.leaf == "index":
+    for walk in _walks(nest):
+        if _is_index(walk):
+            assert isinstance(walk, Access)
             args += [walk.offset, *walk.strides]
         else:
             args += [s for s in walk.strides if s not in (0, 1)]
     kernel = Kernel(nest.key, nest.name, lambda e: _emit(e, nest))
     return KernelCall(kernel, tuple(args))
+
+
+def _walks(nest: Nest) -> list[Access | Store]:
+    return [*nest.loads, *nest.stores]
+
+
+def _is_index(walk: Access | Store) -> bool:
+    return isinstance(walk, Access) and walk.leaf == "index"
 
 
 def _emit(e: Emitter, nest: Nest) -> None:
@@ -67,9 +85,9 @@ def _emit(e: Emitter, nest: Nest) -> None:
         if load.leaf != "index" and not (isinstance(load.leaf, int) and load.leaf in shared):
             pointers.append(e.pointer_argument(len(pointers), load.dtype))
     count = len(nest.extents)
-    for walk in (*nest.loads, *nest.stores):
-        is_index = isinstance(walk, Access) and walk.leaf == "index"
-        count += 1 + len(walk.strides) if is_index else sum(s not in (0, 1) for s in walk.strides)
+    for walk in _walks(nest):
+        moving = sum(s not in (0, 1) for s in walk.strides)
+        count += 1 + len(walk.strides) if _is_index(walk) else moving
     scalars = [e.argument(len(pointers) + k) for k in range(count)]
     with e.loop_function("nest", pointers, scalars) as (inner, buffers, numbers):
         _Writer(inner, nest, buffers, numbers).write()
@@ -84,7 +102,9 @@ class _Walk:
 
 
 class _Writer:
-    def __init__(self, e: Emitter, nest: Nest, buffers: list[ir.Value], numbers: list[ir.Value]) -> None:
+    def __init__(
+        self, e: Emitter, nest: Nest, buffers: list[ir.Value], numbers: list[ir.Value]
+    ) -> None:
         self.e = e
         self.nest = nest
         self.rank = len(nest.extents)
@@ -98,12 +118,19 @@ class _Writer:
         for load in nest.loads:
             if load.leaf == "index":
                 base = next(rest)
-                self.loads.append(_Walk(base, [next(rest) if s is not None else None for s in load.strides]))
+                self.loads.append(_Walk(base, [next(rest) for _ in load.strides]))
                 continue
-            in_place = isinstance(load.leaf, int) and load.leaf in shared
-            pointer = by_output[shared[load.leaf]] if in_place else next(others)  # type: ignore[index]
+            if isinstance(load.leaf, int) and load.leaf in shared:
+                # one noalias pointer for both, though the dtypes may differ (of one width)
+                kind = memory_type(load.dtype).as_pointer()
+                pointer = e.builder.bitcast(by_output[shared[load.leaf]], kind)
+            else:
+                pointer = next(others)
             self.loads.append(_Walk(pointer, self._strides(load.strides, rest)))
-        self.stores = [_Walk(p, self._strides(s.strides, rest)) for p, s in zip(stores, nest.stores, strict=True)]
+        self.stores = [
+            _Walk(p, self._strides(s.strides, rest))
+            for p, s in zip(stores, nest.stores, strict=True)
+        ]
         #: first loop of the innermost run of reduced loops: accumulators live in registers from there on
         self.tail = self.rank
         while self.tail > 0 and nest.reduced[self.tail - 1]:
@@ -156,8 +183,12 @@ class _Writer:
     def _moved(
         self, loop: int, i: ir.Value, loads: list[ir.Value], stores: list[ir.Value]
     ) -> tuple[list[ir.Value], list[ir.Value]]:
-        moved_loads = [self._step(p, i, w.strides[loop]) for p, w in zip(loads, self.loads, strict=True)]
-        return moved_loads, [self._step(p, i, w.strides[loop]) for p, w in zip(stores, self.stores, strict=True)]
+        moved_loads = [
+            self._step(p, i, w.strides[loop]) for p, w in zip(loads, self.loads, strict=True)
+        ]
+        return moved_loads, [
+            self._step(p, i, w.strides[loop]) for p, w in zip(stores, self.stores, strict=True)
+        ]
 
     def _step(self, place: ir.Value, i: ir.Value, stride: ir.Value | None) -> ir.Value:
         if stride is None:
@@ -263,7 +294,9 @@ class _Writer:
             return emit_scalar(self.e, "astype", "i64", [place], {"dtype": access.dtype})
         return load_element(self.e, place, access.dtype)
 
-    def _statement(self, statement: Statement, get: Callable[[tuple[str, int]], ir.Value]) -> ir.Value:
+    def _statement(
+        self, statement: Statement, get: Callable[[tuple[str, int]], ir.Value]
+    ) -> ir.Value:
         args = [get(r) for r in statement.args]
         attrs = {"dtype": statement.result_dtype}
         return emit_scalar(self.e, statement.op, statement.dtype, args, attrs)
@@ -286,6 +319,8 @@ def _integer_range(dtype: str) -> tuple[int, int]:
     bits = as_dtype(dtype).bits
     if as_dtype(dtype).kind == "bool":
         return 0, 1
-    return (0, 2**bits - 1) if as_dtype(dtype).kind == "uint" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-
-
+    return (
+        (0, 2**bits - 1)
+        if as_dtype(dtype).kind == "uint"
+        else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    )

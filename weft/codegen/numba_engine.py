@@ -48,6 +48,7 @@ class NumbaLibrary:
 
     def __init__(self, library: Any) -> None:
         self._library = library
+        self._asm_lines: list[str] = []  # of the whole module, once someone has asked
 
     @global_compiler_lock  # type: ignore[untyped-decorator]
     def llvm(self, symbol: str) -> str:
@@ -61,7 +62,8 @@ class NumbaLibrary:
         """Assembly of the functions whose name starts with ``symbol``."""
         parts: list[str] = []
         inside = False
-        for line in self._library.get_asm_str().splitlines():
+        self._asm_lines = self._asm_lines or self._library.get_asm_str().splitlines()
+        for line in self._asm_lines:
             label = re.match(r'"?([^\s":#]+)"?:', line)
             if label and not label[1].startswith(".L"):
                 inside = _is_of(label[1], symbol)

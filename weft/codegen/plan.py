@@ -22,10 +22,13 @@ from weft.codegen.nest_emit import nest_call
 from weft.ir.attributes import ConstArray
 from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.types import TensorType
+from weft.ir.source import Locations
+from weft.ir.types import RefType, TensorType, Type
 
 #: Ops that need no code: they name buffers or order effects.
-NO_CODE = frozenset({"variable", "read", "assign", "constant", "group", "reshape", "identity"})
+NO_CODE = frozenset(
+    {"variable", "read", "assign", "constant", "group", "reshape", "identity", "stop_gradient"}
+)
 
 SlotOf = Callable[[Value], tuple[str, int | str]]
 
@@ -64,7 +67,9 @@ class Table:
     scratch_bytes: int = 0
 
 
-def plan_calls(graph: Graph, slot_of: SlotOf, copies: dict[int, list[PlannedCall]]) -> list[PlannedCall]:
+def plan_calls(
+    graph: Graph, slot_of: SlotOf, copies: dict[int, list[PlannedCall]]
+) -> list[PlannedCall]:
     """The kernel calls of a fused graph in order. Raises UnsupportedError for ops without native code."""
     calls = list(copies.get(-1, ()))
     for position, op in enumerate(graph.ops):
@@ -79,17 +84,41 @@ def plan_calls(graph: Graph, slot_of: SlotOf, copies: dict[int, list[PlannedCall
 
 def _in_place(op: Operation, slot_of: SlotOf) -> tuple[tuple[int, int], ...]:
     outputs = {slot_of(v): j for j, v in enumerate(op.results)}
-    return tuple((i, outputs[slot_of(v)]) for i, v in enumerate(op.operands) if slot_of(v) in outputs)
+    return tuple(
+        (i, outputs[slot_of(v)]) for i, v in enumerate(op.operands) if slot_of(v) in outputs
+    )
+
+
+def check_supported(graph: Graph) -> None:
+    """Raises UnsupportedError for strings (native code only moves bytes, they are objects), and for
+    dimensions without a size.
+    """
+    for arg, name in zip(graph.args, graph.arg_names, strict=True):
+        _check_type(arg.type, f"input '{name}'", ())
+    for op in graph.ops:
+        for value in (*op.operands, *op.results):
+            _check_type(value.type, f"op '{op.name}'", op.locations)
+
+
+def _check_type(given: Type, where: str, location: Locations) -> None:
+    held = given.tensor if isinstance(given, RefType) else given
+    if not isinstance(held, TensorType):
+        return
+    if held.dtype.kind == "string":
+        raise UnsupportedError(
+            f"{where} on strings ({given}) is not supported in compiled code",
+            hint="call it outside @wf.compile; strings stay on the host",
+            location=location,
+        )
+    if not held.is_static:
+        raise UnsupportedError(
+            f"{where}: {given} has a dimension without a size, compiled code is made for shapes",
+            hint="specialise the graph to the shapes of its inputs first",
+            location=location,
+        )
 
 
 def _lower(op: Operation) -> list[KernelCall]:
-    for value in (*op.operands, *op.results):
-        if isinstance(value.type, TensorType) and value.type.dtype.kind == "string":
-            raise UnsupportedError(
-                f"op '{op.name}' on strings is not supported in compiled code",
-                hint="call it outside @wf.compile; strings stay on the host",
-                location=op.locations,
-            )
     lowering = LOWERINGS.get(op.name)
     if lowering is None:
         raise UnsupportedError(

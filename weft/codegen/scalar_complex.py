@@ -116,7 +116,11 @@ def narrow(e: Emitter, dtype: str, value: ir.Value) -> ir.Value:
 
 
 def _call(e: Emitter, name: str, args: list[ir.Value]) -> ir.Value:
-    """Call a C function of c128 operands: the ABI passes each as two doubles, and returns two."""
+    """Call a C function of c128 operands.
+
+    Each is passed, and returned, as two doubles: so the ABIs of x86-64 Linux and macOS and of
+    AArch64 have it (Windows on x86-64 has not, nor has it C99's complex functions).
+    """
     flat = [part for value in args for part in parts(e, value)]
     return call_libm(e, name, args[0].type, flat)
 

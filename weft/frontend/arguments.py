@@ -79,13 +79,14 @@ def infer_shape(op: str, shape: Shape, given: Shape) -> Shape:
     found: Dim = None
     problem = len(unknown) > 1
     if not problem and rest is not None and total is not None:
-        if rest == 0 or (isinstance(total, int) and isinstance(rest, int) and total % rest):
-            problem = True
-        else:
-            try:
+        try:
+            if isinstance(total, int):
+                problem = not isinstance(rest, int) or rest == 0 or total % rest != 0
+                found = None if problem or not isinstance(rest, int) else total // rest
+            else:
                 found = total // rest
-            except ShapeError:
-                problem = True
+        except ShapeError:
+            problem = True
     if problem:
         raise ShapeError(
             f"wf.{op}: cannot tell the -1 in shape {format_shape(shape)} from a tensor of shape "

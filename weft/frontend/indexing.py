@@ -187,18 +187,16 @@ def _bounds(s: slice, size: Dim) -> Bounds:
     if step == 0:
         raise _fail("slice step cannot be zero")
     # the size is symbolic: bounds are taken to lie inside, which is checked when the graph runs
-    if step > 0:
-        first, last = (0, size)
-    else:
-        first, last = (None if size is None else size - 1), -1
+    last = None if size is None else size - 1
+    ends: tuple[Dim, Dim] = (0, size) if step > 0 else (last, -1)
     return (
-        first if start is None else _from_end(start, size),
-        last if stop is None else _from_end(stop, size),
+        ends[0] if start is None else _from_end(start, size),
+        ends[1] if stop is None else _from_end(stop, size),
         step,
     )
 
 
-# ------------------------------------------------------------------------------- carrying a plan out
+# ------------------------------------------------------------------------------ carrying a plan out
 def apply_slices(t: Tensor, plan: Plan) -> Tensor:
     """t cut by the plan's slices; all axes are still there."""
     if not plan.sliced:

@@ -349,7 +349,7 @@ def nan_to_num(
     t = as_tensor(x)
     if not t.dtype.is_floating:
         return positive(t)
-    info: Any = ml_dtypes.finfo(t.dtype.numpy)
+    info: Any = ml_dtypes.finfo(t.dtype.numpy)  # type: ignore[no-untyped-call]
     top, bottom = (float(v) for v in (info.max, info.min))
     out = where(isnan(t), nan, t)
     out = where(equal(out, float("inf")), top if posinf is None else posinf, out)

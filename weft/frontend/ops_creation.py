@@ -36,7 +36,6 @@ from weft.ir.dtypes import (
     complex128,
     float64,
     int64,
-    scalar_dtype,
 )
 from weft.ir.errors import InvalidArgumentError, TracerError
 from weft.ir.source import caller_location
@@ -312,7 +311,7 @@ def one_hot(
     along = check_axis("one_hot", axis, t.ndim + 1)
     values = [v if is_scalar(v) else as_tensor(v) for v in (on_value, off_value)]
     default = DEFAULT_FLOAT
-    if not all(is_scalar(v) and scalar_dtype(v).kind == "int" for v in values):
+    if not all(isinstance(v, int) for v in values):
         default = common_dtype("one_hot", values)
     target = check_dtype(dtype, default)
     shape = (*t.shape[:along], size, *t.shape[along:])

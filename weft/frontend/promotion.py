@@ -53,7 +53,7 @@ def is_weak(x: object) -> bool:
 def scalar_tensor(value: Scalar, dtype: DType) -> Tensor:
     """A 0-d tensor of exactly `dtype`. InvalidArgumentError for an integer that does not fit."""
     if dtype.is_integer and isinstance(value, int):
-        info = np.iinfo(dtype.numpy)
+        info: Any = np.iinfo(dtype.numpy.name)
         if not info.min <= value <= info.max:
             raise InvalidArgumentError(
                 f"the Python integer {value} does not fit {dtype.name} ({info.min} to {info.max})",

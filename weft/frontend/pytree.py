@@ -7,7 +7,7 @@ given to `register_pytree`; everything else is a leaf.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from weft.ir.errors import InvalidArgumentError
@@ -103,20 +103,20 @@ def _dataclass_fields(cls: type) -> tuple[str, ...] | None:
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
     """The tree of this structure with these leaves. InvalidArgumentError for a wrong number of them."""
-    remaining = iter(leaves)
     wanted = count_leaves(structure)
     if wanted != len(leaves):
         raise InvalidArgumentError(
             f"a structure of {wanted} leaves was given {len(leaves)}", location=caller_location()
         )
-    return _unflatten(structure, remaining)
+    return rebuild(structure, iter(leaves))
 
 
-def _unflatten(structure: Structure, leaves: Any) -> Any:
+def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
+    """`unflatten` for as many leaves as there must be."""
     if structure is None:
         return next(leaves)
     cls = structure.cls
-    children = [_unflatten(child, leaves) for child in structure.children]
+    children = [rebuild(child, leaves) for child in structure.children]
     if cls in _custom:
         return _custom[cls][1](structure.meta, children)
     if cls is type(None):

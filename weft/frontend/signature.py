@@ -181,9 +181,7 @@ def leaves_of(
     return tuple(keys), arrays
 
 
-def differences(
-    new: Signature, old: Signature, parameters: Sequence[str]
-) -> list[str]:
+def differences(new: Signature, old: Signature, parameters: Sequence[str]) -> list[str]:
     """The fields in which `new` differs from `old`, one line each."""
     if new.structure != old.structure or new.names != old.names:
         a, b = pytree.describe(new.structure), pytree.describe(old.structure)

@@ -95,13 +95,9 @@ class Specializations(Generic[S]):
             del self.entries[key]
             if not entry.used:
                 self.evicted += 1
-                self.dropped(entry)
                 return
             entry.used = False
             self.entries[key] = entry
-
-    def dropped(self, entry: S) -> None:
-        """Called with the lock held when an entry is evicted."""
 
     def _warn(self) -> None:
         place = caller_location()

@@ -106,6 +106,7 @@ class Trace:
         self.effects = Effects(self)
         self.control: tuple[Value, ...] = ()  # of the enclosing wf.control_dependencies
         self.name_scope = ""  # prefix of names given inside wf.name_scope, with the final slash
+        self.owner: Any = None  # the wf.Graph that this is the trace of
         self.captures: dict[Value, Value] = {}  # region: outer value -> block argument
         self._constants: dict[int, tuple[Array, Value]] = {}
 

@@ -23,7 +23,7 @@ from weft.frontend.trace import (
     suspend_trace,
     unique_name,
 )
-from weft.ir.dims import Shape, format_shape, product, same
+from weft.ir.dims import format_shape, product, same
 from weft.ir.dtypes import DEFAULT_COMPLEX, DEFAULT_FLOAT, DType, as_dtype
 from weft.ir.errors import (
     FailedPreconditionError,
@@ -32,7 +32,6 @@ from weft.ir.errors import (
     TypeRuleError,
     UnsupportedError,
 )
-from weft.ir.graph import Value
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
 from weft.runtime.variables import VariableState
@@ -319,8 +318,3 @@ def _initial_tensor(initial: Any, dtype: object, trace: Trace | None) -> Tensor:
     if t._data is not None:
         return Tensor(contiguous(t._data.astype(target.numpy)))
     return t if target is t.dtype else METHODS["astype"](t, target)
-
-
-def read_values(trace: Trace, variable: Variable) -> list[Value]:
-    """Every value of `variable` that was read in this trace: what its gradient is taken with respect to."""
-    return trace.root().effects.reads.get(variable, [])

@@ -7,7 +7,8 @@ Before::
     %2 = add(%0, %1) : f32[4]
 
 After: ``%2 = add(%0, %0)``, and `%0` has both locations. The operands of a commutative op
-may come in either order. Reads of state are merged by `effects`, which knows what was written between.
+may come in either order. Reads of state are merged by `effects`, which knows what was written
+between.
 """
 
 from __future__ import annotations

@@ -74,9 +74,7 @@ class Expr:
         value = ConstArray(array)
         return self.wrap(self.builder.emit1("constant", value=value, locations=self.locations))
 
-    def full(
-        self, number: Number, shape: Shape | None = None, dtype: DType | None = None
-    ) -> Expr:
+    def full(self, number: Number, shape: Shape | None = None, dtype: DType | None = None) -> Expr:
         """The number repeated, in this dtype and shape unless others are given."""
         return self.scalar(number, dtype).broadcast_to(self.shape if shape is None else shape)
 

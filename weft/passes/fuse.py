@@ -94,6 +94,10 @@ def why_not_fused(producer: Operation, consumer: Operation) -> str:
     return "joining would make a cycle through an op outside the nest"
 
 
+def _ops(values: Iterable[Value]) -> Iterable[Operation]:
+    return (v.op for v in values if v.op is not None)
+
+
 @dataclass(slots=True, eq=False)
 class _Group:
     """Ops that become one kernel: a loop nest (`space` is set) or a single other op."""
@@ -101,6 +105,7 @@ class _Group:
     space: Shape | None
     ops: list[Operation] = field(default_factory=list)
     axes: object = None  # of the reductions in it
+    last: int = 0  # position of its last op
 
 
 class _Fusion:
@@ -115,7 +120,8 @@ class _Fusion:
             space = iteration_space(op)
             if space is None and is_index_map(op):
                 continue  # grouped below if it must be materialised
-            group = _Group(space, [op], op.attrs.get("axes") if op.name in REDUCTIONS else None)
+            axes = op.attrs.get("axes") if op.name in REDUCTIONS else None
+            group = _Group(space, [op], axes, self.position[op])
             self.group[op] = group
             if space is not None:
                 for operand in op.operands:
@@ -133,15 +139,21 @@ class _Fusion:
             return
         if a.axes is not None and b.axes is not None and a.axes != b.axes:
             return
-        if any(op.name in REDUCTIONS and r in self._inputs(b) for op in a.ops for r in op.results):
+        if self._reads_reduction(a, b) or self._reads_reduction(b, a):
             return
-        if self._path_outside(a, b):
+        if self._path_outside(a, b) or self._path_outside(b, a):
             return
         small, large = sorted((a, b), key=lambda g: len(g.ops))
         large.ops += small.ops
         large.axes = a.axes if a.axes is not None else b.axes
+        large.last = max(a.last, b.last)
         for op in small.ops:
             self.group[op] = large
+
+    def _reads_reduction(self, made: _Group, used: _Group) -> bool:
+        """Does `used` read the result of a reduction of `made`?"""
+        totals = [r for op in made.ops if op.name in REDUCTIONS for r in op.results]
+        return bool(totals) and not self._inputs(used).isdisjoint(totals)
 
     def _inputs(self, group: _Group) -> set[Value]:
         """Values that the group reads, seen through index maps."""
@@ -156,41 +168,36 @@ class _Fusion:
         """Is there a path from `a` to `b` that leaves both?"""
         first = min(self.position[op] for op in a.ops)
         seen: set[Operation] = set()
-        stack = [p for op in b.ops for p in self._predecessors(op) if not self._in(p, a) and not self._in(p, b)]
+        stack = [p for op in b.ops for p in self._predecessors(op) if self.group.get(p) is not a]
         # An index map between them needs the whole finished tensor: that is a path outside, too.
         while stack:
             op = stack.pop()
-            if op in seen or self.position[op] < first:
-                continue
-            seen.add(op)
-            if self._in(op, a):
-                return True
-            if self._in(op, b):
-                continue
             group = self.group.get(op)
+            if group is a:
+                return True
+            last = group.last if group is not None else self.position[op]
+            if op in seen or group is b or last < first:
+                continue
+            # a group runs as a whole: a path may enter it at one op and leave it at another
             members = group.ops if group is not None else [op]
-            for member in members:
-                stack += [p for p in self._predecessors(member) if p not in seen]
             seen.update(members)
+            stack += [p for m in members for p in self._predecessors(m)]
         return False
-
-    def _in(self, op: Operation, group: _Group) -> bool:
-        return self.group.get(op) is group
 
     @staticmethod
     def _predecessors(op: Operation) -> Iterable[Operation]:
-        return (v.op for v in (*op.operands, *op.control) if v.op is not None)
+        return _ops((*op.operands, *op.control))
 
     def _materialise_index_maps(self) -> None:
         """Index maps whose result itself is needed become copy kernels (reshape: a view) of their own."""
         needed = {v.op for v in self.graph.results}
-        for op in self.graph.ops:
-            if op in self.group and self.group[op].space is None:
-                needed.update(self._predecessors(op))
+        for op, group in self.group.items():
+            needed.update(self._predecessors(op) if group.space is None else _ops(op.control))
         for op in reversed(self.graph.ops):
             if op in needed and op not in self.group and is_index_map(op):
                 view = op.name in ("reshape", "constant")
-                self.group[op] = _Group(None if view else shape_of(op.result), [op])
+                space = None if view else shape_of(op.result)
+                self.group[op] = _Group(space, [op], None, self.position[op])
                 if view:
                     needed.update(self._predecessors(op))
 
@@ -203,6 +210,7 @@ class _Fusion:
         for group in self._schedule():
             if group.space is None:
                 (op,) = group.ops
+                assert all(v in mapping for v in op.operands)
                 mapping.update(zip(op.results, builder.clone(op, mapping), strict=True))
             else:
                 self._emit_nest(builder, group, mapping)
@@ -213,7 +221,9 @@ class _Fusion:
         """Which groups need each value in memory; None stands for the graph's results."""
         out: dict[Value, list[_Group | None]] = {}
         for group in dict.fromkeys(self.group.values()):
-            for value in self._inputs(group) if group.space is not None else self._raw_inputs(group):
+            for value in (
+                self._inputs(group) if group.space is not None else self._raw_inputs(group)
+            ):
                 out.setdefault(value, []).append(group)
             for op in group.ops:
                 for value in op.control:
@@ -264,21 +274,29 @@ class _Fusion:
             if value in local:
                 return local[value]
             op = value.op
-            if op is not None and op not in members and is_index_map(op) and not self._kept(op):
+            if op is not None and op not in members and is_index_map(op):
                 for operand in op.operands:
                     bring(operand)
-                local.update(zip(op.results, inner.clone(op, local), strict=True))
+                copy(op)
             elif op is None or op not in members:
                 operands.append(value)
                 local[value] = inner.add_arg(value.type)
             return local[value]
 
+        def copy(op: Operation) -> None:
+            # control operands stay outside: regions are isolated
+            attrs, operands = op.attrs, [local[v] for v in op.operands]
+            made = inner.emit(op.name, operands, attrs, locations=op.locations)
+            local.update(zip(op.results, made, strict=True))
+
         outputs: list[Value] = []
         for op in group.ops:
             for operand in op.operands:
                 bring(operand)
-            local.update(zip(op.results, inner.clone(op, local), strict=True))
-            outputs += [v for v in op.results if any(g is not group for g in self.consumers.get(v, ()))]
+            copy(op)
+            outputs += [
+                v for v in op.results if any(g is not group for g in self.consumers.get(v, ()))
+            ]
         if not outputs:
             return
         places = merge_locations(*(op.locations for op in (*inner.ops, *group.ops)))
@@ -292,11 +310,6 @@ class _Fusion:
             locations=places,
         )
         mapping.update(zip(outputs, results, strict=True))
-
-    def _kept(self, op: Operation) -> bool:
-        """A constant or view that has a buffer anyway and is no index map to repeat: read the buffer."""
-        return op in self.group and not is_index_map(op)
-
 
 def nest_name(ops: Sequence[Operation]) -> str:
     """A readable name from the ops of a nest: `multiply_add_tanh`, at most five of them."""

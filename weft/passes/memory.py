@@ -65,7 +65,9 @@ class MemoryPlan:
             f"peak {self.peak_bytes} bytes: arena {self.arena_bytes} (without reuse "
             f"{self.unshared_bytes}), results {self.result_bytes}; {self.in_place} values in place, "
             f"{len(self.copies)} copies"
-            + "".join(f"\n  copy {c.nbytes} bytes {c.source} -> {c.target}: {c.why}" for c in self.copies)
+            + "".join(
+                f"\n  copy {c.nbytes} bytes {c.source} -> {c.target}: {c.why}" for c in self.copies
+            )
         )
 
 
@@ -83,7 +85,10 @@ def in_place_operands(op: Operation) -> list[int]:
     safe: list[int] = []
     for i, arg in enumerate(region.args):
         readers = [o for o in region.ops if arg in o.operands]
-        direct = all("elementwise" in lookup(o.name).traits or "reduction" in lookup(o.name).traits for o in readers)
+        direct = all(
+            "elementwise" in lookup(o.name).traits or "reduction" in lookup(o.name).traits
+            for o in readers
+        )
         if direct and isinstance(arg.type, TensorType) and arg.type.shape == space:
             safe.append(i)
     return safe
@@ -252,13 +257,21 @@ class _Planner:
             self.plan.slots[op.result] = target
         else:
             self._allocate(op.result, position)
-            self._copy(position, target, self.plan.slots[op.result], op.result, "the variable changes while its old value is in use")
+            self._copy(
+                position,
+                target,
+                self.plan.slots[op.result],
+                op.result,
+                "the variable changes while its old value is in use",
+            )
 
     def _write_position(self, name: str, assign: int) -> int:
         """When the buffer really changes: at the op that computes in place, or at the assign."""
         value = self._root(self.graph.ops[assign].operands[1])
         if len(self.assigns[name]) == 1 and value.op is not None:
-            position = next((i for i, op in enumerate(self.graph.ops) if value in op.results), assign)
+            position = next(
+                (i for i, op in enumerate(self.graph.ops) if value in op.results), assign
+            )
             fresh = value.op.name not in ("read", "constant", "variable")
             if fresh and self._old_value_dead(name, position, value):
                 return position
@@ -271,7 +284,12 @@ class _Planner:
             value = self._root(op.operands[i])
             slot = self.plan.slots[value]
             unsafe = any(self._root(v) is value for j, v in enumerate(op.operands) if j not in safe)
-            if slot.kind == "arena" and self.last_use[value] == position and not unsafe and value not in out:
+            if (
+                slot.kind == "arena"
+                and self.last_use[value] == position
+                and not unsafe
+                and value not in out
+            ):
                 out.append(value)
         return out
 
@@ -307,7 +325,9 @@ class _Planner:
             self.plan.result_bytes += value.type.nbytes
             slot, target = self.plan.slots[value], Slot("result", i)
             if slot != target:
-                self._copy(end, slot, target, value, "a result never shares a buffer with anything else")
+                self._copy(
+                    end, slot, target, value, "a result never shares a buffer with anything else"
+                )
 
     def _copy(self, position: int, source: Slot, target: Slot, value: Value, why: str) -> None:
         assert isinstance(value.type, TensorType)
@@ -319,4 +339,3 @@ def _variable_name(ref: Value) -> str:
     name = ref.op.attrs["name"]
     assert isinstance(name, str)
     return name
-

@@ -25,7 +25,7 @@ Rule = Callable[[Builder, Operation], Sequence[Value] | None]
 
 
 def rewrite(graph: Graph, rule: Rule) -> Graph:
-    """Apply `rule` once to every op, in order, inside regions too; same object if it changes nothing.
+    """Apply `rule` once to every op, in order, also inside regions; same object if none applies.
 
     Replacements must have the types of what they replace (InternalError names the op otherwise).
     Ops with effects, and ops that take part in the effect order, are kept as they are.

@@ -1,4 +1,4 @@
-"""From a traced graph to something that runs: passes, memory plan, native plan, and the call itself."""
+"""From a traced graph to something that runs: passes, memory plan, native plan, and the call."""
 
 from __future__ import annotations
 
@@ -15,12 +15,26 @@ import numpy as np
 
 from weft.codegen.call import Address
 from weft.codegen.jit import compile_count, compile_kernels
-from weft.codegen.plan import ARRAY_DATA_OFFSET, WALKER, PlannedCall, Table, build_table, copy_call, plan_calls
+from weft.codegen.plan import (
+    ARRAY_DATA_OFFSET,
+    WALKER,
+    PlannedCall,
+    Table,
+    build_table,
+    check_supported,
+    copy_call,
+    plan_calls,
+)
 from weft.ir.attributes import ConstArray
 from weft.ir.dtypes import uint8
-from weft.ir.errors import FailedPreconditionError, InternalError, InvalidArgumentError
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    ShapeError,
+)
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.types import TensorType
+from weft.ir.types import RefType, TensorType
 from weft.passes.manager import PassReport, run_passes
 from weft.passes.memory import Copy, MemoryPlan, Slot, plan_memory
 from weft.passes.pipelines import STANDARD
@@ -45,15 +59,21 @@ class CompileReport:
 class Executable:
     """A compiled graph: call it with C-contiguous input arrays, get the list of result arrays.
 
-    Results that are tokens are None. Safe to call from any number of threads at once: each call takes
-    a frame (argument words and arena) of its own; the locks of the variables it uses make its effect on
-    them atomic.
+    Results that are tokens are None. Safe to call from any number of threads at once: each call
+    takes a frame (argument words and arena) of its own; the locks of the variables it uses make its
+    effect on them atomic. A step that fails (an index out of bounds) stops there: what it wrote to
+    initialised variables before stays written, variables that it would have initialised stay
+    uninitialised.
     """
 
     def __init__(
-        self, graph: Graph, variables: Mapping[str, VariableState], report: CompileReport, table: Table,
+        self,
+        graph: Graph,
+        variables: Mapping[str, VariableState],
+        report: CompileReport,
+        table: Table,
         slot_number: Mapping[SlotKey, int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph = graph
         self.report = report
         self._table = table
@@ -64,16 +84,17 @@ class Executable:
             (v.type.static_shape, v.type.dtype.numpy) if isinstance(v.type, TensorType) else None
             for v in graph.results
         ]
-        names = dict.fromkeys(str(which) for kind, which in slot_number if kind == "variable")
-        self._variables = [(variables[n], slot_number[("variable", n)]) for n in sorted(names)]
-        self._read = {_variable_name(op) for op in graph.ops if op.name == "read"}
+        read, written = _state_use(graph)
+        names = sorted(read | written)  # one order of locks for all: no deadlock
+        self._variables = [(variables[n], slot_number[("variable", n)]) for n in names]
+        self._read = read
         self._result_slots = [slot_number.get(("result", i), -1) for i in range(len(self._results))]
         self._slot_count = max(len(slot_number), 1)
         self._frames: list[_Frame] = []
         self._native = _native_walker()
 
     def __call__(self, inputs: Sequence[Array]) -> list[Any]:
-        """Run one step. `inputs` have exactly the types of `graph.args` (the caller has checked)."""
+        """Run one step. `inputs` have exactly the types of `graph.args` (the caller checks)."""
         results = [None if r is None else np.empty(r[0], r[1]) for r in self._results]
         try:
             frame = self._frames.pop()
@@ -96,14 +117,14 @@ class Executable:
 
     def _run_with_state(self, frame: _Frame) -> None:
         with ExitStack() as stack:
-            fresh: list[VariableState] = []
-            for variable, slot in self._variables:
+            for variable, _ in self._variables:
                 stack.enter_context(variable.lock)
-                if variable.array is None:
-                    if variable.name in self._read:
-                        variable.buffer()  # raises
-                    variable.array = np.empty(variable.shape, variable.dtype.numpy)
-                    fresh.append(variable)
+                if variable.name in self._read:
+                    variable.buffer()  # raises if it is not initialised
+            fresh = [v for v, _ in self._variables if v.array is None]
+            for variable in fresh:
+                variable.array = np.empty(variable.shape, variable.dtype.numpy)
+            for variable, slot in self._variables:
                 frame.slots[slot] = id(variable.array)
             self._native(frame.header)
             if frame.failed.value >= 0:
@@ -117,8 +138,10 @@ class Executable:
         index = op.operands[1] if len(op.operands) > 1 else op.operands[0]
         types = ", ".join(str(v.type) for v in op.operands)
         raise InvalidArgumentError(
-            f"op '{op.name}' ({types}): element {element} of its index operand ({index.type}) is out of bounds",
-            hint="indices must be in -n .. n-1 for an axis of size n; clip them with wf.clip if that is meant",
+            f"op '{op.name}' ({types}): element {element} of its index operand ({index.type}) "
+            "is out of bounds",
+            hint="indices must be in -n .. n-1 for an axis of size n; "
+            "clip them with wf.clip if that is meant",
             location=op.locations,
         )
 
@@ -159,14 +182,16 @@ _walker: Any = None
 
 
 def _native_walker() -> Any:
-    """The walker as a ctypes function (it releases the GIL), after a check of NumPy's array layout."""
+    """The walker as a ctypes function (it releases the GIL), after a check of NumPy's layout."""
     global _walker
     with _walker_lock:
         if _walker is None:
             probe = np.zeros(1)
             seen = ctypes.c_int64.from_address(id(probe) + ARRAY_DATA_OFFSET).value
             if seen != probe.ctypes.data:
-                raise InternalError("this NumPy keeps an array's data pointer where weft does not look for it")
+                raise InternalError(
+                    "this NumPy keeps an array's data pointer where weft does not look for it"
+                )
             address = compile_kernels([WALKER])[WALKER.key]
             _walker = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         return _walker
@@ -181,13 +206,15 @@ def compile_graph(
 ) -> Executable:
     """Compile a traced graph of static shapes into an Executable.
 
-    `variables` holds the state behind each `variable` op by name. Raises UnsupportedError for an op or
-    dtype that has no native code, FailedPreconditionError for a variable that is not in `variables`.
+    `variables` holds the state behind each `variable` op by name. Raises UnsupportedError for an op
+    or dtype that has no native code, FailedPreconditionError for a variable that is not in
+    `variables`, ShapeError for one of another dtype or shape.
     """
     started, before = time.perf_counter(), compile_count()
     variables = variables or {}
     _check_variables(graph, variables)
     fused, reports = run_passes(graph, passes)
+    check_supported(fused)
     memory = plan_memory(fused)
 
     def slot_of(value: Value) -> SlotKey:
@@ -207,8 +234,31 @@ def compile_graph(
 
 def _check_variables(graph: Graph, variables: Mapping[str, VariableState]) -> None:
     for op in graph.ops:
-        if op.name == "variable" and _name(op) not in variables:
-            raise FailedPreconditionError(f"there is no variable '{_name(op)}' to run the graph with")
+        if op.name != "variable":
+            continue
+        name, ref = _name(op), op.result.type
+        if name not in variables:
+            raise FailedPreconditionError(
+                f"there is no variable '{name}' to run the graph with", location=op.locations
+            )
+        held, wanted = variables[name], ref.tensor if isinstance(ref, RefType) else None
+        given = TensorType(held.dtype, held.shape)
+        if given != wanted:
+            raise ShapeError(
+                f"variable '{name}' holds {given}, the graph wants {wanted}", location=op.locations
+            )
+
+
+def _state_use(graph: Graph) -> tuple[set[str], set[str]]:
+    """The variables whose value before the step is read, and those that the step writes."""
+    read: set[str] = set()
+    written: set[str] = set()
+    for op in graph.ops:  # in the order in which they run
+        if op.name == "read" and _variable_name(op) not in written:
+            read.add(_variable_name(op))
+        elif op.name == "assign":
+            written.add(_variable_name(op))
+    return read, written
 
 
 def _name(op: Operation) -> str:
@@ -238,7 +288,10 @@ def _copies(memory: MemoryPlan) -> dict[int, list[PlannedCall]]:
     """The plan's copies as calls; a stand-in value carries each slot."""
     out: dict[int, list[PlannedCall]] = {}
     for copy in memory.copies:
-        source, target = _slot_value(memory, copy, copy.source), _slot_value(memory, copy, copy.target)
+        source, target = (
+            _slot_value(memory, copy, copy.source),
+            _slot_value(memory, copy, copy.target),
+        )
         out.setdefault(copy.position, []).append(copy_call(source, target, copy.nbytes, copy.why))
     return out
 

@@ -1,0 +1,177 @@
+"""The table of compiled kernels: batches, threads, failures, plain Numba kernels."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import ml_dtypes
+import numpy as np
+import pytest
+from scalar_kernels import NUMPY, call
+
+from weft.codegen import numba_helpers
+from weft.codegen.elements import DTYPES
+from weft.codegen.jit import (
+    CodegenError,
+    Emitter,
+    Kernel,
+    NumbaKernel,
+    compile_count,
+    compile_kernels,
+    compile_seconds,
+    kernel_asm,
+    kernel_llvm,
+)
+from weft.codegen.numba_helpers import as_array_bf16, as_array_f16, f16_to_f32, f32_to_bf16
+
+
+def scale_kernel(key: str, factor: float) -> Kernel:
+    """``out = factor * x`` in f64 over args = (x, out, n)."""
+
+    def emit(e: Emitter) -> None:
+        buffers = [e.pointer_argument(0, "f64"), e.pointer_argument(1, "f64")]
+        with (
+            e.loop_function("loop", buffers, [e.argument(2)]) as (inner, (x, out), (n,)),
+            inner.for_range(inner.index(0), n) as i,
+        ):
+            value = inner.builder.load(inner.at(x, i))
+            scaled = inner.builder.fmul(value, value.type(factor))
+            inner.builder.store(scaled, inner.at(out, i))
+
+    return Kernel(key, f"scale by {factor}", emit)
+
+
+def scaled(address: int) -> float:
+    """What the kernel makes of 1."""
+    out = np.zeros(1)
+    call(address, np.ones(1), out)
+    return float(out[0])
+
+
+def test_a_key_compiles_once() -> None:
+    before = compile_count()
+    first = compile_kernels([scale_kernel("jit.once", 2.0)])
+    again = compile_kernels([scale_kernel("jit.once", 3.0), scale_kernel("jit.other", 5.0)])
+    assert compile_count() == before + 2
+    assert first["jit.once"] == again["jit.once"]
+    assert scaled(again["jit.once"]) == 2.0
+    assert scaled(again["jit.other"]) == 5.0
+    assert compile_seconds("jit.other") > 0
+
+
+def test_texts_are_of_one_kernel() -> None:
+    compile_kernels([scale_kernel("jit.text.a", 7.0), scale_kernel("jit.text.b", 9.0)])
+    for text in (kernel_llvm("jit.text.a"), kernel_asm("jit.text.a")):
+        assert "scale_by_7_0" in text
+        assert "scale_by_9_0" not in text
+    assert "define internal" in kernel_llvm("jit.text.a")
+    assert "noalias" in kernel_llvm("jit.text.a")
+    with pytest.raises(KeyError):
+        kernel_llvm("jit.text.never_compiled")
+
+
+def test_many_threads_compile_at_once() -> None:
+    before = compile_count()
+    start = threading.Barrier(16)
+
+    def work(number: int) -> list[float]:
+        # Each thread shares kernels with its neighbours.
+        factors = [float(number + k) for k in range(4)]
+        start.wait()
+        table = compile_kernels([scale_kernel(f"jit.thread.{f}", f) for f in factors])
+        return [scaled(table[f"jit.thread.{f}"]) - f for f in factors]
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(work, range(16))) == [[0.0] * 4] * 16
+    assert compile_count() == before + 19
+
+
+def refuse(e: Emitter) -> None:
+    raise ZeroDivisionError("emitter says no")
+
+
+def emit_invalid(e: Emitter) -> None:
+    """A value used before the block that defines it: only LLVM's verifier objects."""
+    late = e.builder.append_basic_block("late")
+    entry = e.builder.block
+    e.builder.position_at_end(late)
+    value = e.builder.add(e.argument(0), e.index(1))
+    e.builder.unreachable()
+    e.builder.position_at_end(entry)
+    e.builder.mul(value, value)
+
+
+@pytest.mark.parametrize("emit", [refuse, emit_invalid])
+def test_a_broken_kernel_is_named_and_alone(emit: object) -> None:
+    name = emit.__name__  # type: ignore[attr-defined]
+    broken = Kernel(f"jit.broken.{name}", f"broken {name}", emit)  # type: ignore[arg-type]
+    good = [scale_kernel(f"jit.good.{name}.{k}", 1.0 + k) for k in range(2)]
+    with pytest.raises(CodegenError, match=f"weft bug: kernel 'broken {name}' did not compile"):
+        compile_kernels([good[0], broken, good[1]])
+    count = compile_count()
+    assert scaled(compile_kernels(good)[good[1].key]) == 2.0
+    assert compile_count() == count
+
+
+def test_a_broken_numba_kernel_is_named() -> None:
+    def kernel(args: object) -> None:
+        args.no_such_attribute()  # type: ignore[attr-defined]
+
+    with pytest.raises(CodegenError, match="weft bug: kernel 'broken numba'"):
+        compile_kernels([NumbaKernel("jit.broken.numba", "broken numba", kernel)])
+
+
+def test_args_are_read_at_the_entry_only() -> None:
+    def emit(e: Emitter) -> None:
+        with e.loop_function("loop", []) as (inner, _, _):
+            inner.argument(0)
+
+    with pytest.raises(CodegenError, match="pass values to loop_function"):
+        compile_kernels([Kernel("jit.entry", "entry", emit)])
+
+
+def test_numba_kernels_see_arrays_of_every_dtype() -> None:
+    def reverse(dtype: str) -> NumbaKernel:
+        as_array = getattr(numba_helpers, f"as_array_{dtype}")
+
+        def kernel(args):  # type: ignore[no-untyped-def]
+            x, out = as_array(args[0], args[2]), as_array(args[1], (args[2],))
+            for i in range(x.size):
+                out[i] = x[x.size - 1 - i]
+
+        return NumbaKernel(f"jit.reverse.{dtype}", f"reverse {dtype}", kernel)
+
+    table = compile_kernels([reverse(dtype) for dtype in DTYPES])
+    for dtype in DTYPES:
+        x = (np.arange(9) % 5).astype(NUMPY[dtype])
+        out = np.zeros_like(x)
+        call(table[f"jit.reverse.{dtype}"], x, out)
+        np.testing.assert_array_equal(out, x[::-1])
+    assert "float" in kernel_llvm("jit.reverse.f32")
+    assert kernel_asm("jit.reverse.f32")
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_numba_kernels_convert_halves() -> None:
+    def kernel(args):  # type: ignore[no-untyped-def]
+        x, out = as_array_f16(args[0], args[2]), as_array_bf16(args[1], args[2])
+        for i in range(x.size):
+            out[i] = f32_to_bf16(f16_to_f32(x[i]) / 3)
+
+    address = compile_kernels([NumbaKernel("jit.halves", "halves", kernel)])["jit.halves"]
+    x = np.arange(65536).astype(np.uint16).view(np.float16)
+    out = np.zeros(x.size, ml_dtypes.bfloat16)
+    call(address, x, out)
+    expected = (x.astype(np.float32) / np.float32(3)).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(out.astype(np.float32), expected.astype(np.float32))
+
+
+def test_numba_is_imported_by_the_first_compile_only() -> None:
+    code = (
+        "import sys; import weft.codegen.jit, weft.codegen.scalar;"
+        "sys.exit('numba' in sys.modules or 'llvmlite.binding' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,248 @@
+"""`weft run`: execute any dumped graph on arrays from files, or on random ones."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.ir.dims import SymbolicDim
+from weft.ir.dtypes import bfloat16
+from weft.ir.errors import InvalidArgumentError, NotFoundError, UnsupportedError, suggest
+from weft.ir.graph import Graph
+from weft.ir.interpreter import DictState, as_array, bind_symbols, interpret, type_of
+from weft.ir.types import RefType, TensorType, Type
+from weft.passes.differential import random_inputs, random_sizes, random_state
+
+Array = np.ndarray[Any, Any]
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of `weft run`."""
+    parser.add_argument("file", help="IR text; - reads standard input")
+    parser.add_argument(
+        "--feed",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="the array for the input NAME (repeat for each input)",
+    )
+    parser.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="the value of the variable NAME before the run (repeat for each variable)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        metavar="N",
+        help="make up what no --feed or --state gives, by the random seed N >= 0",
+    )
+    parser.add_argument(
+        "--size",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="with --seed: the size of the symbolic dimension NAME",
+    )
+    parser.add_argument(
+        "--compiled", action="store_true", help="compile the graph; otherwise it is interpreted"
+    )
+    parser.add_argument(
+        "--print", action="store_true", dest="show", help="print the arrays, not only a summary"
+    )
+    parser.add_argument("--save", metavar="DIR", help="write the results as DIR/result0.npy, ...")
+
+
+@dataclass
+class Outcome:
+    """What a run gave: the results (None for tokens), the variables' values before and after."""
+
+    results: list[Array | None]
+    before: dict[str, Array]
+    after: dict[str, Array]
+
+
+def run_file(graph: Graph, args: Namespace) -> Iterator[str]:
+    """Execute `graph` as the options in `args` say; yields the lines to print.
+
+    Raises NotFoundError or InvalidArgumentError for options that do not fit the graph.
+    """
+    outcome = execute(graph, args)
+    for i, (value, result) in enumerate(zip(graph.results, outcome.results, strict=True)):
+        yield from _shown(f"result {i}", value.type, result, args.show)
+    for name, array in sorted(outcome.after.items()):
+        old = outcome.before.get(name)
+        if old is None or old.tobytes() != array.tobytes():
+            yield from _shown(f"variable '{name}' is now", type_of(array), array, args.show)
+    if args.save is not None:
+        yield from save(outcome, Path(args.save))
+
+
+def execute(graph: Graph, args: Namespace) -> Outcome:
+    """Load or make up the arrays, and run the graph."""
+    fed, held = _pairs(args.feed, "--feed"), _pairs(args.state, "--state")
+    variables = variable_types(graph)
+    _check_names(fed, graph.arg_names, "input")
+    _check_names(held, list(variables), "variable")
+    inputs = {k: load(v) for k, v in fed.items()}
+    state = {k: load(v) for k, v in held.items()}
+    if args.seed is not None:
+        _fill(graph, args, inputs, state)
+    missing = [name for name in graph.arg_names if name not in inputs]
+    if missing:
+        raise InvalidArgumentError(
+            f"there is no array for the input '{missing[0]}'",
+            hint=f"give --feed '{missing[0]}=FILE.npy', or --seed 0 for random arrays",
+        )
+    typed = {n: a.type for n, a in zip(graph.arg_names, graph.args, strict=True)}
+    arrays = [_as_bfloat16(inputs[n], typed[n]) for n in graph.arg_names]
+    before = {n: _as_bfloat16(a, variables[n]) for n, a in state.items()}
+    run = _compiled if args.compiled else _interpreted
+    return run(graph, [as_array(a) for a in arrays], before)
+
+
+def variable_types(graph: Graph) -> dict[str, TensorType]:
+    """The type of each variable that `graph` names, nested graphs included."""
+    found: dict[str, TensorType] = {}
+    for op in graph.walk():
+        if op.name == "variable" and isinstance(op.result.type, RefType):
+            found[str(op.attrs["name"])] = op.result.type.tensor
+    return found
+
+
+def _interpreted(graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]) -> Outcome:
+    state = DictState(before)
+    results = interpret(graph, inputs, state)
+    return Outcome(results, dict(before), state.values)
+
+
+def _compiled(graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]) -> Outcome:
+    # the compiler takes 0.3 s to load: only who compiles waits for it
+    from weft.runtime.executable import compile_graph
+    from weft.runtime.variables import VariableState
+
+    static = graph
+    if bind_symbols(graph, inputs):
+        raise UnsupportedError("--compiled does not run graphs with symbolic dimensions")
+    variables = {}
+    for name, t in variable_types(static).items():
+        variables[name] = VariableState(name, t.dtype, t.static_shape, before.get(name))
+    executable = compile_graph(static, variables)
+    results = executable([np.ascontiguousarray(a).reshape(a.shape) for a in inputs])
+    after = {n: v.read() for n, v in variables.items() if v.initialized}
+    return Outcome(results, dict(before), after)
+
+
+# ---------------------------------------------------------------------------------------- arrays
+
+
+def load(path: str) -> Array:
+    """The array in a .npy file. Raises InvalidArgumentError where there is none."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InvalidArgumentError(
+            f"{path} cannot be read as an array: {error}", hint="write it with numpy.save"
+        ) from None
+    if not isinstance(array, np.ndarray):
+        raise InvalidArgumentError(f"{path} holds several arrays", hint="write it with numpy.save")
+    return array
+
+
+def _as_bfloat16(array: Array, wanted: Type) -> Array:
+    # .npy files know no bfloat16: they hold two bytes without a type
+    if (
+        isinstance(wanted, TensorType)
+        and wanted.dtype is bfloat16
+        and array.dtype == np.dtype("V2")
+    ):
+        return array.view(bfloat16.numpy)
+    return array
+
+
+def _fill(graph: Graph, args: Namespace, inputs: dict[str, Array], state: dict[str, Array]) -> None:
+    """Add random arrays for the inputs and variables that were not given."""
+    if args.seed < 0:
+        raise InvalidArgumentError(f"--seed {args.seed}: it must be 0 or more")
+    sizes = random_sizes(graph, args.seed)
+    for name, array in inputs.items():
+        given = graph.args[graph.arg_names.index(name)].type
+        if isinstance(given, TensorType) and given.rank == array.ndim:
+            for dim, size in zip(given.shape, array.shape, strict=True):
+                if isinstance(dim, SymbolicDim) and dim == SymbolicDim.symbol(min(dim.symbols)):
+                    sizes[min(dim.symbols)] = size
+    for name, text in _pairs(args.size, "--size").items():
+        _check_names({name: text}, list(sizes), "symbolic dimension")
+        if not re.fullmatch(r"[0-9]{1,9}", text):
+            raise InvalidArgumentError(f"--size {name}={text}: the size must be an integer")
+        sizes[name] = int(text)
+    made = random_inputs(graph, args.seed, sizes)
+    for name, array in zip(graph.arg_names, made, strict=True):
+        inputs.setdefault(name, array)
+    for name, array in random_state(graph, args.seed, sizes).items():
+        state.setdefault(name, array)
+
+
+def _pairs(options: Sequence[str], option: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in options:
+        name, equals, value = text.partition("=")
+        if not equals or not value:
+            raise InvalidArgumentError(f"{option} {text}: expected NAME=VALUE")
+        if name in pairs:
+            raise InvalidArgumentError(f"{option} gives '{name}' twice")
+        pairs[name] = value
+    return pairs
+
+
+def _check_names(given: Mapping[str, str], known: Sequence[str], what: str) -> None:
+    for name in given:
+        if name not in known:
+            raise NotFoundError(
+                f"the graph has no {what} '{name}'{suggest(name, list(known))}",
+                hint=f"it has: {', '.join(known) or 'none'}",
+            )
+
+
+def save(outcome: Outcome, folder: Path) -> Iterator[str]:
+    """Write the results and the variables as .npy files; yields what was written."""
+    named = {f"result{i}": r for i, r in enumerate(outcome.results) if r is not None}
+    for name, array in outcome.after.items():
+        named["variable-" + re.sub(r"[^\w.-]", "_", name)] = array
+    folder.mkdir(parents=True, exist_ok=True)
+    for stem, array in named.items():
+        if array.dtype == object:
+            array = array.astype(np.bytes_)  # a .npy file cannot hold objects without pickle
+        np.save(folder / f"{stem}.npy", array, allow_pickle=False)
+        yield f"wrote {folder / stem}.npy"
+
+
+# ---------------------------------------------------------------------------------------- showing
+
+
+def _shown(what: str, t: Type, array: Array | None, whole: bool) -> Iterator[str]:
+    if array is None:
+        yield f"{what}: {t}"
+        return
+    yield f"{what}: {type_of(array)}" + ("" if whole else f"  {summary(array)}")
+    if whole:
+        yield np.array2string(array, separator=", ", threshold=array.size + 1)
+
+
+def summary(array: Array) -> str:
+    """Range and mean of numbers, a few elements otherwise: one line about an array."""
+    if array.size <= 4 or array.dtype == object or array.dtype.kind in "bc":
+        return np.array2string(array, separator=", ", threshold=8).replace("\n", " ")
+    with np.errstate(all="ignore"):
+        wide = array.astype(np.float64)
+        text = f"min {wide.min():.6g}  mean {wide.mean():.6g}  max {wide.max():.6g}"
+    wrong = int(np.count_nonzero(~np.isfinite(wide)))
+    return text + (f"  ({wrong} not finite)" if wrong else "")

@@ -1,0 +1,113 @@
+"""What a compiled function tells about itself: passes, kernels, what was not fused, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from weft.ir.errors import PassError, suggest
+from weft.ir.graph import Graph
+from weft.ir.source import Locations, caller_location
+from weft.passes.fuse import why_not_fused
+from weft.passes.manager import PassReport
+from weft.runtime.executable import Executable
+
+
+class Cost(NamedTuple):
+    """Of one call: ops of the final graph, native kernel calls, bytes they move, bytes alive at most."""
+
+    ops: int
+    kernels: int
+    bytes: int | None
+    peak_bytes: int
+
+
+def cost_of(executable: Executable) -> Cost:
+    """The cost of one call of `executable`."""
+    last = executable.report.passes[-1]
+    memory = executable.report.memory
+    return Cost(last.ops_after, len(executable.report.calls), last.bytes, memory.peak_bytes)
+
+
+def graph_after(reports: Sequence[PassReport], after: str | None) -> Graph:
+    """The graph after the last run of the pass `after`; None: the final one. PassError if there is none."""
+    if after is None:
+        return reports[-1].graph
+    for report in reversed(reports):
+        if report.name == after:
+            return report.graph
+    names = list(dict.fromkeys(r.name for r in reports))
+    raise PassError(
+        f"the pipeline has no pass '{after}'{suggest(after, names)}",
+        hint=f"it is: {', '.join(names)}",
+        location=caller_location(),
+    )
+
+
+def explain(
+    title: str,
+    fields: Mapping[str, str],
+    reasons: Sequence[str],
+    location: Locations,
+    executable: Executable,
+) -> str:
+    """The whole report as text."""
+    report = executable.report
+    lines = [title, "", "signature"]
+    width = max((len(name) for name in fields), default=0)
+    lines += [f"  {name:<{width}}  {what}" for name, what in fields.items()] or ["  no arguments"]
+    lines += ["", "compiled because", *(f"  {reason}" for reason in reasons)]
+    if location:
+        lines.append(f"  called at {location[0].describe()}")
+    lines += ["", "passes", *_pass_table(report.passes)]
+    lines += ["", f"one call runs {len(report.calls)} native kernels "
+              f"({report.kernels_compiled} compiled for it, {report.seconds * 1e3:.0f} ms in all)"]  # fmt: skip
+    for number, call in enumerate(report.calls, 1):
+        text = call.describe().rstrip().splitlines()
+        lines += [f"  {number}. {text[0]}", *(f"     {line}" for line in text[1:])]
+    lines += [
+        "",
+        "not fused",
+        *(_not_fused(report.passes) or ["  nothing: every edge that could be is"]),
+    ]
+    lines += ["", "memory", *(f"  {line}" for line in report.memory.describe().splitlines())]
+    return "\n".join(lines)
+
+
+def _pass_table(reports: Sequence[PassReport]) -> Iterator[str]:
+    yield f"  {'pass':<18}{'ms':>8}{'ops':>8}{'kernels':>9}{'bytes':>12}{'peak':>12}"
+    for r in reports:
+        unchanged = "" if r.changed or r.name == "traced" else "  unchanged"
+        moved, peak = _number(r.bytes), _number(r.peak_bytes)
+        yield (
+            f"  {r.name:<18}{r.seconds * 1e3:>8.2f}{r.ops_after:>8}{r.kernels:>9}{moved:>12}{peak:>12}"
+            f"{unchanged}"
+        )
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _not_fused(reports: Sequence[PassReport]) -> list[str]:
+    """The edges between kernels, by the graph that `fuse` was given, each with the rule that keeps it."""
+    position = next((i for i, r in enumerate(reports) if r.name == "fuse"), None)
+    if position is None:
+        return ["  the pipeline has no pass 'fuse'"]
+    group = {}
+    for op in reports[position].graph.ops:
+        for inner in op.regions[0].ops if op.name == "fused" else (op,):
+            group.setdefault((inner.name, inner.locations), set()).add(id(op))
+    lines = []
+    for consumer in reports[position - 1].graph.ops:
+        for value in consumer.operands:
+            producer = value.op
+            if producer is None or producer.name in ("constant", "variable"):
+                continue
+            mine = group.get((consumer.name, consumer.locations), set())
+            if mine & group.get((producer.name, producer.locations), set()):
+                continue
+            where = f" ({consumer.locations[0]})" if consumer.locations else ""
+            why = why_not_fused(producer, consumer)
+            lines.append(f"  {producer.name} -> {consumer.name}{where}: {why}")
+    return list(dict.fromkeys(lines))

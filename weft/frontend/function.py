@@ -1,0 +1,417 @@
+"""`@wf.compile`: trace a Python function once per signature, compile it, and run it as one native call.
+
+A signature is the nesting of the arguments, the dtype and shape of each leaf, and the static arguments.
+Python numbers are weakly typed inputs: their values do not count. Called while another function is traced
+(or with symbolic tensors), the function becomes part of that trace.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import numpy as np
+
+from weft.frontend import pytree
+from weft.frontend.explain import Cost, cost_of, explain, graph_after
+from weft.frontend.signature import Identity, LeafKey, Signature, differences, leaves_of, static_key
+from weft.frontend.specializations import CacheInfo, Specialization, Specializations
+from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.trace import _current, current_trace
+from weft.frontend.tracing import Argument, Traced, identifier, trace_function
+from weft.ir.dtypes import as_dtype
+from weft.ir.errors import InvalidArgumentError, PassError, TypeRuleError, UnsupportedError, suggest
+from weft.ir.graph import Graph
+from weft.ir.printer import print_graph
+from weft.ir.source import Locations, caller_location
+from weft.ir.types import TensorType
+from weft.passes.manager import Pass, PassReport, run_passes
+from weft.passes.pipelines import PASSES, STANDARD
+from weft.runtime.executable import Executable, compile_graph
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_log = logging.getLogger("weft.compile")
+_FLOAT, _INT, _BOOL = np.dtype(np.float64), np.dtype(np.int64), np.dtype(np.bool_)
+_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+_BEHAVED = 0x101  # flags of an array that is C-contiguous and aligned
+
+
+class Compiled(Specialization):
+    """One specialisation: its signature and graph, why it was made, and, once it was called, native code."""
+
+    __slots__ = (
+        "_executable", "_lock", "_passes", "_reports", "location", "pack", "reasons", "run", "signature",
+        "traced",
+    )  # fmt: skip
+
+    def __init__(self, signature: Signature, traced: Traced, passes: Sequence[Pass]) -> None:
+        super().__init__()
+        self.signature = signature
+        self.traced = traced
+        self.run: Callable[[list[Any]], list[Any]] = self._first_run
+        self.pack = _packer(traced)
+        self.location: Locations = caller_location()
+        self.reasons: list[str] = []
+        self._lock = threading.Lock()
+        self._passes = passes
+        self._executable: Executable | None = None
+        self._reports: Sequence[PassReport] = ()
+
+    def executable(self) -> Executable:
+        """The native code, compiled on first use. UnsupportedError for an op that has none."""
+        with self._lock:
+            if self._executable is None:
+                graph = self.traced.graph
+                made = compile_graph(
+                    graph, self.traced.variables, name=graph.name, passes=self._passes
+                )
+                self._executable, self.run, self._reports = made, made, made.report.passes
+            return self._executable
+
+    def _first_run(self, arrays: list[Any]) -> list[Any]:
+        return self.executable()(arrays)
+
+    def reports(self) -> Sequence[PassReport]:
+        """What the passes did; runs them if the graph is not compiled yet."""
+        with self._lock:
+            if not self._reports:
+                self._reports = run_passes(self.traced.graph, self._passes)[1]
+            return self._reports
+
+
+def _packer(traced: Traced) -> Callable[[list[Any]], Any]:
+    """From result arrays to what the function returned."""
+    structure, weak = traced.structure, traced.weak
+    if structure is None and not weak[0]:
+        return lambda arrays: Tensor(arrays[0])
+    if structure is not None and not any(weak) and structure.children == (None,) * len(weak):
+        if structure.cls is tuple:
+            return lambda arrays: tuple([Tensor(a) for a in arrays])
+    return lambda arrays: pytree.rebuild(
+        structure, iter([Tensor(a, None, None, w) for a, w in zip(arrays, weak, strict=True)])
+    )
+
+
+class CompiledFunction(Generic[P, R]):
+    """What `@wf.compile` makes of a function; call it as you would the function itself."""
+
+    def __init__(
+        self, fn: Callable[P, R], static_argnames: Sequence[str], passes: Sequence[Pass]
+    ) -> None:
+        functools.update_wrapper(self, fn)
+        self._fn = fn
+        self._name: str = getattr(fn, "__name__", type(fn).__name__).replace("<lambda>", "lambda_")
+        self._signature = inspect.signature(fn)
+        self._parameters = tuple(self._signature.parameters)
+        self._static = frozenset(static_argnames)
+        self._passes = tuple(passes)
+        self._specializations: Specializations[Compiled] = Specializations(self._name)
+        self._fast: dict[Any, Compiled] = {}
+        self._first_trace = threading.RLock()
+        self._traced_before = False
+        for name in static_argnames:
+            if name not in self._signature.parameters:
+                raise InvalidArgumentError(
+                    f"static_argnames names '{name}', but the parameters of '{self._name}' are "
+                    f"{', '.join(self._parameters) or 'none'}{suggest(name, self._parameters)}",
+                    location=caller_location(),
+                )
+
+    def __repr__(self) -> str:
+        return f"<compiled {self._name}{self._signature}>"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """A compiled method: each object has its own specialisations, kept in the object."""
+        if instance is None:
+            return self
+        try:
+            held = instance.__dict__.setdefault("__weft_compiled__", {})
+        except AttributeError:
+            raise UnsupportedError(
+                f"'{self._name}' is a compiled method of a class without __dict__",
+                hint="leave __slots__ out, or compile a function that takes the object's tensors",
+                location=caller_location(),
+            ) from None
+        key = (
+            self._name,
+            id(instance),
+        )  # a copied object shares the dict and must not share the entry
+        if key not in held:
+            static = [n for n in self._parameters[1:] if n in self._static]
+            made: Any = CompiledFunction(self._fn.__get__(instance), static, self._passes)  # type: ignore[attr-defined]
+            held.setdefault(key, made)
+        return held[key]
+
+    # -------------------------------------------------------------------------------------- calls
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function compiled. Errors as those of the ops in it, with the user's lines."""
+        if not kwargs and _current.get() is None:
+            key: list[Any] = []
+            arrays: list[Any] = []
+            for a in args:
+                kind = type(a)
+                if kind is Tensor:
+                    data = a._data  # type: ignore[attr-defined]
+                    if data is None or a.weak:  # type: ignore[attr-defined]
+                        break
+                elif kind is np.ndarray:
+                    data = a
+                    if data.flags.num & _BEHAVED != _BEHAVED:  # type: ignore[attr-defined]
+                        break
+                elif kind is float:
+                    key.append(float)
+                    arrays.append(np.array(a, _FLOAT))
+                    continue
+                elif kind is int and _INT_MIN <= a <= _INT_MAX:  # type: ignore[operator]
+                    key.append(int)
+                    arrays.append(np.array(a, _INT))
+                    continue
+                elif kind is bool:
+                    key.append(bool)
+                    arrays.append(np.array(a, _BOOL))
+                    continue
+                else:
+                    break
+                key.append(data.shape)  # shape first: a dtype compares equal to the class float
+                key.append(data.dtype)
+                arrays.append(data)
+            else:
+                found = self._fast.get(tuple(key))
+                if found is not None:
+                    found.used = True
+                    return found.pack(found.run(arrays))  # type: ignore[no-any-return]
+                return self._call(args, kwargs, tuple(key))
+        return self._call(args, kwargs, None)
+
+    def _call(self, args: Any, kwargs: Any, alias: Any) -> Any:
+        if current_trace() is not None and self._joins_trace(args, kwargs):
+            tree = pytree.tree_map(_as_argument, (args, kwargs))
+            return self._fn(*tree[0], **tree[1])
+        key, leaves, values = self._key(args, kwargs)
+        arrays: list[Any] = leaves
+        found = self._specializations.entries.get(key)
+        if found is None:
+            if any(
+                a is None and not isinstance(k, Identity)
+                for a, k in zip(arrays, key[1], strict=True)
+            ):
+                raise TypeRuleError(
+                    f"'{self._name}' was called with a type in place of a tensor",
+                    hint=".trace, .ir, .explain and .cost take types; a call needs values",
+                    location=caller_location(),
+                )
+            found = self._specialization(key, values)
+        found.used = True
+        if alias is not None and found is self._specializations.entries.get(key):
+            self._fast[alias] = found
+        return found.pack(found.run([a for a in arrays if a is not None]))
+
+    def _joins_trace(self, args: Any, kwargs: Any) -> bool:
+        """A default graph that is current without a `with` takes calls on symbolic tensors only."""
+        if _current.get() is not None:
+            return True
+        leaves = pytree.tree_leaves((args, kwargs))
+        return any(isinstance(x, Tensor) and x._data is None for x in leaves)
+
+    def _key(self, args: Any, kwargs: Any) -> tuple[Any, list[Any], list[Any]]:
+        """The signature as a tuple, the arrays (None where there is none), and the leaves themselves."""
+        names: tuple[str, ...] | None = None
+        static: tuple[tuple[str, Any], ...] = ()
+        tree = args
+        if kwargs or self._static:
+            bound = self._bind(args, kwargs)
+            if bound.kwargs or self._static:
+                given = bound.arguments
+                names = tuple(n for n in given if n not in self._static)
+                static = tuple((n, static_key(n, v)) for n, v in given.items() if n in self._static)
+                tree = tuple([given[n] for n in names])
+            else:
+                tree = bound.args
+        leaves, structure = pytree.flatten(tree)
+        keys, arrays = leaves_of(self._name, leaves, structure, names or self._parameters)
+        return (structure, keys, names, static), arrays, [leaves, args, kwargs]
+
+    def _bind(self, args: Any, kwargs: Any) -> inspect.BoundArguments:
+        try:
+            return self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeRuleError(
+                f"'{self._name}' cannot be called like this: {error}",
+                hint=f"its signature is {self._name}{self._signature}",
+                location=caller_location(),
+            ) from None
+
+    # --------------------------------------------------------------------------------- compiling
+    def _specialization(self, key: Any, values: list[Any]) -> Compiled:
+        cache = self._specializations
+        evicted = cache.evicted
+        made = cache.get_or_make(key, lambda: self._make(Signature(*key), values))
+        if cache.evicted != evicted:
+            live = set(cache.entries.copy().values())
+            self._fast = {alias: c for alias, c in self._fast.copy().items() if c in live}
+        return made
+
+    def _make(self, signature: Signature, values: list[Any]) -> Compiled:
+        reasons = self._reasons(signature)
+        _log.debug("tracing %s: %s", self._name, "; ".join(reasons))
+        traced = self._trace(signature, values)
+        made = Compiled(signature, traced, self._passes)
+        made.reasons = reasons
+        return made
+
+    def _trace(self, signature: Signature, values: list[Any]) -> Traced:
+        self._bind(values[1], values[2])
+        with (
+            self._first_trace
+        ):  # variables may be created by the first trace, and by that one alone
+            if not self._traced_before:
+                traced = self._trace_once(signature, values, True)
+                self._traced_before = True
+                return traced
+        return self._trace_once(signature, values, False)
+
+    def _trace_once(self, signature: Signature, values: list[Any], creates: bool) -> Traced:
+        leaves, args, kwargs = values
+        paths = signature.paths(self._parameters)
+        arguments = [
+            Argument(TensorType(as_dtype(key[1]), key[0]), key[2], identifier(path))
+            for key, path in zip(signature.leaves, paths, strict=True)
+            if isinstance(key, tuple)
+        ]
+
+        def call(inputs: list[Tensor]) -> Any:
+            given = iter(inputs)
+            filled = [next(given) if isinstance(key, tuple) else leaf
+                      for key, leaf in zip(signature.leaves, leaves, strict=True)]  # fmt: skip
+            tree = pytree.unflatten(signature.structure, filled)
+            if signature.names is None:
+                return self._fn(*tree)  # type: ignore[call-arg]
+            bound = self._bind(args, kwargs)
+            bound.arguments.update(zip(signature.names, tree, strict=True))
+            return self._fn(*bound.args, **bound.kwargs)
+
+        return trace_function(self._name, call, arguments, creates_variables=creates)
+
+    def _reasons(self, signature: Signature) -> list[str]:
+        """Why `signature` needs a specialisation: its differences from the nearest one there is."""
+        others = list(self._specializations.entries.copy().values())
+        if not others:
+            return ["first call"]
+        options = [(differences(signature, o.signature, self._parameters), o) for o in others]
+        lines, nearest = min(options, key=lambda option: len(option[0]))
+        return [f"{line} (specialisation {nearest.number})" for line in lines]
+
+    # --------------------------------------------------------------------------------- looking in
+    def _specialized(self, args: Any, kwargs: Any) -> Compiled:
+        key, _, values = self._key(args, kwargs)
+        return self._specialization(key, values)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Graph:
+        """The graph as traced for these arguments (values, or `TensorType`s in place of tensors)."""
+        return self._specialized(args, kwargs).traced.graph
+
+    def ir(self, *args: Any, after: str | None = None, **kwargs: Any) -> str:
+        """The text of the graph after the pass `after` ("traced": before all; None: after the last).
+
+        PassError for a pass that is not in the pipeline.
+        """
+        return print_graph(graph_after(self._specialized(args, kwargs).reports(), after))
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Why this was compiled, what each pass did, what was fused and what not, and the memory plan."""
+        made = self._specialized(args, kwargs)
+        fields = made.signature.fields(self._parameters)
+        title = (
+            f"{self._name}: specialisation {made.number} of {len(self._specializations.entries)}"
+        )
+        return explain(title, fields, made.reasons, made.location, made.executable())
+
+    def cost(self, *args: Any, **kwargs: Any) -> Cost:
+        """Ops, kernels, bytes moved and peak memory of one call, by the last pass's report."""
+        return cost_of(self._specialized(args, kwargs).executable())
+
+    def cache_info(self) -> CacheInfo:
+        """How many specialisations there are, were made, and were dropped."""
+        return self._specializations.info()
+
+
+def _as_argument(leaf: Any) -> Any:
+    numbers = (bool, int, float, complex, np.ndarray, np.generic)
+    return as_tensor(leaf) if isinstance(leaf, numbers) else leaf
+
+
+@overload
+def compile(fn: Callable[P, R], /) -> CompiledFunction[P, R]: ...
+@overload
+def compile(
+    *,
+    static_argnames: str | Sequence[str] = (),
+    donate: object = None,
+    threads: int | None = None,
+    device: str = "cpu",
+    passes: Sequence[Pass | str] | None = None,
+) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
+
+
+def compile(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    static_argnames: str | Sequence[str] = (),
+    donate: object = None,
+    threads: int | None = None,
+    device: str = "cpu",
+    passes: Sequence[Pass | str] | None = None,
+) -> Any:
+    """Compile a function of tensors; use as `@wf.compile` or `@wf.compile(static_argnames="training")`.
+
+    static_argnames: parameters whose (hashable) values the code depends on; each value compiles anew.
+    passes: the pipeline, by name or as functions from graph to graph (default: the standard one).
+    Raises UnsupportedError for donate=, threads= and any device but "cpu": not built yet.
+    """
+    given = {"donate": donate, "threads": threads}
+    for name, value in given.items():
+        if value is not None:
+            raise UnsupportedError(
+                f"wf.compile({name}={value!r}) is not supported yet",
+                hint=f"leave {name}= out",
+                location=caller_location(),
+            )
+    if device != "cpu":
+        raise UnsupportedError(
+            f'wf.compile(device={device!r}): only "cpu" is supported yet',
+            location=caller_location(),
+        )
+    static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    pipeline = STANDARD if passes is None else tuple(_pass(p) for p in passes)
+
+    def decorate(function: Callable[..., Any]) -> CompiledFunction[Any, Any]:
+        if not callable(function):
+            raise TypeRuleError(
+                f"wf.compile takes a function, got a {type(function).__name__}",
+                hint="write @wf.compile above a def",
+                location=caller_location(),
+            )
+        return CompiledFunction(function, static, pipeline)
+
+    return decorate if fn is None else decorate(fn)
+
+
+def _pass(given: Pass | str) -> Pass:
+    if not isinstance(given, str):
+        return given
+    if given not in PASSES:
+        raise PassError(
+            f"there is no pass '{given}'{suggest(given, list(PASSES))}",
+            hint=f"the passes are: {', '.join(PASSES)}",
+            location=caller_location(),
+        )
+    return PASSES[given]
+
+
+__all__ = ["Compiled", "CompiledFunction", "LeafKey", "compile"]

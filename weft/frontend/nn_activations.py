@@ -1,0 +1,144 @@
+"""`wf.nn`: activation functions and softmax, composed from public ops.
+
+Shapes stay. Bools and integers become the default float; real numbers only. Nothing overflows on
+the way to a finite result, and the limits at +-inf are right where they exist; NaN stays NaN.
+"""
+
+from __future__ import annotations
+
+import math
+
+from weft.frontend.arguments import check_axis
+from weft.frontend.dispatch import apply
+from weft.frontend.ops_arithmetic import (
+    abs,
+    add,
+    divide,
+    equal,
+    greater,
+    isfinite,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    subtract,
+    where,
+)
+from weft.frontend.ops_elementwise import erf, exp, expm1, log, log1p, sigmoid, tanh
+from weft.frontend.promotion import TensorLike, inexact_tensor, strong_tensor
+from weft.frontend.tensor import Tensor
+
+#: Klambauer et al., "Self-Normalizing Neural Networks", 2017, equation 14.
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+def relu(x: TensorLike, /) -> Tensor:
+    """max(x, 0), integers too; the gradient at 0 is that of `maximum`."""
+    return maximum(strong_tensor(x), 0)
+
+
+def relu6(x: TensorLike, /) -> Tensor:
+    """min(max(x, 0), 6), integers too (Krizhevsky, "Convolutional deep belief networks on
+    CIFAR-10").
+    """
+    return minimum(maximum(strong_tensor(x), 0), 6)
+
+
+def leaky_relu(x: TensorLike, /, alpha: float = 0.2) -> Tensor:
+    """x where x > 0, alpha*x elsewhere (Maas, Hannun and Ng 2013; TF1's default alpha)."""
+    t = inexact_tensor(x, "nn.leaky_relu")
+    return where(greater(t, 0), t, multiply(t, alpha))
+
+
+def elu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
+    """x where x > 0, alpha*(exp(x) - 1) elsewhere (Clevert, Unterthiner and Hochreiter 2015)."""
+    t = inexact_tensor(x, "nn.elu")
+    # the exponential is taken of numbers <= 0 only: no inf whose gradient would be NaN
+    return where(greater(t, 0), t, multiply(expm1(minimum(t, 0)), alpha))
+
+
+def selu(x: TensorLike, /) -> Tensor:
+    """scale * elu(x, alpha) with the constants of Klambauer et al. 2017."""
+    return multiply(elu(x, _SELU_ALPHA), _SELU_SCALE)
+
+
+def gelu(x: TensorLike, /, approximate: bool = False) -> Tensor:
+    """x times the normal distribution function at x (Hendrycks and Gimpel 2016).
+
+    x/2 * (1 + erf(x/sqrt(2))); approximate: x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))). 0 at
+    -inf.
+    """
+    t = inexact_tensor(x, "nn.gelu")
+    if approximate:
+        cubic = multiply(multiply(t, multiply(t, t)), 0.044715)
+        share = tanh(multiply(add(t, cubic), math.sqrt(2.0 / math.pi)))
+    else:
+        share = erf(multiply(t, math.sqrt(0.5)))
+    return _times_share(t, multiply(add(share, 1), 0.5))
+
+
+def silu(x: TensorLike, /) -> Tensor:
+    """x * sigmoid(x) (Elfwing, Uchibe and Doya 2017; also called swish). 0 at -inf."""
+    t = inexact_tensor(x, "nn.silu")
+    return _times_share(t, sigmoid(t))
+
+
+def _times_share(t: Tensor, share: Tensor) -> Tensor:
+    # -inf times a share of 0 would be NaN: there the product is 0
+    return multiply(where(equal(t, float("-inf")), 0, t), share)
+
+
+def mish(x: TensorLike, /) -> Tensor:
+    """x * tanh(softplus(x)) (Misra 2019). 0 at -inf."""
+    t = inexact_tensor(x, "nn.mish")
+    return _times_share(t, tanh(softplus(t)))
+
+
+def softplus(x: TensorLike, /) -> Tensor:
+    """log(1 + exp(x)), computed as max(x, 0) + log1p(exp(-|x|)); 0 at -inf, inf at inf."""
+    t = inexact_tensor(x, "nn.softplus")
+    return add(maximum(t, 0), log1p(exp(negative(abs(t)))))
+
+
+def log_sigmoid(x: TensorLike, /) -> Tensor:
+    """log(sigmoid(x)), computed as -softplus(-x)."""
+    return negative(softplus(negative(inexact_tensor(x, "nn.log_sigmoid"))))
+
+
+def softsign(x: TensorLike, /) -> Tensor:
+    """x / (1 + |x|) (Bergstra et al. 2009)."""
+    t = inexact_tensor(x, "nn.softsign")
+    return divide(t, add(abs(t), 1))
+
+
+def hard_sigmoid(x: TensorLike, /) -> Tensor:
+    """relu6(x + 3) / 6."""
+    t = inexact_tensor(x, "nn.hard_sigmoid")
+    return divide(minimum(maximum(add(t, 3), 0), 6), 6)
+
+
+def _shifted(t: Tensor, axis: int) -> Tensor:
+    """t minus its largest element along `axis`: exp of it cannot overflow, and the shift
+    cancels.
+    """
+    top = apply("max", t, axes=(axis,), keepdims=True)
+    return subtract(t, apply("stop_gradient", where(isfinite(top), top, 0)))
+
+
+def softmax(x: TensorLike, /, axis: int = -1) -> Tensor:
+    """exp(x) / sum(exp(x)) over `axis`: weights >= 0 that add up to 1. -inf gets weight 0.
+
+    NaN where all elements are -inf or one is inf.
+    """
+    t = inexact_tensor(x, "nn.softmax")
+    along = check_axis("nn.softmax", axis, t.ndim)
+    weights = exp(_shifted(t, along))
+    return divide(weights, apply("sum", weights, axes=(along,), keepdims=True))
+
+
+def log_softmax(x: TensorLike, /, axis: int = -1) -> Tensor:
+    """log(softmax(x)), computed as x - logsumexp(x). -inf stays -inf."""
+    t = inexact_tensor(x, "nn.log_softmax")
+    along = check_axis("nn.log_softmax", axis, t.ndim)
+    shifted = _shifted(t, along)
+    return subtract(shifted, log(apply("sum", exp(shifted), axes=(along,), keepdims=True)))
