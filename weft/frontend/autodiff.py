@@ -1,7 +1,9 @@
-"""Derivatives: `grad`, `value_and_grad`, `vjp`, `jvp`, `gradients`, `stop_gradient`, `custom_gradient`.
+"""Derivatives: `grad`, `value_and_grad`, `vjp`, `jvp`, `gradients`, `stop_gradient`,
+`custom_gradient`.
 
-While a trace is current they add ops to it, so derivatives of derivatives need nothing special. Called
-outside, `grad` and its kin trace the function themselves and run the graph in the interpreter.
+While a trace is current they add ops to it, so derivatives of derivatives need nothing special.
+Called outside, `grad` and its kin trace the function themselves and run the graph in the
+interpreter.
 
 Complex tensors: the gradient of a real loss with respect to z is dL/dRe(z) + i dL/dIm(z) (PyTorch's
 convention; JAX gives its conjugate).
@@ -34,10 +36,11 @@ ArgNums = int | Sequence[int]
 def grad(fn: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[..., Any]:
     """The function that gives the gradient of `fn`, whose result is one real number.
 
-    argnums: the positional arguments to differentiate; each may nest tensors, and so does its gradient.
-    A tuple gives a tuple of gradients. has_aux: `fn` returns (loss, aux) and the result is (gradient,
-    aux). An argument that the loss does not depend on has the gradient zero. Raises GradientError for a
-    loss that is not a real scalar and for arguments that are not floating or complex.
+    argnums: the positional arguments to differentiate; each may nest tensors, and so does its
+    gradient. A tuple gives a tuple of gradients. has_aux: `fn` returns (loss, aux) and the result
+    is (gradient, aux). An argument that the loss does not depend on has the gradient zero. Raises
+    GradientError for a loss that is not a real scalar and for arguments that are not floating or
+    complex.
     """
     both = value_and_grad(fn, argnums, has_aux)
 
@@ -52,7 +55,8 @@ def grad(fn: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) ->
 def value_and_grad(
     fn: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """As `grad`, but the function gives (value, gradient); with has_aux, ((value, aux), gradient)."""
+    """As `grad`, but the function gives (value, gradient); with has_aux, ((value, aux),
+    gradient)."""
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     @functools.wraps(fn)
@@ -119,9 +123,10 @@ def _pull_back(done: Linearized, structure: pytree.Structure, cotangent: Any) ->
 def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """(fn(*primals), its directional derivative along `tangents`), nested like the result.
 
-    Made of two reverse passes: the pullback u -> J^T u is linear, and its own pullback at `tangents` is
-    J t (the double-backward trick of Townsend, 2017). Costs a few times the function. Integer results
-    have the tangent zero. GradientError for primals that are not floating or complex.
+    Made of two reverse passes: the pullback u -> J^T u is linear, and its own pullback at
+    `tangents` is J t (the double-backward trick of Townsend, 2017). Costs a few times the function.
+    Integer results have the tangent zero. GradientError for primals that are not floating or
+    complex.
     """
     leaves, structure = pytree.flatten(tuple(primals))
     directions, other = pytree.flatten(tuple(tangents))
@@ -153,11 +158,13 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
 
 
 def gradients(ys: Any, xs: Any, grad_ys: Any = None) -> list[Tensor | None]:
-    """The gradients of the sum of `ys` with respect to each of `xs`, as TensorFlow 1's tf.gradients.
+    """The gradients of the sum of `ys` with respect to each of `xs`, as TensorFlow 1's
+    tf.gradients.
 
-    ys, xs: a tensor or a list of them; in place of a tensor, xs may have a Variable, meaning every value
-    of it that was read in this trace. grad_ys: cotangents of ys (default: ones). The gradient of an
-    unconnected x is None. GradientError outside a trace and for xs that are not floating or complex.
+    ys, xs: a tensor or a list of them; in place of a tensor, xs may have a Variable, meaning every
+    value of it that was read in this trace. grad_ys: cotangents of ys (default: ones). The gradient
+    of an unconnected x is None. GradientError outside a trace and for xs that are not floating or
+    complex.
     """
     trace = current_trace()
     if trace is None:
@@ -190,11 +197,12 @@ def gradients(ys: Any, xs: Any, grad_ys: Any = None) -> list[Tensor | None]:
 
 
 def stop_gradient(x: Any) -> Any:
-    """`x` (which may nest tensors), through which no gradient flows: a constant to differentiation."""
+    """`x` (which may nest tensors), through which no gradient flows: a constant to
+    differentiation."""
     return pytree.tree_map(lambda leaf: apply("stop_gradient", as_tensor(leaf)), x)
 
 
-# -------------------------------------------------------------------------------------------- helpers
+# ------------------------------------------------------------------------------------------ helpers
 def _gradients(
     ys: Sequence[Tensor],
     xs: Sequence[Tensor],
@@ -329,7 +337,8 @@ def _loss(out: Any, has_aux: bool, fn: Callable[..., Any]) -> Tensor:
 def _cotangents(
     tree: Any, structure: pytree.Structure, types: Sequence[Any], what: str = "cotangent"
 ) -> list[Tensor]:
-    """The leaves of a cotangent or tangent, checked against the (dtype, shape) that each must have."""
+    """The leaves of a cotangent or tangent, checked against the (dtype, shape) that each must
+    have."""
     leaves, given = pytree.flatten(tree)
     pytree.same_structure(f"{what}: what it belongs to and what was given", structure, given)
     out = []
@@ -340,7 +349,8 @@ def _cotangents(
         fits = len(t.shape) == len(shape) and all(map(same, t.shape, shape))
         if not fits or t.dtype is not dtype:
             raise InvalidArgumentError(
-                f"{path} has type {t._type}, but what it belongs to is {dtype.short}{format_shape(shape)}",
+                f"{path} has type {t._type}, but what it belongs to is "
+                f"{dtype.short}{format_shape(shape)}",
                 hint="it must have the same dtype and shape",
                 location=caller_location(),
             )

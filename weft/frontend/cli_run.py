@@ -13,11 +13,12 @@ import numpy as np
 
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import bfloat16
-from weft.ir.errors import InvalidArgumentError, NotFoundError, UnsupportedError, suggest
+from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
 from weft.ir.graph import Graph
 from weft.ir.interpreter import DictState, as_array, bind_symbols, interpret, type_of
 from weft.ir.types import RefType, TensorType, Type
 from weft.passes.differential import random_inputs, random_sizes, random_state
+from weft.passes.specialize import specialize
 
 Array = np.ndarray[Any, Any]
 
@@ -129,9 +130,7 @@ def _compiled(graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]
     from weft.runtime.executable import compile_graph
     from weft.runtime.variables import VariableState
 
-    static = graph
-    if bind_symbols(graph, inputs):
-        raise UnsupportedError("--compiled does not run graphs with symbolic dimensions")
+    static = specialize(graph, bind_symbols(graph, inputs), [a.shape for a in inputs])
     variables = {}
     for name, t in variable_types(static).items():
         variables[name] = VariableState(name, t.dtype, t.static_shape, before.get(name))

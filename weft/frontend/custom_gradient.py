@@ -22,11 +22,11 @@ from weft.ir.source import caller_location
 def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate `fn(*args)` that returns `(y, grad_fn)`, as TensorFlow's tf.custom_gradient.
 
-    `grad_fn(dy)` gets a cotangent like y (several arguments if y is a tuple or list) and returns the
-    gradient of the only argument, or a tuple with one for each (None: zero). It may use values from the
-    forward part and is itself differentiable. Keyword arguments and integer arguments have no gradient,
-    nor have variables and other tensors that `fn` uses without taking them as arguments. Raises
-    GradientError where what the functions return does not fit.
+    `grad_fn(dy)` gets a cotangent like y (several arguments if y is a tuple or list) and returns
+    the gradient of the only argument, or a tuple with one for each (None: zero). It may use values
+    from the forward part and is itself differentiable. Keyword arguments and integer arguments have
+    no gradient, nor have variables and other tensors that `fn` uses without taking them as
+    arguments. Raises GradientError where what the functions return does not fit.
     """
 
     @functools.wraps(fn)

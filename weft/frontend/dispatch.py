@@ -1,11 +1,13 @@
-"""Applying one op: at once on concrete tensors, or as a further op of the graph that is being built."""
+"""Applying one op: at once on concrete tensors, or as a further op of the graph that is being
+built."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.frontend.tensor import Tensor, contiguous
+from weft.frontend.arrays import contiguous
+from weft.frontend.tensor import Tensor
 from weft.frontend.trace import Trace, check_usable, current_trace
 from weft.ir.attributes import AttrValue
 from weft.ir.errors import WeftError
@@ -14,10 +16,12 @@ from weft.ir.source import caller_location
 
 
 def apply(op_name: str, *operands: Tensor, **attrs: AttrValue) -> Tensor:
-    """The one result of an op. Operands have the dtypes and shapes that the IR's type rule asks for.
+    """The one result of an op. Operands have the dtypes and shapes that the IR's type rule asks
+    for.
 
-    Symbolic while a trace is current (concrete operands become constants), else computed at once by the
-    interpreter. TypeRuleError, ShapeError or InvalidArgumentError with the user's line if it does not fit.
+    Symbolic while a trace is current (concrete operands become constants), else computed at once by
+    the interpreter. TypeRuleError, ShapeError or InvalidArgumentError with the user's line if it
+    does not fit.
     """
     (result,) = apply_many(op_name, operands, attrs)
     return result
@@ -37,7 +41,7 @@ def apply_many(
 def _evaluate(
     op_name: str, operands: Sequence[Tensor], attrs: Mapping[str, AttrValue]
 ) -> list[Any]:
-    arrays = []
+    arrays: list[Any] = []
     for t in operands:
         if t._data is None:
             check_usable(t, None)
@@ -45,7 +49,7 @@ def _evaluate(
     try:
         return [contiguous(a) for a in evaluate_op(op_name, arrays, attrs)]
     except WeftError as error:
-        raise error.at(caller_location())
+        raise error.at(caller_location()) from None
 
 
 def in_trace(trace: Trace, tensors: Sequence[Tensor]) -> list[Any]:

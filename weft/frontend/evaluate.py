@@ -1,4 +1,5 @@
-"""Running traced functions at once, through the interpreter: what eager `grad` and `vjp` stand on."""
+"""Running traced functions at once, through the interpreter: what eager `grad` and `vjp` stand
+on."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.frontend import pytree
-from weft.frontend.tensor import Array, Tensor, contiguous
+from weft.frontend.arrays import Array, contiguous
+from weft.frontend.tensor import Tensor
 from weft.frontend.trace import Trace, current_trace
 from weft.frontend.tracing import Argument, result_tensor, trace_function
 from weft.ir.builder import Builder
@@ -51,7 +53,8 @@ def _arguments(tensors: Sequence[Tensor]) -> list[Argument]:
 
 
 def run_traced(name: str, fn: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor]) -> Any:
-    """Trace `fn` on the types of `inputs`, interpret the graph on their values, nest the results."""
+    """Trace `fn` on the types of `inputs`, interpret the graph on their values, nest the
+    results."""
     traced = trace_function(name, fn, _arguments(inputs))
     with locked(traced.variables) as state:
         arrays = interpret(traced.graph, _arrays(inputs), state)
@@ -86,7 +89,8 @@ def linearize(
     inputs: Sequence[Tensor],
     differentiate: Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]],
 ) -> Linearized:
-    """Run `fn` and prepare its pullback; `differentiate(ys, xs, cotangents)` adds the gradient ops."""
+    """Run `fn` and prepare its pullback; `differentiate(ys, xs, cotangents)` adds the gradient
+    ops."""
     trace = Trace("function", name)
     with trace.scope():
         xs = [trace.tensor(trace.add_arg(a.type, a.name), a.weak) for a in _arguments(inputs)]
@@ -101,7 +105,7 @@ def linearize(
     ops = trace.builder.ops
     args = trace.builder.args
     cut = _Cut(ops[:split], ops[split:], args[: len(xs)], args[len(xs) :], gradients)
-    results = tuple([*values, *cut.saved])
+    results = (*values, *cut.saved)
     forward = Graph(
         name,
         Block(tuple(args[: len(xs)]), tuple(ops[:split]), results),

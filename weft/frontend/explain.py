@@ -14,7 +14,8 @@ from weft.runtime.executable import Executable
 
 
 class Cost(NamedTuple):
-    """Of one call: ops of the final graph, native kernel calls, bytes they move, bytes alive at most."""
+    """Of one call: ops of the final graph, native kernel calls, bytes they move, bytes alive at
+    most."""
 
     ops: int
     kernels: int
@@ -30,7 +31,8 @@ def cost_of(executable: Executable) -> Cost:
 
 
 def graph_after(reports: Sequence[PassReport], after: str | None) -> Graph:
-    """The graph after the last run of the pass `after`; None: the final one. PassError if there is none."""
+    """The graph after the last run of the pass `after`; None: the final one. PassError if there is
+    none."""
     if after is None:
         return reports[-1].graph
     for report in reversed(reports):
@@ -90,11 +92,12 @@ def _number(value: int | None) -> str:
 
 
 def _not_fused(reports: Sequence[PassReport]) -> list[str]:
-    """The edges between kernels, by the graph that `fuse` was given, each with the rule that keeps it."""
+    """The edges between kernels, by the graph that `fuse` was given, each with the rule that keeps
+    it."""
     position = next((i for i, r in enumerate(reports) if r.name == "fuse"), None)
     if position is None:
         return ["  the pipeline has no pass 'fuse'"]
-    group = {}
+    group: dict[object, set[int]] = {}
     for op in reports[position].graph.ops:
         for inner in op.regions[0].ops if op.name == "fused" else (op,):
             group.setdefault((inner.name, inner.locations), set()).add(id(op))

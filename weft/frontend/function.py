@@ -1,8 +1,9 @@
-"""`@wf.compile`: trace a Python function once per signature, compile it, and run it as one native call.
+"""`@wf.compile`: trace a Python function once per signature, compile it, and run it as one native
+call.
 
-A signature is the nesting of the arguments, the dtype and shape of each leaf, and the static arguments.
-Python numbers are weakly typed inputs: their values do not count. Called while another function is traced
-(or with symbolic tensors), the function becomes part of that trace.
+A signature is the nesting of the arguments, the dtype and shape of each leaf, and the static
+arguments. Python numbers are weakly typed inputs: their values do not count. Called while another
+function is traced (or with symbolic tensors), the function becomes part of that trace.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import numpy as np
 
 from weft.frontend import pytree
+from weft.frontend.compiled import Compiled
 from weft.frontend.explain import Cost, cost_of, explain, graph_after
 from weft.frontend.signature import Identity, LeafKey, Signature, differences, leaves_of, static_key
-from weft.frontend.specializations import CacheInfo, Specialization, Specializations
+from weft.frontend.specializations import CacheInfo, Specializations
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.trace import _current, current_trace
 from weft.frontend.tracing import Argument, Traced, identifier, trace_function
@@ -27,11 +29,10 @@ from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError, PassError, TypeRuleError, UnsupportedError, suggest
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
-from weft.ir.source import Locations, caller_location
+from weft.ir.source import caller_location
 from weft.ir.types import TensorType
-from weft.passes.manager import Pass, PassReport, run_passes
+from weft.passes.manager import Pass
 from weft.passes.pipelines import PASSES, STANDARD
-from weft.runtime.executable import Executable, compile_graph
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,62 +40,6 @@ _log = logging.getLogger("weft.compile")
 _FLOAT, _INT, _BOOL = np.dtype(np.float64), np.dtype(np.int64), np.dtype(np.bool_)
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 _BEHAVED = 0x101  # flags of an array that is C-contiguous and aligned
-
-
-class Compiled(Specialization):
-    """One specialisation: its signature and graph, why it was made, and, once it was called, native code."""
-
-    __slots__ = (
-        "_executable", "_lock", "_passes", "_reports", "location", "pack", "reasons", "run", "signature",
-        "traced",
-    )  # fmt: skip
-
-    def __init__(self, signature: Signature, traced: Traced, passes: Sequence[Pass]) -> None:
-        super().__init__()
-        self.signature = signature
-        self.traced = traced
-        self.run: Callable[[list[Any]], list[Any]] = self._first_run
-        self.pack = _packer(traced)
-        self.location: Locations = caller_location()
-        self.reasons: list[str] = []
-        self._lock = threading.Lock()
-        self._passes = passes
-        self._executable: Executable | None = None
-        self._reports: Sequence[PassReport] = ()
-
-    def executable(self) -> Executable:
-        """The native code, compiled on first use. UnsupportedError for an op that has none."""
-        with self._lock:
-            if self._executable is None:
-                graph = self.traced.graph
-                made = compile_graph(
-                    graph, self.traced.variables, name=graph.name, passes=self._passes
-                )
-                self._executable, self.run, self._reports = made, made, made.report.passes
-            return self._executable
-
-    def _first_run(self, arrays: list[Any]) -> list[Any]:
-        return self.executable()(arrays)
-
-    def reports(self) -> Sequence[PassReport]:
-        """What the passes did; runs them if the graph is not compiled yet."""
-        with self._lock:
-            if not self._reports:
-                self._reports = run_passes(self.traced.graph, self._passes)[1]
-            return self._reports
-
-
-def _packer(traced: Traced) -> Callable[[list[Any]], Any]:
-    """From result arrays to what the function returned."""
-    structure, weak = traced.structure, traced.weak
-    if structure is None and not weak[0]:
-        return lambda arrays: Tensor(arrays[0])
-    if structure is not None and not any(weak) and structure.children == (None,) * len(weak):
-        if structure.cls is tuple:
-            return lambda arrays: tuple([Tensor(a) for a in arrays])
-    return lambda arrays: pytree.rebuild(
-        structure, iter([Tensor(a, None, None, w) for a, w in zip(arrays, weak, strict=True)])
-    )
 
 
 class CompiledFunction(Generic[P, R]):
@@ -219,7 +164,8 @@ class CompiledFunction(Generic[P, R]):
         return any(isinstance(x, Tensor) and x._data is None for x in leaves)
 
     def _key(self, args: Any, kwargs: Any) -> tuple[Any, list[Any], list[Any]]:
-        """The signature as a tuple, the arrays (None where there is none), and the leaves themselves."""
+        """The signature as a tuple, the arrays (None where there is none), and the leaves
+        themselves."""
         names: tuple[str, ...] | None = None
         static: tuple[tuple[str, Any], ...] = ()
         tree = args
@@ -312,18 +258,21 @@ class CompiledFunction(Generic[P, R]):
         return self._specialization(key, values)
 
     def trace(self, *args: Any, **kwargs: Any) -> Graph:
-        """The graph as traced for these arguments (values, or `TensorType`s in place of tensors)."""
+        """The graph as traced for these arguments (values, or `TensorType`s in place of
+        tensors)."""
         return self._specialized(args, kwargs).traced.graph
 
     def ir(self, *args: Any, after: str | None = None, **kwargs: Any) -> str:
-        """The text of the graph after the pass `after` ("traced": before all; None: after the last).
+        """The text of the graph after the pass `after` ("traced": before all; None: after the
+        last).
 
         PassError for a pass that is not in the pipeline.
         """
         return print_graph(graph_after(self._specialized(args, kwargs).reports(), after))
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
-        """Why this was compiled, what each pass did, what was fused and what not, and the memory plan."""
+        """Why this was compiled, what each pass did, what was fused and what not, and the memory
+        plan."""
         made = self._specialized(args, kwargs)
         fields = made.signature.fields(self._parameters)
         title = (
@@ -368,11 +317,12 @@ def compile(
     device: str = "cpu",
     passes: Sequence[Pass | str] | None = None,
 ) -> Any:
-    """Compile a function of tensors; use as `@wf.compile` or `@wf.compile(static_argnames="training")`.
+    """Compile a function of tensors; use as `@wf.compile` or
+    `@wf.compile(static_argnames="training")`.
 
-    static_argnames: parameters whose (hashable) values the code depends on; each value compiles anew.
-    passes: the pipeline, by name or as functions from graph to graph (default: the standard one).
-    Raises UnsupportedError for donate=, threads= and any device but "cpu": not built yet.
+    static_argnames: parameters whose (hashable) values the code depends on; each value compiles
+    anew. passes: the pipeline, by name or as functions from graph to graph (default: the standard
+    one). Raises UnsupportedError for donate=, threads= and any device but "cpu": not built yet.
     """
     given = {"donate": donate, "threads": threads}
     for name, value in given.items():

@@ -1,7 +1,8 @@
-"""Graphs as in TensorFlow 1: placeholders, control dependencies, name scopes, and the default graph.
+"""Graphs as in TensorFlow 1: placeholders, control dependencies, name scopes, and the default
+graph.
 
-`wf.placeholder` outside any graph makes the default graph current in its thread: from then on ops add to
-it, until `wf.reset_default_graph()`. `with wf.Graph().as_default():` limits this to a block.
+`wf.placeholder` outside any graph makes the default graph current in its thread: from then on ops
+add to it, until `wf.reset_default_graph()`. `with wf.Graph().as_default():` limits this to a block.
 """
 
 from __future__ import annotations
@@ -159,8 +160,9 @@ def _graph_trace(what: str) -> Trace | None:
 def placeholder(dtype: object, shape: Any = (), name: str | None = None) -> Tensor:
     """A tensor whose value each `Session.run` feeds.
 
-    shape: a sequence of sizes; None stands for any size, a name such as "batch" for one that several
-    placeholders share. UnsupportedError for shape=None (any rank) and inside a compiled function.
+    shape: a sequence of sizes; None stands for any size, a name such as "batch" for one that
+    several placeholders share. UnsupportedError for shape=None (any rank) and inside a compiled
+    function.
     """
     if shape is None:
         raise UnsupportedError(
@@ -178,7 +180,8 @@ def placeholder(dtype: object, shape: Any = (), name: str | None = None) -> Tens
 
 
 def name_tensor(x: Any, name: str) -> Tensor:
-    """`x` under a name that `Session.run` and `graph.tensor` know. InvalidArgumentError if it is taken."""
+    """`x` under a name that `Session.run` and `graph.tensor` know. InvalidArgumentError if it is
+    taken."""
     t = as_tensor(x)
     trace = _graph_trace("wf.name_tensor")
     if trace is None or not isinstance(trace.owner, Graph):
@@ -212,8 +215,8 @@ def name_scope(name: str) -> Iterator[str]:
 def control_dependencies(control_inputs: Sequence[Any] | None) -> Iterator[None]:
     """In a graph: whoever runs an op made in the block runs `control_inputs` before it.
 
-    control_inputs: tensors, effects, variables; None lifts the surrounding ones. In compiled functions and
-    outside graphs it changes nothing: effects follow program order there.
+    control_inputs: tensors, effects, variables; None lifts the surrounding ones. In compiled
+    functions and outside graphs it changes nothing: effects follow program order there.
     """
     trace = current_trace()
     given = [] if control_inputs is None else control_inputs
@@ -266,7 +269,8 @@ def no_op(name: str = "no_op") -> Effect:
 
 
 def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Effect:
-    """An effect that gives the variables their initial values; outside a graph they have them already."""
+    """An effect that gives the variables their initial values; outside a graph they have them
+    already."""
     trace = _graph_trace("wf.variables_initializer")
     if trace is None:
         return Effect(name)
@@ -276,8 +280,8 @@ def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> E
 def global_variables_initializer() -> Effect:
     """An effect that gives every variable of the graph its initial value.
 
-    That is the value passed to `wf.Variable`; for a variable made outside the graph, the one that it had
-    when the graph first used it.
+    That is the value passed to `wf.Variable`; for a variable made outside the graph, the one that
+    it had when the graph first used it.
     """
     trace = _graph_trace("wf.global_variables_initializer")
     held = [] if trace is None else list(trace.variables.values())

@@ -1,4 +1,5 @@
-"""What NumPy does when it meets a Tensor: operators give tensors, functions take concrete values only."""
+"""What NumPy does when it meets a Tensor: operators give tensors, functions take concrete values
+only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Operators and methods that `Tensor` and `Variable` share; each calls the public function of its name.
+"""Operators and methods that `Tensor` and `Variable` share; each calls the public function of its
+name.
 
-`METHODS` maps names to those functions. `frontend/methods.py` fills it when weft is imported, so that
-this file needs none of them: the functions themselves take tensors, and there would be a circle.
+`METHODS` maps names to those functions. `frontend/methods.py` fills it when weft is imported, so
+that this file needs none of them: the functions themselves take tensors, and there would be a
+circle.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from weft.ir.source import caller_location
 if TYPE_CHECKING:
     from weft.frontend.tensor import Tensor
 
-#: Operators by the name of their function, as the array API calls them: `x + y` is METHODS["add"](x, y).
+#: Operators by the name of their function, as the array API calls them: `x + y` is
+#: METHODS["add"](x, y).
 BINARY = (
     "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "power", "matmul",
     "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
@@ -57,9 +60,15 @@ def _reflected(name: str, dunder: str) -> Method:
 
 
 class Operators:
-    """What can be written `x + y`, `x[i]` or `x.sum()`. `x += y` binds the name x to a new tensor."""
+    """What can be written `x + y`, `x[i]` or `x.sum()`. `x += y` binds the name x to a new
+    tensor."""
 
     __slots__ = ()
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        raise NotImplementedError
 
     __add__ = _binary("add", "__add__")
     __radd__ = _reflected("add", "__radd__")
@@ -134,12 +143,14 @@ class Operators:
 
     @property
     def at(self) -> Any:
-        """`x.at[index].set(y)` is x with the elements at `index` replaced by y; `.add(y)` adds to them."""
+        """`x.at[index].set(y)` is x with the elements at `index` replaced by y; `.add(y)` adds to
+        them."""
         return METHODS["at"](self)
 
     @property
     def T(self) -> Tensor:
-        """The matrix with its two axes exchanged. InvalidArgumentError unless there are exactly two."""
+        """The matrix with its two axes exchanged. InvalidArgumentError unless there are exactly
+        two."""
         return METHODS["permute_dims"](self, (1, 0))
 
     @property
@@ -166,7 +177,8 @@ class Operators:
         return METHODS["astype"](self, dtype)
 
     def reshape(self, *shape: Any) -> Tensor:
-        """The same elements in another shape; `x.reshape(2, -1)` and `x.reshape((2, -1))` are the same."""
+        """The same elements in another shape; `x.reshape(2, -1)` and `x.reshape((2, -1))` are the
+        same."""
         return METHODS["reshape"](
             self, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         )
@@ -185,7 +197,7 @@ class Operators:
         """The axes in the given order; without arguments, in reverse order."""
         order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
         return METHODS["permute_dims"](
-            self, tuple(order) if axes else tuple(range(np.ndim(self)))[::-1]
+            self, tuple(order) if axes else tuple(range(self.ndim))[::-1]
         )
 
     def squeeze(self, axis: Axis = None) -> Tensor:

@@ -1,7 +1,7 @@
 """Nested containers of tensors: flatten to a list of leaves and a hashable structure, and back.
 
-Containers are dict (by sorted keys), list, tuple, namedtuple, dataclasses, None (no leaf) and classes
-given to `register_pytree`; everything else is a leaf.
+Containers are dict (by sorted keys), list, tuple, namedtuple, dataclasses, None (no leaf) and
+classes given to `register_pytree`; everything else is a leaf.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _leaf_classes: set[type] = set()  # seen before, and no containers
 
 
 def register_pytree(cls: type, flatten: Flatten, unflatten: Unflatten) -> None:
-    """Make instances of `cls` containers: `flatten(x) -> (children, meta)`, `unflatten(meta, children)`.
+    """Make instances of `cls` containers: `flatten(x) -> (children, meta)`, `unflatten(meta,
+    children)`.
 
     `meta` must be hashable. InvalidArgumentError if the class is a container already.
     """
@@ -48,7 +49,8 @@ def register_pytree(cls: type, flatten: Flatten, unflatten: Unflatten) -> None:
 
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
-    """The leaves in order, and the structure. InvalidArgumentError for dict keys that do not sort."""
+    """The leaves in order, and the structure. InvalidArgumentError for dict keys that do not
+    sort."""
     leaves: list[Any] = []
     return leaves, _flatten(tree, leaves)
 
@@ -102,7 +104,8 @@ def _dataclass_fields(cls: type) -> tuple[str, ...] | None:
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
-    """The tree of this structure with these leaves. InvalidArgumentError for a wrong number of them."""
+    """The tree of this structure with these leaves. InvalidArgumentError for a wrong number of
+    them."""
     wanted = count_leaves(structure)
     if wanted != len(leaves):
         raise InvalidArgumentError(
@@ -187,7 +190,8 @@ def describe(structure: Structure) -> str:
 
 
 def same_structure(what: str, first: Structure, second: Structure) -> None:
-    """Raise InvalidArgumentError, naming the first place where they differ, unless the two are equal."""
+    """Raise InvalidArgumentError, naming the first place where they differ, unless the two are
+    equal."""
     if first != second:
         place = _difference(first, second, "")
         raise InvalidArgumentError(

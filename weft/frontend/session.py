@@ -1,4 +1,5 @@
-"""`Session`: runs the part of a graph that the fetches need, as one compiled step (paper, section 3.2)."""
+"""`Session`: runs the part of a graph that the fetches need, as one compiled step (paper, section
+3.2)."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from weft.frontend import pytree
+from weft.frontend.arrays import Array, contiguous
 from weft.frontend.graph import Graph, get_default_graph
 from weft.frontend.specializations import CacheInfo, Specialization, Specializations
 from weft.frontend.step import step_graph
-from weft.frontend.tensor import Array, Tensor, as_tensor, contiguous
+from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.trace import Effect
 from weft.frontend.variable import Variable
 from weft.ir.dims import SymbolicDim, format_shape
@@ -42,11 +44,12 @@ class _Step(Specialization):
 
 
 class Session:
-    """Runs a `wf.Graph`. Step definitions are compiled once per set of fetches, feeds and feed shapes.
+    """Runs a `wf.Graph`. Step definitions are compiled once per set of fetches, feeds and feed
+    shapes.
 
-    target: "" (this process; others are not supported yet). graph: the default graph if None. As a context
-    manager it also makes its graph the default, and closes at the end. Any number of threads may call
-    `run` at once.
+    target: "" (this process; others are not supported yet). graph: the default graph if None. As a
+    context manager it also makes its graph the default, and closes at the end. Any number of
+    threads may call `run` at once.
     """
 
     def __init__(self, target: str = "", graph: Graph | None = None) -> None:
@@ -90,10 +93,10 @@ class Session:
     ) -> Any:
         """The values of `fetches`, nested alike: NumPy arrays for tensors, None for effects.
 
-        fetches: tensors, variables, effects, names of tensors. feed_dict: values for placeholders, or
-        for any other tensor of the graph in place of its own. Raises InvalidArgumentError for fetches
-        and feeds that do not fit, FailedPreconditionError for a closed session and uninitialised
-        variables.
+        fetches: tensors, variables, effects, names of tensors. feed_dict: values for placeholders,
+        or for any other tensor of the graph in place of its own. Raises InvalidArgumentError for
+        fetches and feeds that do not fit, FailedPreconditionError for a closed session and
+        uninitialised variables.
         """
         if options is not None:
             raise UnsupportedError(
@@ -242,7 +245,8 @@ _ORDER = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
 
 def _cast(data: Array, given: DType, wanted: DType, t: Tensor) -> Array:
-    """Feeds convert within a kind (float64 to float32) or to a higher one, if integers keep their value."""
+    """Feeds convert within a kind (float64 to float32) or to a higher one, if integers keep their
+    value."""
     if given is wanted:
         return data
     if string in (given, wanted) or _ORDER[given.kind] > _ORDER[wanted.kind]:

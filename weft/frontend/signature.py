@@ -1,4 +1,5 @@
-"""The signature of a call: what a compiled function is specialised on, and how two of them differ."""
+"""The signature of a call: what a compiled function is specialised on, and how two of them
+differ."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from weft.frontend import pytree
+from weft.frontend.arrays import contiguous, owned_array
 from weft.frontend.operators import Operators
-from weft.frontend.tensor import Tensor, as_tensor, contiguous, owned_array
+from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.trace import check_usable
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import as_dtype
@@ -89,7 +91,8 @@ def _static_text(key: Hashable) -> str:
 
 
 def static_key(name: str, value: Any) -> Hashable:
-    """A key that tells 1 from 1.0 and True, and 0.0 from -0.0. TypeRuleError for unhashable values."""
+    """A key that tells 1 from 1.0 and True, and 0.0 from -0.0. TypeRuleError for unhashable
+    values."""
     if isinstance(value, (Operators, np.ndarray)):
         raise TypeRuleError(
             f"the static argument '{name}' is an array, which would compile anew for each one",

@@ -1,4 +1,5 @@
-"""The specialisations of one function or session: at most `limit`, each made once however many threads ask."""
+"""The specialisations of one function or session: at most `limit`, each made once however many
+threads ask."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ S = TypeVar("S", bound=Specialization)
 class Specializations(Generic[S]):
     """A map from signature to specialisation with one lock per signature being made.
 
-    The eviction is the CLOCK approximation of least-recently-used (Corbato 1969): setting one flag is
-    all that a call pays for it.
+    The eviction is the CLOCK approximation of least-recently-used (Corbato 1969): setting one flag
+    is all that a call pays for it.
     """
 
     def __init__(self, name: str, limit: int = 256) -> None:
@@ -89,7 +90,8 @@ class Specializations(Generic[S]):
             self._warn()
 
     def _evict(self) -> None:
-        """Move the hand: recently used entries go to the back without their flag, the first other goes."""
+        """Move the hand: recently used entries go to the back without their flag, the first other
+        goes."""
         while True:
             key, entry = next(iter(self.entries.items()))
             del self.entries[key]

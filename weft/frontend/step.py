@@ -1,4 +1,5 @@
-"""One step definition of a session: the part of the graph that the fetches need, with sizes filled in."""
+"""One step definition of a session: the part of the graph that the fetches need, with sizes filled
+in."""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ def step_graph(
 ) -> Graph:
     """The graph from `feeds` to `results` that also does `effects`; every shape is known.
 
-    Reads and writes of one variable that the graph leaves unordered are put in order: reads first, then
-    the writes as they were made. InvalidArgumentError for a placeholder that is needed and not fed.
+    Reads and writes of one variable that the graph leaves unordered are put in order: reads first,
+    then the writes as they were made. InvalidArgumentError for a placeholder that is needed and not
+    fed.
     """
     given = dict(feeds)
     ops, met = needed_ops(trace.builder.ops, [*results, *effects], given)
@@ -56,7 +58,8 @@ def step_graph(
 
 
 def bind_sizes(feeds: Sequence[Feed]) -> dict[str, int]:
-    """The size of each symbol that the shapes of `feeds` say. InvalidArgumentError where two disagree."""
+    """The size of each symbol that the shapes of `feeds` say. InvalidArgumentError where two
+    disagree."""
     sizes: dict[str, int] = {}
     source: dict[str, str] = {}
     for value, shape in feeds:
@@ -155,7 +158,8 @@ def _accesses(ops: Sequence[Operation]) -> list[tuple[list[Operation], list[Oper
 
 
 class _Order:
-    """The edges between the ops of a step, to which more are added as long as they close no cycle."""
+    """The edges between the ops of a step, to which more are added as long as they close no
+    cycle."""
 
     def __init__(self, ops: Sequence[Operation], given: Mapping[Value, Any]) -> None:
         self.ops = ops

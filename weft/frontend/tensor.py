@@ -1,7 +1,8 @@
 """`Tensor`: a concrete array, or the symbolic result of an op in a graph being built.
 
-Concrete tensors are immutable and behave like NumPy arrays; symbolic ones have a dtype and a shape but no
-value, and say so, with the user's line and what to write instead, where Python or NumPy asks for one.
+Concrete tensors are immutable and behave like NumPy arrays; symbolic ones have a dtype and a shape
+but no value, and say so, with the user's line and what to write instead, where Python or NumPy asks
+for one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from weft.frontend.arrays import Array, contiguous, owned_array, string_array
 from weft.frontend.numpy_protocol import array_function, array_ufunc
 from weft.frontend.operators import METHOD_NAMES as METHOD_NAMES
 from weft.frontend.operators import METHODS as METHODS
@@ -28,15 +30,13 @@ from weft.ir.dtypes import (
     scalar_dtype,
     string,
 )
-from weft.ir.errors import InvalidArgumentError, TracerError, TypeRuleError, WeftError
+from weft.ir.errors import InvalidArgumentError, TracerError, TypeRuleError
 from weft.ir.source import Location, caller_location
 from weft.ir.types import TensorType
 
 if TYPE_CHECKING:
     from weft.frontend.trace import Trace
     from weft.ir.graph import Value
-
-Array = np.ndarray[Any, Any]
 
 
 class Tensor(Operators):
@@ -286,19 +286,13 @@ NUMPY_HINT = (
 )
 
 
-def contiguous(array: Array) -> Array:
-    """`array` itself, or a C-contiguous copy in native byte order: what a Tensor holds."""
-    if array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned:
-        return array
-    return np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
-
-
 def as_tensor(x: Any, dtype: object = None) -> Tensor:
     """`x` as a tensor, of `dtype` if that is given.
 
-    Python ints and floats become weak 0-d tensors (int64, float64), lists get the default dtypes (float32,
-    int64), NumPy arrays keep their dtype and are copied, variables are read. Raises TypeRuleError for
-    what is no array, InvalidArgumentError for a ragged list, both at the user's line.
+    Python ints and floats become weak 0-d tensors (int64, float64), lists get the default dtypes
+    (float32, int64), NumPy arrays keep their dtype and are copied, variables are read. Raises
+    TypeRuleError for what is no array, InvalidArgumentError for a ragged list, both at the user's
+    line.
     """
     wanted = None if dtype is None else as_dtype(dtype)
     t = x if isinstance(x, Tensor) else _convert(x, wanted)
@@ -352,7 +346,8 @@ def _scalar(x: bool | int | float | complex, wanted: DType | None) -> Tensor:
 
 
 def _sequence(x: list[Any] | tuple[Any, ...], wanted: DType | None) -> Tensor:
-    """A nested list: joined by `stack` if it holds tensors or arrays, else one array of Python scalars."""
+    """A nested list: joined by `stack` if it holds tensors or arrays, else one array of Python
+    scalars."""
     if _holds_arrays(x):
         return METHODS["stack"](list(x))
     try:
@@ -389,31 +384,3 @@ def _first_leaf(x: object) -> object:
     while isinstance(x, (list, tuple)) and x:
         x = x[0]
     return x
-
-
-def owned_array(array: Array) -> Array:
-    """A copy of `array` that a tensor may hold. TypeRuleError for a dtype that weft does not have."""
-    try:
-        dtype = as_dtype(array.dtype)
-    except WeftError as error:
-        raise error.at(caller_location())
-    if dtype is string:
-        return string_array(array)
-    return np.array(array, dtype=dtype.numpy, order="C", copy=True)
-
-
-def string_array(array: Array) -> Array:
-    """An object array of bytes; str elements are encoded as UTF-8. TypeRuleError for other elements."""
-    out = np.empty(array.shape, dtype=object)
-    for index in np.ndindex(array.shape):
-        item = array[index]
-        if isinstance(item, str):
-            item = item.encode()
-        if not isinstance(item, bytes):
-            raise TypeRuleError(
-                f"an array of Python objects that holds a {type(item).__name__} is not a tensor",
-                hint="object arrays hold str or bytes",
-                location=caller_location(),
-            )
-        out[index] = bytes(item)
-    return out

@@ -1,13 +1,14 @@
 """Tracing: the graph under construction, and which one the running Python code is building.
 
 Calling an op while a trace is current appends to that trace's builder and gives a symbolic tensor.
-Traces are of three kinds: a *function* trace (`wf.compile`, `wf.grad` called eagerly) lives for one run of
-the Python function; a *graph* trace (`wf.Graph`) stays open; a *region* trace builds a nested block of an
-open trace and turns the outer values it uses into explicit operands.
+Traces are of three kinds: a *function* trace (`wf.compile`, `wf.grad` called eagerly) lives for one
+run of the Python function; a *graph* trace (`wf.Graph`) stays open; a *region* trace builds a
+nested block of an open trace and turns the outer values it uses into explicit operands.
 
-Effects. In a function trace they follow program order: a read depends on the last write of its variable,
-a write on the reads and the write before it. In a graph trace only `wf.control_dependencies` orders them
-(TensorFlow 1's rule), because a step runs just the part of the graph that is fetched.
+Effects. In a function trace they follow program order: a read depends on the last write of its
+variable, a write on the reads and the write before it. In a graph trace only
+`wf.control_dependencies` orders them (TensorFlow 1's rule), because a step runs just the part of
+the graph that is fetched.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class suspend_trace:
 
 
 class Trace:
-    """One graph under construction. `variables` maps the state names in the IR to their Variables."""
+    """One graph under construction. `variables` maps the state names in the IR to their
+    Variables."""
 
     def __init__(
         self, kind: Kind, name: str, parent: Trace | None = None, *, creates_variables: bool = True
@@ -145,7 +147,8 @@ class Trace:
         return Tensor(None, value, self, weak)
 
     def lift(self, t: Tensor) -> Value:
-        """The value of `t` in this trace: a constant for a concrete tensor, a capture for an outer one.
+        """The value of `t` in this trace: a constant for a concrete tensor, a capture for an outer
+        one.
 
         Raises TracerError for a tensor of a trace that has ended or that is not around this one.
         """
@@ -208,7 +211,8 @@ class Trace:
 
 
 class Effect:
-    """Something done for its effect, with no value: fetch it in a Session (gives None), or depend on it.
+    """Something done for its effect, with no value: fetch it in a Session (gives None), or depend
+    on it.
 
     `value` is the token in the graph; None if it was done at once, outside any trace.
     """
@@ -276,7 +280,8 @@ class Effects:
         if self.trace.kind == "graph":
             (token,) = self.trace.emit("assign", (self.ref(variable), value))
             if update_of is not None:
-                assert token.op is not None and update_of.op is not None
+                assert token.op is not None
+                assert update_of.op is not None
                 self.private[token.op] = update_of.op
             return token
         before = [*self._since_write.pop(variable, {}).values()]
@@ -308,7 +313,7 @@ def effect_trace(what: str) -> Trace | None:
     return trace
 
 
-# ------------------------------------------------------------------------------------------------ leaks
+# -------------------------------------------------------------------------------------------- leaks
 def check_usable(t: Tensor, trace: Trace | None) -> None:
     """Raise TracerError unless symbolic `t` may be used while `trace` is current."""
     owner = t._trace

@@ -22,7 +22,8 @@ from weft.runtime.variables import VariableState
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A leaf of the arguments that becomes a graph input: its type, whether it is weak, its name."""
+    """A leaf of the arguments that becomes a graph input: its type, whether it is weak, its
+    name."""
 
     type: TensorType
     weak: bool
@@ -46,7 +47,8 @@ def trace_function(
     *,
     creates_variables: bool = True,
 ) -> Traced:
-    """Run `call` on one symbolic tensor per argument. TypeRuleError for a result that is no tensor."""
+    """Run `call` on one symbolic tensor per argument. TypeRuleError for a result that is no
+    tensor."""
     trace = Trace("function", name, creates_variables=creates_variables)
     with trace.scope():
         inputs = [trace.tensor(trace.add_arg(a.type, a.name), a.weak) for a in arguments]
@@ -64,7 +66,8 @@ def _without_effects(leaf: Any) -> Any:
 
 
 def result_tensor(leaf: Any, path: str, name: str) -> Tensor:
-    """A leaf of a function's results as a tensor. TypeRuleError naming the path of any other object."""
+    """A leaf of a function's results as a tensor. TypeRuleError naming the path of any other
+    object."""
     if isinstance(leaf, (Operators, bool, int, float, complex, np.ndarray, np.generic)):
         return as_tensor(leaf)
     raise TypeRuleError(

@@ -1,8 +1,10 @@
-"""`Variable`: state that outlives a call, read and assigned eagerly, in compiled functions and in graphs.
+"""`Variable`: state that outlives a call, read and assigned eagerly, in compiled functions and in
+graphs.
 
-Outside a graph a variable has its initial value from the start. One that is made while a `wf.Graph` is
-current has none until the session runs its initializer (TensorFlow 1's rule). The state belongs to the
-Variable, not to a session: every function, graph and session that uses it sees the same value.
+Outside a graph a variable has its initial value from the start. One that is made while a `wf.Graph`
+is current has none until the session runs its initializer (TensorFlow 1's rule). The state belongs
+to the Variable, not to a session: every function, graph and session that uses it sees the same
+value.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from weft.frontend.arrays import contiguous
 from weft.frontend.operators import METHODS, Operators
 from weft.frontend.subgraph import constant_value
-from weft.frontend.tensor import Tensor, as_tensor, contiguous
+from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.trace import (
     Effect,
     Trace,
@@ -40,9 +43,9 @@ from weft.runtime.variables import VariableState
 class Variable(Operators):
     """A mutable tensor of fixed dtype and shape.
 
-    initial_value: anything `as_tensor` takes, or a function without arguments that returns it; Python
-    floats and lists of them become float32. trainable: whether optimizers change it by default.
-    Raises UnsupportedError where one is made anew on every trace of a compiled function.
+    initial_value: anything `as_tensor` takes, or a function without arguments that returns it;
+    Python floats and lists of them become float32. trainable: whether optimizers change it by
+    default. Raises UnsupportedError where one is made anew on every trace of a compiled function.
     """
 
     __slots__ = ("_initial", "_initial_tensor", "name", "state", "trainable", "__weakref__")
@@ -172,7 +175,8 @@ class Variable(Operators):
 
     # ------------------------------------------------------------------------------------ writing
     def assign(self, value: Any) -> Tensor:
-        """Store `value` (same dtype and shape; Python numbers are converted). Returns the new value."""
+        """Store `value` (same dtype and shape; Python numbers are converted). Returns the new
+        value."""
         return self._update(lambda old: value, reads=False)
 
     def assign_add(self, delta: Any) -> Tensor:
@@ -184,8 +188,9 @@ class Variable(Operators):
         return self._update(lambda old: METHODS["subtract"](old, delta))
 
     def scatter_add(self, indices: Any, updates: Any) -> Tensor:
-        """Add the rows of `updates` to the rows at `indices`; duplicates add up. Returns the new value."""
-        return self._update(lambda old: METHODS["at"](old)[as_tensor(indices)].add(updates))
+        """Add the rows of `updates` to the rows at `indices`; duplicates add up. Returns the new
+        value."""
+        return self._update(lambda old: old.at[as_tensor(indices)].add(updates))
 
     def scatter_sub(self, indices: Any, updates: Any) -> Tensor:
         """Subtract the rows of `updates` from the rows at `indices`. Returns the new value."""
@@ -193,7 +198,7 @@ class Variable(Operators):
 
     def scatter_update(self, indices: Any, updates: Any) -> Tensor:
         """Replace the rows at `indices` by those of `updates`; the last duplicate stays."""
-        return self._update(lambda old: METHODS["at"](old)[as_tensor(indices)].set(updates))
+        return self._update(lambda old: old.at[as_tensor(indices)].set(updates))
 
     def _update(self, compute: Callable[[Tensor], Any], reads: bool = True) -> Tensor:
         """Assign `compute(old value)`; atomic when done at once."""
@@ -277,7 +282,8 @@ class Variable(Operators):
         return self._initial
 
     def _used_in(self, trace: Trace) -> None:
-        """Note the value that the initializer of a graph restores: the one at the first use in a graph."""
+        """Note the value that the initializer of a graph restores: the one at the first use in a
+        graph."""
         if trace.kind == "graph" and self._initial is None and self._initial_tensor is None:
             self._initial = self.state.read()
 

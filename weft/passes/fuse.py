@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from weft.ir.attributes import ConstArray
 from weft.ir.builder import Builder
@@ -100,12 +100,22 @@ def _ops(values: Iterable[Value]) -> Iterable[Operation]:
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """Ops that become one kernel: a loop nest (`space` is set) or a single other op."""
+    """Ops that become one kernel: a loop nest (`space` is set) or a single other op.
+
+    The masks are sets of ops as the bits of ints (bit k: op k of the graph): the members, the
+    reductions among them, the ops that they read element by element, the ops that must be complete
+    before them (read through an index map, or control), and all ops of all groups that must run
+    before this group.
+    """
 
     space: Shape | None
-    ops: list[Operation] = field(default_factory=list)
+    ops: list[Operation]
     axes: object = None  # of the reductions in it
-    last: int = 0  # position of its last op
+    members: int = 0
+    totals: int = 0
+    reads: int = 0
+    waits: int = 0
+    above: int = 0
 
 
 class _Fusion:
@@ -113,6 +123,7 @@ class _Fusion:
         self.graph = graph
         self.position = {op: i for i, op in enumerate(graph.ops)}
         self.group: dict[Operation, _Group] = {}
+        self.live: dict[_Group, None] = {}  # the groups so far, in order
         self.consumers: dict[Value, list[_Group | None]] = {}
 
     def run(self) -> Graph:
@@ -120,9 +131,8 @@ class _Fusion:
             space = iteration_space(op)
             if space is None and is_index_map(op):
                 continue  # grouped below if it must be materialised
-            axes = op.attrs.get("axes") if op.name in REDUCTIONS else None
-            group = _Group(space, [op], axes, self.position[op])
-            self.group[op] = group
+            group = self.group[op] = self._new_group(op, space)
+            self.live[group] = None
             if space is not None:
                 for operand in op.operands:
                     self._try_join(operand.op, op)
@@ -130,6 +140,23 @@ class _Fusion:
         return self._emit()
 
     # -- grouping ---------------------------------------------------------------------------------
+
+    def _new_group(self, op: Operation, space: Shape | None) -> _Group:
+        bit = 1 << self.position[op]
+        group = _Group(space, [op], members=bit)
+        if op.name in REDUCTIONS:
+            group.axes, group.totals = op.attrs["axes"], bit
+        for value, direct in [(v, True) for v in op.operands] + [(v, False) for v in op.control]:
+            source = self._source(value)
+            if source.op is None or source.op not in self.group:
+                continue
+            if direct and source is value:
+                group.reads |= 1 << self.position[source.op]
+            else:
+                group.waits |= 1 << self.position[source.op]
+            made = self.group[source.op]
+            group.above |= made.above | made.members
+        return group
 
     def _try_join(self, producer: Operation | None, consumer: Operation) -> None:
         if producer is None or producer not in self.group or producer.name in REDUCTIONS:
@@ -139,21 +166,38 @@ class _Fusion:
             return
         if a.axes is not None and b.axes is not None and a.axes != b.axes:
             return
-        if self._reads_reduction(a, b) or self._reads_reduction(b, a):
-            return
+        if (a.reads | a.waits) & b.totals or (b.reads | b.waits) & a.totals:
+            return  # a reduction is complete only after its nest
         if self._path_outside(a, b) or self._path_outside(b, a):
             return
+        self._join(a, b)
+
+    def _path_outside(self, a: _Group, b: _Group) -> bool:
+        """Is there a path from `a` to `b` that leaves both, or that goes through an index map?"""
+        if b.waits & a.members:
+            return True
+        rest = (b.reads | b.waits) & ~(a.members | b.members)
+        while rest:
+            group = self.group[self.graph.ops[rest.bit_length() - 1]]
+            if group.above & a.members:
+                return True
+            rest &= ~group.members
+        return False
+
+    def _join(self, a: _Group, b: _Group) -> None:
         small, large = sorted((a, b), key=lambda g: len(g.ops))
         large.ops += small.ops
         large.axes = a.axes if a.axes is not None else b.axes
-        large.last = max(a.last, b.last)
         for op in small.ops:
             self.group[op] = large
-
-    def _reads_reduction(self, made: _Group, used: _Group) -> bool:
-        """Does `used` read the result of a reduction of `made`?"""
-        totals = [r for op in made.ops if op.name in REDUCTIONS for r in op.results]
-        return bool(totals) and not self._inputs(used).isdisjoint(totals)
+        del self.live[small]
+        for mask in ("members", "totals", "reads", "waits", "above"):
+            setattr(large, mask, getattr(a, mask) | getattr(b, mask))
+        large.above &= ~large.members
+        # a group runs as a whole: what came after one part of it now comes after all of it
+        for group in self.live:
+            if group.above & large.members and group is not large:
+                group.above |= large.above | large.members
 
     def _inputs(self, group: _Group) -> set[Value]:
         """Values that the group reads, seen through index maps."""
@@ -163,26 +207,6 @@ class _Fusion:
         while value.op is not None and value.op not in self.group and value.op.operands:
             value = value.op.operands[0]
         return value
-
-    def _path_outside(self, a: _Group, b: _Group) -> bool:
-        """Is there a path from `a` to `b` that leaves both?"""
-        first = min(self.position[op] for op in a.ops)
-        seen: set[Operation] = set()
-        stack = [p for op in b.ops for p in self._predecessors(op) if self.group.get(p) is not a]
-        # An index map between them needs the whole finished tensor: that is a path outside, too.
-        while stack:
-            op = stack.pop()
-            group = self.group.get(op)
-            if group is a:
-                return True
-            last = group.last if group is not None else self.position[op]
-            if op in seen or group is b or last < first:
-                continue
-            # a group runs as a whole: a path may enter it at one op and leave it at another
-            members = group.ops if group is not None else [op]
-            seen.update(members)
-            stack += [p for m in members for p in self._predecessors(m)]
-        return False
 
     @staticmethod
     def _predecessors(op: Operation) -> Iterable[Operation]:
@@ -197,7 +221,7 @@ class _Fusion:
             if op in needed and op not in self.group and is_index_map(op):
                 view = op.name in ("reshape", "constant")
                 space = None if view else shape_of(op.result)
-                self.group[op] = _Group(space, [op], None, self.position[op])
+                self.group[op] = _Group(space, [op])
                 if view:
                     needed.update(self._predecessors(op))
 
@@ -210,7 +234,6 @@ class _Fusion:
         for group in self._schedule():
             if group.space is None:
                 (op,) = group.ops
-                assert all(v in mapping for v in op.operands)
                 mapping.update(zip(op.results, builder.clone(op, mapping), strict=True))
             else:
                 self._emit_nest(builder, group, mapping)
@@ -285,9 +308,11 @@ class _Fusion:
 
         def copy(op: Operation) -> None:
             # control operands stay outside: regions are isolated
-            attrs, operands = op.attrs, [local[v] for v in op.operands]
-            made = inner.emit(op.name, operands, attrs, locations=op.locations)
-            local.update(zip(op.results, made, strict=True))
+            types = [r.type for r in op.results]
+            given = [local[v] for v in op.operands]
+            made = Operation(op.name, given, op.attrs, types, op.regions, (), op.locations)
+            inner.ops.append(made)
+            local.update(zip(op.results, made.results, strict=True))
 
         outputs: list[Value] = []
         for op in group.ops:
@@ -310,6 +335,7 @@ class _Fusion:
             locations=places,
         )
         mapping.update(zip(outputs, results, strict=True))
+
 
 def nest_name(ops: Sequence[Operation]) -> str:
     """A readable name from the ops of a nest: `multiply_add_tanh`, at most five of them."""
