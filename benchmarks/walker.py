@@ -1,5 +1,5 @@
-"""Why a step is a table: what a kernel call costs when native code walks a table of calls, and when the
-step is compiled as one straight-line function - and what compiling that function costs.
+"""Why a step is a table: what a kernel call costs when native code walks a table of calls, and when
+the step is compiled as one straight-line function - and what compiling that function costs.
 
     python benchmarks/walker.py
 """

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
+import graph_makers_array as array
+from graph_makers_array import wanted_dtypes
 from graphs import Effects, GraphMaker, Unfit, random_array
 
 from weft.ir.attributes import Attrs
 from weft.ir.builder import Builder
-from weft.ir.dtypes import ALL, DType, bool_, uint32
+from weft.ir.dtypes import ALL, bool_
 from weft.ir.errors import WeftError
 from weft.ir.graph import Value
-from weft.ir.legality import illegal
 from weft.ir.ops import OPS
 from weft.ir.types import TensorType
 
@@ -157,33 +156,33 @@ def custom_gradient(m: GraphMaker, op: str) -> None:
 
 MAKERS: dict[str, Maker] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
-    **dict.fromkeys([s.name for s in OPS.values() if "reduction" in s.traits], reduction),
-    **{n: cumulative for n in OPS if n.startswith("cumulative_")},
-    **{n: gather_nd for n in OPS if n.startswith(("gather_nd", "scatter_nd_"))},
+    **dict.fromkeys([s.name for s in OPS.values() if "reduction" in s.traits], array.reduction),
+    **{n: array.cumulative for n in OPS if n.startswith("cumulative_")},
+    **{n: array.gather_nd for n in OPS if n.startswith(("gather_nd", "scatter_nd_"))},
     "where": where,
     "astype": astype,
     "bitcast": bitcast,
-    "reshape": reshape,
-    "permute_dims": permute_dims,
-    "broadcast_to": broadcast_to,
-    "concat": concat,
-    "pad": pad,
-    "slice": slice_,
-    "slice_update": slice_update,
-    "iota": iota,
-    "dim_size": dim_size,
-    "argmax": position,
-    "argmin": position,
-    "sort": sort,
-    "argsort": sort,
-    "searchsorted": searchsorted,
-    "take": take,
-    "index_add": take,
-    "take_along_axis": along_axis,
-    "scatter_along_axis_add": along_axis,
-    "matmul": matmul,
-    "random_bits": random_bits,
-    "random_fold_in": random_fold_in,
+    "reshape": array.reshape,
+    "permute_dims": array.permute_dims,
+    "broadcast_to": array.broadcast_to,
+    "concat": array.concat,
+    "pad": array.pad,
+    "slice": array.slice_,
+    "slice_update": array.slice_update,
+    "iota": array.iota,
+    "dim_size": array.dim_size,
+    "argmax": array.position,
+    "argmin": array.position,
+    "sort": array.sort,
+    "argsort": array.sort,
+    "searchsorted": array.searchsorted,
+    "take": array.take,
+    "index_add": array.take,
+    "take_along_axis": array.along_axis,
+    "scatter_along_axis_add": array.along_axis,
+    "matmul": array.matmul,
+    "random_bits": array.random_bits,
+    "random_fold_in": array.random_fold_in,
     "constant": constant,
     "variable": variable,
     "read": read,

@@ -150,7 +150,9 @@ def reduction(m: GraphMaker, op: str) -> None:
 
 
 def position(m: GraphMaker, op: str) -> None:
-    x = m.some(lambda t: t.rank > 0 and 0 not in t.shape, wanted_dtypes(m, op), low=1, nonempty=True)
+    x = m.some(
+        lambda t: t.rank > 0 and 0 not in t.shape, wanted_dtypes(m, op), low=1, nonempty=True
+    )
     m.emit(op, [x], axis=m.int(0, x.type.rank - 1), keepdims=m.flag())
 
 

@@ -286,7 +286,8 @@ def _build(
     max_ops: int,
     located: bool = True,
 ) -> tuple[GraphMaker, Graph]:
-    from graph_makers import MAKERS, legal_ops
+    from graph_makers import MAKERS  # it imports GraphMaker from here
+    from graph_makers_array import legal_ops
 
     stage = stage or draw(st.sampled_from(STAGES))
     names = [n for n in legal_ops(stage) if ops is None or n in ops]

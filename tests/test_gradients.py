@@ -26,6 +26,7 @@ from weft.ir.source import Location
 from weft.ir.types import TensorType, tensor_type
 from weft.ir.verify import verify
 from weft.passes.autodiff import differentiate, gradients
+from weft.passes.dce import dce
 from weft.passes.expression import Expr
 from weft.passes.gradients import GRADIENTS, NO_GRADIENT
 
@@ -403,6 +404,21 @@ def test_a_value_used_twice_adds_up() -> None:
         return [y.value, (y * x).value]
 
     check(build, [np.array([0.3, -1.2])])
+
+
+def test_cotangents_of_neighbouring_slices_are_joined() -> None:
+    def build(b: Builder, args: Sequence[Value]) -> Sequence[Value]:
+        x = Expr(b, args[0], HERE)
+        i, j, k = (x.slice_axis(1, at, at + 2) for at in (1, 3, 5))
+        return [(i.op("sin") * k + j.op("exp")).value]
+
+    x = np.random.default_rng(0).normal(size=(2, 8))
+    check(build, [x])
+    graph, wrt = loss_graph(build, [x], 1)
+    names = [op.name for op in dce(differentiate(graph, wrt)).ops]
+    assert (names.count("pad"), names.count("concat")) == (1, 2)
+    (g,) = interpret(differentiate(graph, wrt), [x])[1:]
+    assert (g[:, [0, 7]] == 0).all()
 
 
 def test_softmax_cross_entropy_third_order() -> None:

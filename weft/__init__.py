@@ -1,1 +1,132 @@
-"""weft: a dataflow-graph compiler."""
+"""weft, a dataflow-graph compiler: decorate a model function, run it as one native step.
+
+Arrays follow the Python array API standard; what TensorFlow 1 named keeps its name. See README.md.
+"""
+
+# One name for each thing: wrapped lines are easier to read here than one name on each.
+# fmt: off
+# ruff: noqa: I001
+
+from __future__ import annotations
+
+import math as _math
+
+# methods: imported for its effect, the operators of tensors call the functions below
+from weft.frontend import linalg, methods as _methods, nn, random, train  # noqa: F401
+from weft.frontend.autodiff import grad, gradients, jvp, stop_gradient, value_and_grad, vjp
+from weft.frontend.custom_gradient import custom_gradient
+from weft.frontend.dtype_info import (
+    FloatInfo, IntegerInfo, can_cast, finfo, iinfo, isdtype, result_type,
+)
+from weft.frontend.function import CompiledFunction, compile
+from weft.frontend.graph import (
+    Graph, control_dependencies, get_default_graph, global_variables, global_variables_initializer,
+    group, initialize_all_variables, name_scope, no_op, placeholder, reset_default_graph,
+    trainable_variables, variables_initializer,
+)
+from weft.frontend.ops_arithmetic import (
+    abs, add, astype, bitcast, bitwise_and, bitwise_invert, bitwise_left_shift, bitwise_or,
+    bitwise_right_shift, bitwise_xor, ceil, clip, conj, copysign, divide, equal, floor,
+    floor_divide, greater, greater_equal, imag, isclose, isfinite, isinf, isnan, less, less_equal,
+    logical_and, logical_not, logical_or, logical_xor, maximum, minimum, multiply, nan_to_num,
+    negative, nextafter, not_equal, positive, real, reciprocal, remainder, round, sign, signbit,
+    square, squared_difference, subtract, trunc, where,
+)
+from weft.frontend.ops_creation import (
+    arange, asarray, constant, empty, empty_like, eye, full, full_like, iota, linspace, meshgrid,
+    one_hot, ones, ones_like, tril, triu, zeros, zeros_like,
+)
+from weft.frontend.ops_dynamic import (
+    UniqueAll, UniqueCounts, UniqueInverse, argwhere, boolean_mask, nonzero, unique_all,
+    unique_counts, unique_inverse, unique_values,
+)
+from weft.frontend.ops_einsum import Term, einsum
+from weft.frontend.ops_elementwise import (
+    acos, acosh, asin, asinh, atan, atan2, atanh, cos, cosh, deg2rad, digamma, erf, erfc, erfinv,
+    exp, exp2, expm1, hypot, lgamma, log, log10, log1p, log2, logaddexp, pow, rad2deg, rsqrt,
+    sigmoid, sin, sinc, sinh, sqrt, tan, tanh, xlog1py, xlogy,
+)
+from weft.frontend.ops_index import (
+    gather, gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min,
+    scatter_nd_update, segment_sum, take, take_along_axis,
+)
+from weft.frontend.ops_linalg import (
+    cross, diag, diagonal, dot, inner, matmul, matrix_norm, matrix_power, outer, tensordot, trace,
+    vecdot,
+)
+from weft.frontend.ops_rearrange import (
+    concat, flip, pad, repeat, roll, rot90, split, stack, tile, unstack,
+)
+from weft.frontend.ops_reduction import (
+    all, any, argmax, argmin, count_nonzero, cumulative_max, cumulative_min, cumulative_prod,
+    cumulative_sum, logsumexp, max, mean, min, prod, std, sum, var, vector_norm,
+)
+from weft.frontend.ops_shape import (
+    broadcast_arrays, broadcast_to, expand_dims, flatten, matrix_transpose, moveaxis, permute_dims,
+    rank, reshape, shape, size, squeeze, swapaxes, transpose,
+)
+from weft.frontend.ops_sort import TopK, argsort, searchsorted, sort, top_k
+from weft.frontend.random_state import (
+    random_normal, random_shuffle, random_uniform, set_random_seed, truncated_normal,
+)
+from weft.frontend.session import Session
+from weft.frontend.tensor import Tensor
+from weft.frontend.tf_names import (
+    cast, cumprod, cumsum, fill, identity, reduce_all, reduce_any, reduce_logsumexp, reduce_max,
+    reduce_mean, reduce_min, reduce_prod, reduce_sum,
+)
+from weft.frontend.train.clipping import (
+    clip_by_global_norm, clip_by_norm, clip_by_value, global_norm,
+)
+from weft.frontend.variable import Variable
+from weft.ir import errors
+from weft.ir.dtypes import (
+    DType, bfloat16, bool_, complex128, complex64, float16, float32, float64, int16, int32, int64,
+    int8, string, uint16, uint32, uint64, uint8,
+)
+
+bool = bool_  # the array API's name
+
+e, inf, nan, pi = _math.e, _math.inf, _math.nan, _math.pi
+newaxis = None
+__array_api_version__ = "2024.12"
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CompiledFunction", "DType", "FloatInfo", "Graph", "IntegerInfo", "Session", "Tensor", "Term",
+    "TopK", "UniqueAll", "UniqueCounts", "UniqueInverse", "Variable", "abs", "acos", "acosh", "add",
+    "all", "any", "arange", "argmax", "argmin", "argsort", "argwhere", "asarray", "asin", "asinh",
+    "astype", "atan", "atan2", "atanh", "bfloat16", "bitcast", "bitwise_and", "bitwise_invert",
+    "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "bool_",
+    "boolean_mask", "broadcast_arrays", "broadcast_to", "can_cast", "cast", "ceil", "clip",
+    "clip_by_global_norm", "clip_by_norm", "clip_by_value", "compile", "complex128", "complex64",
+    "concat", "conj", "constant", "control_dependencies", "copysign", "cos", "cosh",
+    "count_nonzero", "cross", "cumprod", "cumsum", "cumulative_max", "cumulative_min",
+    "cumulative_prod", "cumulative_sum", "custom_gradient", "deg2rad", "diag", "diagonal",
+    "digamma", "divide", "dot", "e", "einsum", "empty", "empty_like", "equal", "erf", "erfc",
+    "erfinv", "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "fill", "finfo", "flatten",
+    "flip", "float16", "float32", "float64", "floor", "floor_divide", "full", "full_like", "gather",
+    "gather_nd", "get_default_graph", "global_norm", "global_variables",
+    "global_variables_initializer", "grad", "gradients", "greater", "greater_equal", "group",
+    "hypot", "identity", "iinfo", "imag", "inf", "initialize_all_variables", "inner", "int16",
+    "int32", "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isinf", "isnan", "jvp",
+    "less", "less_equal", "lgamma", "linalg", "linspace", "log", "log10", "log1p", "log2",
+    "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul",
+    "matrix_norm", "matrix_power", "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min",
+    "minimum", "moveaxis", "multiply", "name_scope", "nan", "nan_to_num", "negative", "newaxis",
+    "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer",
+    "pad", "permute_dims", "pi", "placeholder", "positive", "pow", "prod", "rad2deg", "random",
+    "random_normal", "random_shuffle", "random_uniform", "rank", "real", "reciprocal", "reduce_all",
+    "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod",
+    "reduce_sum", "remainder", "repeat", "reset_default_graph", "reshape", "result_type", "roll",
+    "rot90", "round", "rsqrt", "scatter_nd", "scatter_nd_add", "scatter_nd_max", "scatter_nd_min",
+    "scatter_nd_update", "searchsorted", "segment_sum", "set_random_seed", "shape", "sigmoid",
+    "sign", "signbit", "sin", "sinc", "sinh", "size", "sort", "split", "sqrt", "square",
+    "squared_difference", "squeeze", "stack", "std", "stop_gradient", "string", "subtract", "sum",
+    "swapaxes", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "top_k", "trace",
+    "train", "trainable_variables", "transpose", "tril", "triu", "trunc", "truncated_normal",
+    "uint16", "uint32", "uint64", "uint8", "unique_all", "unique_counts", "unique_inverse",
+    "unique_values", "unstack", "value_and_grad", "var", "variables_initializer", "vecdot",
+    "vector_norm", "vjp", "where", "xlog1py", "xlogy", "zeros", "zeros_like",
+]

@@ -224,6 +224,12 @@ def _order(operator: str) -> ComplexOp:
     return emit
 
 
+def _round(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
+    """Each part to the nearest whole number, half to even."""
+    m = FloatBuilder(e.builder, PART[dtype])
+    return make_complex(e, *(m.call("roundeven", part) for part in parts(e, args[0])))
+
+
 def _any_part(method: str) -> ComplexOp:
     """Whether a test of FloatBuilder holds for a part: "is_nan", or |part| == inf."""
 
@@ -271,6 +277,7 @@ COMPLEX_OPS: dict[str, ComplexOp] = {
     "abs": _abs,
     "sign": _sign,
     "conj": _conj,
+    "round": _round,
     "real": lambda e, dtype, args: e.builder.extract_value(args[0], 0),
     "imag": lambda e, dtype, args: e.builder.extract_value(args[0], 1),
     "equal": _equal,

@@ -17,12 +17,11 @@ from weft.runtime.executable import Executable, compile_graph
 
 
 class Compiled(Specialization):
-    """One specialisation: its signature and graph, why it was made, and, once it was called, native
-    code."""
+    """One specialisation: its signature and graph, why it was made, and native code once called."""
 
     __slots__ = (
-        "_executable", "_lock", "_passes", "_reports", "location", "pack", "reasons", "run", "signature",
-        "traced",
+        "_executable", "_lock", "_passes", "_reports", "location", "pack", "reasons", "run",
+        "signature", "traced",
     )  # fmt: skip
 
     def __init__(self, signature: Signature, traced: Traced, passes: Sequence[Pass]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.frontend.arrays import contiguous
 from weft.frontend.tensor import Tensor
-from weft.frontend.trace import Trace, check_usable, current_trace
+from weft.frontend.trace import check_usable, current_trace
 from weft.ir.attributes import AttrValue
 from weft.ir.errors import WeftError
 from weft.ir.interpreter import evaluate_op
@@ -50,8 +50,3 @@ def _evaluate(
         return [contiguous(a) for a in evaluate_op(op_name, arrays, attrs)]
     except WeftError as error:
         raise error.at(caller_location()) from None
-
-
-def in_trace(trace: Trace, tensors: Sequence[Tensor]) -> list[Any]:
-    """The values of `tensors` in `trace`; concrete ones become constants."""
-    return [trace.lift(t) for t in tensors]

@@ -62,8 +62,8 @@ def explain(
     if location:
         lines.append(f"  called at {location[0].describe()}")
     lines += ["", "passes", *_pass_table(report.passes)]
-    lines += ["", f"one call runs {len(report.calls)} native kernels "
-              f"({report.kernels_compiled} compiled for it, {report.seconds * 1e3:.0f} ms in all)"]  # fmt: skip
+    effort = f"{report.kernels_compiled} compiled for it, {report.seconds * 1e3:.0f} ms in all"
+    lines += ["", f"one call runs {len(report.calls)} native kernels ({effort})"]
     for number, call in enumerate(report.calls, 1):
         text = call.describe().rstrip().splitlines()
         lines += [f"  {number}. {text[0]}", *(f"     {line}" for line in text[1:])]
@@ -81,10 +81,8 @@ def _pass_table(reports: Sequence[PassReport]) -> Iterator[str]:
     for r in reports:
         unchanged = "" if r.changed or r.name == "traced" else "  unchanged"
         moved, peak = _number(r.bytes), _number(r.peak_bytes)
-        yield (
-            f"  {r.name:<18}{r.seconds * 1e3:>8.2f}{r.ops_after:>8}{r.kernels:>9}{moved:>12}{peak:>12}"
-            f"{unchanged}"
-        )
+        counts = f"{r.seconds * 1e3:>8.2f}{r.ops_after:>8}{r.kernels:>9}{moved:>12}{peak:>12}"
+        yield f"  {r.name:<18}{counts}{unchanged}"
 
 
 def _number(value: int | None) -> str:

@@ -13,7 +13,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
 
@@ -82,14 +82,11 @@ class CompiledFunction(Generic[P, R]):
                 hint="leave __slots__ out, or compile a function that takes the object's tensors",
                 location=caller_location(),
             ) from None
-        key = (
-            self._name,
-            id(instance),
-        )  # a copied object shares the dict and must not share the entry
+        key = (self._name, id(instance))  # a copied object shares the dict, not the entry
         if key not in held:
             static = [n for n in self._parameters[1:] if n in self._static]
-            made: Any = CompiledFunction(self._fn.__get__(instance), static, self._passes)  # type: ignore[attr-defined]
-            held.setdefault(key, made)
+            method: Callable[..., Any] = self._fn.__get__(instance)
+            held.setdefault(key, CompiledFunction(method, static, self._passes))
         return held[key]
 
     # -------------------------------------------------------------------------------------- calls
@@ -129,9 +126,10 @@ class CompiledFunction(Generic[P, R]):
                 found = self._fast.get(tuple(key))
                 if found is not None:
                     found.used = True
-                    return found.pack(found.run(arrays))  # type: ignore[no-any-return]
-                return self._call(args, kwargs, tuple(key))
-        return self._call(args, kwargs, None)
+                    result: R = found.pack(found.run(arrays))
+                    return result
+                return cast(R, self._call(args, kwargs, tuple(key)))
+        return cast(R, self._call(args, kwargs, None))
 
     def _call(self, args: Any, kwargs: Any, alias: Any) -> Any:
         if current_trace() is not None and self._joins_trace(args, kwargs):

@@ -74,7 +74,8 @@ class Graph:
         found = self._named.get(name.removesuffix(":0"))
         if found is None:
             raise NotFoundError(
-                f"the graph '{self.name}' has no tensor named '{name}'{suggest(name, list(self._named))}",
+                f"the graph '{self.name}' has no tensor named '{name}'"
+                f"{suggest(name, list(self._named))}",
                 hint="placeholders have names; wf.name_tensor(x, name) names another tensor",
                 location=caller_location(),
             )

@@ -23,10 +23,11 @@ _OPERATOR = {
 }
 # where weft's name is not NumPy's
 _NAMES = {
-    "concatenate": "concat", "transpose": "permute_dims", "cumsum": "cumulative_sum", "arcsin": "asin",
-    "cumprod": "cumulative_prod", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "arcsinh": "asinh",
-    "arccosh": "acosh", "arctanh": "atanh", "invert": "bitwise_invert", "conjugate": "conj",
-    "absolute": "abs", "true_divide": "divide", "fmod": "remainder", "mod": "remainder", "swapaxes": "permute_dims",
+    "concatenate": "concat", "transpose": "permute_dims", "cumsum": "cumulative_sum",
+    "arcsin": "asin", "cumprod": "cumulative_prod", "arccos": "acos", "arctan": "atan",
+    "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
+    "invert": "bitwise_invert", "conjugate": "conj", "absolute": "abs", "true_divide": "divide",
+    "fmod": "remainder", "mod": "remainder", "swapaxes": "permute_dims",
 }  # fmt: skip
 
 
@@ -53,7 +54,8 @@ def _arrays(value: Any) -> Any:
 
 def _refuse(name: str, tensor: Tensor) -> None:
     raise TracerError(
-        f"NumPy cannot compute np.{name} of the symbolic tensor {tensor.describe()}: it has no value yet",
+        f"NumPy cannot compute np.{name} of the symbolic tensor {tensor.describe()}: "
+        "it has no value yet",
         hint=f"use wf.{_NAMES.get(name, name)}",
         location=caller_location(),
     )

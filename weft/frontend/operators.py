@@ -30,10 +30,10 @@ UNARY = ("negative", "positive", "abs", "bitwise_invert")
 #: Methods by the name of their function: `x.sum(axis=0)` is METHODS["sum"](x, axis=0). "getitem" is
 #: `x[key]`, "at" the property `x.at`, "stack" joins the elements of a list (as_tensor).
 NAMED = (
-    "getitem", "at", "stack", "astype", "reshape", "broadcast_to", "permute_dims", "matrix_transpose",
-    "squeeze", "expand_dims", "take", "clip", "round", "conj", "real", "imag", "sum", "prod", "mean",
-    "std", "var", "max", "min", "all", "any", "argmax", "argmin", "argsort", "sort", "cumulative_sum",
-    "cumulative_prod",
+    "getitem", "at", "stack", "astype", "reshape", "broadcast_to", "permute_dims",
+    "matrix_transpose", "squeeze", "expand_dims", "take", "clip", "round", "conj", "real", "imag",
+    "sum", "prod", "mean", "std", "var", "max", "min", "all", "any", "argmax", "argmin",
+    "argsort", "sort", "cumulative_sum", "cumulative_prod",
 )  # fmt: skip
 METHOD_NAMES = (*BINARY, *UNARY, *NAMED)
 

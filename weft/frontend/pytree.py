@@ -1,12 +1,13 @@
 """Nested containers of tensors: flatten to a list of leaves and a hashable structure, and back.
 
-Containers are dict (by sorted keys), list, tuple, namedtuple, dataclasses, None (no leaf) and
+Containers are dict (by sorted keys; OrderedDict by its own order), list, tuple, namedtuple, dataclasses, None (no leaf) and
 classes given to `register_pytree`; everything else is a leaf.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -76,7 +77,7 @@ def _open(tree: Any) -> tuple[Iterable[Any], Hashable] | None:
     if tree is None:
         return (), None
     if isinstance(tree, dict):
-        keys = _sorted_keys(tree)
+        keys = tuple(tree) if isinstance(tree, OrderedDict) else _sorted_keys(tree)
         return [tree[k] for k in keys], keys
     if isinstance(tree, (tuple, list)):
         return tree, None

@@ -145,6 +145,8 @@ class Session:
         running.step = True
         try:
             return step.executable(arrays)
+        except WeftError as error:
+            raise error.at(caller_location()) from None
         finally:
             running.step = False
 

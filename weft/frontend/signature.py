@@ -174,7 +174,8 @@ def leaves_of(
                 raise
             path = Signature(structure, (), tuple(names)).paths(names)[i]
             raise TypeRuleError(
-                f"argument {path} of '{function}' is a {type(leaf).__name__}, not a tensor: {leaf!r:.60}",
+                f"argument {path} of '{function}' is a {type(leaf).__name__}, not a tensor: "
+                f"{leaf!r:.60}",
                 hint=f"compile with static_argnames=({path.split('[')[0].split('.')[0]!r},) "
                 "if it is a setting that the code depends on",
                 location=caller_location(),

@@ -105,7 +105,7 @@ class Specializations(Generic[S]):
         place = caller_location()
         message = (
             f"'{self.name}' has been compiled for {self.limit} different signatures; "
-            "the least recently used ones are being dropped and compiled again when they come back.\n"
+            "the least recently used ones are dropped, and compiled again when they come back.\n"
             f"  hint: {self.name}.explain(...) shows which argument differs from call to call"
         )
         file, line = (place[0].file, place[0].line) if place else ("<unknown>", 0)

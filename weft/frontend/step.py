@@ -33,8 +33,9 @@ def step_graph(
     ops, met = needed_ops(trace.builder.ops, [*results, *effects], given)
     for arg, name in zip(trace.builder.args, trace.arg_names, strict=True):
         if arg in met and arg not in given:
+            made = trace.tensor(arg).describe()
             raise InvalidArgumentError(
-                f"the placeholder '{name}' ({arg.type}) must be fed to compute what is fetched",
+                f"the placeholder '{name}', {made}, must be fed to compute what is fetched",
                 hint=f"pass feed_dict={{{name}: value}}",
                 location=caller_location(),
             )
@@ -100,7 +101,8 @@ def _specialized(
     for result in made.results:
         if isinstance(result.type, TensorType) and not result.type.is_static:
             raise InvalidArgumentError(
-                f"the shape {format_shape(result.type.shape)} of op '{op.name}' is not known from the feeds",
+                f"the shape {format_shape(result.type.shape)} of op '{op.name}' is not known from "
+                "the feeds",
                 hint="feed the placeholders that have these sizes",
                 location=op.locations or caller_location(),
             )

@@ -121,9 +121,11 @@ class Tensor(Operators):
         return f"{self._type}{made}"
 
     def _locations(self) -> tuple[Location, ...]:
-        if self._value is not None and self._value.op is not None:
+        if self._trace is None or self._value is None:
+            return ()
+        if self._value.op is not None:
             return self._value.op.locations
-        return () if self._trace is None else self._trace.location
+        return self._trace.arg_locations.get(self._value, self._trace.location)
 
     def __repr__(self) -> str:
         if self._data is None:
@@ -178,7 +180,7 @@ class Tensor(Operators):
         ).tolist()
 
     def __bool__(self) -> bool:
-        hint = "use wf.where(condition, x, y) or wf.cond(condition, f, g) instead of a Python condition"
+        hint = "use wf.where(condition, x, y), or wf.cond(condition, f, g), in its place"
         return bool(self._scalar("a Python condition (bool(tensor))", hint))
 
     def __int__(self) -> int:
@@ -216,7 +218,7 @@ class Tensor(Operators):
         return size
 
     def __iter__(self) -> Iterator[Tensor]:
-        hint = "use wf.unstack(x) for a list of known length, or wf.scan / wf.map_fn to loop in the graph"
+        hint = "use wf.unstack(x) for a list of known length, wf.scan or wf.map_fn for a loop"
         data = self._concrete("iterating over a tensor", hint)
         if not data.ndim:
             raise TypeRuleError(
@@ -298,7 +300,13 @@ def as_tensor(x: Any, dtype: object = None) -> Tensor:
     t = x if isinstance(x, Tensor) else _convert(x, wanted)
     if wanted is None or (t.dtype is wanted and not t.weak):
         return t
-    if t._data is not None and not (t.weak and t._trace):
+    if t.dtype.is_complex and not wanted.is_complex:
+        raise TypeRuleError(
+            f"a complex number cannot be converted to {wanted.name}",
+            hint="take wf.real(x), wf.imag(x) or wf.abs(x)",
+            location=caller_location(),
+        )
+    if t._data is not None:
         return Tensor(contiguous(t._data.astype(wanted.numpy)))
     return METHODS["astype"](t, wanted)
 

@@ -11,12 +11,19 @@ from weft.frontend import ops_arithmetic, ops_creation, ops_reduction
 from weft.frontend.arguments import Axes, check_axis
 from weft.frontend.dispatch import apply
 from weft.frontend.promotion import TensorLike, scalar_tensor, strong_tensor
-from weft.frontend.tensor import Tensor
+from weft.frontend.tensor import Tensor, as_tensor
 
 
 def cast(x: TensorLike, dtype: object) -> Tensor:
     """`astype(x, dtype)`."""
     return ops_arithmetic.astype(x, dtype)
+
+
+def identity(x: TensorLike) -> Tensor:
+    """x itself, as a value of its own: in a graph it comes after the current control
+    dependencies.
+    """
+    return apply("identity", as_tensor(x))
 
 
 def fill(dims: Any, value: TensorLike) -> Tensor:

@@ -61,12 +61,6 @@ def current_trace() -> Trace | None:
     return None if isinstance(trace, _Suspended) else trace
 
 
-def scoped_trace() -> Trace | None:
-    """`current_trace`, leaving out a default graph that is current only by `set_thread_default`."""
-    trace = _current.get()
-    return None if isinstance(trace, _Suspended) else trace
-
-
 def set_thread_default(trace: Trace | None) -> None:
     """Make a graph current in this thread wherever no other trace is (None: nothing is)."""
     _thread_default.trace = trace
@@ -100,6 +94,7 @@ class Trace:
         self.parent = parent
         self.builder = Builder()
         self.arg_names: list[str] = []
+        self.arg_locations: dict[Value, Locations] = {}
         self.location: Locations = caller_location()
         self.closed = False
         self.running = threading.local()  # .step: this thread is inside a step of this graph
@@ -129,7 +124,7 @@ class Trace:
             )
         if getattr(self.running, "step", False):
             raise FailedPreconditionError(
-                f"op '{name}' was added to the graph '{self.name}' while one of its steps is running",
+                f"op '{name}' was added to the graph '{self.name}' while a step of it is running",
                 hint="build the whole graph before Session.run",
                 location=caller_location(),
             )
@@ -140,6 +135,8 @@ class Trace:
         """A further graph input; its name is made unique."""
         value = self.builder.add_arg(type)
         self.arg_names.append(unique_name(name, self.arg_names))
+        if self.kind == "graph":
+            self.arg_locations[value] = caller_location()
         return value
 
     def tensor(self, value: Value, weak: bool = False) -> Tensor:

@@ -72,7 +72,7 @@ def result_tensor(leaf: Any, path: str, name: str) -> Tensor:
         return as_tensor(leaf)
     raise TypeRuleError(
         f"'{name}' returned a {type(leaf).__name__} at {path}: {leaf!r:.60}",
-        hint="return tensors, numbers, and lists, tuples, dicts or dataclasses of them; None is allowed",
+        hint="return tensors, numbers, None, and lists, tuples, dicts or dataclasses of them",
         location=caller_location(),
     )
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from weft.frontend.arrays import contiguous
+from weft.frontend.numpy_protocol import array_function
 from weft.frontend.operators import METHODS, Operators
 from weft.frontend.subgraph import constant_value
 from weft.frontend.tensor import Tensor, as_tensor
@@ -145,6 +146,8 @@ class Variable(Operators):
         read = [x.read() if isinstance(x, Variable) else x for x in inputs]
         return self.read().__array_ufunc__(ufunc, method, *read, **options)
 
+    __array_function__ = array_function
+
     def item(self) -> Any:
         """The one element as a Python scalar."""
         return self._now().item()
@@ -250,7 +253,8 @@ class Variable(Operators):
 
     def _no_in_place(self, operator: str, method: str) -> NoReturn:
         raise UnsupportedError(
-            f"`variable {operator} x` would bind the name to a tensor and leave variable '{self.name}' as it is",
+            f"`variable {operator} x` would bind the name to a tensor and leave the state of "
+            f"variable '{self.name}' as it is",
             hint=f"use variable.{method}(x)",
             location=caller_location(),
         )
@@ -262,7 +266,8 @@ class Variable(Operators):
         trace = current_trace()
         if trace is None or trace.kind != "graph":
             raise FailedPreconditionError(
-                f"variable '{self.name}' has an initializer only in a graph; elsewhere it is initialised",
+                f"variable '{self.name}' has an initializer only in a graph",
+                hint="elsewhere it is initialised from the start",
                 location=caller_location(),
             )
         trace.effects.ref(self)
@@ -294,8 +299,9 @@ class Variable(Operators):
 def _check_creation(trace: Trace | None, name: str | None) -> None:
     if trace is not None and trace.kind != "graph" and not trace.root().creates_variables:
         raise UnsupportedError(
-            f"variable '{name or 'variable'}' is created again: '{trace.root().name}' was traced before",
-            hint="create variables outside the compiled function, or once on its first call (keep them in an object)",
+            f"variable '{name or 'variable'}' is created again: '{trace.root().name}' was traced "
+            "before",
+            hint="create variables outside the compiled function, or once, on its first call",
             location=caller_location(),
         )
 
@@ -313,7 +319,8 @@ def _initial_tensor(initial: Any, dtype: object, trace: Trace | None) -> Tensor:
         value = constant_value(t)
         if value is None:
             raise InvalidArgumentError(
-                f"the initial value of a variable depends on the inputs of the traced function: {t.describe()}",
+                "the initial value of a variable depends on the inputs of the traced function: "
+                f"{t.describe()}",
                 hint="create the variable outside, and assign to it here",
                 location=caller_location(),
             )

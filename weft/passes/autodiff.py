@@ -28,7 +28,7 @@ from weft.ir.source import Locations, caller_location
 from weft.ir.types import TensorType
 from weft.passes.expression import Expr
 from weft.passes.gradients import GRADIENTS, NO_GRADIENT
-from weft.passes.gradients_rule import Site
+from weft.passes.gradients_rule import Site, accumulate
 from weft.passes.rewrite import extend
 
 
@@ -128,7 +128,7 @@ def _pull_back(
 
     def arrive(value: Value, grad: Expr) -> None:
         if value in cotangents:
-            grad = Expr(builder, cotangents[value].value, grad.locations) + grad
+            grad = accumulate(grad.wrap(cotangents[value].value), grad)
         cotangents[value] = grad
 
     for y, seed in zip(ys, given, strict=True):

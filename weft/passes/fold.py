@@ -8,9 +8,9 @@ Before::
 
 After: ``%1 = constant() {value=f32[] 1.4142135}``, ``%2 = broadcast_to(%1) {shape=[32,10]}``.
 
-A value whose elements are all the same (a *uniform* value) is kept as `broadcast_to` of a scalar: it
-costs no memory. Other constants never grow: a result is folded if it has at most LIMIT elements or
-no more than the largest operand. An op that fails on its constants is left to fail when it runs.
+A value whose elements are all the same (a *uniform* value) is kept as `broadcast_to` of a scalar:
+it costs no memory. Other constants never grow: a result is folded if it has at most LIMIT elements
+or no more than the largest operand. An op that fails on its constants is left to fail when it runs.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from weft.ir.dims import Shape
 from weft.ir.graph import Operation, Value
 from weft.ir.rules import ints_attr
 from weft.passes.expression import Expr
+from weft.passes.fold import uniform
 
 #: (ops, ys, cotangents of ys, xs) -> cotangents of xs, through those ops only.
 PullBack = Callable[
@@ -91,3 +92,42 @@ def expand(g: Expr, shape: Shape, axes: Sequence[int]) -> Expr:
     """The adjoint of a sum over `axes`, with or without keepdims: `g` repeated to `shape`."""
     kept = tuple(1 if i in axes else d for i, d in enumerate(shape))
     return g.reshape(kept).broadcast_to(shape)
+
+
+def accumulate(a: Expr, b: Expr) -> Expr:
+    """The sum of two cotangents of one value.
+
+    Those of neighbouring slices are zero-padded parts that do not overlap: they are joined.
+    """
+    joined = _joined(a, b)
+    joined = _joined(b, a) if joined is None else joined
+    return a + b if joined is None else joined
+
+
+def _joined(a: Expr, b: Expr) -> Expr | None:
+    """`a` followed by `b` along one axis, if both are padded with zeros and they are neighbours."""
+    first, second = _zero_padded(a), _zero_padded(b)
+    if first is None or second is None:
+        return None
+    (x, lo, hi), (y, lo2, hi2) = first, second
+    axes = [i for i in range(a.rank) if (lo[i], hi[i]) != (lo2[i], hi2[i])]
+    if len(axes) != 1:
+        return None
+    (axis,) = axes
+    size = x.shape[axis]
+    if not isinstance(size, int) or lo[axis] + size != lo2[axis]:
+        return None
+    core = x.op("concat", y, axis=axis)
+    hi = (*hi[:axis], hi2[axis], *hi[axis + 1 :])
+    return core.op("pad", core.scalar(0), lo=lo, hi=hi) if any(lo + hi) else core
+
+
+def _zero_padded(x: Expr) -> tuple[Expr, tuple[int, ...], tuple[int, ...]] | None:
+    """What `x` pads with zeros, and lo and hi."""
+    op = x.value.op
+    if op is None or op.name != "pad":
+        return None
+    fill = uniform(op.operands[1])
+    if fill is None or fill.item() != 0:
+        return None
+    return x.wrap(op.operands[0]), ints_attr(op.attrs, "lo"), ints_attr(op.attrs, "hi")

@@ -5,21 +5,33 @@ from __future__ import annotations
 from weft.passes.cse import cse
 from weft.passes.dce import dce
 from weft.passes.effects import order_effects
+from weft.passes.fold import fold
 from weft.passes.fuse import fuse
 from weft.passes.manager import Pass
+from weft.passes.simplify import simplify
+from weft.passes.strip import strip_gradient_ops
 
 #: Every pass by name, as `weft opt --passes=cse,dce` takes them.
 PASSES: dict[str, Pass] = {
     "order_effects": order_effects,
-    "cse": cse,
+    "strip_gradient_ops": strip_gradient_ops,
     "dce": dce,
+    "fold": fold,
+    "simplify": simplify,
+    "cse": cse,
     "fuse": fuse,
 }
 
 #: What `@wf.compile` and `Session.run` do to a graph whose shapes are all known.
 STANDARD: tuple[Pass, ...] = (
     order_effects,  # afterwards pure ops may be moved and rewritten by their data alone
-    cse,  # gradients recompute what the forward pass has
-    dce,  # before fusion, or dead values would be written to memory
-    fuse,  # last: from here on a graph is kernels
+    strip_gradient_ops,  # gradients have been taken; the marks for them only stand in the way
+    dce,  # gradients that nobody asked for: less work for all that follows
+    fold,  # scalars and sizes; constants that repeat one element become broadcasts of it
+    simplify,  # algebra, views of views, transposes into matmul's flags
+    cse,  # gradients recompute what the forward pass has; after simplify equal things look equal
+    simplify,  # merged values open new rules: x - x, where(c, x, x)
+    fold,  # and those new constants
+    dce,  # what the rewrites left behind, or fusion would write it to memory
+    fuse,  # last: it hides ops in regions
 )

@@ -5,8 +5,8 @@ Before, with ``sizes={"b": 32}``::
     graph @step(%x: f32[b,784]) -> (f32[b]) {
       %0 = reshape(%x) {shape=[b,28,28]} : f32[b,28,28]
 
-After: ``%x: f32[32,784]`` and ``%0 = reshape(%x) {shape=[32,28,28]} : f32[32,28,28]``. Every type is
-inferred anew, so a size that does not fit is an error at the user's line.
+After: ``%x: f32[32,784]`` and ``%0 = reshape(%x) {shape=[32,28,28]} : f32[32,28,28]``. Every type
+is inferred anew, so a size that does not fit is an error at the user's line.
 """
 
 from __future__ import annotations

@@ -1,0 +1,541 @@
+"""Compiled code against the interpreter: every op, every dtype, awkward shapes and values.
+
+The bounds are those of `compiled_checks`; sums and products of n terms may be n * eps of the sum of
+the terms' magnitudes apart. One graph holds many ops on inputs of their own, so that each is a
+kernel of its own and all are compiled together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from compiled_checks import (
+    ELEMENTWISE,
+    PIPELINE,
+    Case,
+    allowed_dtypes,
+    bound_ulps,
+    check,
+    check_sum,
+    operands,
+    plain,
+    specials,
+)
+
+from weft.codegen.jit import compile_count
+from weft.ir import dtypes
+from weft.ir.dtypes import ALL, DType
+from weft.ir.errors import UnsupportedError
+from weft.ir.ops import OPS
+from weft.passes.fuse import fuse
+from weft.runtime.executable import compile_graph
+
+Array = np.ndarray[Any, Any]
+
+NATIVE = [d for d in ALL if d is not dtypes.string]
+NUMERIC = [d for d in NATIVE if d.is_numeric]
+REAL = [d for d in NATIVE if d.is_numeric and not d.is_complex]
+by_name = pytest.mark.parametrize
+
+#: Of two zeros either may be the larger (and NumPy's float16 nextafter(0, -0) is 0, float32's -0).
+UNSIGNED_ZERO = {"maximum", "minimum", "max", "min", "cumulative_max", "cumulative_min"}
+#: Complex functions: relative to the modulus, in eps of the parts.
+COMPLEX_ULPS = 16.0
+EXACT_COMPLEX = {
+    *("negative", "conj", "real", "imag", "equal", "not_equal", "isnan", "isinf", "isfinite"),
+    *("add", "subtract", "round"),
+}
+
+
+def ops_at(dtype: DType) -> list[str]:
+    """The elementwise ops with one operand dtype whose type rule takes `dtype`."""
+    return [n for n in ELEMENTWISE if n not in ("astype", "bitcast", "where") and dtype in allowed_dtypes(n)]
+
+
+def domain(op: str, arrays: list[Array]) -> list[Array]:
+    """The operands, without those where no relative bound holds (near the zeros of a function)."""
+    if op not in ("digamma", "lgamma"):
+        return arrays
+    zeros = (1.0, 2.0) if op == "lgamma" else (1.4616321,)
+    out = []
+    with np.errstate(invalid="ignore"):
+        for x in arrays:
+            x = np.where(x < 0, -x, x)
+            far = np.all([np.abs(x - z) > 0.1 for z in zeros], axis=0) & (x > 1e-300)
+            out.append(np.where(far | ~(x > 0), x, 3).astype(arrays[0].dtype))
+    return out
+
+
+def check_elementwise(op: str, dtype: DType, got: Array, wanted: Array) -> None:
+    if op in UNSIGNED_ZERO or (op == "nextafter" and dtype is dtypes.float16):
+        got, wanted = got + np.zeros((), got.dtype), wanted + np.zeros((), got.dtype)
+    if op == "sigmoid":  # SciPy's is 0 where the result is denormal
+        tiny = float(ml_dtypes.finfo(dtype.numpy).smallest_normal)
+        got, wanted = (np.where(np.abs(x) < tiny, 0, x).astype(x.dtype) for x in (got, wanted))
+    ulps = 0.0
+    if dtype.is_complex:
+        ulps = 0.0 if op in EXACT_COMPLEX else COMPLEX_ULPS
+    elif dtype.is_floating and got.dtype.kind != "b":
+        ulps = bound_ulps(op, dtype.name)
+    check(op, got, wanted, ulps)
+
+
+def elementwise_case(dtype: DType, size: int | None, ops: list[str]) -> Case:
+    """Each op on operands of its own of one dimension; None: of none."""
+    case = Case()
+    for k, op in enumerate(ops):
+        arity = OPS[op].arity or 1
+        arrays = domain(op, operands(dtype, arity, 1 if size is None else size, seed=k))
+        case.op(op, *(case.input(x.reshape(()) if size is None else x) for x in arrays))
+    return case
+
+
+class TestElementwise:
+    """One kernel for each op and dtype."""
+
+    @by_name("dtype", NATIVE, ids=str)
+    def test_vector_body_and_remainder(self, dtype: DType) -> None:
+        ops = ops_at(dtype)
+        size = max(len(specials(dtype)) ** 2 + 37, 151)
+        for op, got, wanted in elementwise_case(dtype, size, ops).run():
+            check_elementwise(op, dtype, got, wanted)
+
+    @by_name("dtype", NATIVE, ids=str)
+    def test_other_sizes_use_the_same_kernels(self, dtype: DType) -> None:
+        ops = ops_at(dtype)
+        elementwise_case(dtype, 64, ops).run()
+        before = compile_count()
+        for size in (0, 2, 3, 7, 33):
+            for op, got, wanted in elementwise_case(dtype, size, ops).run():
+                check_elementwise(op, dtype, got, wanted)
+        assert compile_count() == before
+
+    @by_name("dtype", [dtypes.bool_, dtypes.int32, dtypes.bfloat16, dtypes.float32], ids=str)
+    def test_rank_0(self, dtype: DType) -> None:
+        for op, got, wanted in elementwise_case(dtype, None, ops_at(dtype)).run():
+            check_elementwise(op, dtype, got, wanted)
+
+    @by_name("source", NATIVE, ids=str)
+    def test_astype(self, source: DType) -> None:
+        case = Case()
+        targets = [t for t in NATIVE if t.is_complex or t.kind == "bool" or not source.is_complex]
+        for target in targets:
+            x = operands(source, 1, 101)[0]
+            if source.is_floating and target.is_integer:  # out of range is undefined
+                with np.errstate(invalid="ignore"):
+                    x = np.where(np.abs(x) < 100, x, 1).astype(x.dtype)
+                x = np.abs(x) if target.kind == "uint" else x
+            case.op("astype", case.input(x), dtype=target, label=f"{source} to {target}")
+        for label, got, wanted in case.run():
+            check(label, got, wanted)
+
+    @by_name("source", REAL, ids=str)
+    def test_bitcast(self, source: DType) -> None:
+        case = Case()
+        for target in REAL:
+            if target.bits == source.bits:
+                case.op("bitcast", case.input(operands(source, 1, 101)[0]), dtype=target)
+        for label, got, wanted in case.run():
+            if source.is_floating and not got.dtype.kind == "f":
+                finite = ~np.isnan(case.inputs[0].astype(np.float64))
+                got, wanted = got[finite], wanted[finite]  # a NaN may change its bits on the way
+            check(label, got, wanted)
+
+    @by_name("dtype", NATIVE, ids=str)
+    def test_where(self, dtype: DType) -> None:
+        case = Case()
+        a, b = operands(dtype, 2, 61)
+        c = case.input(plain(dtypes.bool_, (61,)))
+        case.op("where", c, case.input(a), case.input(b))
+        (row,) = case.run()
+        check(*row)
+
+    @by_name("dtype", NATIVE, ids=str)
+    def test_through_index_maps(self, dtype: DType) -> None:
+        """Transposed, strided, reversed, broadcast and reshaped operands, read in place."""
+        case = Case()
+        op = "logical_xor" if dtype.kind == "bool" else "add"
+        for shape in ((5, 7), (1, 7), (5, 1), (17, 19), (0, 3)):
+            n, m = shape
+            x = case.input(plain(dtype, shape, 1))
+            y = case.input(plain(dtype, (m, n), 2))
+            turned = case.hidden("permute_dims", y, axes=(1, 0))
+            flipped = case.hidden("slice", x, **cut(shape, (-1, -1)))
+            case.op(op, x, turned, label=f"transposed {shape}")
+            case.op(op, flipped, turned, label=f"reversed {shape}")
+            row = case.input(plain(dtype, (m,), 3))
+            rows = case.hidden("broadcast_to", row, shape=shape)
+            column = case.hidden("reshape", case.input(plain(dtype, (n,), 4)), shape=(n, 1))
+            columns = case.hidden("broadcast_to", column, shape=shape)
+            case.op(op, rows, columns, label=f"broadcast {shape}")
+            half = cut(shape, (2, -3))
+            case.op(op, *(case.hidden("slice", v, **half) for v in (x, turned)), label="strided")
+        if dtype.is_numeric:
+            ramp = case.hidden("iota", dtype=dtype, shape=(6, 11), axis=1)
+            part = case.hidden("slice", ramp, **cut((6, 11), (2, -3)))
+            case.op(op, part, case.hidden("slice", ramp, starts=(0, 0), stops=(3, 4), steps=(1, 1)))
+        for label, got, wanted in case.run():
+            check(label, got, wanted)
+
+
+class TestMovingData:
+    """Ops that compute nothing: bits agree, for every dtype."""
+
+    @by_name("passes", [(fuse,), PIPELINE], ids=["fuse", "pipeline"])
+    @by_name("dtype", NATIVE, ids=str)
+    def test_shapes(self, dtype: DType, passes: Any) -> None:
+        case = Case()
+        for n, shape in enumerate(((4, 6, 5), (1, 3, 1), (2, 0, 3))):
+            x = case.input(special_mix(dtype, shape, n))
+            a, b, c = shape
+            case.op("reshape", x, shape=(a * b, c))
+            case.op("reshape", x, shape=(1, a, b, c, 1))
+            case.op("permute_dims", x, axes=(2, 0, 1))
+            case.op("broadcast_to", x, shape=(2, *shape))
+            case.op("concat", x, case.input(special_mix(dtype, (a, 3, c), 5)), x, axis=1)
+            fill = case.input(special_mix(dtype, (), 6))
+            case.op("pad", x, fill, lo=(1, 0, 2), hi=(0, 3, 1))
+            ends = cut(shape, (1, -1, 2))
+            case.op("slice", x, **ends)
+            update = case.input(special_mix(dtype, (a, b, -(-c // 2)), 7))
+            case.op("slice_update", x, update, **ends)
+            case.op("dim_size", x, axis=1)
+        case.op("concat", case.input(special_mix(dtype, (3,), 8)), axis=0)
+        case.op("pad", fill, fill, lo=(), hi=())
+        for label, got, wanted in case.run(passes):
+            check(label, got, wanted)
+
+    @by_name("dtype", NUMERIC, ids=str)
+    def test_iota(self, dtype: DType) -> None:
+        case = Case()
+        for axis in (0, 1):
+            case.op("iota", dtype=dtype, shape=(5, 7), axis=axis)
+        case.op("iota", dtype=dtype, shape=(0,), axis=0)
+        case.op("iota", dtype=dtype, shape=(130,), axis=0)
+        for label, got, wanted in case.run():
+            check(label, got, wanted)
+
+    @by_name("index", [d for d in NATIVE if d.is_integer], ids=str)
+    def test_index_dtypes(self, index: DType) -> None:
+        gathers(Case(), dtypes.float32, index).run()
+
+    @by_name("dtype", NATIVE, ids=str)
+    def test_gathers(self, dtype: DType) -> None:
+        for label, got, wanted in gathers(Case(), dtype, dtypes.int64).run():
+            check(label, got, wanted)
+
+    @by_name("dtype", [d for d in NATIVE if not d.is_complex], ids=str)
+    def test_sorting(self, dtype: DType) -> None:
+        case = Case()
+        for shape in ((5, 7), (300, 3), (2, 0, 3), (1,), (49,)):
+            x = case.input(special_mix(dtype, shape, len(shape)))
+            for axis in range(len(shape)):
+                for descending in (False, True):
+                    label = f"{shape} axis {axis} {descending}"
+                    case.op("sort", x, axis=axis, descending=descending, label="sort " + label)
+                    case.op("argsort", x, axis=axis, descending=descending, label="arg " + label)
+        for size in (0, 1, 2, 33):
+            data = case.input(ascending(special_mix(dtype, (size,), size)))
+            values = case.input(special_mix(dtype, (4, 9), 3))
+            for side in ("left", "right"):
+                case.op("searchsorted", data, values, side=side)
+        for label, got, wanted in case.run():
+            check(label, got, wanted)
+
+    @by_name("dtype", [d for d in NATIVE if not d.is_complex], ids=str)
+    def test_positions(self, dtype: DType) -> None:
+        case = Case()
+        for shape in ((5, 7), (1, 3), (200, 2), (3, 1, 4)):
+            x = case.input(special_mix(dtype, shape, len(shape)))
+            for axis in range(len(shape)):
+                for name in ("argmax", "argmin"):
+                    case.op(name, x, axis=axis, keepdims=axis == 1, label=f"{name} {shape} {axis}")
+        case.op("argmax", case.input(special_mix(dtype, (0, 3), 1)), axis=1)
+        for label, got, wanted in case.run():
+            check(label, got, wanted)
+
+
+def cut(shape: tuple[int, ...], steps: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The attributes of the slice of all of `shape` with these steps."""
+    ends = [slice(None, None, s).indices(n) for n, s in zip(shape, steps, strict=True)]
+    starts, stops, _ = zip(*ends, strict=True)
+    return {"starts": starts, "stops": stops, "steps": steps}
+
+
+def special_mix(dtype: DType, shape: tuple[int, ...], seed: int) -> Array:
+    """Special values among plain ones in random order."""
+    size = int(np.prod(shape))
+    rng = np.random.default_rng(seed)
+    special = specials(dtype)
+    out = np.where(rng.random(size) < 0.3, rng.choice(special, size), plain(dtype, (size,), seed))
+    return out.astype(dtype.numpy).reshape(shape)
+
+
+def ascending(x: Array) -> Array:
+    """Sorted, NaNs last (NumPy alone does not put bfloat16's there)."""
+    wide = x.astype(np.float64) if x.dtype.itemsize == 2 else x
+    return x[np.argsort(wide, kind="stable")]
+
+
+def gathers(case: Case, dtype: DType, index: DType) -> Case:
+    """take, take_along_axis, gather_nd, scatter_nd_update with duplicates and negative indices."""
+    rng = np.random.default_rng(1)
+
+    def indices(shape: tuple[int, ...], size: int) -> Any:
+        low = -size if index.kind == "int" else 0
+        return case.input(rng.integers(low, size, shape).astype(index.numpy))
+
+    x = case.input(special_mix(dtype, (5, 3, 4), 2))
+    empty = case.input(special_mix(dtype, (5, 0), 2))
+    for axis, size in enumerate((5, 3, 4)):
+        case.op("take", x, indices((2, 3), size), axis=axis)
+        case.op("take", x, indices((), size), axis=axis)
+        case.op("take", x, indices((0,), size), axis=axis)
+        shape = [5, 3, 4]
+        shape[axis] = 6
+        case.op("take_along_axis", x, indices(tuple(shape), size), axis=axis)
+    case.op("take", empty, indices((3,), 5), axis=0)
+    for depth, size in ((0, 1), (1, 5), (2, 3), (3, 3)):
+        rows = indices((9, depth), size)
+        case.op("gather_nd", x, rows)
+        updates = case.input(special_mix(dtype, (9, *(5, 3, 4)[depth:]), depth))
+        case.op("scatter_nd_update", x, rows, updates)
+    case.op("gather_nd", x, indices((0, 2), 3))
+    return case
+
+
+class TestReductions:
+    """sum, prod, max, min, all, any over every set of axes; running reductions; scatters that add."""
+
+    @by_name("dtype", NATIVE, ids=str)
+    def test_reductions(self, dtype: DType) -> None:
+        for shape in ((5, 7), (3, 4, 5), (1, 9), (0, 3), (6, 0), ()):
+            case = Case()
+            rows = []
+            for name in ("sum", "prod", "max", "min", "all", "any"):
+                if dtype not in allowed_dtypes(name):
+                    continue
+                for axes in subsets(len(shape)):
+                    if name in ("max", "min") and 0 in shape:
+                        continue
+                    x = plain(dtype, shape, len(axes) + 1, scale=1.0)
+                    case.op(name, case.input(x), axes=axes, keepdims=len(axes) == 1)
+                    rows.append((name, x, axes))
+            for (label, got, wanted), (name, x, axes) in zip(case.run(), rows, strict=True):
+                check_reduction(f"{label} {shape} {axes}", name, x, axes, got, wanted)
+
+    @by_name("dtype", [d for d in REAL if d.is_floating], ids=str)
+    def test_special_values(self, dtype: DType) -> None:
+        case = Case()
+        for k, values in enumerate(([np.nan], [np.inf], [-np.inf], [np.inf, -np.inf], [-0.0, 0.0])):
+            x = plain(dtype, (37,), k)
+            x[5 : 5 + len(values)] = values
+            for name in ("sum", "prod", "max", "min"):
+                case.op(name, case.input(x), axes=(0,), keepdims=False)
+        for label, got, wanted in case.run():
+            check(label, got, wanted, 64)
+
+    @by_name("dtype", [d for d in NUMERIC if d.is_inexact], ids=str)
+    def test_long_sums(self, dtype: DType) -> None:
+        case = Case()
+        for shape, axes in (((70_001,), (0,)), ((3, 9000), (1,)), ((4100, 3), (0,))):
+            x = plain(dtype, shape, 1, scale=1.0)
+            case.op("sum", case.input(x), axes=axes, keepdims=False)
+            ((label, got, wanted),) = case.run()[-1:]
+            check_reduction(label, "sum", x, axes, got, wanted)
+
+    @by_name("dtype", NUMERIC, ids=str)
+    def test_running(self, dtype: DType) -> None:
+        case = Case()
+        rows = []
+        for shape in ((5, 7), (1, 3), (0, 2), (41,)):
+            for axis in range(len(shape)):
+                for name in ("sum", "prod", "max", "min"):
+                    if dtype in allowed_dtypes(f"cumulative_{name}"):
+                        x = plain(dtype, shape, axis, scale=1.0)
+                        value, reverse = case.input(x), axis == 0
+                        case.op(f"cumulative_{name}", value, axis=axis, reverse=reverse)
+                        rows.append((name, x, axis))
+        for (label, got, wanted), (name, x, axis) in zip(case.run(), rows, strict=True):
+            if name in ("max", "min") or not dtype.is_inexact:
+                check(label, got, wanted)
+            else:
+                work = np.abs(x).astype(np.float64)
+                bound = np.cumsum(work, axis)[..., ::-1].max() if name == "sum" and x.size else 0
+                bound = np.abs(wanted.astype(np.complex128)) if name == "prod" else bound
+                check_sum(label, got, wanted, bound + 0 * np.abs(got).astype(float), x.shape[axis])
+
+    @by_name("dtype", NUMERIC, ids=str)
+    def test_scatters(self, dtype: DType) -> None:
+        case = Case()
+        rng = np.random.default_rng(3)
+        x = case.input(plain(dtype, (5, 4), 1))
+        picks = case.input(rng.integers(-5, 5, (7,)))
+        case.op("index_add", x, picks, case.input(plain(dtype, (7, 4), 2)), axis=0)
+        along = case.input(rng.integers(-4, 4, (5, 6)))
+        updates = case.input(plain(dtype, (5, 6), 3))
+        case.op("scatter_along_axis_add", x, along, updates, axis=1)
+        rows = case.input(rng.integers(0, 4, (8, 2)))
+        values = case.input(plain(dtype, (8,), 4))
+        for name in ("scatter_nd_add", "scatter_nd_min", "scatter_nd_max"):
+            if dtype in allowed_dtypes(name):
+                case.op(name, x, rows, values)
+        for label, got, wanted in case.run():
+            check(label, got, wanted)  # updates are applied one after another, in order, in both
+
+
+def subsets(rank: int) -> list[tuple[int, ...]]:
+    """Every set of axes."""
+    return [tuple(k for k in range(rank) if mask >> k & 1) for mask in range(1 << rank)]
+
+
+def check_reduction(
+    label: str, name: str, x: Array, axes: tuple[int, ...], got: Array, wanted: Array
+) -> None:
+    if name not in ("sum", "prod") or got.dtype.kind in "biu":
+        check(label, got, wanted)
+        return
+    terms = int(np.prod([x.shape[a] for a in axes]))
+    wide = np.abs(x.astype(np.complex128))
+    fold = np.sum if name == "sum" else np.prod
+    size = np.asarray(fold(wide, axis=axes, keepdims=got.ndim == x.ndim and bool(axes)))
+    check_sum(label, got, wanted, size.reshape(got.shape), terms)
+
+
+class TestMatmul:
+    @by_name("dtype", NUMERIC, ids=str)
+    def test_all_forms(self, dtype: DType) -> None:
+        case = Case()
+        pairs = []
+        shapes = [((3, 4), (4, 5)), ((1, 1), (1, 1)), ((17, 33), (33, 9)), ((2, 0), (0, 3))]
+        shapes += [((0, 3), (3, 2)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5))]
+        shapes += [((2, 1, 3, 4), (5, 4, 2)), ((3, 4), (2, 4, 5)), ((0, 3, 4), (1, 4, 5))]
+        for a_shape, b_shape in shapes:
+            for ta in (False, True):
+                for tb in (False, True):
+                    a, b = plain(dtype, a_shape, 1), plain(dtype, b_shape, 2)
+                    a = np.ascontiguousarray(a.swapaxes(-1, -2)) if ta else a
+                    b = np.ascontiguousarray(b.swapaxes(-1, -2)) if tb else b
+                    flags = {"transpose_a": ta, "transpose_b": tb}
+                    label = f"matmul {a_shape} {b_shape} {ta} {tb}"
+                    case.op("matmul", case.input(a), case.input(b), label=label, **flags)
+                    pairs.append((a.swapaxes(-1, -2) if ta else a, b.swapaxes(-1, -2) if tb else b))
+        for (label, got, wanted), (a, b) in zip(case.run(), pairs, strict=True):
+            if not dtype.is_inexact:
+                check(label, got, wanted)
+                continue
+            size = np.abs(a.astype(np.complex128)) @ np.abs(b.astype(np.complex128))
+            check_sum(label, got, wanted, size, a.shape[-1])
+
+
+class TestRandom:
+    @by_name("shape", [(), (0,), (1,), (7, 3), (1000,)], ids=str)
+    def test_bits(self, shape: tuple[int, ...]) -> None:
+        case = Case()
+        key = case.input(np.array([7, 2**32 - 1], np.uint32))
+        case.op("random_bits", key, shape=shape)
+        folded = case.op("random_fold_in", key, case.input(np.array(5, np.uint32)))
+        case.op("random_bits", folded, shape=shape)
+        for label, got, wanted in case.run():
+            check(label, got, wanted)
+
+
+class TestChains:
+    """Fused chains: 16-bit floats stay in f32 between ops and are rounded once, at the store."""
+
+    @by_name("dtype", [d for d in NATIVE if d.is_floating], ids=str)
+    def test_softmax_of_rows(self, dtype: DType) -> None:
+        case = Case()
+        x = case.input(plain(dtype, (9, 37), 1, scale=0.5))
+        top = case.hidden("max", x, axes=(1,), keepdims=True)
+        moved = case.hidden("subtract", x, case.hidden("broadcast_to", top, shape=(9, 37)))
+        e = case.hidden("exp", moved)
+        total = case.hidden("sum", e, axes=(1,), keepdims=True)
+        case.op("divide", e, case.hidden("broadcast_to", total, shape=(9, 37)))
+        for passes in ((fuse,), PIPELINE):
+            ((label, got, wanted),) = case.run(passes)
+            check(label, got, wanted, 16 if dtype.bits == 16 else 64)
+
+    @by_name("dtype", [d for d in NATIVE if d.is_floating], ids=str)
+    def test_one_rounding(self, dtype: DType) -> None:
+        """(x * x + x) / 3: three roundings in the interpreter, one in a fused 16-bit chain."""
+        case = Case()
+        value = np.abs(plain(dtype, (101,), 1)) + np.ones((), dtype.numpy)
+        x = case.input(value.astype(dtype.numpy))
+        third = case.input(np.full((101,), 3, dtype.numpy))
+        case.op("divide", case.hidden("add", case.hidden("multiply", x, x), x), third)
+        ((label, got, wanted),) = case.run()
+        check(label, got, wanted, 2)
+
+
+class TestUnsupported:
+    """What has no native code is refused when the graph is compiled, at the user's line."""
+
+    def test_strings(self) -> None:
+        case = Case()
+        x = case.builder.add_arg(plain_type(dtypes.string))
+        case.results = [x]
+        with pytest.raises(UnsupportedError, match="string"):
+            compile_graph(case.graph(), {}, passes=(fuse,))
+
+    @by_name("name", ["equal", "concat", "reshape", "slice"])
+    def test_string_ops(self, name: str) -> None:
+        case = Case()
+        attrs: dict[str, dict[str, Any]] = {
+            "equal": {}, "concat": {"axis": 0}, "reshape": {"shape": (1, 2)},
+            "slice": {"starts": (0,), "stops": (2,), "steps": (1,)},
+        }  # fmt: skip
+        x = case.builder.add_arg(plain_type(dtypes.string))
+        case.op(name, *[x] * (2 if name in ("equal", "concat") else 1), **attrs[name])
+        with pytest.raises(UnsupportedError, match=r"string\[2\]"):
+            compile_graph(case.graph(), {}, passes=(fuse,))
+
+    def test_symbolic_dims(self) -> None:
+        case = Case()
+        from weft.ir.types import tensor_type
+
+        case.results = [case.builder.add_arg(tensor_type(dtypes.float32, "b"))]
+        with pytest.raises(UnsupportedError, match="without a size"):
+            compile_graph(case.graph(), {}, passes=(fuse,))
+
+    def test_every_pair_compiles_or_is_refused(self) -> None:
+        from weft.codegen.scalar import supported
+
+        missing = [(n, d.name) for d in NATIVE for n in ops_at(d) if not supported(n, d.short)]
+        assert not missing
+
+
+def plain_type(dtype: DType) -> Any:
+    from weft.ir.types import TensorType
+
+    return TensorType(dtype, (2,))
+
+
+@pytest.mark.slow
+class TestLargeSweep:
+    """Every elementwise op at every dtype through strided operands, and fused with a reduction."""
+
+    @by_name("dtype", NATIVE, ids=str)
+    def test_strided(self, dtype: DType) -> None:
+        case = Case()
+        for k, op in enumerate(ops_at(dtype)):
+            arrays = domain(op, operands(dtype, OPS[op].arity or 1, 24 * 31, seed=k))
+            maps = [case.hidden("permute_dims", case.input(x.reshape(31, 24)), axes=(1, 0)) for x in arrays]
+            down = cut((24, 31), (-2, -3))
+            case.op(op, *(case.hidden("slice", m, **down) for m in maps))
+        for op, got, wanted in case.run():
+            check_elementwise(op, dtype, got, wanted)
+
+    @by_name("dtype", NATIVE, ids=str)
+    def test_rank_0_everywhere(self, dtype: DType) -> None:
+        for op, got, wanted in elementwise_case(dtype, None, ops_at(dtype)).run():
+            check_elementwise(op, dtype, got, wanted)
+
+    @by_name("dtype", NATIVE, ids=str)
+    def test_after_the_pipeline(self, dtype: DType) -> None:
+        size = len(specials(dtype)) ** 2 + 37
+        for op, got, wanted in elementwise_case(dtype, size, ops_at(dtype)).run(PIPELINE):
+            check_elementwise(op, dtype, got, wanted)

@@ -1,0 +1,186 @@
+"""Random graphs: compiled code means what the interpreter means, state included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from compiled_checks import PIPELINE, same
+from graphs import Case, graph_and_inputs, graphs, random_inputs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stable_results import Overflow, stable_results
+
+from weft.ir import dtypes
+from weft.ir.graph import Graph
+from weft.ir.interpreter import DictState, interpret
+from weft.ir.ops import OPS
+from weft.ir.verify import verify
+from weft.passes.fuse import fuse
+from weft.runtime.executable import compile_graph
+from weft.runtime.variables import VariableState
+
+Array = np.ndarray[Any, Any]
+
+#: custom_gradient, identity and stop_gradient are for autodiff, `fused` is what fusion makes.
+TRACED = [n for n in OPS if n not in ("custom_gradient", "fused")]
+WHOLE = [d for d in dtypes.ALL if d.kind in ("bool", "int", "uint")]
+SINGLE = [dtypes.float32, dtypes.int32, dtypes.int64, dtypes.uint32, dtypes.bool_]
+DOUBLE = [dtypes.float64, dtypes.complex128, dtypes.int64, dtypes.uint8, dtypes.bool_]
+LOOPS = [n for n in TRACED if OPS[n].traits & {"elementwise", "reduction"}]
+LOOPS += ["broadcast_to", "permute_dims", "slice", "reshape", "iota", "constant", "matmul"]
+
+
+def states(graph: Graph, values: dict[str, Array]) -> dict[str, VariableState]:
+    """The variables of a graph, each holding a copy of its value."""
+    out = {}
+    for op in graph.ops:
+        if op.name == "variable":
+            name, held = str(op.attrs["name"]), op.result.type.tensor
+            out[name] = VariableState(name, held.dtype, held.static_shape, values[name])
+    return out
+
+
+def check_exactly(case: Case, passes: Any) -> None:
+    """Results and state of compiled code have the interpreter's bits."""
+    oracle = DictState(case.state)
+    wanted = interpret(case.graph, case.inputs, oracle)
+    variables = states(case.graph, case.state)
+    executable = compile_graph(case.graph, variables, passes=passes)
+    inputs = [x.copy() for x in case.inputs]
+    got = executable(inputs)
+    for x, y in zip(inputs, case.inputs, strict=True):
+        assert same(x, y), "an input changed"
+    for x, y in zip(got, wanted, strict=True):
+        assert (x is None) == (y is None)
+        assert x is None or same(x, y), f"{x!r} != {y!r}"
+    for name, variable in variables.items():
+        assert same(variable.read(), oracle.values[name]), name
+    check_own_memory(got, inputs, variables)
+
+
+def check_own_memory(
+    results: list[Any], inputs: list[Array], variables: dict[str, VariableState]
+) -> None:
+    """No result shares memory with another one, an input or a variable."""
+    arrays = [x for x in results if x is not None]
+    others = [*inputs, *(v.array for v in variables.values() if v.array is not None)]
+    for i, x in enumerate(arrays):
+        for y in [*arrays[i + 1 :], *others]:
+            assert not np.shares_memory(x, y)
+
+
+def check_roughly(case: Case, passes: Any) -> None:
+    """Results and state are within what rounding may do."""
+    try:
+        results, after = stable_results(case.graph, case.inputs, case.state, 1)
+    except Overflow:
+        return
+    variables = states(case.graph, case.state)
+    got = compile_graph(case.graph, variables, passes=passes)(case.inputs)
+    for x, wanted in zip(got, results, strict=True):
+        assert (x is None) == (wanted is None)
+        if x is not None:
+            within(x, *wanted)
+    for name, variable in variables.items():
+        within(variable.read(), *after[name])
+
+
+def within(x: Array, centre: Array, spread: Array) -> None:
+    assert x.dtype == centre.dtype
+    assert x.shape == centre.shape
+    with np.errstate(all="ignore"):
+        if x.dtype.kind in "biu":
+            fine = (x == centre) | np.isinf(spread)
+        else:
+            wide = np.complex128 if x.dtype.kind == "c" else np.float64
+            apart = np.abs(x.astype(wide) - centre.astype(wide))
+            fine = (apart <= spread) | (x == centre) | np.isinf(spread)
+            fine |= np.isnan(x) & np.isnan(centre)
+    assert fine.all(), f"{x[~fine]} != {centre[~fine]} +- {spread[~fine]}"
+
+
+class TestWholeNumbers:
+    """Integers and bools: every op, bit for bit."""
+
+    @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=WHOLE))
+    @settings(max_examples=60)
+    def test_after_the_pipeline(self, case: Case) -> None:
+        check_exactly(case, PIPELINE)
+
+    @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=WHOLE))
+    @settings(max_examples=40)
+    def test_fusion_alone(self, case: Case) -> None:
+        check_exactly(case, (fuse,))
+
+
+class TestFloats:
+    @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=SINGLE))
+    @settings(max_examples=40)
+    def test_single(self, case: Case) -> None:
+        check_roughly(case, PIPELINE)
+
+    @given(graph_and_inputs(stage="traced", ops=LOOPS, dtypes=[dtypes.float32], max_ops=20))
+    @settings(max_examples=30)
+    def test_loops(self, case: Case) -> None:
+        check_roughly(case, PIPELINE)
+
+    @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=DOUBLE))
+    @settings(max_examples=30)
+    def test_double_and_complex(self, case: Case) -> None:
+        check_roughly(case, PIPELINE)
+
+
+class TestFusion:
+    """Fusion keeps the meaning: the interpreter's bits do not change."""
+
+    @given(graph_and_inputs(stage="optimized", max_ops=25))
+    @settings(max_examples=150)
+    def test_any_graph(self, case: Case) -> None:
+        check_same_meaning(case)
+
+    @given(graph_and_inputs(stage="optimized", ops=LOOPS, dtypes=[dtypes.int32], max_ops=40))
+    @settings(max_examples=150)
+    def test_many_loops(self, case: Case) -> None:
+        check_same_meaning(case)
+
+    @given(graphs(stage="optimized", ops=LOOPS, dtypes=[dtypes.int32], max_ops=30), st.integers(0))
+    @settings(max_examples=50)
+    def test_twice_is_once(self, graph: Graph, seed: int) -> None:
+        once = fuse(graph)
+        inputs = random_inputs(once, seed % 2**31)
+        for x, y in zip(interpret(graph, inputs), interpret(once, inputs), strict=True):
+            assert same(x, y)
+        reductions = [o for o in once.ops if "reduction" in OPS[o.name].traits]
+        assert not reductions
+        assert not [o for o in once.ops if "elementwise" in OPS[o.name].traits]
+
+
+def check_same_meaning(case: Case) -> None:
+    fused = fuse(case.graph)
+    verify(fused)
+    before, after = DictState(case.state), DictState(case.state)
+    wanted = interpret(case.graph, case.inputs, before)
+    got = interpret(fused, case.inputs, after)
+    for x, y in zip(got, wanted, strict=True):
+        assert (x is None and y is None) or _equal(x, y)
+    for name in before.values:
+        assert _equal(before.values[name], after.values[name])
+
+
+def _equal(x: Array, y: Array) -> bool:
+    return x.tolist() == y.tolist() if x.dtype == object else same(x, y)
+
+
+@pytest.mark.slow
+class TestMany:
+    @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=WHOLE, max_ops=30))
+    @settings(max_examples=1500)
+    def test_whole(self, case: Case) -> None:
+        check_exactly(case, PIPELINE)
+
+    @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=SINGLE + DOUBLE, max_ops=20))
+    @settings(max_examples=800)
+    def test_floats(self, case: Case) -> None:
+        check_roughly(case, PIPELINE)

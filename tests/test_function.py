@@ -1,0 +1,403 @@
+"""`wf.compile`: signatures, results, the ways to look inside, and what one call costs."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import timeit
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import weft as wf
+from numpy.testing import assert_array_equal
+from weft.frontend.specializations import RecompileWarning
+from weft.frontend.tensor import Tensor, as_tensor
+from weft.ir.dtypes import float32
+from weft.ir.errors import (
+    InvalidArgumentError,
+    PassError,
+    TracerError,
+    TypeRuleError,
+    UnsupportedError,
+)
+from weft.ir.types import TensorType
+from weft.passes.dce import dce
+
+ONES = np.ones(3, np.float32)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Params:
+    w: Any
+    b: Any
+
+
+class Traces:
+    """Counts how often a function runs as Python, that is, how often it is traced."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+@pytest.fixture
+def traced() -> Traces:
+    return Traces()
+
+
+# ------------------------------------------------------------------------------------- specialisation
+def test_one_trace_per_dtype_and_shape(traced: Traces) -> None:
+    @wf.compile
+    def f(x: Any) -> Any:
+        traced()
+        return x + x
+
+    for _ in range(3):
+        assert f(ONES).tolist() == [2, 2, 2]
+    f(as_tensor(ONES))  # a tensor and an array of one type are one signature
+    assert traced.count == 1
+    f(np.ones(4, np.float32))
+    f(np.ones(3, np.float64))
+    assert traced.count == 3
+    assert f.cache_info()[:3] == (3, 3, 0)
+
+
+def test_python_numbers_are_inputs_and_weak(traced: Traces) -> None:
+    @wf.compile
+    def f(x: Any, k: Any) -> Any:
+        traced()
+        return x * k
+
+    assert f(ONES, 2.0).tolist() == [2, 2, 2]
+    assert f(ONES, 5.0).tolist() == [5, 5, 5]
+    assert f(ONES, 2.0).dtype is wf.float32
+    assert traced.count == 1
+    assert f(ONES, 3).tolist() == [3, 3, 3]
+    assert f(np.arange(3), True).tolist() == [0, 1, 2]
+    assert traced.count == 3
+
+
+def test_numpy_scalars_are_strong() -> None:
+    f = wf.compile(lambda x, k: x * k)
+    assert f(ONES, np.float64(2)).dtype is wf.float64
+
+
+def test_static_arguments_select_code(traced: Traces) -> None:
+    @wf.compile(static_argnames="mode")
+    def f(x: Any, mode: Any = 1) -> Any:
+        traced()
+        return x * 2 if mode else x
+
+    assert f(ONES, 1).tolist() == f(ONES, mode=1).tolist() == [2, 2, 2]
+    assert f(ONES, mode=0).tolist() == [1, 1, 1]
+    assert traced.count == 2
+    f(ONES, True)  # equal to 1, but another value
+    f(ONES, 1.0)
+    f(ONES, (1, 2))
+    f(ONES, (1.0, 2.0))
+    assert traced.count == 6
+    assert f(ONES).tolist() == [2, 2, 2]  # the default
+
+
+def test_keywords_and_positions_are_one_signature(traced: Traces) -> None:
+    @wf.compile
+    def f(x: Any, y: Any, *rest: Any, scale: Any = 1.0) -> Any:
+        traced()
+        return x + y * scale + sum(rest)
+
+    assert f(ONES, ONES).tolist() == f(ONES, y=ONES).tolist() == f(y=ONES, x=ONES).tolist()
+    assert traced.count == 1
+    assert f(ONES, ONES, 1.0, ONES, scale=2.0).tolist() == [5, 5, 5]
+
+
+def test_nested_arguments_and_results() -> None:
+    @wf.compile
+    def f(p: Params, batch: dict[str, Any]) -> Any:
+        y = batch["x"] * p.w + p.b
+        return {"pair": Pair(y, [y, None]), "params": Params(p.w, 3), "empty": ()}
+
+    out = f(Params(ONES, 1.0), {"x": ONES})
+    assert out["pair"].first.tolist() == [2, 2, 2]
+    assert out["pair"].second[1] is None
+    assert isinstance(out["params"], Params)
+    assert int(out["params"].b) == 3
+    assert out["empty"] == ()
+    a, b = wf.compile(lambda x: (x, x + 1))(ONES)
+    assert (a.tolist(), b.tolist()) == ([1, 1, 1], [2, 2, 2])
+
+
+def test_structure_is_part_of_the_signature(traced: Traces) -> None:
+    @wf.compile
+    def f(p: Any) -> Any:
+        traced()
+        return sum(p.values() if isinstance(p, dict) else p)
+
+    for p in ([ONES, ONES], (ONES, ONES), {"a": ONES, "b": ONES}, {"a": ONES, "c": ONES}):
+        assert f(p).tolist() == [2, 2, 2]
+    assert traced.count == 4
+
+
+def test_results_are_new_arrays() -> None:
+    f = wf.compile(lambda x: (x, x))
+    array = ONES.copy()
+    a, b = f(array)
+    array[0] = 9
+    assert a.tolist() == b.tolist() == [1, 1, 1]
+    assert isinstance(a, Tensor)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12.0).reshape(3, 4).T,
+        np.arange(12.0)[::-2],
+        np.arange(6, dtype=">f8"),
+        np.array(2.0),
+        np.zeros((0, 3)),
+        np.broadcast_to(np.arange(3.0), (2, 3)),
+        np.frombuffer(b"\0" + np.arange(3.0).tobytes(), np.uint8)[1:].view(np.float64),
+    ],
+    ids=["transposed", "negative stride", "big endian", "0-d", "empty", "stride 0", "unaligned"],
+)
+def test_array_layouts(array: np.ndarray[Any, Any]) -> None:
+    f = wf.compile(lambda x: x + 1)
+    for _ in range(2):
+        assert_array_equal(f(array).numpy(), np.asarray(array, np.float64) + 1)
+
+
+def test_one_fast_signature_with_two_layouts() -> None:
+    f = wf.compile(lambda x: x + 1)
+    square = np.arange(9.0).reshape(3, 3)
+    assert_array_equal(f(square).numpy(), square + 1)
+    assert_array_equal(f(square.T).numpy(), square.T + 1)
+
+
+def test_a_compiled_function_inside_another_becomes_part_of_it(traced: Traces) -> None:
+    @wf.compile
+    def inner(x: Any, k: Any) -> Any:
+        traced()
+        return x * k
+
+    outer = wf.compile(lambda x: inner(x, 2.0) + inner(x, 3.0))
+    assert outer(ONES).tolist() == [5, 5, 5]
+    assert outer(ONES).dtype is wf.float32
+    assert traced.count == 2
+    assert inner.cache_info().size == 0
+    assert wf.grad(lambda x: wf.sum(inner(x, 2.0)))(ONES).tolist() == [2, 2, 2]
+
+
+def test_methods_have_specialisations_per_object() -> None:
+    class Model:
+        def __init__(self, k: float) -> None:
+            self.k = k
+
+        @wf.compile
+        def scale(self, x: Any) -> Any:
+            return x * self.k
+
+    two, three = Model(2.0), Model(3.0)
+    assert two.scale(ONES).tolist() == [2, 2, 2]
+    assert three.scale(ONES).tolist() == [3, 3, 3]
+    twin = copy.copy(two)
+    twin.k = 4.0
+    assert twin.scale(ONES).tolist() == [4, 4, 4]
+    assert two.scale is two.scale
+
+
+def test_a_variable_may_be_an_argument() -> None:
+    @wf.compile
+    def bump(v: Any, by: Any) -> Any:
+        return v.assign_add(by)
+
+    a, b = wf.Variable(1.0), wf.Variable(10.0)
+    assert [float(bump(v, 1.0)) for v in (a, b, a)] == [2, 11, 3]
+
+
+def test_wrapping_keeps_the_function_s_name_and_doc() -> None:
+    @wf.compile
+    def documented(x: Any) -> Any:
+        """What it does."""
+        return x
+
+    assert (documented.__name__, documented.__doc__) == ("documented", "What it does.")
+    assert repr(documented).startswith("<compiled documented(x")
+
+
+def test_the_least_used_specialisations_are_dropped_with_a_warning() -> None:
+    f = wf.compile(lambda x: x + 1)
+    f._specializations.limit = 3
+    keep = np.ones(1)
+    with pytest.warns(RecompileWarning, match="compiled for 3 different signatures") as caught:
+        for n in range(1, 8):
+            f(np.ones(n))
+            f(keep)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    info = f.cache_info()
+    assert (info.size, info.made, info.evicted) == (3, 7, 4)  # `keep` was made once
+    assert len(f._fast) <= 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert f(np.ones(2)).tolist() == [2, 2]
+
+
+def test_a_failed_trace_leaves_nothing_behind() -> None:
+    broken = True
+
+    @wf.compile
+    def f(x: Any) -> Any:
+        if broken:
+            raise KeyError("mine")
+        return x
+
+    with pytest.raises(KeyError, match="mine"):
+        f(ONES)
+    broken = False
+    assert f(ONES).tolist() == [1, 1, 1]
+
+
+# ----------------------------------------------------------------------------------------- looking in
+@wf.compile(static_argnames=("power",))
+def model(x: Any, params: dict[str, Any], power: int = 1) -> Any:
+    return wf.sum(wf.exp(x * params["w"]) + params["w"]) ** power
+
+
+def test_trace_gives_the_graph_without_compiling() -> None:
+    graph = model.trace(ONES, {"w": ONES})
+    assert graph.arg_names == ("x", "params_w")
+    assert [str(a.type) for a in graph.args] == ["f32[3]", "f32[3]"]
+    assert graph.stage == "traced"
+    same = model.trace(TensorType(float32, (3,)), {"w": TensorType(float32, (3,))})
+    assert same is graph
+
+
+def test_ir_after_a_pass() -> None:
+    args = (ONES, {"w": ONES})
+    assert "stage=traced" in model.ir(*args, after="traced")
+    assert "fused" in model.ir(*args)
+    assert "fused" not in model.ir(*args, after="cse")
+    with pytest.raises(PassError, match="no pass 'fues'; did you mean 'fuse'"):
+        model.ir(*args, after="fues")
+
+
+def test_explain_names_the_field_that_differed() -> None:
+    f = wf.compile(lambda x, params: x + params["w"])
+    small = (np.ones(2, np.float32), {"w": 1.0})
+    text = f.explain(*small)
+    assert "compiled because\n  first call" in text
+    text = f.explain(np.ones(5, np.float32), {"w": 1.0})
+    assert "x: f32[5] instead of f32[2] (specialisation 1)" in text
+    text = f.explain(np.ones(5, np.float32), {"w": 1})
+    assert "params['w']: i64[] weak instead of f64[] weak (specialisation 2)" in text
+    text = f.explain(np.ones(5, np.float32), {"w": 1, "v": 2})
+    assert "the structure of the arguments: (*, {'v': *, 'w': *}) instead of (*, {'w': *})" in text
+
+
+def test_explain_shows_passes_kernels_and_memory() -> None:
+    text = model.explain(ONES, {"w": ONES}, power=2)
+    for part in ("signature", "params['w']  f32[3]", "power        static 2", "fuse", "for i0", "peak"):
+        assert part in text, part
+
+
+def test_explain_says_what_keeps_ops_apart() -> None:
+    f = wf.compile(lambda x: x / wf.sum(x))
+    assert "the result of the reduction 'sum' is complete only after its nest" in f.explain(ONES)
+
+
+def test_cost() -> None:
+    cost = model.cost(ONES, {"w": ONES})
+    assert cost.kernels >= 1
+    assert cost.ops >= 1
+    assert cost.bytes is not None
+    assert cost.peak_bytes >= 4
+
+
+def test_own_pipelines() -> None:
+    by_name = wf.compile(passes=["order_effects", "dce", "fuse"])(lambda x: x + x)
+    assert by_name(ONES).tolist() == [2, 2, 2]
+    names = [r.name for r in next(iter(by_name._specializations.entries.values())).reports()]
+    assert names == ["traced", "order_effects", "dce", "fuse"]
+    by_function = wf.compile(passes=[dce])(lambda x: x)
+    assert "stage=" in by_function.ir(ONES, after="dce")
+    with pytest.raises(PassError, match="no pass 'fold_all'"):
+        wf.compile(passes=["fold_all"])
+
+
+# --------------------------------------------------------------------------------------------- errors
+def test_bad_arguments_name_their_path() -> None:
+    f = wf.compile(lambda p: p)
+    with pytest.raises(TypeRuleError, match=r"argument p\['mode'\]\[1\] of 'lambda_' is a str"):
+        f({"mode": [ONES, "fast"]})
+    with pytest.raises(TypeRuleError, match=r"static_argnames=\('p',\)"):
+        f(object())
+
+
+def test_bad_results_name_their_path() -> None:
+    with pytest.raises(TypeRuleError, match=r"returned a str at result\['a'\]\[0\]: 'no'"):
+        wf.compile(lambda x: {"a": ["no"]})(ONES)
+
+
+def test_wrong_calls() -> None:
+    @wf.compile
+    def f(x: Any, y: Any) -> Any:
+        return x
+
+    with pytest.raises(TypeRuleError, match="missing a required argument: 'y'"):
+        f(ONES)  # type: ignore[call-arg]
+    with pytest.raises(TypeRuleError, match="unexpected keyword argument 'z'"):
+        f(ONES, ONES, z=1)  # type: ignore[call-arg]
+
+
+def test_static_arguments_must_be_hashable_and_no_arrays() -> None:
+    f = wf.compile(static_argnames=["k"])(lambda x, k: x)
+    with pytest.raises(TypeRuleError, match="static argument 'k' is a list, which cannot be hashed"):
+        f(ONES, [1])
+    with pytest.raises(TypeRuleError, match="static argument 'k' is an array"):
+        f(ONES, ONES)
+    with pytest.raises(InvalidArgumentError, match="static_argnames names 'kk'.*did you mean 'k'"):
+        wf.compile(static_argnames=["kk"])(lambda x, k: x)
+
+
+@pytest.mark.parametrize("option", [{"donate": ("x",)}, {"threads": 2}, {"device": "gpu"}])
+def test_options_that_are_not_built_yet(option: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match="support"):
+        wf.compile(**option)
+
+
+def test_integers_beyond_int64() -> None:
+    with pytest.raises(InvalidArgumentError, match="does not fit int64"):
+        wf.compile(lambda x: x)(2**63)
+
+
+def test_types_cannot_be_called() -> None:
+    with pytest.raises(TypeRuleError, match="called with a type"):
+        model(TensorType(float32, (3,)), {"w": ONES})
+
+
+def test_a_leaked_tensor_as_argument() -> None:
+    leaked: list[Any] = []
+    wf.compile(lambda x: leaked.append(x))(ONES)
+    with pytest.raises(TracerError, match="has ended"):
+        wf.compile(lambda x: x)(leaked[0])
+
+
+# --------------------------------------------------------------------------------------------- speed
+def test_a_call_costs_less_than_five_microseconds_of_python() -> None:
+    """The share of this package in one call: the executable is replaced by one that does nothing."""
+    f = wf.compile(lambda x, y: x + y)
+    x, y = as_tensor(ONES), as_tensor(ONES)
+    result = [f(x, y).numpy()]
+    for made in f._specializations.entries.values():
+        made.run = lambda arrays: result
+    for call in (lambda: f(x, y), lambda: f(ONES, y)):
+        best = min(timeit.repeat(call, number=2000, repeat=20)) / 2000
+        assert best < 5e-6, f"{best * 1e6:.2f} us"

@@ -1,0 +1,35 @@
+"""`wf.linalg`: the part of the array API's linear algebra that needs no decomposition."""
+
+from __future__ import annotations
+
+from weft.frontend.ops_linalg import (
+    cross,
+    diag,
+    diagonal,
+    inner,
+    matmul,
+    matrix_norm,
+    matrix_power,
+    outer,
+    tensordot,
+    trace,
+    vecdot,
+)
+from weft.frontend.ops_reduction import vector_norm
+from weft.frontend.ops_shape import matrix_transpose
+
+__all__ = [
+    "cross",
+    "diag",
+    "diagonal",
+    "inner",
+    "matmul",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_transpose",
+    "outer",
+    "tensordot",
+    "trace",
+    "vecdot",
+    "vector_norm",
+]

@@ -1,0 +1,194 @@
+"""Optimizers that scale each element's step by its past gradients: Adagrad, Adadelta, RMSProp,
+Adam, AdamW.
+
+Formulas and defaults are TensorFlow 1's (its training_ops documentation), which differ in places
+from the papers': RMSProp's mean square starts at 1 and its epsilon is inside the root; Adagrad's
+accumulator starts at 0.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.frontend.ops_arithmetic import add, divide, multiply, square, subtract
+from weft.frontend.ops_elementwise import pow, rsqrt, sqrt
+from weft.frontend.promotion import TensorLike, cast
+from weft.frontend.tensor import Tensor
+from weft.frontend.trace import suspend_trace
+from weft.frontend.train.optimizer import Hyper, Optimizer, hyper
+from weft.frontend.variable import Variable
+
+
+def _decayed(slot: Variable, decay: TensorLike, new: Tensor) -> Tensor:
+    """decay*slot + (1 - decay)*new."""
+    return add(multiply(slot, decay), multiply(new, subtract(1, decay)))
+
+
+class Adagrad(Optimizer):
+    """accum += grad^2; var -= learning_rate * grad / sqrt(accum) (Duchi, Hazan and Singer 2011)."""
+
+    def __init__(
+        self,
+        learning_rate: Hyper = 0.001,
+        initial_accumulator_value: float = 0.1,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, name)
+        self.initial_accumulator_value = initial_accumulator_value
+
+    def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
+        slot = self._slot(var, "accumulator", self.initial_accumulator_value)
+        accum = add(slot, square(grad))
+        step = multiply(multiply(grad, self._rate(var)), rsqrt(accum))
+        return [slot.assign(accum), var.assign_sub(step)]
+
+
+class Adadelta(Optimizer):
+    """Steps in the ratio of past steps to past gradients (Zeiler 2012, algorithm 1).
+
+    accum = rho*accum + (1-rho)*grad^2; step = sqrt(accum_update + epsilon) / sqrt(accum + epsilon)
+    * grad; accum_update = rho*accum_update + (1-rho)*step^2; var -= learning_rate*step.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Hyper = 0.001,
+        rho: Hyper = 0.95,
+        epsilon: Hyper = 1e-8,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, name)
+        self.rho = rho
+        self.epsilon = epsilon
+
+    def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
+        accum, updates = self._slot(var, "accum"), self._slot(var, "accum_update")
+        rho, epsilon = hyper(self.rho, var), hyper(self.epsilon, var)
+        squares = _decayed(accum, rho, square(grad))
+        ratio = multiply(sqrt(add(updates, epsilon)), rsqrt(add(squares, epsilon)))
+        step = multiply(ratio, grad)
+        return [
+            accum.assign(squares),
+            updates.assign(_decayed(updates, rho, square(step))),
+            var.assign_sub(multiply(step, self._rate(var))),
+        ]
+
+
+class RMSProp(Optimizer):
+    """ms = decay*ms + (1-decay)*grad^2; mom = momentum*mom + learning_rate*grad / sqrt(ms +
+    epsilon); var -= mom.
+
+    ms starts at 1. centered: the square of the running mean of grad is subtracted from ms under the
+    root. (Tieleman and Hinton 2012, lecture 6.5; Graves 2013, equation 38, for `centered`.)
+    """
+
+    def __init__(
+        self,
+        learning_rate: Hyper = 0.001,
+        decay: Hyper = 0.9,
+        momentum: Hyper = 0.0,
+        epsilon: Hyper = 1e-10,
+        centered: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, name)
+        self.decay = decay
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.centered = centered
+
+    def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
+        decay = hyper(self.decay, var)
+        ms, mom = self._slot(var, "rms", 1.0), self._slot(var, "momentum")
+        squares = _decayed(ms, decay, square(grad))
+        done = [ms.assign(squares)]
+        spread = squares
+        if self.centered:
+            mg = self._slot(var, "mg")
+            mean = _decayed(mg, decay, grad)
+            done.append(mg.assign(mean))
+            spread = subtract(squares, square(mean))
+        root = rsqrt(add(spread, hyper(self.epsilon, var)))
+        scaled = multiply(multiply(grad, self._rate(var)), root)
+        step = add(multiply(mom, hyper(self.momentum, var)), scaled)
+        return [*done, mom.assign(step), var.assign_sub(step)]
+
+
+class Adam(Optimizer):
+    """Steps of running means of grad over roots of running means of grad^2 (Kingma and Ba 2014).
+
+    m = beta1*m + (1-beta1)*grad; v = beta2*v + (1-beta2)*grad^2; var -= learning_rate * sqrt(1 -
+    beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon), for step t = 1, 2, ... The epsilon is the
+    paper's "epsilon hat" (end of its section 2), as in TF1.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Hyper = 0.001,
+        beta1: Hyper = 0.9,
+        beta2: Hyper = 0.999,
+        epsilon: Hyper = 1e-8,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, name)
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.epsilon = epsilon
+        self.step: Variable | None = None
+
+    def variables(self) -> list[Variable]:
+        """The slots, and the number of steps made."""
+        return ([] if self.step is None else [self.step]) + super().variables()
+
+    def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
+        if self.step is None:
+            with suspend_trace():
+                start = np.zeros((), np.int64)
+                self.step = Variable(start, trainable=False, name=f"{self.name}/step")
+        count = add(self.step, 1)
+        done = [after for g, v in pairs for after in self._step(g, v, count)]
+        return [*done, self.step.assign(count)]
+
+    def _step(self, grad: Tensor, var: Variable, count: Tensor) -> list[Tensor]:
+        m_slot, v_slot = self._slot(var, "m"), self._slot(var, "v")
+        beta1, beta2 = hyper(self.beta1, var), hyper(self.beta2, var)
+        t = cast(count, var.dtype)
+        correction = divide(sqrt(subtract(1, pow(beta2, t))), subtract(1, pow(beta1, t)))
+        m = _decayed(m_slot, beta1, grad)
+        v = _decayed(v_slot, beta2, square(grad))
+        rate = multiply(correction, self._rate(var))
+        step = divide(multiply(m, rate), add(sqrt(v), hyper(self.epsilon, var)))
+        decay = self._weight_decay(var)
+        if decay is not None:
+            step = add(step, decay)
+        return [m_slot.assign(m), v_slot.assign(v), var.assign_sub(step)]
+
+    def _weight_decay(self, var: Variable) -> Tensor | None:
+        return None
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: var -= learning_rate * weight_decay * var besides Adam's
+    step.
+
+    Loshchilov and Hutter 2017, algorithm 2; the decay scales with the learning rate, as in PyTorch
+    and Optax.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Hyper = 0.001,
+        beta1: Hyper = 0.9,
+        beta2: Hyper = 0.999,
+        epsilon: Hyper = 1e-8,
+        *,
+        weight_decay: Hyper = 0.01,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, beta1, beta2, epsilon, name)
+        self.weight_decay = weight_decay
+
+    def _weight_decay(self, var: Variable) -> Tensor | None:
+        return multiply(var, multiply(self._rate(var), hyper(self.weight_decay, var)))

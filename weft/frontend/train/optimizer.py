@@ -1,0 +1,192 @@
+"""`Optimizer`: what all optimizers share - gradients of a loss, slots, applying updates.
+
+An optimizer is ordinary code over public ops. It works while `wf.compile` traces a step, in a
+`wf.Graph`, and eagerly; its slots are variables, made on first use with their values at once, also
+during a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.frontend.autodiff import gradients
+from weft.frontend.evaluate import run_traced
+from weft.frontend.graph import group
+from weft.frontend.promotion import TensorLike, cast, is_scalar
+from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.trace import Effect, current_trace, suspend_trace
+from weft.frontend.variable import Variable
+from weft.ir.errors import GradientError, InvalidArgumentError
+from weft.ir.rules import fits
+from weft.ir.source import caller_location
+
+GradientAndVariable: TypeAlias = tuple[Tensor | None, Variable]
+#: A number, a tensor or a variable, or a function without arguments that gives one (a schedule).
+Hyper: TypeAlias = TensorLike | Callable[[], TensorLike]
+
+
+class Optimizer:
+    """Base class: subclasses say in `_update` how one variable changes, given its gradient.
+
+    learning_rate: a number, tensor or variable, or a function that is called for each step (inside
+    the trace of a compiled step it is called once; what it computes from variables is computed anew
+    each step).
+    """
+
+    def __init__(self, learning_rate: Hyper, name: str | None = None) -> None:
+        self.learning_rate = learning_rate
+        self.name = type(self).__name__ if name is None else name
+        self._slots: dict[tuple[Variable, str], Variable] = {}
+
+    # ------------------------------------------------------------------------------ public
+    def minimize(
+        self,
+        loss: Any,
+        var_list: Sequence[Variable] | Variable | None = None,
+        *,
+        global_step: Variable | None = None,
+        grad_loss: TensorLike | None = None,
+    ) -> Effect:
+        """Compute the gradients of `loss` and apply them; as `compute_gradients`,
+        `apply_gradients`.
+        """
+        pairs = self.compute_gradients(loss, var_list, grad_loss=grad_loss)
+        return self.apply_gradients(pairs, global_step=global_step)
+
+    def compute_gradients(
+        self,
+        loss: Any,
+        var_list: Sequence[Variable] | Variable | None = None,
+        *,
+        grad_loss: TensorLike | None = None,
+    ) -> list[GradientAndVariable]:
+        """Pairs (gradient, variable); the gradient is None where the loss does not depend on the
+        variable.
+
+        loss: a tensor of the current trace, or a function without arguments that computes it from
+        variables; outside a trace it must be a function, since concrete tensors keep no history.
+        var_list: by default all trainable variables that the trace has read so far. grad_loss: the
+        cotangent of the loss, 1 by default. GradientError for a loss that has no history, or no
+        variables.
+        """
+        variables = [var_list] if isinstance(var_list, Variable) else var_list
+        if current_trace() is not None:
+            return self._traced_gradients(loss() if callable(loss) else loss, variables, grad_loss)
+        if not callable(loss):
+            raise GradientError(
+                f"{self.name}: outside a trace the loss must be a function: a concrete tensor "
+                "keeps no history",
+                hint="pass a function that computes the loss, or put the step inside @wf.compile",
+                location=caller_location(),
+            )
+        chosen: list[Variable] = []
+
+        def compute(inputs: list[Tensor]) -> list[Tensor]:
+            pairs = self._traced_gradients(loss(), variables, grad_loss)
+            chosen.extend(v for g, v in pairs if g is not None)
+            return [g for g, _ in pairs if g is not None]
+
+        found = run_traced("minimize", compute, [])
+        connected = dict(zip(map(id, chosen), found, strict=True))
+        listed = chosen if variables is None else variables
+        return [(connected.get(id(v)), v) for v in listed]
+
+    def _traced_gradients(
+        self,
+        loss: Any,
+        variables: Sequence[Variable] | None,
+        grad_loss: TensorLike | None,
+    ) -> list[GradientAndVariable]:
+        if variables is None:
+            trace = current_trace()
+            assert trace is not None
+            variables = [v for v in trace.root().effects.reads if v.trainable]
+        for v in variables:
+            if not isinstance(v, Variable):
+                raise GradientError(
+                    f"{self.name}: var_list holds a {type(v).__name__}, not a wf.Variable",
+                    location=caller_location(),
+                )
+        if not variables:
+            raise GradientError(
+                f"{self.name}: there are no trainable variables",
+                hint="read them (as wf.Variable) in the loss, or pass var_list",
+                location=caller_location(),
+            )
+        found = gradients(loss, list(variables), None if grad_loss is None else [grad_loss])
+        return list(zip(found, variables, strict=True))
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Sequence[GradientAndVariable],
+        *,
+        global_step: Variable | None = None,
+    ) -> Effect:
+        """Change each variable by its gradient; pairs whose gradient is None are left alone.
+
+        In a graph the result is what a session runs to make one step; elsewhere it has happened (or
+        is part of the traced step). global_step: an integer variable to add 1 to. GradientError if
+        no pair has a gradient, InvalidArgumentError for a gradient that does not fit its variable.
+        """
+        pairs = [(as_tensor(g), v) for g, v in grads_and_vars if g is not None]
+        if not pairs:
+            names = ", ".join(v.name for _, v in grads_and_vars)
+            raise GradientError(
+                f"{self.name}: none of the variables ({names}) has a gradient",
+                hint="the loss must depend on at least one of them",
+                location=caller_location(),
+            )
+        for g, v in pairs:
+            if g.dtype is not v.dtype or not fits(g.shape, v.shape):
+                raise InvalidArgumentError(
+                    f"{self.name}: a gradient {g._type} does not fit variable '{v.name}' "
+                    f"({v.dtype.short}{list(v.shape)})",
+                    location=caller_location(),
+                )
+        done = self._apply(pairs)
+        if global_step is not None:
+            done.append(global_step.assign_add(1))
+        return group(*done, name=self.name)
+
+    def get_slot(self, var: Variable, name: str) -> Variable | None:
+        """The slot `name` of a variable, or None if it has not been made yet."""
+        return self._slots.get((var, name))
+
+    def get_slot_names(self) -> list[str]:
+        """The names of the slots made so far."""
+        return sorted({name for _, name in self._slots})
+
+    def variables(self) -> list[Variable]:
+        """The optimizer's own state: save and restore it with the model's."""
+        return list(self._slots.values())
+
+    # -------------------------------------------------------------------------- for subclasses
+    def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
+        return [after for g, v in pairs for after in self._update(g, v)]
+
+    def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
+        """Change one variable and its slots; what the assignments gave."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how to update a variable")
+
+    def _slot(self, var: Variable, name: str, initial: float = 0.0) -> Variable:
+        """The slot of a variable: same shape and dtype, filled with `initial` when it is made."""
+        if (var, name) not in self._slots:
+            with suspend_trace():
+                start = np.full(var.shape, initial, var.dtype.numpy)
+                label = f"{var.name}/{self.name}/{name}"
+                self._slots[var, name] = Variable(start, trainable=False, name=label)
+        return self._slots[var, name]
+
+    def _rate(self, var: Variable) -> TensorLike:
+        return hyper(self.learning_rate, var)
+
+
+def hyper(value: Hyper, var: Variable) -> TensorLike:
+    """A hyperparameter for the update of `var`: Python numbers as they are, tensors in its
+    dtype.
+    """
+    number = value() if callable(value) else value
+    return number if is_scalar(number) else cast(number, var.dtype)

@@ -1,0 +1,327 @@
+"""Algebraic simplification: replace an op by a cheaper one that means exactly the same.
+
+Before::
+
+    %0 = negative(%y) : f32[4]
+    %1 = add(%x, %0) : f32[4]
+    %2 = permute_dims(%w) {axes=[1,0]} : f32[4,8]
+    %3 = reshape(%1) {shape=[1,4]} : f32[1,4]
+    %4 = matmul(%3, %2) : f32[1,8]
+
+After: ``%1 = subtract(%x, %y)``, and the matmul takes `%w` with ``transpose_b=true``.
+
+The rules hold for NaN, infinities and the sign of zero: x + 0 stays (it turns -0 into 0), x - 0
+goes, x * 0 goes for integers only. `x ** 3` becomes two products, which round once more than the
+power. Rules for shapes are in `simplify_shape`; nothing here looks at how often a value is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from weft.ir.builder import Builder
+from weft.ir.dtypes import DType
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.source import merge_locations
+from weft.passes.expression import Expr
+from weft.passes.fold import uniform
+from weft.passes.rewrite import fixed_point, rewrite, tensor
+from weft.passes.simplify_shape import SHAPE_RULES, same_op
+
+#: Given the op and its operands: what to use in its place, or None.
+LocalRule = Callable[[Operation, Sequence[Expr]], Expr | None]
+
+
+def simplify(graph: Graph) -> Graph:
+    """Apply the rules to a fixed point, inside regions too."""
+    return fixed_point(graph, lambda g: rewrite(g, _simplify_op))
+
+
+def _simplify_op(builder: Builder, op: Operation) -> Sequence[Value] | None:
+    if len(op.results) != 1:
+        return None
+    for rule in RULES.get(op.name, ()):
+        start = len(builder.ops)
+        makers = (v.op.locations for v in op.operands if v.op is not None)
+        places = merge_locations(op.locations, *makers)
+        operands = [Expr(builder, v, places) for v in op.operands]
+        found = rule(op, operands)
+        if found is not None and found.value.type == op.result.type:
+            return [found.value]
+        del builder.ops[start:]  # nothing refers to what a rule began and gave up
+    return None
+
+
+# ---------------------------------------------------------------------------------------- operands
+
+
+def _number(x: Expr) -> complex | float | int | None:
+    """The Python number that all elements of `x` are, or None."""
+    scalar = uniform(x.value)
+    return None if scalar is None or x.dtype.kind == "string" else scalar.item()
+
+
+def _is(x: Expr, number: float) -> bool:
+    """Whether all elements of the real (or bool) `x` are `number`, the sign of zero included."""
+    found = _number(x)
+    if found is None or isinstance(found, complex):
+        return False
+    return found == number and (
+        not x.dtype.is_floating or math.copysign(1, found) == math.copysign(1, number)
+    )
+
+
+def _is_zero(x: Expr, negative: bool) -> bool:
+    """Whether adding `x` (negative=True: a -0) or subtracting it changes no value at all."""
+    found = _number(x)
+    if found is None or x.dtype.kind == "bool":
+        return False
+    sign = -1.0 if negative else 1.0
+    parts = [found.real, found.imag] if isinstance(found, complex) else [found]
+    signed = x.dtype.is_inexact
+    return all(p == 0 and (not signed or math.copysign(1, p) == sign) for p in parts)
+
+
+def _made_by(x: Expr, *names: str) -> list[Expr] | None:
+    """The operands of the op that made `x`, if it has one of these names."""
+    op = x.value.op
+    return [x.wrap(v) for v in op.operands] if op is not None and op.name in names else None
+
+
+def _same(a: Expr, b: Expr) -> bool:
+    return a.value is b.value
+
+
+# ------------------------------------------------------------------------------------- arithmetic
+
+
+def _add(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    for a, b in (x, x[::-1]):
+        if _is_zero(b, negative=True):
+            return a
+        if inner := _made_by(b, "negative"):
+            return a - inner[0]
+    return None
+
+
+def _subtract(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    a, b = x
+    if _is_zero(b, negative=False):
+        return a
+    if inner := _made_by(b, "negative"):
+        return a + inner[0]
+    if _is_zero(a, negative=True):
+        return -b
+    return a.full(0) if a.dtype.is_integer and _same(a, b) else None
+
+
+def _multiply(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    for a, b in (x, x[::-1]):
+        if a.dtype.is_complex:
+            return None  # a product with 1+0i is NaN where a part is infinite
+        if _is(b, 1):
+            return a
+        if a.dtype.kind != "uint" and _is(b, -1):
+            return -a
+        if a.dtype.is_integer and _is(b, 0):
+            return b
+    left, right = _made_by(x[0], "negative"), _made_by(x[1], "negative")
+    return left[0] * right[0] if left and right else None
+
+
+def _divide(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    a, b = x
+    if a.dtype.is_complex:
+        return None
+    if _is(b, 1):
+        return a
+    if _is(b, -1):
+        return -a
+    scale = _exact_reciprocal(b)
+    return None if scale is None else a * scale
+
+
+def _exact_reciprocal(x: Expr) -> float | None:
+    """1/c if `x` is a power of two c whose reciprocal is a number of the dtype."""
+    c = _number(x)
+    if not isinstance(c, (int, float)) or c == 0 or not math.isfinite(c):
+        return None
+    if abs(math.frexp(c)[0]) != 0.5:
+        return None
+    exact = np.asarray(1 / c).astype(x.dtype.numpy)
+    return 1 / c if float(exact) == 1 / c else None
+
+
+def _integer_divide(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    a, b = x
+    if not a.dtype.is_integer or not _is(b, 1):
+        return None
+    return a if op.name == "floor_divide" else a.full(0)
+
+
+def _power(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    a, b = x
+    if a.dtype.is_complex:
+        return None
+    if _is(b, 1):
+        return a
+    if _is(b, 2):
+        return a.op("square")
+    if _is(b, 3):
+        return a.op("square") * a
+    if _number(b) == 0:
+        return a.full(1)
+    return a.op("reciprocal") if a.dtype.is_floating and _is(b, -1) else None
+
+
+def _square(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    names = ("negative",) if x[0].dtype.is_complex else ("negative", "abs")
+    inner = _made_by(x[0], *names)
+    return inner[0].op("square") if inner and inner[0].dtype is x[0].dtype else None
+
+
+def _involution(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    """f(f(x)) = x."""
+    inner = _made_by(x[0], op.name)
+    return inner[0] if inner else None
+
+
+def _idempotent(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    """f(f(x)) = f(x)."""
+    return x[0] if _made_by(x[0], op.name) and x[0].dtype is tensor(op.result).dtype else None
+
+
+def _nothing_to_round(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    return x[0] if x[0].dtype.is_integer else _idempotent(op, x)
+
+
+def _abs(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    return x[0] if x[0].dtype.kind == "uint" else _idempotent(op, x)
+
+
+def _real_part(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    """conj and real of what is real."""
+    return None if x[0].dtype.is_complex else x[0]
+
+
+def _same_operands(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    """f(x, x) = x."""
+    return x[0] if _same(x[0], x[1]) else None
+
+
+# --------------------------------------------------------------------------------- bits and choices
+
+
+def _with_neutral(neutral: int, absorbing: int | None) -> LocalRule:
+    """f(x, neutral) = x, and f(x, absorbing) = absorbing."""
+
+    def rule(op: Operation, x: Sequence[Expr]) -> Expr | None:
+        for a, b in (x, x[::-1]):
+            if _is(b, neutral):
+                return a
+            if absorbing is not None and _is(b, absorbing):
+                return b
+        return None
+
+    return rule
+
+
+def _bits(neutral: int, absorbing: int | None) -> LocalRule:
+    """The same for bitwise ops, where -1 stands for all bits set."""
+
+    def rule(op: Operation, x: Sequence[Expr]) -> Expr | None:
+        ones = _all_ones(x[0].dtype)
+        values = [ones if n == -1 else n for n in (neutral, absorbing)]
+        assert values[0] is not None
+        return _with_neutral(values[0], values[1])(op, x)
+
+    return rule
+
+
+def _all_ones(dtype: DType) -> int:
+    return 1 if dtype.kind == "bool" else 2**dtype.bits - 1 if dtype.kind == "uint" else -1
+
+
+def _shift(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    return x[0] if _is(x[1], 0) else None
+
+
+def _where(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    condition, yes, no = x
+    if _is(condition, 1) or _same(yes, no):
+        return yes
+    if _is(condition, 0):
+        return no
+    inner = _made_by(condition, "logical_not")
+    return inner[0].where(no, yes) if inner else None
+
+
+def _astype(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    target = tensor(op.result).dtype
+    if x[0].dtype is target:
+        return x[0]
+    inner = _made_by(x[0], "astype")
+    return inner[0].astype(target) if inner and is_lossless(inner[0].dtype, x[0].dtype) else None
+
+
+def is_lossless(a: DType, b: DType) -> bool:
+    """Whether every value of `a` is one of `b`, so that the way over `b` changes nothing."""
+    if a is b or a.kind == "bool":
+        return b.kind != "string"
+    if "string" in (a.kind, b.kind) or b.kind == "bool":
+        return False
+    if a.is_integer:
+        signed = a.kind == "int"
+        if b.is_integer:
+            return a.bits <= b.bits if a.kind == b.kind else not signed and a.bits < b.bits
+        return a.bits - signed <= _precision(b) and (a.bits < 16 or b.name != "float16")
+    if b.is_integer or (a.is_complex and not b.is_complex):
+        return False
+    narrow = {a.name, b.name} == {"float16", "bfloat16"}
+    return not narrow and _precision(a) <= _precision(b)
+
+
+def _precision(dtype: DType) -> int:
+    """Bits of the significand, the implicit one included."""
+    digits = {"bfloat16": 8, "float16": 11, "float32": 24, "complex64": 24}
+    return digits.get(dtype.name, 53)
+
+
+def _identity(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    return x[0]
+
+
+RULES: Mapping[str, tuple[LocalRule, ...]] = {
+    "add": (_add,),
+    "subtract": (_subtract,),
+    "multiply": (_multiply,),
+    "divide": (_divide,),
+    "floor_divide": (_integer_divide,),
+    "remainder": (_integer_divide,),
+    "power": (_power,),
+    "square": (_square,),
+    "abs": (_abs,),
+    **dict.fromkeys(("negative", "logical_not", "bitwise_invert"), (_involution,)),
+    **dict.fromkeys(("floor", "ceil", "round", "trunc"), (_nothing_to_round,)),
+    "conj": (_real_part, _involution),
+    "real": (_real_part,),
+    "maximum": (_same_operands,),
+    "minimum": (_same_operands,),
+    "logical_and": (_same_operands, _with_neutral(1, 0)),
+    "logical_or": (_same_operands, _with_neutral(0, 1)),
+    "logical_xor": (_with_neutral(0, None),),
+    "bitwise_and": (_same_operands, _bits(-1, 0)),
+    "bitwise_or": (_same_operands, _bits(0, -1)),
+    "bitwise_xor": (_bits(0, None),),
+    "bitwise_left_shift": (_shift,),
+    "bitwise_right_shift": (_shift,),
+    "where": (_where,),
+    "astype": (_astype,),
+    "identity": (_identity,),
+    **SHAPE_RULES,
+}
+
+__all__ = ["LocalRule", "is_lossless", "same_op", "simplify"]
