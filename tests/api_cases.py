@@ -1,6 +1,8 @@
-"""The table behind test_ops_api: each public function on some inputs, and what NumPy makes of them.
+"""The table behind test_ops_api: each public function on some inputs, and what NumPy makes of
+them.
 
-A case is named `function` or `function:detail`. Its inputs are arrays; everything else is fixed in the two lambdas.
+A case is named `function` or `function:detail`. Its inputs are arrays; everything else is fixed in
+the two lambdas.
 """
 
 from __future__ import annotations

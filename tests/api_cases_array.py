@@ -1,4 +1,6 @@
-"""The table behind test_ops_api, second part: creation, shapes, indexing, sorting, products, casts."""
+"""The table behind test_ops_api, second part: creation, shapes, indexing, sorting, products,
+casts.
+"""
 
 from __future__ import annotations
 

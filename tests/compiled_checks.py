@@ -25,7 +25,7 @@ from weft.ir.ops import OPS
 from weft.ir.types import TensorType
 from weft.passes.fuse import fuse
 from weft.passes.pipelines import STANDARD
-from weft.runtime.executable import Executable, compile_graph
+from weft.runtime.executable import compile_graph
 
 Array = np.ndarray[Any, Any]
 
@@ -83,9 +83,10 @@ class Case:
         return list(zip(self.labels, got, wanted, strict=True))
 
 
-def compile_fused(graph: Graph, variables: Any = None) -> Executable:
-    """The graph with fusion alone."""
-    return compile_graph(graph, variables, passes=(fuse,))
+def variable(builder: Builder, name: str, dtype: DType, shape: tuple[int, ...]) -> Value:
+    """A handle to the variable called `name`."""
+    (ref,) = builder.emit("variable", (), {"name": name, "dtype": dtype, "shape": shape})
+    return ref
 
 
 # ----------------------------------------------------------------------------------------- comparing
@@ -209,7 +210,23 @@ def specials(dtype: DType) -> Array:
     info = ml_dtypes.finfo(dtype.numpy)
     tiny, most = float(info.smallest_subnormal), float(info.max)
     normal = float(info.smallest_normal)
-    values = [np.nan, np.inf, 0.0, tiny, normal, most, 1.0, 0.5, 1.5, 2.0, 2.5, 1e-3, 0.1, 9.0, 90.0]
+    values = [
+        np.nan,
+        np.inf,
+        0.0,
+        tiny,
+        normal,
+        most,
+        1.0,
+        0.5,
+        1.5,
+        2.0,
+        2.5,
+        1e-3,
+        0.1,
+        9.0,
+        90.0,
+    ]
     return np.array([s * v for v in values for s in (1, -1)], np.float64).astype(dtype.numpy)
 
 

@@ -52,7 +52,11 @@ EXACT_COMPLEX = {
 
 def ops_at(dtype: DType) -> list[str]:
     """The elementwise ops with one operand dtype whose type rule takes `dtype`."""
-    return [n for n in ELEMENTWISE if n not in ("astype", "bitcast", "where") and dtype in allowed_dtypes(n)]
+    return [
+        n
+        for n in ELEMENTWISE
+        if n not in ("astype", "bitcast", "where") and dtype in allowed_dtypes(n)
+    ]
 
 
 def domain(op: str, arrays: list[Array]) -> list[Array]:
@@ -523,7 +527,10 @@ class TestLargeSweep:
         case = Case()
         for k, op in enumerate(ops_at(dtype)):
             arrays = domain(op, operands(dtype, OPS[op].arity or 1, 24 * 31, seed=k))
-            maps = [case.hidden("permute_dims", case.input(x.reshape(31, 24)), axes=(1, 0)) for x in arrays]
+            maps = [
+                case.hidden("permute_dims", case.input(x.reshape(31, 24)), axes=(1, 0))
+                for x in arrays
+            ]
             down = cut((24, 31), (-2, -3))
             case.op(op, *(case.hidden("slice", m, **down) for m in maps))
         for op, got, wanted in case.run():

@@ -49,12 +49,11 @@ def nest_call(op: Operation, in_place: tuple[tuple[int, int], ...] = ()) -> tupl
 
 def call_nest(nest: Nest, outputs: Sequence[Address], operands: Sequence[Address]) -> KernelCall:
     """The call of a nest on these buffers."""
-    shared = dict(nest.in_place)
     args: list[Arg] = [outputs[s.output] for s in nest.stores]
     for load in nest.loads:
         if isinstance(load.leaf, ConstArray):
             args.append(Pool(load.leaf))
-        elif isinstance(load.leaf, int) and load.leaf not in shared:
+        elif isinstance(load.leaf, int) and _output_of(nest, load) is None:
             held = operands[load.leaf]
             args.append(
                 Address(held.value, held.offset + load.offset * as_dtype(load.dtype).itemsize)
@@ -71,7 +70,17 @@ def call_nest(nest: Nest, outputs: Sequence[Address], operands: Sequence[Address
 
 
 def _walks(nest: Nest) -> list[Access | Store]:
-    return [*nest.loads, *nest.stores]
+    """What moves through the loops by itself: an operand in place moves with its output."""
+    apart = [load for load in nest.loads if _output_of(nest, load) is None]
+    return [*apart, *nest.stores]
+
+
+def _output_of(nest: Nest, load: Access) -> int | None:
+    """The position in `nest.stores` of the output whose buffer and place the load shares."""
+    if not isinstance(load.leaf, int):
+        return None
+    output = dict(nest.in_place).get(load.leaf)
+    return next((k for k, s in enumerate(nest.stores) if s.output == output), None)
 
 
 def _is_index(walk: Access | Store) -> bool:
@@ -79,10 +88,9 @@ def _is_index(walk: Access | Store) -> bool:
 
 
 def _emit(e: Emitter, nest: Nest) -> None:
-    shared = dict(nest.in_place)
     pointers = [e.pointer_argument(k, s.dtype) for k, s in enumerate(nest.stores)]
     for load in nest.loads:
-        if load.leaf != "index" and not (isinstance(load.leaf, int) and load.leaf in shared):
+        if load.leaf != "index" and _output_of(nest, load) is None:
             pointers.append(e.pointer_argument(len(pointers), load.dtype))
     count = len(nest.extents)
     for walk in _walks(nest):
@@ -110,23 +118,20 @@ class _Writer:
         self.rank = len(nest.extents)
         self.extents = numbers[: self.rank]
         rest = iter(numbers[self.rank :])
-        shared = dict(nest.in_place)
         stores = buffers[: len(nest.stores)]
-        by_output = {s.output: p for s, p in zip(nest.stores, stores, strict=True)}
         others = iter(buffers[len(nest.stores) :])
-        self.loads: list[_Walk] = []
+        self.loads: list[_Walk | int] = []  # a number: moves with that store, from the same pointer
         for load in nest.loads:
-            if load.leaf == "index":
+            output = _output_of(nest, load)
+            if output is not None:
+                # LLVM must see one address for both, or it cannot tell that the loop vectorises
+                assert load.strides == nest.stores[output].strides
+                self.loads.append(output)
+            elif load.leaf == "index":
                 base = next(rest)
                 self.loads.append(_Walk(base, [next(rest) for _ in load.strides]))
-                continue
-            if isinstance(load.leaf, int) and load.leaf in shared:
-                # one noalias pointer for both, though the dtypes may differ (of one width)
-                kind = memory_type(load.dtype).as_pointer()
-                pointer = e.builder.bitcast(by_output[shared[load.leaf]], kind)
             else:
-                pointer = next(others)
-            self.loads.append(_Walk(pointer, self._strides(load.strides, rest)))
+                self.loads.append(_Walk(next(others), self._strides(load.strides, rest)))
         self.stores = [
             _Walk(p, self._strides(s.strides, rest))
             for p, s in zip(stores, nest.stores, strict=True)
@@ -149,7 +154,17 @@ class _Writer:
         if self.outer_reduced:
             for k, store in self.folds:
                 self._fill(k, store)
-        self._loop(0, [w.base for w in self.loads], [w.base for w in self.stores])
+        stores = [w.base for w in self.stores]
+        loads = [
+            self._in_place(k, w, stores) if isinstance(w, int) else w.base
+            for k, w in enumerate(self.loads)
+        ]
+        self._loop(0, loads, stores)
+
+    def _in_place(self, load: int, store: int, stores: list[ir.Value]) -> ir.Value:
+        """The store's pointer, in the load's dtype (of the same width)."""
+        kind = memory_type(self.nest.loads[load].dtype).as_pointer()
+        return self.e.builder.bitcast(stores[store], kind)
 
     # -- loops ------------------------------------------------------------------------------------
 
@@ -183,12 +198,14 @@ class _Writer:
     def _moved(
         self, loop: int, i: ir.Value, loads: list[ir.Value], stores: list[ir.Value]
     ) -> tuple[list[ir.Value], list[ir.Value]]:
-        moved_loads = [
-            self._step(p, i, w.strides[loop]) for p, w in zip(loads, self.loads, strict=True)
-        ]
-        return moved_loads, [
+        moved = [
             self._step(p, i, w.strides[loop]) for p, w in zip(stores, self.stores, strict=True)
         ]
+        moved_loads = [
+            self._in_place(k, w, moved) if isinstance(w, int) else self._step(p, i, w.strides[loop])
+            for k, (p, w) in enumerate(zip(loads, self.loads, strict=True))
+        ]
+        return moved_loads, moved
 
     def _step(self, place: ir.Value, i: ir.Value, stride: ir.Value | None) -> ir.Value:
         if stride is None:

@@ -136,23 +136,20 @@ class CompiledFunction(Generic[P, R]):
             tree = pytree.tree_map(_as_argument, (args, kwargs))
             return self._fn(*tree[0], **tree[1])
         key, leaves, values = self._key(args, kwargs)
-        arrays: list[Any] = leaves
         found = self._specializations.entries.get(key)
+        if not all(map(_has_value, leaves, key[1])):
+            raise TypeRuleError(
+                f"'{self._name}' was called with a type in place of a tensor",
+                hint=".trace, .ir, .explain and .cost take types; a call needs values",
+                location=caller_location(),
+            )
         if found is None:
-            if any(
-                a is None and not isinstance(k, Identity)
-                for a, k in zip(arrays, key[1], strict=True)
-            ):
-                raise TypeRuleError(
-                    f"'{self._name}' was called with a type in place of a tensor",
-                    hint=".trace, .ir, .explain and .cost take types; a call needs values",
-                    location=caller_location(),
-                )
             found = self._specialization(key, values)
-        found.used = True
-        if alias is not None and found is self._specializations.entries.get(key):
+        else:
+            found.used = True
+        if alias is not None and all(map(_passes_as_is, args, key[1])):
             self._fast[alias] = found
-        return found.pack(found.run([a for a in arrays if a is not None]))
+        return found.pack(found.run([a for a in leaves if a is not None]))
 
     def _joins_trace(self, args: Any, kwargs: Any) -> bool:
         """A default graph that is current without a `with` takes calls on symbolic tensors only."""
@@ -285,6 +282,16 @@ class CompiledFunction(Generic[P, R]):
     def cache_info(self) -> CacheInfo:
         """How many specialisations there are, were made, and were dropped."""
         return self._specializations.info()
+
+
+def _has_value(array: Any, key: LeafKey) -> bool:
+    return array is not None or isinstance(key, Identity)
+
+
+def _passes_as_is(given: Any, key: LeafKey) -> bool:
+    """Whether an argument needs no conversion of byte order or strings, whatever its value."""
+    assert isinstance(key, tuple)
+    return type(given) is not np.ndarray or (given.dtype == key[1] and given.dtype.kind != "O")
 
 
 def _as_argument(leaf: Any) -> Any:

@@ -16,7 +16,9 @@ from weft.frontend.ops_arithmetic import (
     divide,
     equal,
     greater,
+    greater_equal,
     isfinite,
+    less_equal,
     maximum,
     minimum,
     multiply,
@@ -33,15 +35,17 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
 def relu(x: TensorLike, /) -> Tensor:
-    """max(x, 0), integers too; the gradient at 0 is that of `maximum`."""
-    return maximum(strong_tensor(x), 0)
+    """max(x, 0), integers too; NaN stays NaN, and the gradient at 0 is 0."""
+    t = strong_tensor(x)
+    return where(less_equal(t, 0), 0, t)
 
 
 def relu6(x: TensorLike, /) -> Tensor:
     """min(max(x, 0), 6), integers too (Krizhevsky, "Convolutional deep belief networks on
-    CIFAR-10").
+    CIFAR-10"). The gradient at 0 and at 6 is 0, as in PyTorch.
     """
-    return minimum(maximum(strong_tensor(x), 0), 6)
+    t = strong_tensor(x)
+    return where(less_equal(t, 0), 0, where(greater_equal(t, 6), 6, t))
 
 
 def leaky_relu(x: TensorLike, /, alpha: float = 0.2) -> Tensor:

@@ -311,7 +311,7 @@ def one_hot(
     along = check_axis("one_hot", axis, t.ndim + 1)
     values = [v if is_scalar(v) else as_tensor(v) for v in (on_value, off_value)]
     default = DEFAULT_FLOAT
-    if not all(isinstance(v, int) for v in values):
+    if not all(type(v) is int for v in values):
         default = common_dtype("one_hot", values)
     target = check_dtype(dtype, default)
     shape = (*t.shape[:along], size, *t.shape[along:])

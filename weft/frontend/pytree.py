@@ -11,8 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from weft.ir.dtypes import DType
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.source import caller_location
+from weft.ir.types import TensorType
 
 T = TypeVar("T")
 Flatten = Callable[[Any], tuple[Iterable[Any], Hashable]]
@@ -32,7 +34,8 @@ LEAF: Structure = None
 
 _custom: dict[type, tuple[Flatten, Unflatten]] = {}
 _fields: dict[type, tuple[str, ...]] = {}
-_leaf_classes: set[type] = set()  # seen before, and no containers
+_LEAVES = frozenset({DType, TensorType})  # dataclasses that are no containers
+_leaf_classes: set[type] = set(_LEAVES)  # seen before, and no containers
 
 
 def register_pytree(cls: type, flatten: Flatten, unflatten: Unflatten) -> None:
@@ -46,7 +49,7 @@ def register_pytree(cls: type, flatten: Flatten, unflatten: Unflatten) -> None:
             f"{cls.__name__} is a pytree container already", location=caller_location()
         )
     _custom[cls] = (flatten, unflatten)
-    _leaf_classes.clear()
+    _leaf_classes.intersection_update(_LEAVES)
 
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:

@@ -140,6 +140,11 @@ def _significands(op: str, k: Tensor, shape: Shape, dtype: DType, drop: int) -> 
     return cast(cast(word, int32), dtype), n
 
 
+def _work_dtype(dtype: DType) -> DType:
+    """The dtype to compute random numbers of `dtype` in: 16-bit floats are too coarse."""
+    return float32 if dtype in (float16, bfloat16) else dtype
+
+
 def _open_uniform(op: str, k: Tensor, shape: Shape, dtype: DType) -> Tensor:
     """Uniform in (0, 1), neither end included: the middles of 2^n equal steps."""
     number, n = _significands(op, k, shape, dtype, 1)
@@ -192,7 +197,7 @@ def normal(
     """
     k, wanted = _check_key("normal", key), check_shape("random.normal", shape)
     target = check_dtype(dtype, DEFAULT_FLOAT)
-    work = float32 if target in (float16, bfloat16) else target
+    work = _work_dtype(target)
     number, n = _significands("normal", k, wanted, work, 0)
     # (2k + 1 - 2^n) / 2^n: odd numerators, so never 0 and never -1 or 1
     centred = multiply(add(multiply(number, 2), 1 - 2**n), 2.0**-n)
@@ -227,7 +232,7 @@ def truncated_normal(
         check_shape("random.truncated_normal", shape),
     )
     target = check_dtype(dtype, DEFAULT_FLOAT)
-    work = float32 if target in (float16, bfloat16) else target
+    work = _work_dtype(target)
     if not lower < upper:
         raise InvalidArgumentError(
             f"wf.random.truncated_normal: lower {lower} must be less than upper {upper}",
@@ -245,19 +250,26 @@ def bernoulli(key: TensorLike, p: TensorLike = 0.5, shape: Any = None) -> Tensor
     """
     k, chance = _check_key("bernoulli", key), inexact_tensor(p, "random.bernoulli")
     wanted = chance.shape if shape is None else check_shape("random.bernoulli", shape)
-    return less(uniform(k, wanted, chance.dtype), expand(chance, wanted))
+    work = _work_dtype(chance.dtype)  # a coarse uniform number would miss small probabilities
+    return less(uniform(k, wanted, work), expand(cast(chance, work), wanted))
 
 
 def exponential(key: TensorLike, shape: Any = (), dtype: object = None) -> Tensor:
-    """Exponentially distributed with rate 1: -log(1 - u) for u uniform in [0, 1)."""
-    return negative(log1p(negative(uniform(key, shape, dtype))))
+    """Exponentially distributed with rate 1: -log(1 - u) for u uniform in [0, 1).
+
+    16-bit floats are computed in float32.
+    """
+    target = check_dtype(dtype, DEFAULT_FLOAT)
+    unit = uniform(key, shape, _work_dtype(target))
+    return cast(negative(log1p(negative(unit))), target)
 
 
 def gumbel(key: TensorLike, shape: Any = (), dtype: object = None) -> Tensor:
-    """Standard Gumbel: -log(-log(u)) for u uniform in (0, 1)."""
+    """Standard Gumbel: -log(-log(u)) for u uniform in (0, 1). 16-bit floats: as `exponential`."""
     k, wanted = _check_key("gumbel", key), check_shape("random.gumbel", shape)
-    unit = _open_uniform("gumbel", k, wanted, check_dtype(dtype, DEFAULT_FLOAT))
-    return negative(log(negative(log(unit))))
+    target = check_dtype(dtype, DEFAULT_FLOAT)
+    unit = _open_uniform("gumbel", k, wanted, _work_dtype(target))
+    return cast(negative(log(negative(log(unit)))), target)
 
 
 def categorical(key: TensorLike, logits: TensorLike, axis: int = -1, shape: Any = None) -> Tensor:
@@ -278,8 +290,8 @@ def categorical(key: TensorLike, logits: TensorLike, axis: int = -1, shape: Any 
             location=caller_location(),
         )
     full = (*wanted[:place], scores.shape[along], *wanted[place:])
-    noise = gumbel(k, full, scores.dtype)
-    return argmax(add(expand(scores, full), noise), axis=place)
+    work = _work_dtype(scores.dtype)
+    return argmax(add(expand(cast(scores, work), full), gumbel(k, full, work)), axis=place)
 
 
 def permutation(key: TensorLike, x: int | TensorLike, axis: int = 0) -> Tensor:

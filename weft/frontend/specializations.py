@@ -25,12 +25,12 @@ class CacheInfo(NamedTuple):
 
 
 class Specialization:
-    """What is kept per signature; `used` is set by each call and cleared by the clock hand."""
+    """What is kept per signature; later calls set `used`, the clock hand clears it."""
 
     __slots__ = ("number", "used")
 
     def __init__(self) -> None:
-        self.used = True
+        self.used = False
         self.number = 0
 
 

@@ -92,8 +92,6 @@ def _fold_uniform(builder: Builder, op: Operation, scalars: Sequence[Array]) -> 
         return None if op.name in _MOVES else _computed(builder, op, scalars)
     if op.name in _MOVES or (op.name in _PICKS and _takes_elements(op)):
         scalar: Value | None = _constant(builder, op, scalars[0])
-        if op.name == "broadcast_to":
-            return None  # what a uniform value looks like
     elif "elementwise" in lookup(op.name).traits:
         scalar = _computed(builder, op, scalars)
     else:

@@ -42,9 +42,11 @@ def rewrite_block(block: Block, rule: Rule) -> Block:
         regions = tuple(rewrite_block(r, rule) for r in op.regions)
         new = with_operands(op, mapping, regions)
         results: Sequence[Value] | None = None
+        start = len(builder.ops)
         if not (op.control or has_effect(op) or any(r in ordering for r in op.results)):
             results = rule(builder, new)
         if results is None:
+            del builder.ops[start:]  # what the rule began and gave up
             builder.ops.append(new)
             results = new.results
         bind(mapping, op, results)

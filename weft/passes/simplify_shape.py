@@ -9,7 +9,7 @@ from weft.ir.graph import Operation
 from weft.ir.rules import int_attr, ints_attr, shape_attr
 from weft.passes.expression import Expr
 from weft.passes.fold import uniform
-from weft.passes.rewrite import shape_of
+from weft.passes.rewrite import shape_of, tensor
 
 LocalRule = Callable[[Operation, Sequence[Expr]], Expr | None]
 
@@ -183,6 +183,42 @@ def _matmul(op: Operation, x: Sequence[Expr]) -> Expr | None:
     return operands[0].op("matmul", operands[1], **flags) if changed else None
 
 
+def _outer_product(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    """A product over one element is elementwise: it joins the loop nest of what uses it."""
+    a, b = x
+    if a.shape[-2 if op.attrs["transpose_a"] else -1] != 1 or not tensor(op.result).is_static:
+        return None
+    target = shape_of(op.result)
+    column = a.reshape((*a.shape[:-2], target[-2], 1))
+    row = b.reshape((*b.shape[:-2], 1, target[-1]))
+    return column.broadcast_to(target) * row.broadcast_to(target)
+
+
+def _matrix_vector(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    """A product with one row or column moves its matrix once, whoever does it: as a loop nest it
+    joins what comes before it, and it needs no other threads.
+    """
+    a, b = x
+    target = shape_of(op.result)
+    vector = 0 if target[-2:-1] == (1,) else 1 if target[-1:] == (1,) else None
+    static = tensor(op.result).is_static and a.type.is_static and b.type.is_static
+    if vector is None or a.rank != 2 or b.rank != 2 or not static or a.dtype.bits < 32:
+        return None
+    if not a.dtype.is_floating:
+        return None
+    matrix = x[1 - vector]
+    # the axis that is summed: rows of b or columns of a, unless transposed
+    axis = (
+        (1 if op.attrs["transpose_b"] else 0)
+        if vector == 0
+        else (0 if op.attrs["transpose_a"] else 1)
+    )
+    size = matrix.shape[axis]
+    thin = x[vector].reshape((size, 1) if axis == 0 else (1, size))
+    products = thin.broadcast_to(matrix.shape) * matrix
+    return products.op("sum", axes=(axis,), keepdims=False).reshape(target)
+
+
 def _swaps_last_two(axes: tuple[int, ...]) -> bool:
     rank = len(axes)
     return rank >= 2 and axes == (*range(rank - 2), rank - 1, rank - 2)
@@ -201,5 +237,5 @@ SHAPE_RULES: Mapping[str, tuple[LocalRule, ...]] = {
         ("cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min", "sort"),
         (_along_one,),
     ),
-    "matmul": (_matmul,),
+    "matmul": (_matmul, _outer_product, _matrix_vector),
 }

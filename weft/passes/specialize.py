@@ -17,7 +17,8 @@ from weft.ir.attributes import AttrValue
 from weft.ir.builder import Builder, make_op
 from weft.ir.dims import Dim, SymbolicDim, format_shape, substitute_dim
 from weft.ir.errors import ShapeError
-from weft.ir.graph import Block, Graph, Value
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.rules import int_attr
 from weft.ir.types import TensorType, Type, substitute_type
 
 
@@ -63,9 +64,9 @@ def _specialize_block(block: Block, types: Sequence[Type], sizes: Mapping[str, i
     builder = Builder(types)
     mapping: dict[Value, Value] = dict(zip(block.args, builder.args, strict=True))
     for op in block.ops:
+        given = [mapping[v].type for v in op.operands]
         regions = [
-            _specialize_block(r, [substitute_type(a.type, sizes) for a in r.args], sizes)
-            for r in op.regions
+            _specialize_block(r, _region_types(op, r, given, sizes), sizes) for r in op.regions
         ]
         new = make_op(
             op.name,
@@ -78,6 +79,18 @@ def _specialize_block(block: Block, types: Sequence[Type], sizes: Mapping[str, i
         builder.ops.append(new)
         mapping.update(zip(op.results, new.results, strict=True))
     return builder.block([mapping[v] for v in block.results])
+
+
+def _region_types(
+    op: Operation, region: Block, given: Sequence[Type], sizes: Mapping[str, int]
+) -> Sequence[Type]:
+    """The types of a region's arguments, from those of the operands that they stand for."""
+    if op.name == "fused":
+        return given
+    if op.name == "custom_gradient":  # the cotangents of the outputs, and the captures
+        outputs, inputs = int_attr(op.attrs, "outputs"), int_attr(op.attrs, "inputs")
+        return [*given[:outputs], *given[outputs + inputs :]]
+    return [substitute_type(a.type, sizes) for a in region.args]
 
 
 def _substituted(value: AttrValue, sizes: Mapping[str, int]) -> AttrValue:

@@ -19,7 +19,7 @@ from weft.frontend.promotion import TensorLike, cast, is_scalar
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.trace import Effect, current_trace, suspend_trace
 from weft.frontend.variable import Variable
-from weft.ir.errors import GradientError, InvalidArgumentError
+from weft.ir.errors import GradientError, InvalidArgumentError, UnsupportedError
 from weft.ir.rules import fits
 from weft.ir.source import caller_location
 
@@ -169,7 +169,11 @@ class Optimizer:
 
     def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
         """Change one variable and its slots; what the assignments gave."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how to update a variable")
+        raise UnsupportedError(
+            f"{type(self).__name__} does not say how to update a variable",
+            hint="a subclass of wf.train.Optimizer defines _update(self, grad, var)",
+            location=caller_location(),
+        )
 
     def _slot(self, var: Variable, name: str, initial: float = 0.0) -> Variable:
         """The slot of a variable: same shape and dtype, filled with `initial` when it is made."""

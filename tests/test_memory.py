@@ -1,0 +1,481 @@
+"""The memory plan, checked by playing it: every op finds in its operands' slots what it needs.
+
+`play` knows nothing of how the planner works. It keeps, for each byte range, whose contents it
+holds, walks the ops and copies in order, and demands that each read finds the contents that the
+graph's meaning says are there, and that an op overwrites its own operand only element by element.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from compiled_checks import PIPELINE, variable
+from graphs import Case, graph_and_inputs
+from hypothesis import given, settings
+from test_compiled_random import TRACED, WHOLE, check_exactly, states
+
+from weft.codegen.jit import compile_count
+from weft.ir import dtypes
+from weft.ir.attributes import ConstArray
+from weft.ir.builder import Builder
+from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, ShapeError
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.ops import lookup
+from weft.ir.types import TensorType, tensor_type
+from weft.passes.fuse import fuse
+from weft.passes.manager import run_passes
+from weft.passes.memory import MemoryPlan, Slot, plan_memory
+from weft.runtime.executable import Executable, compile_graph
+from weft.runtime.variables import VariableState
+
+Array = np.ndarray[Any, Any]
+F32 = tensor_type(dtypes.float32, 4)
+
+
+class Memory:
+    """Whose contents each buffer, and each range of the arena, holds."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[tuple[str, int | str], object] = {}
+        self.arena: list[tuple[int, int, object]] = []
+
+    def write(self, slot: Slot, nbytes: int, contents: object) -> None:
+        assert slot.kind not in ("input", "constant"), f"{slot} is overwritten"
+        if slot.kind != "arena":
+            self.buffers[slot.kind, slot.which] = contents
+            return
+        assert isinstance(slot.which, int)
+        start, stop = slot.which, slot.which + nbytes
+        self.arena = [r for r in self.arena if r[1] <= start or stop <= r[0]]
+        self.arena.append((start, stop, contents))
+
+    def holds(self, slot: Slot, nbytes: int, contents: object) -> bool:
+        if slot.kind != "arena":
+            return self.buffers.get((slot.kind, slot.which)) == contents
+        assert isinstance(slot.which, int)
+        return nbytes == 0 or (slot.which, slot.which + nbytes, contents) in self.arena
+
+
+def nbytes(value: Value) -> int:
+    assert isinstance(value.type, TensorType)
+    return value.type.nbytes
+
+
+def overlap(a: Slot, b: Slot, a_bytes: int, b_bytes: int) -> bool:
+    if a.kind != b.kind:
+        return False
+    if a.kind != "arena":
+        return a.which == b.which
+    assert isinstance(a.which, int)
+    assert isinstance(b.which, int)
+    return a.which < b.which + b_bytes and b.which < a.which + a_bytes
+
+
+def play(graph: Graph, plan: MemoryPlan) -> None:
+    """Carry the plan out on `Memory`; AssertionError where an op would read the wrong contents."""
+    memory, meaning, state = Memory(), dict[Value, object](), dict[str, object]()
+    for i, arg in enumerate(graph.args):
+        meaning[arg] = memory.buffers["input", i] = ("input", i)
+    for k, op in enumerate(plan.constants):
+        memory.buffers["constant", k] = ("constant", op.result)
+    for op in graph.ops:
+        if op.name == "variable":
+            name = str(op.attrs["name"])
+            state[name] = memory.buffers["variable", name] = ("before", name)
+    run_copies(plan, memory, -1)
+    for position, op in enumerate(graph.ops):
+        step(op, plan, memory, meaning, state)
+        run_copies(plan, memory, position)
+        assert_state(op, memory, state)
+    for i, value in enumerate(graph.results):
+        if isinstance(value.type, TensorType):
+            assert memory.holds(Slot("result", i), nbytes(value), meaning[value]), f"result {i}"
+    for name, contents in state.items():
+        assert memory.holds(Slot("variable", name), 0, contents), f"variable {name}"
+
+
+def step(
+    op: Operation,
+    plan: MemoryPlan,
+    memory: Memory,
+    meaning: dict[Value, object],
+    state: dict[str, object],
+) -> None:
+    if op.name in ("variable", "group"):
+        return
+    if op.name == "assign":
+        state[str(op.operands[0].op.attrs["name"])] = meaning[op.operands[1]]
+        return
+    if op.name == "read":
+        meaning[op.result] = state[str(op.operands[0].op.attrs["name"])]
+        return
+    if op.name == "constant":
+        meaning[op.result] = ("constant", op.result)
+        return
+    if "view" in lookup(op.name).traits:
+        meaning[op.result] = meaning[op.operands[0]]
+        assert plan.slots[op.result] == plan.slots[op.operands[0]]
+        return
+    for v in op.operands:
+        assert memory.holds(plan.slots[v], nbytes(v), meaning[v]), f"{op}: {v} is gone"
+    for j, r in enumerate(op.results):
+        for i, v in enumerate(op.operands):
+            if overlap(plan.slots[r], plan.slots[v], nbytes(r), nbytes(v)):
+                assert may_overwrite(op, i, j), f"{op}: result {j} overwrites operand {i}"
+        for other in op.results[:j]:
+            assert not overlap(plan.slots[r], plan.slots[other], nbytes(r), nbytes(other))
+    for r in op.results:
+        meaning[r] = ("value", r)
+        memory.write(plan.slots[r], nbytes(r), meaning[r])
+
+
+def may_overwrite(op: Operation, operand: int, result: int) -> bool:
+    """Is element k of the operand read for nothing but element k of the nest?"""
+    if op.name != "fused":
+        return False
+    (region,) = op.regions
+    arg, out = region.args[operand], region.results[result]
+    element_by_element = out.op is None or "reduction" not in lookup(out.op.name).traits
+    direct = all(
+        lookup(o.name).traits & {"elementwise", "reduction"}
+        for o in region.ops
+        if arg in o.operands
+    )
+    assert isinstance(arg.type, TensorType)
+    assert isinstance(out.type, TensorType)
+    same = (arg.type.shape, arg.type.dtype.bits) == (out.type.shape, out.type.dtype.bits)
+    return element_by_element and direct and same
+
+
+def run_copies(plan: MemoryPlan, memory: Memory, position: int) -> None:
+    for copy in plan.copies:
+        if copy.position != position:
+            continue
+        if copy.source.kind == "arena":
+            assert isinstance(copy.source.which, int)
+            wanted = (copy.source.which, copy.source.which + copy.nbytes)
+            found = [r[2] for r in memory.arena if r[:2] == wanted]
+            assert found or copy.nbytes == 0, f"nothing at {copy.source} to copy"
+            contents = found[0] if found else None
+        else:
+            contents = memory.buffers[copy.source.kind, copy.source.which]
+        memory.write(copy.target, copy.nbytes, contents)
+
+
+def assert_state(op: Operation, memory: Memory, state: dict[str, object]) -> None:
+    if op.name == "assign":
+        name = str(op.operands[0].op.attrs["name"])
+        assert memory.holds(Slot("variable", name), 0, state[name]), f"{name} was not assigned"
+
+
+def planned(graph: Graph) -> tuple[Graph, MemoryPlan]:
+    fused, _ = run_passes(graph, PIPELINE)
+    return fused, plan_memory(fused)
+
+
+NO_STRINGS = [d for d in dtypes.ALL if d is not dtypes.string]
+
+
+class TestPlayed:
+    @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=NO_STRINGS, max_ops=25))
+    @settings(max_examples=300)
+    def test_random_graphs(self, case: Case) -> None:
+        play(*planned(case.graph))
+
+    @given(graph_and_inputs(stage="optimized", dtypes=[dtypes.float32, dtypes.int32], max_ops=30))
+    @settings(max_examples=200)
+    def test_without_cleaning(self, case: Case) -> None:
+        fused = fuse(case.graph)
+        play(fused, plan_memory(fused))
+
+    @given(
+        graph_and_inputs(
+            stage="traced",
+            ops=["variable", "read", "assign", "add", "negative", "reshape", "concat", "slice"],
+            dtypes=[dtypes.int32],
+            max_ops=25,
+        )
+    )
+    @settings(max_examples=200)
+    def test_state(self, case: Case) -> None:
+        play(*planned(case.graph))
+        fused = fuse(case.graph)
+        play(fused, plan_memory(fused))
+
+    @given(graph_and_inputs(
+        stage="traced",
+        ops=["variable", "read", "assign", "add", "negative", "reshape", "sum", "permute_dims"],
+        dtypes=[dtypes.int64],
+        max_ops=25,
+    ))  # fmt: skip
+    @settings(max_examples=60)
+    def test_state_compiled(self, case: Case) -> None:
+        check_exactly(case, PIPELINE)
+        check_exactly(case, (fuse,))
+
+    def test_a_broken_plan_is_noticed(self) -> None:
+        b = Builder([F32])
+        x = b.emit1("exp", b.args[0])
+        y = b.emit1("cumulative_sum", x, axis=0, reverse=False)
+        z = b.emit1("cumulative_sum", y, axis=0, reverse=False)
+        fused, plan = planned(b.graph("g", ["x"], [b.emit1("add", z, x)]))
+        play(fused, plan)
+        arena = [v for v, s in plan.slots.items() if s.kind == "arena"]
+        for v in arena:
+            plan.slots[v] = Slot("arena", 0)
+        with pytest.raises(AssertionError, match="gone|overwrites"):
+            play(fused, plan)
+
+
+class Program:
+    """Variables v and w of four floats, and a graph on them."""
+
+    def __init__(self) -> None:
+        self.builder = Builder([F32])
+        self.x = self.builder.args[0]
+        self.refs = {n: variable(self.builder, n, dtypes.float32, (4,)) for n in "vw"}
+        self.order: list[Value] = []
+        self.states = {
+            n: VariableState(n, dtypes.float32, (4,), np.arange(4, dtype=np.float32) + 10 * k)
+            for k, n in enumerate("vw", 1)
+        }
+
+    def read(self, name: str) -> Value:
+        (value,) = self.builder.emit("read", [self.refs[name]], control=self.order[-1:])
+        self.order.append(value)
+        return value
+
+    def assign(self, name: str, value: Value) -> None:
+        self.order += self.builder.emit("assign", [self.refs[name], value], control=self.order)
+
+    def graph(self, *results: Value) -> Graph:
+        return self.builder.graph("step", ["x"], results)
+
+    def run(self, *results: Value, passes: Any = PIPELINE) -> list[Array]:
+        x = np.array([1, 2, 3, 4], np.float32)
+        graph = self.graph(*results)
+        case = Case(graph, [x], {n: s.read() for n, s in self.states.items()})
+        check_exactly(case, passes)
+        return compile_graph(graph, self.states, passes=passes)([x])
+
+
+by_pipeline = pytest.mark.parametrize("passes", [PIPELINE, (fuse,)], ids=["pipeline", "fuse"])
+V, W = np.arange(4, dtype=np.float32) + 10, np.arange(4, dtype=np.float32) + 20
+X = np.array([1, 2, 3, 4], np.float32)
+
+
+@by_pipeline
+class TestState:
+    def test_swap(self, passes: Any) -> None:
+        p = Program()
+        v, w = p.read("v"), p.read("w")
+        p.assign("v", w)
+        p.assign("w", v)
+        p.run(passes=passes)
+        assert p.states["v"].read().tolist() == W.tolist()
+        assert p.states["w"].read().tolist() == V.tolist()
+
+    def test_swap_in_one_nest(self, passes: Any) -> None:
+        p = Program()
+        v, w = p.read("v"), p.read("w")
+        total = p.builder.emit1("add", v, w)
+        p.assign("v", p.builder.emit1("subtract", total, v))
+        p.assign("w", p.builder.emit1("subtract", total, w))
+        p.run(passes=passes)
+        assert p.states["v"].read().tolist() == W.tolist()
+        assert p.states["w"].read().tolist() == V.tolist()
+
+    def test_reversed_in_place_is_not_done(self, passes: Any) -> None:
+        p = Program()
+        v = p.read("v")
+        turned = p.builder.emit1("slice", v, starts=(3,), stops=(-1,), steps=(-1,))
+        p.assign("v", p.builder.emit1("add", turned, p.x))
+        p.run(passes=passes)
+        assert p.states["v"].read().tolist() == (V[::-1] + X).tolist()
+
+    def test_old_and_new_value(self, passes: Any) -> None:
+        p = Program()
+        old = p.read("v")
+        p.assign("v", p.builder.emit1("add", old, p.x))
+        new = p.read("v")
+        got = p.run(old, new, passes=passes)
+        assert [g.tolist() for g in got] == [V.tolist(), (V + X).tolist()]
+
+    def test_several_assignments(self, passes: Any) -> None:
+        p = Program()
+        seen = []
+        for _ in range(3):
+            value = p.read("v")
+            seen.append(value)
+            p.assign("v", p.builder.emit1("add", value, p.x))
+        got = p.run(*seen, passes=passes)
+        assert [g.tolist() for g in got] == [(V + k * X).tolist() for k in range(3)]
+        assert p.states["v"].read().tolist() == (V + 3 * X).tolist()
+
+    def test_one_value_for_two_variables(self, passes: Any) -> None:
+        p = Program()
+        value = p.builder.emit1("add", p.read("v"), p.x)
+        p.assign("v", value)
+        p.assign("w", value)
+        (got,) = p.run(value, passes=passes)
+        got[:] = 0
+        assert p.states["v"].read().tolist() == p.states["w"].read().tolist() == (V + X).tolist()
+
+    def test_input_and_constant(self, passes: Any) -> None:
+        p = Program()
+        p.assign("v", p.x)
+        p.assign("w", p.builder.emit1("constant", value=ConstArray(X * 2)))
+        p.run(passes=passes)
+        assert p.states["v"].read().tolist() == X.tolist()
+        assert p.states["w"].read().tolist() == (X * 2).tolist()
+
+    def test_scatter_update(self, passes: Any) -> None:
+        p = Program()
+        i = p.builder.emit1("constant", value=ConstArray(np.array([1, 1, 3])))
+        u = p.builder.emit1("constant", value=ConstArray(np.ones(3, np.float32)))
+        p.assign("v", p.builder.emit1("index_add", p.read("v"), i, u, axis=0))
+        p.run(passes=passes)
+        assert p.states["v"].read().tolist() == (V + [0, 2, 0, 1]).tolist()
+
+    def test_first_assignment_initialises(self, passes: Any) -> None:
+        p = Program()
+        p.states["v"] = VariableState("v", dtypes.float32, (4,))
+        p.assign("v", p.x)
+        step = compile_graph(p.graph(p.read("v")), p.states, passes=passes)
+        assert step([X])[0].tolist() == p.states["v"].read().tolist() == X.tolist()
+
+    def test_uninitialised(self, passes: Any) -> None:
+        p = Program()
+        p.states = {n: VariableState(n, dtypes.float32, (4,)) for n in "vw"}
+        p.assign("v", p.x)
+        p.assign("w", p.builder.emit1("add", p.read("w"), p.x))
+        step = compile_graph(p.graph(), p.states, passes=passes)
+        for _ in range(2):
+            with pytest.raises(FailedPreconditionError, match="'w'"):
+                step([X])
+            assert not p.states["v"].initialized
+        p.states["w"].write(W)
+        step([X])
+        assert p.states["w"].read().tolist() == (W + X).tolist()
+
+    def test_a_variable_that_is_only_named_stays_uninitialised(self, passes: Any) -> None:
+        p = Program()
+        p.states["v"] = VariableState("v", dtypes.float32, (4,))
+        compile_graph(p.graph(p.x), p.states, passes=passes)([X])
+        assert not p.states["v"].initialized
+
+    def test_wrong_variables_are_refused(self, passes: Any) -> None:
+        p = Program()
+        graph = p.graph(p.read("v"))
+        with pytest.raises(FailedPreconditionError, match="'v'"):
+            compile_graph(graph, {}, passes=passes)
+        p.states["v"] = VariableState("v", dtypes.float32, (3,), X[:3])
+        with pytest.raises(ShapeError, match=r"f32\[3\]"):
+            compile_graph(graph, p.states, passes=passes)
+
+
+@by_pipeline
+class TestResults:
+    def test_inputs_constants_views_duplicates(self, passes: Any) -> None:
+        b = Builder([F32])
+        (x,) = b.args
+        c = b.emit1("constant", value=ConstArray(X * 3))
+        y = b.emit1("add", x, c)
+        z = b.emit1("reshape", y, shape=(2, 2))
+        s = b.emit1("constant", value=ConstArray(np.float32(7)))
+        view = b.emit1("reshape", x, shape=(4, 1))
+        graph = b.graph("g", ["x"], [x, x, c, y, y, z, view, s])
+        check_exactly(Case(graph, [X], {}), passes)
+
+    def test_no_calls_at_all(self, passes: Any) -> None:
+        b = Builder([F32])
+        step = compile_graph(b.graph("g", ["x"], []), passes=passes)
+        assert [step([X]) for _ in range(3)] == [[], [], []]
+        step = compile_graph(Builder().graph("g", [], []), passes=passes)
+        assert [step([]) for _ in range(3)] == [[], [], []]
+
+    def test_nothing_in_it(self, passes: Any) -> None:
+        b = Builder([tensor_type(dtypes.float32, 0, 3)])
+        y = b.emit1("exp", b.args[0])
+        total = b.emit1("sum", y, axes=(0,), keepdims=False)
+        step = compile_graph(b.graph("g", ["x"], [y, total, b.args[0]]), passes=passes)
+        for _ in range(3):
+            y_, total_, x_ = step([np.zeros((0, 3), np.float32)])
+            assert y_.shape == x_.shape == (0, 3)
+            assert total_.tolist() == [0, 0, 0]
+
+    def test_a_failing_call_between_good_ones(self, passes: Any) -> None:
+        b = Builder([F32, tensor_type(dtypes.int64, 2)])
+        x, i = b.args
+        y = b.emit1("take", b.emit1("exp", x), i, axis=0)
+        step = compile_graph(b.graph("g", ["x", "i"], [b.emit1("negative", y)]), passes=passes)
+        for _ in range(3):
+            (got,) = step([X, np.array([0, -4])])
+            np.testing.assert_allclose(got, -np.exp(X[[0, 0]]), rtol=1e-6)
+            for bad in ([0, 4], [-5, 0]):
+                with pytest.raises(InvalidArgumentError, match="out of bounds") as caught:
+                    step([X, np.array(bad)])
+                assert caught.value.locations
+
+    def test_a_failing_call_does_not_initialise(self, passes: Any) -> None:
+        p = Program()
+        p.states["v"] = VariableState("v", dtypes.float32, (4,))
+        i = p.builder.add_arg(tensor_type(dtypes.int64, 4))
+        p.assign("v", p.builder.emit1("take", p.x, i, axis=0))
+        graph = p.builder.graph("g", ["x", "i"], [])
+        step = compile_graph(graph, p.states, passes=passes)
+        with pytest.raises(InvalidArgumentError):
+            step([X, np.array([0, 1, 2, 9])])
+        assert not p.states["v"].initialized
+        step([X, np.array([3, 2, 1, 0])])
+        assert p.states["v"].read().tolist() == X[::-1].tolist()
+
+
+class TestInPlace:
+    def test_between_dtypes_of_one_width(self) -> None:
+        b = Builder([tensor_type(dtypes.float32, 40)])
+        x = b.emit1("cumulative_sum", b.args[0], axis=0, reverse=False)
+        bits = b.emit1("bitcast", x, dtype=dtypes.int32)
+        y = b.emit1("cumulative_max", bits, axis=0, reverse=False)
+        graph = b.graph("g", ["x"], [y])
+        fused, plan = planned(graph)
+        assert plan.in_place == 1
+        play(fused, plan)
+        check_exactly(Case(graph, [np.arange(40, dtype=np.float32)], {}), PIPELINE)
+
+    def test_counter_is_updated_in_its_buffer(self) -> None:
+        p = Program()
+        p.assign("v", p.builder.emit1("add", p.read("v"), p.x))
+        _, plan = planned(p.graph())
+        assert not plan.copies
+        assert plan.arena_bytes == 0
+
+    def test_a_chain_reuses_its_arena(self) -> None:
+        b = Builder([tensor_type(dtypes.float32, 1000)])
+        v = b.args[0]
+        for _ in range(10):
+            v = b.emit1("cumulative_sum", v, axis=0, reverse=False)
+        fused, plan = planned(b.graph("g", ["x"], [v]))
+        play(fused, plan)
+        assert plan.arena_bytes <= 2 * 4032
+
+
+def test_states_helper_copies() -> None:
+    p = Program()
+    p.assign("v", p.x)
+    before = {n: s.read() for n, s in p.states.items()}
+    held = states(p.graph(), before)
+    assert not any(np.shares_memory(held[n].buffer(), before[n]) for n in held)
+
+
+def test_executable_reports_its_plan() -> None:
+    b = Builder([F32])
+    step: Executable = compile_graph(
+        b.graph("g", ["x"], [b.emit1("exp", b.args[0])]), passes=(fuse,)
+    )
+    assert step.report.memory.result_bytes == 16
+    assert len(step.report.calls) == 1
+    assert compile_count() > 0
+    assert WHOLE
