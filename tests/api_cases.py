@@ -203,15 +203,38 @@ REDUCTIONS = [
     _both("cumulative_sum", "cumulative_sum", BIG, axis=1, include_initial=True),
     _both("cumulative_sum", "cumulative_sum", SMALL),
     _both("cumulative_prod", "cumulative_prod", BIG, axis=-1, include_initial=True),
-    Case("var:correction", lambda x: wf.var(x, 1, correction=1), lambda x: np.var(x, 1, ddof=1), (X,)),
-    Case("std:none", lambda x: wf.std(x, correction=5), lambda x: np.std(x, ddof=5), (SMALL * 1.0,)),
-    Case("cumulative_max", lambda x: wf.cumulative_max(x, axis=1), lambda x: np.maximum.accumulate(x, 1), (X,)),
-    Case("cumulative_min", lambda x: wf.cumulative_min(x, axis=0), lambda x: np.minimum.accumulate(x, 0), (X,)),
+    Case(
+        "var:correction", lambda x: wf.var(x, 1, correction=1), lambda x: np.var(x, 1, ddof=1), (X,)
+    ),
+    Case(
+        "std:none", lambda x: wf.std(x, correction=5), lambda x: np.std(x, ddof=5), (SMALL * 1.0,)
+    ),
+    Case(
+        "cumulative_max",
+        lambda x: wf.cumulative_max(x, axis=1),
+        lambda x: np.maximum.accumulate(x, 1),
+        (X,),
+    ),
+    Case(
+        "cumulative_min",
+        lambda x: wf.cumulative_min(x, axis=0),
+        lambda x: np.minimum.accumulate(x, 0),
+        (X,),
+    ),
     Case("logsumexp", lambda x: wf.logsumexp(x, axis=1), lambda x: _lse(x, 1), (X * 500,)),
     Case("logsumexp:all", wf.logsumexp, _lse, (X,)),
-    Case("logsumexp:inf", lambda x: wf.logsumexp(x, -1, keepdims=True), lambda x: _lse(x, -1, True),
-         (np.array([[-np.inf, -np.inf], [np.inf, 1], [np.nan, 1], [-np.inf, 2]]),)),
-    Case("reduce_sum", lambda x: wf.reduce_sum(x, 1, True), lambda x: x.sum(1, keepdims=True, dtype=np.int8), (SMALL[None],)),
+    Case(
+        "logsumexp:inf",
+        lambda x: wf.logsumexp(x, -1, keepdims=True),
+        lambda x: _lse(x, -1, True),
+        (np.array([[-np.inf, -np.inf], [np.inf, 1], [np.nan, 1], [-np.inf, 2]]),),
+    ),
+    Case(
+        "reduce_sum",
+        lambda x: wf.reduce_sum(x, 1, True),
+        lambda x: x.sum(1, keepdims=True, dtype=np.int8),
+        (SMALL[None],),
+    ),
     Case("reduce_prod", lambda x: wf.reduce_prod(x, 0), lambda x: x.prod(0), (X,)),
     Case("reduce_mean", wf.reduce_mean, np.mean, (X,)),
     Case("reduce_max", lambda x: wf.reduce_max(x, [0, 1]), np.max, (X,)),
@@ -219,7 +242,22 @@ REDUCTIONS = [
     Case("reduce_all", wf.reduce_all, np.all, (BOOL,)),
     Case("reduce_any", lambda x: wf.reduce_any(x, 0), lambda x: x.any(0), (BOOL,)),
     Case("reduce_logsumexp", wf.reduce_logsumexp, _lse, (X,)),
-    Case("cumsum", lambda x: wf.cumsum(x, 1, exclusive=True), lambda x: np.cumsum(x, 1) - x, (INT.astype(np.int64),)),
-    Case("cumsum:reverse", lambda x: wf.cumsum(x, 1, True, True), lambda x: np.cumsum(x[:, ::-1], 1)[:, ::-1] - x, (INT.astype(np.int64),)),
-    Case("cumprod", lambda x: wf.cumprod(x, 1, reverse=True), lambda x: np.cumprod(x[:, ::-1], 1)[:, ::-1], (X,)),
-]  # fmt: skip
+    Case(
+        "cumsum",
+        lambda x: wf.cumsum(x, 1, exclusive=True),
+        lambda x: np.cumsum(x, 1) - x,
+        (INT.astype(np.int64),),
+    ),
+    Case(
+        "cumsum:reverse",
+        lambda x: wf.cumsum(x, 1, True, True),
+        lambda x: np.cumsum(x[:, ::-1], 1)[:, ::-1] - x,
+        (INT.astype(np.int64),),
+    ),
+    Case(
+        "cumprod",
+        lambda x: wf.cumprod(x, 1, reverse=True),
+        lambda x: np.cumprod(x[:, ::-1], 1)[:, ::-1],
+        (X,),
+    ),
+]

@@ -24,9 +24,9 @@ ELSEWHERE = {
     "unique_counts": "below", "unique_inverse": "below", "unique_values": "below",
     "can_cast": "below", "finfo": "below", "iinfo": "below", "isdtype": "below",
     "result_type": "below",
-    "clip_by_global_norm": "test_train", "clip_by_norm": "test_train", "global_norm": "test_train",
-    "random_normal": "test_random", "random_shuffle": "test_random", "random_uniform": "test_random",
-    "set_random_seed": "test_random", "truncated_normal": "test_random",
+    "clip_by_global_norm": "test_train", "clip_by_norm": "test_train",
+    "global_norm": "test_train", "random_normal": "test_random", "random_shuffle": "test_random",
+    "random_uniform": "test_random", "set_random_seed": "test_random", "truncated_normal": "test_random",
     **dict.fromkeys(
         ["compile", "grad", "value_and_grad", "gradients", "jvp", "vjp", "custom_gradient",
          "control_dependencies", "get_default_graph", "global_variables", "group", "no_op",
@@ -96,12 +96,25 @@ def test_all_names_exist_and_are_sorted() -> None:
         assert hasattr(wf, name), name
 
 
-STANDARD = ["abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_left_shift", "bitwise_invert", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "clip", "conj", "copysign", "cos", "cosh", "divide", "equal", "exp", "expm1", "floor", "floor_divide", "greater", "greater_equal", "hypot", "imag", "isfinite", "isinf", "isnan", "less", "less_equal", "log", "log1p", "log2", "log10", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "maximum", "minimum", "multiply", "negative", "nextafter", "not_equal", "positive", "pow", "real", "reciprocal", "remainder", "round", "sign", "signbit", "sin", "sinh", "square", "sqrt", "subtract", "tan", "tanh", "trunc", "arange", "asarray", "empty", "empty_like", "eye", "full", "full_like", "linspace", "meshgrid", "ones", "ones_like", "tril", "triu", "zeros", "zeros_like", "astype", "broadcast_arrays", "broadcast_to", "can_cast", "finfo", "iinfo", "isdtype", "result_type", "take", "take_along_axis", "matmul", "matrix_transpose", "tensordot", "vecdot", "concat", "expand_dims", "flip", "moveaxis", "permute_dims", "repeat", "reshape", "roll", "squeeze", "stack", "tile", "unstack", "argmax", "argmin", "count_nonzero", "nonzero", "searchsorted", "where", "unique_all", "unique_counts", "unique_inverse", "unique_values", "argsort", "sort", "cumulative_prod", "cumulative_sum", "max", "mean", "min", "prod", "std", "sum", "var", "all", "any"]
+STANDARD = """
+abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_invert
+bitwise_or bitwise_right_shift bitwise_xor ceil clip conj copysign cos cosh divide equal exp expm1
+floor floor_divide greater greater_equal hypot imag isfinite isinf isnan less less_equal log log1p
+log2 log10 logaddexp logical_and logical_not logical_or logical_xor maximum minimum multiply
+negative nextafter not_equal positive pow real reciprocal remainder round sign signbit sin sinh
+square sqrt subtract tan tanh trunc
+arange asarray empty empty_like eye full full_like linspace meshgrid ones ones_like tril triu zeros
+zeros_like astype broadcast_arrays broadcast_to can_cast finfo iinfo isdtype result_type
+take take_along_axis matmul matrix_transpose tensordot vecdot concat expand_dims flip moveaxis
+permute_dims repeat reshape roll squeeze stack tile unstack argmax argmin count_nonzero nonzero
+searchsorted where unique_all unique_counts unique_inverse unique_values argsort sort
+cumulative_prod cumulative_sum max mean min prod std sum var all any
+"""
 
 
 def test_array_api_names_are_there() -> None:
     """The functions of the standard's 2024.12 version, without DLPack and inspection."""
-    missing = [n for n in STANDARD if not callable(getattr(wf, n, None))]
+    missing = [n for n in STANDARD.split() if not callable(getattr(wf, n, None))]
     assert not missing
 
 
@@ -171,7 +184,7 @@ def test_scalars_that_do_not_fit_are_refused() -> None:
     with pytest.raises(wf.errors.InvalidArgumentError, match="300 does not fit uint8"):
         wf.add(np.uint8([1]), 300)
     with pytest.raises(
-        wf.errors.TypeRuleError, match="wf.add.*no common dtype of uint64 and int64"
+        wf.errors.TypeRuleError, match=r"wf\.add.*no common dtype of uint64 and int64"
     ):
         wf.add(np.uint64([1]), np.int64([1]))
     with pytest.raises(wf.errors.TypeRuleError, match=r"string"):

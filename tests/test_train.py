@@ -5,6 +5,7 @@ schedules, errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -117,11 +118,14 @@ OPTIMIZERS: dict[str, tuple[Callable[[], wf.train.Optimizer], Callable[[], Itera
     "Adagrad": (lambda: wf.train.Adagrad(0.3), adagrad),
     "Adadelta": (lambda: wf.train.Adadelta(2.0, 0.9, 1e-6), adadelta),
     "RMSProp": (lambda: wf.train.RMSProp(0.02, 0.9, 0.5, 1e-3), rmsprop),
-    "RMSProp centered": (lambda: wf.train.RMSProp(0.02, 0.9, 0.5, 1e-3, True), lambda: rmsprop(True)),
+    "RMSProp centered": (
+        lambda: wf.train.RMSProp(0.02, 0.9, 0.5, 1e-3, True),
+        lambda: rmsprop(True),
+    ),
     "Adam": (lambda: wf.train.Adam(0.1, 0.8, 0.99, 1e-7), adam),
     "AdamW": (lambda: wf.train.AdamW(0.1, 0.8, 0.99, 1e-7, weight_decay=0.3), lambda: adam(0.3)),
     "LBFGS": (lambda: wf.train.LBFGS(0.5, history=3), lbfgs),
-}  # fmt: skip
+}
 
 
 def compiled_steps(make: Callable[[], wf.train.Optimizer], dtype: Any) -> tuple[Any, Any]:
@@ -181,8 +185,9 @@ def test_formula_in_a_session(name: str) -> None:
 def test_float32(name: str) -> None:
     make, reference = OPTIMIZERS[name]
     w, step = compiled_steps(make, np.float32)
-    for _, expected in zip(range(5), reference(), strict=False):
+    for _ in range(5):
         step()
+    expected = next(islice(reference(), 4, None))
     assert w.numpy().dtype == np.float32
     np.testing.assert_allclose(w.numpy(), expected, rtol=2e-3, atol=2e-4)
 
@@ -236,7 +241,7 @@ def test_lbfgs_line_search_on_rosenbrock() -> None:
         optimizer.minimize(rosenbrock, [p])
         values.append(float(rosenbrock()))
     assert values[-1] < 1e-8
-    assert all(b <= a + 1e-12 for a, b in zip(values, values[1:], strict=False))
+    assert all(b <= a + 1e-12 for a, b in pairwise(values))
 
 
 def test_tf1_names() -> None:
@@ -247,8 +252,11 @@ def test_tf1_names() -> None:
     assert (defaults.decay, defaults.momentum, defaults.epsilon) == (0.9, 0.0, 1e-10)
     defaults = train.AdamOptimizer()
     assert (defaults.learning_rate, defaults.beta1, defaults.beta2, defaults.epsilon) == (
-        0.001, 0.9, 0.999, 1e-8,
-    )  # fmt: skip
+        0.001,
+        0.9,
+        0.999,
+        1e-8,
+    )
     assert (train.AdadeltaOptimizer().rho, train.AdadeltaOptimizer().epsilon) == (0.95, 1e-8)
     assert train.MomentumOptimizer(0.1, 0.9).use_nesterov is False
 
@@ -320,17 +328,45 @@ def test_grad_loss() -> None:
     ("call", "error", "message"),
     [
         (lambda w: wf.train.SGD().minimize(wf.sum(w)), "GradientError", "outside a trace the loss"),
-        (lambda w: wf.train.SGD().minimize(lambda: wf.asarray(1.0)), "GradientError", "no trainable"),
-        (lambda w: wf.train.SGD().minimize(lambda: wf.asarray(1.0), [w]), "GradientError", "none of the"),
-        (lambda w: wf.train.SGD().minimize(lambda: wf.sum(w), [1.0]), "GradientError", "not a wf.Variable"),
-        (lambda w: wf.train.SGD().apply_gradients([(np.ones(3), w)]), "InvalidArgumentError", "does not fit"),
+        (
+            lambda w: wf.train.SGD().minimize(lambda: wf.asarray(1.0)),
+            "GradientError",
+            "no trainable",
+        ),
+        (
+            lambda w: wf.train.SGD().minimize(lambda: wf.asarray(1.0), [w]),
+            "GradientError",
+            "none of the",
+        ),
+        (
+            lambda w: wf.train.SGD().minimize(lambda: wf.sum(w), [1.0]),
+            "GradientError",
+            "not a wf.Variable",
+        ),
+        (
+            lambda w: wf.train.SGD().apply_gradients([(np.ones(3), w)]),
+            "InvalidArgumentError",
+            "does not fit",
+        ),
         (lambda w: wf.train.LBFGS(history=0), "InvalidArgumentError", "history must be"),
-        (lambda w: wf.train.LBFGS(line_search=3).minimize(wf.sum(w)), "UnsupportedError", "line search"),
-        (lambda w: wf.train.Optimizer(0.1).minimize(lambda: wf.sum(w)), "UnsupportedError", "_update"),
-        (lambda w: wf.train.piecewise_constant(1, [1, 2], [0.1]), "InvalidArgumentError", "need 3 values"),
+        (
+            lambda w: wf.train.LBFGS(line_search=3).minimize(wf.sum(w)),
+            "UnsupportedError",
+            "line search",
+        ),
+        (
+            lambda w: wf.train.Optimizer(0.1).minimize(lambda: wf.sum(w)),
+            "UnsupportedError",
+            "_update",
+        ),
+        (
+            lambda w: wf.train.piecewise_constant(1, [1, 2], [0.1]),
+            "InvalidArgumentError",
+            "need 3 values",
+        ),
         (lambda w: wf.global_norm([None]), "InvalidArgumentError", "at least one tensor"),
     ],
-)  # fmt: skip
+)
 def test_errors(call: Any, error: str, message: str) -> None:
     w = wf.Variable([1.0, 2.0])
     with pytest.raises(getattr(wf.errors, error), match=message) as caught:
@@ -352,8 +388,9 @@ def test_clipping() -> None:
     np.testing.assert_allclose(wf.clip_by_norm(x, 2.5), [1.5, 2.0])
     np.testing.assert_allclose(wf.clip_by_norm(x, 10.0), x)
     np.testing.assert_allclose(wf.clip_by_norm(np.zeros(2), 1.0), [0, 0])
-    np.testing.assert_allclose(wf.clip_by_norm(np.array([[3.0, 4], [0.3, 0.4]]), 1, axes=1),
-                               [[0.6, 0.8], [0.3, 0.4]])  # fmt: skip
+    np.testing.assert_allclose(
+        wf.clip_by_norm(np.array([[3.0, 4], [0.3, 0.4]]), 1, axes=1), [[0.6, 0.8], [0.3, 0.4]]
+    )
     assert float(wf.global_norm([x, None, y])) == 13
     clipped, norm = wf.clip_by_global_norm([x, None, y], 6.5)
     assert float(norm) == 13

@@ -14,7 +14,7 @@ import numpy as np
 
 from weft.ir.attributes import AttrValue, ConstArray
 from weft.ir.builder import Builder
-from weft.ir.dims import Shape, product
+from weft.ir.dims import Dim, Shape
 from weft.ir.dtypes import DType
 from weft.ir.errors import InternalError
 from weft.ir.graph import Value
@@ -154,16 +154,13 @@ class Expr:
         """The complex conjugate; itself if real."""
         return self.op("conj") if self.dtype.is_complex else self
 
-    def slice_axis(self, axis: int, start: object, stop: object) -> Expr:
+    def slice_axis(self, axis: int, start: Dim, stop: Dim) -> Expr:
         """Elements start .. stop-1 along one axis."""
-        starts, stops = [0] * self.rank, list(self.shape)
-        starts[axis], stops[axis] = start, stop  # type: ignore[call-overload]
+        starts: list[Dim] = [0] * self.rank
+        stops = list(self.shape)
+        starts[axis], stops[axis] = start, stop
         steps = (1,) * self.rank
         return self.op("slice", starts=tuple(starts), stops=tuple(stops), steps=steps)
-
-    def count(self, axes: Sequence[int]) -> object:
-        """The number of elements along `axes`: an int, a symbolic dimension or None."""
-        return product(self.shape[a] for a in axes)
 
 
 def sqrt(x: Expr) -> Expr:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from weft.ir.errors import PassError, VerifyError, WeftError
+from weft.ir.errors import PassError, VerifyError
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
 from weft.ir.verify import verify
@@ -177,14 +177,3 @@ def configure_logging(topics: frozenset[str]) -> None:
             handler.weft = True  # type: ignore[attr-defined]
             logger.addHandler(handler)
             logger.setLevel(logging.DEBUG)
-
-
-__all__ = [
-    "Pass",
-    "PassOptions",
-    "PassReport",
-    "WeftError",
-    "configure_logging",
-    "pass_name",
-    "run_passes",
-]

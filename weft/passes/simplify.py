@@ -29,10 +29,7 @@ from weft.ir.source import merge_locations
 from weft.passes.expression import Expr
 from weft.passes.fold import uniform
 from weft.passes.rewrite import fixed_point, rewrite, tensor
-from weft.passes.simplify_shape import SHAPE_RULES, same_op
-
-#: Given the op and its operands: what to use in its place, or None.
-LocalRule = Callable[[Operation, Sequence[Expr]], Expr | None]
+from weft.passes.simplify_shape import SHAPE_RULES, LocalRule
 
 
 def simplify(graph: Graph) -> Graph:
@@ -323,5 +320,3 @@ RULES: Mapping[str, tuple[LocalRule, ...]] = {
     "identity": (_identity,),
     **SHAPE_RULES,
 }
-
-__all__ = ["LocalRule", "is_lossless", "same_op", "simplify"]

@@ -11,6 +11,7 @@ from weft.passes.expression import Expr
 from weft.passes.fold import uniform
 from weft.passes.rewrite import shape_of, tensor
 
+#: Given the op and its operands: what to use in its place, or None.
 LocalRule = Callable[[Operation, Sequence[Expr]], Expr | None]
 
 
