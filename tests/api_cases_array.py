@@ -227,6 +227,13 @@ SHAPES = [
         for m in ("edge", "reflect", "symmetric")
     ),
     Case("rot90", lambda x: wf.rot90(x), np.rot90, (X,)),
+    Case("diff", lambda x: wf.diff(x, axis=0, n=2), lambda x: np.diff(x, 2, 0), (X,)),
+    Case(
+        "diff:joined",
+        lambda x, y: wf.diff(x, prepend=y, append=y[:, :1]),
+        lambda x, y: np.diff(x, prepend=y, append=y[:, :1]),
+        (X, Y),
+    ),
     Case("rot90:3", lambda x: wf.rot90(x, 3, (2, 0)), lambda x: np.rot90(x, 3, (2, 0)), (BIG,)),
     Case("astype", lambda x: wf.astype(x, wf.int32), lambda x: x.astype(np.int32), (X * 10,)),
     Case("cast", lambda x: wf.cast(x, "bool"), lambda x: x.astype(bool), (INT,)),

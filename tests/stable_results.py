@@ -1,7 +1,7 @@
-"""What of a graph's results rounding cannot change: the interpreter, run with rounding errors put in.
+"""What of a graph's results rounding cannot change: the interpreter with rounding errors put in.
 
-Compiled code rounds otherwise than NumPy (fused multiply-add, sums in another order, polynomials for
-exp). Through a comparison, `floor` or a difference of near equals that may change a result by any
+Compiled code rounds otherwise than NumPy (fused multiply-add, sums in another order, polynomials
+for exp). Through a comparison, `floor` or a difference of near equals that may change a result by any
 amount. So the interpreter runs several times, each time with random relative errors of a few units
 in the last place in the result of every inexact op; how far an element then moves says how far
 compiled code may be off there.
@@ -25,17 +25,63 @@ ULPS = 8.0
 #: Elementwise ops that give the exact result of their operands, or the correctly rounded one
 #: whatever their neighbours are fused into.
 EXACT = frozenset(
-    "abs negative ceil floor round trunc isnan isinf isfinite signbit logical_not bitwise_invert "
-    "conj real imag maximum minimum copysign nextafter equal not_equal less less_equal greater "
-    "greater_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor "
-    "bitwise_left_shift bitwise_right_shift where bitcast".split()
+    [
+        "abs",
+        "negative",
+        "ceil",
+        "floor",
+        "round",
+        "trunc",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "signbit",
+        "logical_not",
+        "bitwise_invert",
+        "conj",
+        "real",
+        "imag",
+        "maximum",
+        "minimum",
+        "copysign",
+        "nextafter",
+        "equal",
+        "not_equal",
+        "less",
+        "less_equal",
+        "greater",
+        "greater_equal",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "bitwise_left_shift",
+        "bitwise_right_shift",
+        "where",
+        "bitcast",
+    ]
 )
 ACCUMULATING = frozenset(
-    "sum cumulative_sum matmul index_add scatter_along_axis_add scatter_nd_add".split()
+    ["sum", "cumulative_sum", "matmul", "index_add", "scatter_along_axis_add", "scatter_nd_add"]
 )
 #: inf from finite operands is no overflow where a function has a pole.
 POLES = frozenset(
-    "divide reciprocal rsqrt log log2 log10 log1p atanh erfinv lgamma digamma power".split()
+    [
+        "divide",
+        "reciprocal",
+        "rsqrt",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "atanh",
+        "erfinv",
+        "lgamma",
+        "digamma",
+        "power",
+    ]
 )
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import weft as wf
 from numpy.testing import assert_array_equal
+
+import weft as wf
 from weft.frontend import pytree
 from weft.frontend.operators import METHOD_NAMES, METHODS
 from weft.frontend.tensor import Tensor, as_tensor
@@ -37,7 +38,7 @@ class Layer:
     b: Any = None
 
 
-# ------------------------------------------------------------------------------------ concrete tensors
+# --------------------------------------------------------------------------------- concrete tensors
 def test_python_numbers_are_weak_and_wide() -> None:
     one, half, yes = as_tensor(1), as_tensor(0.5), as_tensor(True)
     assert (one.dtype, half.dtype, yes.dtype) == (wf.int64, wf.float64, wf.bool)
@@ -85,7 +86,13 @@ def test_attributes() -> None:
 
 def test_conversions_of_concrete_tensors() -> None:
     t = as_tensor(3)
-    assert (int(t), float(t), complex(t), bool(t), [10, 11, 12, 13][t]) == (3, 3.0, 3 + 0j, True, 13)
+    assert (int(t), float(t), complex(t), bool(t), [10, 11, 12, 13][t]) == (
+        3,
+        3.0,
+        3 + 0j,
+        True,
+        13,
+    )
     assert f"{as_tensor(0.123456):.3f}" == "0.123"
     assert as_tensor([5]).item() == 5
     assert 2 in as_tensor([1, 2])
@@ -162,7 +169,7 @@ def test_every_method_name_is_filled_in() -> None:
     assert set(METHODS) >= set(METHOD_NAMES)
 
 
-# -------------------------------------------------------------------------------------------- tracing
+# ------------------------------------------------------------------------------------------ tracing
 def test_symbolic_tensors_know_type_and_origin() -> None:
     seen: list[Tensor] = []
 
@@ -244,7 +251,7 @@ def test_regions_capture_outer_values_as_operands() -> None:
     assert out.op in region.builder.ops
 
 
-# ------------------------------------------------------------------------------------------- pytrees
+# ------------------------------------------------------------------------------------------ pytrees
 @pytest.mark.parametrize(
     ("tree", "leaves", "paths"),
     [
@@ -279,7 +286,9 @@ def test_custom_containers() -> None:
 
     leaves, _ = pytree.flatten([Box(1, "a")])
     assert isinstance(leaves[0], Box)
-    pytree.register_pytree(Box, lambda b: ([b.inside], b.label), lambda label, c: Box(c[0], str(label)))
+    pytree.register_pytree(
+        Box, lambda b: ([b.inside], b.label), lambda label, c: Box(c[0], str(label))
+    )
     leaves, structure = pytree.flatten([Box((1, 2), "a")])
     assert leaves == [1, 2]
     assert pytree.unflatten(structure, [3, 4])[0].inside == (3, 4)
@@ -296,7 +305,9 @@ def test_tree_map_names_where_structures_differ() -> None:
 
 
 def test_unsortable_keys() -> None:
-    with pytest.raises(InvalidArgumentError, match="cannot be sorted: they are of the types int, str"):
+    with pytest.raises(
+        InvalidArgumentError, match="cannot be sorted: they are of the types int, str"
+    ):
         pytree.flatten({1: 0, "a": 0})
 
 
@@ -305,7 +316,7 @@ def test_unflatten_counts_leaves() -> None:
         pytree.unflatten(pytree.flatten((1, 2))[1], [1, 2, 3])
 
 
-# ------------------------------------------------------------------------------------------ variables
+# ---------------------------------------------------------------------------------------- variables
 def test_variable_dtypes_and_eager_updates() -> None:
     v = wf.Variable([1.0, 2.0], name="v")
     assert (v.dtype, v.shape, v.ndim, v.size, v.trainable) == (wf.float32, (2,), 1, 2, True)
@@ -347,7 +358,11 @@ def test_scatter_updates() -> None:
     ("value", "error", "match"),
     [
         (np.zeros(2), TypeRuleError, "float64 value does not fit variable 'v' \\(float32\\)"),
-        (np.zeros(3, np.float32), ShapeError, r"shape \[3\] does not fit variable 'v' \(f32\[2\]\)"),
+        (
+            np.zeros(3, np.float32),
+            ShapeError,
+            r"shape \[3\] does not fit variable 'v' \(f32\[2\]\)",
+        ),
         (1.0, ShapeError, r"shape \[\] does not fit"),
     ],
 )

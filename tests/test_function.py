@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import weft as wf
 from numpy.testing import assert_array_equal
+
+import weft as wf
 from weft.frontend.specializations import RecompileWarning
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dtypes import float32
@@ -54,7 +55,7 @@ def traced() -> Traces:
     return Traces()
 
 
-# ------------------------------------------------------------------------------------- specialisation
+# ----------------------------------------------------------------------------------- specialisation
 def test_one_trace_per_dtype_and_shape(traced: Traces) -> None:
     @wf.compile
     def f(x: Any) -> Any:
@@ -98,7 +99,7 @@ def test_static_arguments_select_code(traced: Traces) -> None:
         return x * 2 if mode else x
 
     assert f(ONES, 1).tolist() == f(ONES, mode=1).tolist() == [2, 2, 2]
-    assert f(ONES, mode=0).tolist() == [1, 1, 1]
+    assert f(ONES, 0).tolist() == f(ONES, mode=0).tolist() == [1, 1, 1]
     assert traced.count == 2
     f(ONES, True)  # equal to 1, but another value
     f(ONES, 1.0)
@@ -265,7 +266,7 @@ def test_a_failed_trace_leaves_nothing_behind() -> None:
     assert f(ONES).tolist() == [1, 1, 1]
 
 
-# ----------------------------------------------------------------------------------------- looking in
+# --------------------------------------------------------------------------------------- looking in
 @wf.compile(static_argnames=("power",))
 def model(x: Any, params: dict[str, Any], power: int = 1) -> Any:
     return wf.sum(wf.exp(x * params["w"]) + params["w"]) ** power
@@ -304,7 +305,14 @@ def test_explain_names_the_field_that_differed() -> None:
 
 def test_explain_shows_passes_kernels_and_memory() -> None:
     text = model.explain(ONES, {"w": ONES}, power=2)
-    for part in ("signature", "params['w']  f32[3]", "power        static 2", "fuse", "for i0", "peak"):
+    for part in (
+        "signature",
+        "params['w']  f32[3]",
+        "power        static 2",
+        "fuse",
+        "for i0",
+        "peak",
+    ):
         assert part in text, part
 
 
@@ -332,7 +340,7 @@ def test_own_pipelines() -> None:
         wf.compile(passes=["fold_all"])
 
 
-# --------------------------------------------------------------------------------------------- errors
+# ------------------------------------------------------------------------------------------- errors
 def test_bad_arguments_name_their_path() -> None:
     f = wf.compile(lambda p: p)
     with pytest.raises(TypeRuleError, match=r"argument p\['mode'\]\[1\] of 'lambda_' is a str"):
@@ -359,7 +367,9 @@ def test_wrong_calls() -> None:
 
 def test_static_arguments_must_be_hashable_and_no_arrays() -> None:
     f = wf.compile(static_argnames=["k"])(lambda x, k: x)
-    with pytest.raises(TypeRuleError, match="static argument 'k' is a list, which cannot be hashed"):
+    with pytest.raises(
+        TypeRuleError, match="static argument 'k' is a list, which cannot be hashed"
+    ):
         f(ONES, [1])
     with pytest.raises(TypeRuleError, match="static argument 'k' is an array"):
         f(ONES, ONES)
@@ -390,9 +400,10 @@ def test_a_leaked_tensor_as_argument() -> None:
         wf.compile(lambda x: x)(leaked[0])
 
 
-# --------------------------------------------------------------------------------------------- speed
+# -------------------------------------------------------------------------------------------- speed
 def test_a_call_costs_less_than_five_microseconds_of_python() -> None:
-    """The share of this package in one call: the executable is replaced by one that does nothing."""
+    """The share of this package in one call: the executable is replaced by one that does
+    nothing."""
     f = wf.compile(lambda x, y: x + y)
     x, y = as_tensor(ONES), as_tensor(ONES)
     result = [f(x, y).numpy()]

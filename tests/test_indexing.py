@@ -85,7 +85,7 @@ def shape_and_key(draw: st.DrawFn, distinct: bool = False) -> Any:
     return shape, draw(keys(shape, distinct))
 
 
-@settings(max_examples=4000)
+@settings(max_examples=400)
 @given(shape_and_key())
 @example(((2, 3, 4), (slice(None), np.array([0, 1]), ..., np.array([1, 2]))))
 @example(((2, 3, 4), (0, slice(None), np.array([0, 1]))))
@@ -106,7 +106,7 @@ def test_getitem(given_: Any) -> None:
         np.testing.assert_array_equal(got, expected)
 
 
-@settings(max_examples=3000)
+@settings(max_examples=200)
 @given(
     shape_and_key(distinct=True),
     st.sampled_from(["set", "add", "subtract", "min", "max"]),

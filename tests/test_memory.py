@@ -225,7 +225,7 @@ class TestPlayed:
         arena = [v for v, s in plan.slots.items() if s.kind == "arena"]
         for v in arena:
             plan.slots[v] = Slot("arena", 0)
-        with pytest.raises(AssertionError, match="gone|overwrites"):
+        with pytest.raises(AssertionError, match=r"gone|overwrites"):
             play(fused, plan)
 
 
@@ -295,6 +295,15 @@ class TestState:
         p.run(passes=passes)
         assert p.states["v"].read().tolist() == (V[::-1] + X).tolist()
 
+    def test_read_between_value_and_assignment(self, passes: Any) -> None:
+        p = Program()
+        value = p.builder.emit1("cumulative_sum", p.x, axis=0)
+        old = p.read("v")
+        p.assign("v", value)
+        (got,) = p.run(p.builder.emit1("add", old, p.x), passes=passes)
+        assert got.tolist() == (V + X).tolist()
+        assert p.states["v"].read().tolist() == np.cumsum(X).tolist()
+
     def test_old_and_new_value(self, passes: Any) -> None:
         p = Program()
         old = p.read("v")
@@ -337,7 +346,7 @@ class TestState:
         u = p.builder.emit1("constant", value=ConstArray(np.ones(3, np.float32)))
         p.assign("v", p.builder.emit1("index_add", p.read("v"), i, u, axis=0))
         p.run(passes=passes)
-        assert p.states["v"].read().tolist() == (V + [0, 2, 0, 1]).tolist()
+        assert p.states["v"].read().tolist() == (V + np.array([0, 2, 0, 1])).tolist()
 
     def test_first_assignment_initialises(self, passes: Any) -> None:
         p = Program()
@@ -434,11 +443,12 @@ class TestResults:
 
 
 class TestInPlace:
-    def test_between_dtypes_of_one_width(self) -> None:
+    @pytest.mark.parametrize("cast", ["bitcast", "astype"])
+    def test_between_dtypes_of_one_width(self, cast: str) -> None:
         b = Builder([tensor_type(dtypes.float32, 40)])
         x = b.emit1("cumulative_sum", b.args[0], axis=0, reverse=False)
-        bits = b.emit1("bitcast", x, dtype=dtypes.int32)
-        y = b.emit1("cumulative_max", bits, axis=0, reverse=False)
+        whole = b.emit1(cast, x, dtype=dtypes.int32)
+        y = b.emit1("cumulative_max", whole, axis=0, reverse=False)
         graph = b.graph("g", ["x"], [y])
         fused, plan = planned(graph)
         assert plan.in_place == 1

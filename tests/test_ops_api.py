@@ -22,16 +22,19 @@ CASES = ELEMENTWISE + REDUCTIONS + CREATION + SHAPES + INDEXING + LINALG + EINSU
 ELSEWHERE = {
     "argwhere": "below", "boolean_mask": "below", "nonzero": "below", "unique_all": "below",
     "unique_counts": "below", "unique_inverse": "below", "unique_values": "below",
+    "from_dlpack": "below",
     "can_cast": "below", "finfo": "below", "iinfo": "below", "isdtype": "below",
     "result_type": "below",
     "clip_by_global_norm": "test_train", "clip_by_norm": "test_train",
     "global_norm": "test_train", "random_normal": "test_random", "random_shuffle": "test_random",
-    "random_uniform": "test_random", "set_random_seed": "test_random", "truncated_normal": "test_random",
+    "random_uniform": "test_random", "set_random_seed": "test_random",
+    "truncated_normal": "test_random",
     **dict.fromkeys(
         ["compile", "grad", "value_and_grad", "gradients", "jvp", "vjp", "custom_gradient",
          "control_dependencies", "get_default_graph", "global_variables", "group", "no_op",
-         "global_variables_initializer", "initialize_all_variables", "name_scope", "placeholder",
-         "reset_default_graph", "trainable_variables", "variables_initializer"],
+         "global_variables_initializer", "initialize_all_variables", "name_scope", "name_tensor",
+         "placeholder", "reset_default_graph", "trainable_variables", "variables_initializer",
+         "register_pytree", "tree_leaves", "tree_map"],
         "test_frontend"),
 }  # fmt: skip
 
@@ -78,6 +81,22 @@ def public_functions() -> dict[str, Any]:
     return {n: f for n, f in found.items() if isinstance(f, types.FunctionType)}
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_compiled_against_numpy(case: Case) -> None:
+    """As native code; the bound is wider because sums may be added up in another order."""
+    function = wf.compile(lambda *xs: case.call(*xs))
+    compare(function(*case.inputs), dropped_warnings(case), max(case.tolerance, 64))
+
+
+def test_from_dlpack() -> None:
+    x = np.arange(6, dtype=np.int16).reshape(2, 3)
+    got = wf.from_dlpack(x)
+    assert got.dtype is wf.int16
+    np.testing.assert_array_equal(got, x)
+    np.testing.assert_array_equal(np.from_dlpack(wf.asarray(x)), x)
+
+
 def test_every_function_has_a_case() -> None:
     tested = {c.function for c in CASES}
     missing = set(public_functions()) - tested - set(ELSEWHERE)
@@ -108,7 +127,7 @@ zeros_like astype broadcast_arrays broadcast_to can_cast finfo iinfo isdtype res
 take take_along_axis matmul matrix_transpose tensordot vecdot concat expand_dims flip moveaxis
 permute_dims repeat reshape roll squeeze stack tile unstack argmax argmin count_nonzero nonzero
 searchsorted where unique_all unique_counts unique_inverse unique_values argsort sort
-cumulative_prod cumulative_sum max mean min prod std sum var all any
+from_dlpack diff cumulative_prod cumulative_sum max mean min prod std sum var all any
 """
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 import weft as wf
 from weft.frontend.trace import current_trace
 
@@ -15,7 +16,8 @@ THREADS = 32
 
 
 def together(work: Callable[[int], Any], count: int = THREADS) -> list[Any]:
-    """`work(i)` on `count` threads that start at the same moment; the results, or the first error."""
+    """`work(i)` on `count` threads that start at the same moment; the results, or the first
+    error."""
     barrier = threading.Barrier(count)
     results: list[Any] = [None] * count
     errors: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""One Executable on many threads, many compilations at once, sizes without compilation, same bits."""
+"""One Executable on many threads, many compilations at once, new sizes, the same bits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def at_once(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
 
 
 def layer(batch: int, width: int = 24) -> Graph:
-    """tanh(x @ w + b), its row sums, a sort of them and a gather by the order: most kinds of kernel."""
+    """tanh(x @ w + b), its row sums, their order and a gather by it: most kinds of kernel."""
     b = Builder([tensor_type(dtypes.float32, *s) for s in ((batch, 16), (16, width), (width,))])
     x, w, bias = b.args
     rows = b.emit1("broadcast_to", bias, shape=(batch, width))

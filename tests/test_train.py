@@ -28,7 +28,7 @@ def loss(w: Any) -> Any:
     return wf.sum(SCALE * w**4 / 4 + wf.sin(w))
 
 
-# ---------------------------------------------------------------- formulas, straight from TF1's docs
+# --------------------------------------------------------------- formulas, straight from TF1's docs
 def sgd() -> Iterator[Any]:
     w = START.copy()
     while True:
@@ -372,6 +372,21 @@ def test_errors(call: Any, error: str, message: str) -> None:
     with pytest.raises(getattr(wf.errors, error), match=message) as caught:
         call(w)
     assert caught.value.locations[0].file == __file__
+
+
+def test_complex_variables() -> None:
+    z = wf.Variable(np.array([1 + 2j, -3j]))
+    wf.train.SGD(0.25).minimize(lambda: wf.sum(wf.square(wf.abs(z))))
+    np.testing.assert_allclose(z.numpy(), [0.5 + 1j, -1.5j])
+    with pytest.raises(wf.errors.UnsupportedError, match="is complex128"):
+        wf.train.Adam().minimize(lambda: wf.sum(wf.abs(z)))
+
+
+def test_integer_variables_are_left_alone() -> None:
+    w, count = wf.Variable(2.0), wf.Variable(3)
+    wf.train.SGD(0.1).minimize(lambda: w * wf.astype(count, wf.float32))
+    assert float(w) == pytest.approx(1.7)
+    assert int(count) == 3
 
 
 def test_lbfgs_wants_the_same_variables() -> None:

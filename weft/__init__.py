@@ -21,8 +21,8 @@ from weft.frontend.dtype_info import (
 from weft.frontend.function import CompiledFunction, compile
 from weft.frontend.graph import (
     Graph, control_dependencies, get_default_graph, global_variables, global_variables_initializer,
-    group, initialize_all_variables, name_scope, no_op, placeholder, reset_default_graph,
-    trainable_variables, variables_initializer,
+    group, initialize_all_variables, name_scope, name_tensor, no_op, placeholder,
+    reset_default_graph, trainable_variables, variables_initializer,
 )
 from weft.frontend.ops_arithmetic import (
     abs, add, astype, bitcast, bitwise_and, bitwise_invert, bitwise_left_shift, bitwise_or,
@@ -33,8 +33,8 @@ from weft.frontend.ops_arithmetic import (
     square, squared_difference, subtract, trunc, where,
 )
 from weft.frontend.ops_creation import (
-    arange, asarray, constant, empty, empty_like, eye, full, full_like, iota, linspace, meshgrid,
-    one_hot, ones, ones_like, tril, triu, zeros, zeros_like,
+    arange, asarray, constant, empty, empty_like, eye, from_dlpack, full, full_like, iota, linspace,
+    meshgrid, one_hot, ones, ones_like, tril, triu, zeros, zeros_like,
 )
 from weft.frontend.ops_dynamic import (
     UniqueAll, UniqueCounts, UniqueInverse, argwhere, boolean_mask, nonzero, unique_all,
@@ -55,7 +55,7 @@ from weft.frontend.ops_linalg import (
     vecdot,
 )
 from weft.frontend.ops_rearrange import (
-    concat, flip, pad, repeat, roll, rot90, split, stack, tile, unstack,
+    concat, diff, flip, pad, repeat, roll, rot90, split, stack, tile, unstack,
 )
 from weft.frontend.ops_reduction import (
     all, any, argmax, argmin, count_nonzero, cumulative_max, cumulative_min, cumulative_prod,
@@ -66,10 +66,12 @@ from weft.frontend.ops_shape import (
     rank, reshape, shape, size, squeeze, swapaxes, transpose,
 )
 from weft.frontend.ops_sort import TopK, argsort, searchsorted, sort, top_k
+from weft.frontend.pytree import register_pytree, tree_leaves, tree_map
 from weft.frontend.random_state import (
     random_normal, random_shuffle, random_uniform, set_random_seed, truncated_normal,
 )
 from weft.frontend.session import Session
+from weft.frontend.specializations import RecompileWarning
 from weft.frontend.tensor import Tensor
 from weft.frontend.tf_names import (
     cast, cumprod, cumsum, fill, identity, reduce_all, reduce_any, reduce_logsumexp, reduce_max,
@@ -94,39 +96,41 @@ __array_api_version__ = "2024.12"
 __version__ = "0.1.0"
 
 __all__ = [
-    "CompiledFunction", "DType", "FloatInfo", "Graph", "IntegerInfo", "Session", "Tensor", "Term",
-    "TopK", "UniqueAll", "UniqueCounts", "UniqueInverse", "Variable", "abs", "acos", "acosh", "add",
-    "all", "any", "arange", "argmax", "argmin", "argsort", "argwhere", "asarray", "asin", "asinh",
-    "astype", "atan", "atan2", "atanh", "bfloat16", "bitcast", "bitwise_and", "bitwise_invert",
-    "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "bool_",
-    "boolean_mask", "broadcast_arrays", "broadcast_to", "can_cast", "cast", "ceil", "clip",
-    "clip_by_global_norm", "clip_by_norm", "clip_by_value", "compile", "complex128", "complex64",
-    "concat", "conj", "constant", "control_dependencies", "copysign", "cos", "cosh",
-    "count_nonzero", "cross", "cumprod", "cumsum", "cumulative_max", "cumulative_min",
-    "cumulative_prod", "cumulative_sum", "custom_gradient", "deg2rad", "diag", "diagonal",
-    "digamma", "divide", "dot", "e", "einsum", "empty", "empty_like", "equal", "erf", "erfc",
-    "erfinv", "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "fill", "finfo", "flatten",
-    "flip", "float16", "float32", "float64", "floor", "floor_divide", "full", "full_like", "gather",
-    "gather_nd", "get_default_graph", "global_norm", "global_variables",
-    "global_variables_initializer", "grad", "gradients", "greater", "greater_equal", "group",
-    "hypot", "identity", "iinfo", "imag", "inf", "initialize_all_variables", "inner", "int16",
-    "int32", "int64", "int8", "iota", "isclose", "isdtype", "isfinite", "isinf", "isnan", "jvp",
-    "less", "less_equal", "lgamma", "linalg", "linspace", "log", "log10", "log1p", "log2",
-    "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "matmul",
-    "matrix_norm", "matrix_power", "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min",
-    "minimum", "moveaxis", "multiply", "name_scope", "nan", "nan_to_num", "negative", "newaxis",
+    "CompiledFunction", "DType", "FloatInfo", "Graph", "IntegerInfo", "RecompileWarning", "Session",
+    "Tensor", "Term", "TopK", "UniqueAll", "UniqueCounts", "UniqueInverse", "Variable", "abs",
+    "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin", "argsort", "argwhere",
+    "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bfloat16", "bitcast",
+    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "bool", "bool_", "boolean_mask", "broadcast_arrays", "broadcast_to", "can_cast",
+    "cast", "ceil", "clip", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "compile",
+    "complex128", "complex64", "concat", "conj", "constant", "control_dependencies", "copysign",
+    "cos", "cosh", "count_nonzero", "cross", "cumprod", "cumsum", "cumulative_max",
+    "cumulative_min", "cumulative_prod", "cumulative_sum", "custom_gradient", "deg2rad", "diag",
+    "diagonal", "diff", "digamma", "divide", "dot", "e", "einsum", "empty", "empty_like", "equal",
+    "erf", "erfc", "erfinv", "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "fill",
+    "finfo", "flatten", "flip", "float16", "float32", "float64", "floor", "floor_divide",
+    "from_dlpack", "full", "full_like", "gather", "gather_nd", "get_default_graph", "global_norm",
+    "global_variables", "global_variables_initializer", "grad", "gradients", "greater",
+    "greater_equal", "group", "hypot", "identity", "iinfo", "imag", "inf",
+    "initialize_all_variables", "inner", "int16", "int32", "int64", "int8", "iota", "isclose",
+    "isdtype", "isfinite", "isinf", "isnan", "jvp", "less", "less_equal", "lgamma", "linalg",
+    "linspace", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "logsumexp", "matmul", "matrix_norm", "matrix_power",
+    "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis",
+    "multiply", "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis",
     "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer",
     "pad", "permute_dims", "pi", "placeholder", "positive", "pow", "prod", "rad2deg", "random",
     "random_normal", "random_shuffle", "random_uniform", "rank", "real", "reciprocal", "reduce_all",
     "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod",
-    "reduce_sum", "remainder", "repeat", "reset_default_graph", "reshape", "result_type", "roll",
-    "rot90", "round", "rsqrt", "scatter_nd", "scatter_nd_add", "scatter_nd_max", "scatter_nd_min",
-    "scatter_nd_update", "searchsorted", "segment_sum", "set_random_seed", "shape", "sigmoid",
-    "sign", "signbit", "sin", "sinc", "sinh", "size", "sort", "split", "sqrt", "square",
-    "squared_difference", "squeeze", "stack", "std", "stop_gradient", "string", "subtract", "sum",
-    "swapaxes", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "top_k", "trace",
-    "train", "trainable_variables", "transpose", "tril", "triu", "trunc", "truncated_normal",
-    "uint16", "uint32", "uint64", "uint8", "unique_all", "unique_counts", "unique_inverse",
-    "unique_values", "unstack", "value_and_grad", "var", "variables_initializer", "vecdot",
-    "vector_norm", "vjp", "where", "xlog1py", "xlogy", "zeros", "zeros_like",
+    "reduce_sum", "register_pytree", "remainder", "repeat", "reset_default_graph", "reshape",
+    "result_type", "roll", "rot90", "round", "rsqrt", "scatter_nd", "scatter_nd_add",
+    "scatter_nd_max", "scatter_nd_min", "scatter_nd_update", "searchsorted", "segment_sum",
+    "set_random_seed", "shape", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size", "sort",
+    "split", "sqrt", "square", "squared_difference", "squeeze", "stack", "std", "stop_gradient",
+    "string", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh", "tensordot",
+    "tile", "top_k", "trace", "train", "trainable_variables", "transpose", "tree_leaves",
+    "tree_map", "tril", "triu", "trunc", "truncated_normal", "uint16", "uint32", "uint64", "uint8",
+    "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack", "value_and_grad",
+    "var", "variables_initializer", "vecdot", "vector_norm", "vjp", "where", "xlog1py", "xlogy",
+    "zeros", "zeros_like",
 ]

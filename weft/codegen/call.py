@@ -35,9 +35,9 @@ class Scratch:
 class Status:
     """The address of the step's status word.
 
-    A kernel that meets an index out of bounds stores 1 + the number of the offending element (row-major,
-    of its index operand) there and goes on without touching memory out of bounds; the step then stops
-    after this call and raises, naming the op and the user's line.
+    A kernel that meets an index out of bounds stores 1 + the number of the offending element
+    (row-major, of its index operand) there and goes on without touching memory out of bounds; the
+    step then stops after this call and raises, naming the op and the user's line.
     """
 
 

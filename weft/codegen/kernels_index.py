@@ -23,9 +23,12 @@ from weft.ir.graph import Operation, Value
 
 #: How an update meets the element that is there; None: it replaces it.
 _COMBINE = {
-    "index_add": "add", "scatter_along_axis_add": "add", "scatter_nd_add": "add", "scatter_nd_update": None,
-    "scatter_nd_min": "minimum", "scatter_nd_max": "maximum", "take": None, "take_along_axis": None, "gather_nd": None,
-}  # fmt: skip
+    "index_add": "add",
+    "scatter_along_axis_add": "add",
+    "scatter_nd_add": "add",
+    "scatter_nd_min": "minimum",
+    "scatter_nd_max": "maximum",
+}
 
 
 def _count(shape: tuple[int, ...]) -> int:
@@ -35,8 +38,9 @@ def _count(shape: tuple[int, ...]) -> int:
 def lower_along_axis(op: Operation) -> list[KernelCall]:
     """take, index_add, take_along_axis, scatter_along_axis_add.
 
-    args: data, index, other (gathers: the result; scatters: the updates), status, outer, size, inner, n.
-    For the *_along_axis pair the index array is (outer, n, inner), for the others just (n).
+    args: data, index, other (gathers: the result; scatters: the updates), status, outer, size,
+    inner, n. For the *_along_axis pair the index array is (outer, n, inner), for the others just
+    (n).
     """
     x, index = op.operands[:2]
     axis = op.attrs["axis"]
@@ -111,7 +115,7 @@ def _meet(f: Emitter, op: str, dtype: str, data_at: ir.Value, other_at: ir.Value
     if op in ("take", "take_along_axis", "gather_nd"):
         f.builder.store(f.builder.load(data_at), other_at)
         return
-    value, combine = load_element(f, other_at, dtype), _COMBINE[op]
+    value, combine = load_element(f, other_at, dtype), _COMBINE.get(op)
     if combine is not None:
         value = emit_scalar(f, combine, dtype, [load_element(f, data_at, dtype), value], {})
     store_element(f, value, data_at, dtype)

@@ -1,4 +1,4 @@
-"""matmul: BLAS for f32, f64, c64, c128; a plain loop for integers (exact) and 16-bit floats (f32 sums)."""
+"""matmul: BLAS for f32, f64, c64, c128; a loop for integers (exact), 16-bit floats (f32 sums)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def lower_matmul(op: Operation) -> list[KernelCall]:
 
 
 def _emit_blas(e: Emitter, dtype: str) -> None:
-    """Row-major C = A B is column-major C' = B' A': operands swap, the flags stay with their matrix."""
+    """Row-major C = A B is column-major C' = B' A': operands swap, flags stay with theirs."""
     b = e.builder
     c_at, a_at, b_at = (e.pointer_argument(k, dtype) for k in range(3))
     a_offsets, b_offsets = e.pointer_argument(3, "i64"), e.pointer_argument(4, "i64")

@@ -1,9 +1,9 @@
-"""sort, argsort, searchsorted: every dtype maps to unsigned 64-bit keys that order as its elements do.
+"""sort, argsort, searchsorted: each dtype maps to unsigned 64-bit keys that order as it does.
 
-Order: false < true, -0.0 ties with 0.0, NaN is largest and ties with NaN; ties keep their order, also
-descending (keys are complemented). Rows of up to `SMALL` elements are sorted by counting ranks (quadratic,
-but branch-free and vectorised), longer ones by least-significant-digit radix sort with 8-bit digits
-(Knuth, The Art of Computer Programming 3, algorithm 5.2.5R).
+Order: false < true, -0.0 ties with 0.0, NaN is largest and ties with NaN; ties keep their order,
+also descending (keys are complemented). Rows of up to `SMALL` elements are sorted by counting
+ranks (quadratic, but branch-free and vectorised), longer ones by least-significant-digit radix
+sort with 8-bit digits (Knuth, The Art of Computer Programming 3, algorithm 5.2.5R).
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _radix_pass(
 
 
 def _emit_search(e: Emitter, dtype: str) -> None:
-    """Binary search: the first place whose element is not before the value (left) or is after it (right)."""
+    """Binary search: the first element that is not before the value (left), or after it (right)."""
     pointers = [
         e.pointer_argument(0, "i64"),
         e.pointer_argument(1, dtype),

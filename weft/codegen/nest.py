@@ -1,9 +1,9 @@
 """Loop nests: what a `fused` op becomes before LLVM - extents, affine reads, statements, stores.
 
-Index maps (broadcast, permute, slice, iota, unit reshapes) turn into an offset and one stride per loop.
-Loops of extent 1 are dropped and neighbouring loops that every access walks contiguously are merged, so
-that a nest over any contiguous shape is one loop. What is left of the structure - not the sizes - is the
-kernel's key: extents, strides and constants are arguments.
+Index maps (broadcast, permute, slice, iota, unit reshapes) turn into an offset and one stride per
+loop. Loops of extent 1 are dropped and neighbouring loops that every access walks contiguously are
+merged, so that a nest over any contiguous shape is one loop. What is left of the structure - not
+the sizes - is the kernel's key: extents, strides and constants are arguments.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Leaf = (
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A read of `leaf` at element `offset + sum(index[k] * strides[k])` (for "index": that number itself)."""
+    """A read of `leaf` at `offset + sum(index[k] * strides[k])` (for "index": that number)."""
 
     leaf: Leaf
     dtype: str
@@ -53,7 +53,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Output number `output` gets `source`; `reduction` names the fold or is None (element by element)."""
+    """Output number `output` gets `source`; `reduction` names the fold (None: each element)."""
 
     output: int
     dtype: str
@@ -95,9 +95,8 @@ class Nest:
         rows += [f"{s.op} {s.dtype} {_refs(s.args)} -> {s.result_dtype}" for s in self.statements]
         for store in self.stores:
             pattern = "".join("0" if s == 0 else "1" if s == 1 else "s" for s in store.strides)
-            rows.append(
-                f"store {store.output} {store.dtype} {store.reduction} {_refs((store.source,))} {pattern}"
-            )
+            source = _refs((store.source,))
+            rows.append(f"store {store.output} {store.dtype} {store.reduction} {source} {pattern}")
         return "\n".join(rows)
 
     @property

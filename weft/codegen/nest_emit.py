@@ -1,13 +1,13 @@
 """Emit a loop nest as LLVM: loops over run-time extents, one noalias pointer per buffer.
 
-Argument layout of the kernel (all int64): one address per output, one per load from a buffer (operands
-in place use the output's), then the extents, then the run-time strides of loads and stores in order, and
-for "index" loads their offset and strides.
+Argument layout of the kernel (all int64): one address per output, one per load from a buffer
+(operands in place use the output's), then the extents, then the run-time strides of loads and
+stores in order, and for "index" loads their offset and strides.
 
 Reductions over the innermost loops accumulate in registers; f32 sums are cut into blocks of
-`SUM_BLOCK` elements, summed in f32 by vector lanes, whose totals add up in f64. The shape of that tree
-depends on nothing but the extent, so the bits do not change from run to run. Reductions over outer loops
-accumulate in the output.
+`SUM_BLOCK` elements, summed in f32 by vector lanes, whose totals add up in f64. The shape of that
+tree depends on nothing but the extent, so the bits do not change from run to run. Reductions over
+outer loops accumulate in the output.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _emit(e: Emitter, nest: Nest) -> None:
 
 
 class _Walk:
-    """A pointer (or, for "index", a number) that moves through the loops: strides as LLVM values."""
+    """A pointer (for "index" a number) that moves through the loops: strides as LLVM values."""
 
     def __init__(self, base: ir.Value, strides: list[ir.Value | None]) -> None:
         self.base = base
@@ -136,7 +136,7 @@ class _Writer:
             _Walk(p, self._strides(s.strides, rest))
             for p, s in zip(stores, nest.stores, strict=True)
         ]
-        #: first loop of the innermost run of reduced loops: accumulators live in registers from there on
+        #: first of the innermost reduced loops: accumulators live in registers from there on
         self.tail = self.rank
         while self.tail > 0 and nest.reduced[self.tail - 1]:
             self.tail -= 1
@@ -240,7 +240,7 @@ class _Writer:
         return store.reduction == "sum" and store.dtype in ("f32", *HALVES) and self._blocked()
 
     def _open_accumulators(self) -> None:
-        """Registers for the folds, if the innermost loops are reduced (or everything was dropped)."""
+        """Registers for the folds, if the innermost loops are reduced (or all were dropped)."""
         self.totals: dict[int, ir.Value] = {}
         for k, store in self.folds:
             if not self._in_register():

@@ -1,7 +1,8 @@
 """A step as one native call: a flat table of kernel calls, walked by native code.
 
-A `Plan` is data: which kernel runs when, on which buffers, with which extents. The machine code behind it -
-the kernels and the walker - knows no sizes, so a plan for another batch size compiles nothing.
+A `Plan` is data: which kernel runs when, on which buffers, with which extents. The machine code
+behind it - the kernels and the walker - knows no sizes, so a plan for another batch size compiles
+nothing.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Table:
     """The plan as int64 words, before addresses are known.
 
     words: the arguments of all calls, one after another. calls: (kernel address, first word) pairs.
-    patches: (word, slot number, byte offset) to fill per call; arena: (word, byte offset) to fill per frame;
-    status: words that hold the address of the status word.
+    patches: (word, slot number, byte offset) to fill per call; arena: (word, byte offset) to fill
+    per frame; status: words that hold the address of the status word.
     """
 
     words: list[int] = field(default_factory=list)
@@ -70,7 +71,7 @@ class Table:
 def plan_calls(
     graph: Graph, slot_of: SlotOf, copies: dict[int, list[PlannedCall]]
 ) -> list[PlannedCall]:
-    """The kernel calls of a fused graph in order. Raises UnsupportedError for ops without native code."""
+    """The kernel calls of a fused graph in order. UnsupportedError for ops without native code."""
     calls = list(copies.get(-1, ()))
     for position, op in enumerate(graph.ops):
         if op.name == "fused":
@@ -200,12 +201,12 @@ def _word(
     raise InternalError(f"unknown kernel argument {arg!r}")
 
 
-#: Where a NumPy array object keeps the address of its data: PyArrayObject_fields, after the object header.
+#: Where a NumPy array object keeps its data's address: PyArrayObject_fields, after the header.
 ARRAY_DATA_OFFSET = 16
 
 
 def _emit_walker(e: Emitter) -> None:
-    """args: words*, calls*, n calls, patches*, n patches, slots* (of array objects), status*, failed*."""
+    """args: words*, calls*, n calls, patches*, n patches, slots* (of arrays), status*, failed*."""
     b = e.builder
     i64p = I64.as_pointer()
     words, calls, patches, slots, status, failed = (

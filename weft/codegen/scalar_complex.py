@@ -88,11 +88,18 @@ def _abs(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
 
 
 def _sign(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-    """z / |z|, 0 for 0 (NumPy 2)."""
+    """z / |z|, 0 for 0; of one infinite part its sign, NaN of two (NumPy 2)."""
     m = FloatBuilder(e.builder, PART[dtype])
     magnitude = _abs(e, dtype, args)
-    is_zero = m.compare("==", magnitude, 0.0)
-    result = [m.select(is_zero, 0.0, m.div(part, magnitude)) for part in parts(e, args[0])]
+    is_zero, is_far = m.compare("==", magnitude, 0.0), m.compare("==", magnitude, math.inf)
+    infinite = [m.compare("==", m.abs(part), math.inf) for part in parts(e, args[0])]
+    both = e.builder.and_(*infinite)
+    result = []
+    for part, far in zip(parts(e, args[0]), infinite, strict=True):
+        one = m.copysign(1.0, part)
+        limit = m.select(both, math.nan, m.select(far, one, 0.0))
+        near = m.select(is_zero, 0.0, m.div(part, magnitude))
+        result.append(m.select(is_far, limit, near))
     return make_complex(e, *result)
 
 

@@ -10,7 +10,8 @@ from weft.frontend.arrays import contiguous
 from weft.frontend.tensor import Tensor
 from weft.frontend.trace import check_usable, current_trace
 from weft.ir.attributes import AttrValue
-from weft.ir.errors import WeftError
+from weft.ir.dims import SymbolicDim, format_shape
+from weft.ir.errors import TracerError, WeftError
 from weft.ir.interpreter import evaluate_op
 from weft.ir.source import caller_location
 
@@ -46,6 +47,14 @@ def _evaluate(
         if t._data is None:
             check_usable(t, None)
         arrays.append(t._data)
+    for name, value in attrs.items():
+        if isinstance(value, tuple) and any(isinstance(d, SymbolicDim) for d in value):
+            raise TracerError(
+                f"op '{op_name}' needs {name}={format_shape(value)}, sizes that have values only "
+                "while the graph they come from runs",
+                hint="build on tensors of a graph inside `with graph.as_default():`",
+                location=caller_location(),
+            )
     try:
         return [contiguous(a) for a in evaluate_op(op_name, arrays, attrs)]
     except WeftError as error:

@@ -24,7 +24,7 @@ from weft.frontend.signature import Identity, LeafKey, Signature, differences, l
 from weft.frontend.specializations import CacheInfo, Specializations
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.trace import _current, current_trace
-from weft.frontend.tracing import Argument, Traced, identifier, trace_function
+from weft.frontend.tracing import Argument, Traced, definition, identifier, trace_function
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError, PassError, TypeRuleError, UnsupportedError, suggest
 from weft.ir.graph import Graph
@@ -92,7 +92,7 @@ class CompiledFunction(Generic[P, R]):
     # -------------------------------------------------------------------------------------- calls
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function compiled. Errors as those of the ops in it, with the user's lines."""
-        if not kwargs and _current.get() is None:
+        if not kwargs and not self._static and _current.get() is None:
             key: list[Any] = []
             arrays: list[Any] = []
             for a in args:
@@ -236,7 +236,13 @@ class CompiledFunction(Generic[P, R]):
             bound.arguments.update(zip(signature.names, tree, strict=True))
             return self._fn(*bound.args, **bound.kwargs)
 
-        return trace_function(self._name, call, arguments, creates_variables=creates)
+        return trace_function(
+            self._name,
+            call,
+            arguments,
+            creates_variables=creates,
+            location=definition(self._fn),
+        )
 
     def _reasons(self, signature: Signature) -> list[str]:
         """Why `signature` needs a specialisation: its differences from the nearest one there is."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+import numpy as np
+
 from weft.frontend.arguments import check_axis, check_int, check_shape, concrete_array
 from weft.frontend.dispatch import apply
 from weft.frontend.ops_arithmetic import add, equal, greater_equal, multiply, subtract, where
@@ -51,6 +53,11 @@ def asarray(x: TensorLike, /, *, dtype: object = None, copy: bool | None = None)
     if dtype is None:
         return strong_tensor(x)
     return cast(x if is_scalar(x) else as_tensor(x), check_dtype(dtype))
+
+
+def from_dlpack(x: Any, /) -> Tensor:
+    """A copy of an array of another library, through DLPack (of CPU memory)."""
+    return as_tensor(np.from_dlpack(x))
 
 
 def constant(value: TensorLike, dtype: object = None, shape: Any = None) -> Tensor:

@@ -15,6 +15,7 @@ import numpy as np
 
 from weft.frontend.arguments import Axes, check_axes, check_axis, check_int, concrete_array
 from weft.frontend.dispatch import apply
+from weft.frontend.ops_arithmetic import subtract
 from weft.frontend.ops_shape import expand_dims, flatten, reshape, squeeze, swapaxes
 from weft.frontend.promotion import TensorLike, expand, promote_tensors, strong_tensor
 from weft.frontend.tensor import Tensor, as_tensor
@@ -279,3 +280,28 @@ def rot90(x: TensorLike, /, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Tenso
     if turns == 1:
         return swapaxes(flip(t, axis=b), a, b)
     return flip(swapaxes(t, a, b), axis=b) if turns else t
+
+
+def diff(
+    x: TensorLike,
+    /,
+    *,
+    axis: int = -1,
+    n: int = 1,
+    prepend: TensorLike | None = None,
+    append: TensorLike | None = None,
+) -> Tensor:
+    """x[i+1] - x[i] along `axis`, n times over; `prepend` and `append` are joined to x first."""
+    parts = [p for p in (prepend, x, append) if p is not None]
+    t = strong_tensor(x) if len(parts) == 1 else concat(parts, axis=axis)
+    along, times = check_axis("diff", axis, t.ndim), check_int("diff", n, "n")
+    if times < 0:
+        raise InvalidArgumentError(
+            f"wf.diff: n must not be negative, got {times}", location=caller_location()
+        )
+    for _ in range(times):
+        size = t.shape[along]
+        if size is None or size == 0:
+            break
+        t = subtract(cut(t, along, 1, size), cut(t, along, 0, size - 1))
+    return t

@@ -1,7 +1,7 @@
 """Nested containers of tensors: flatten to a list of leaves and a hashable structure, and back.
 
-Containers are dict (by sorted keys; OrderedDict by its own order), list, tuple, namedtuple, dataclasses, None (no leaf) and
-classes given to `register_pytree`; everything else is a leaf.
+Containers are dict (by sorted keys; OrderedDict by its own order), list, tuple, namedtuple,
+dataclasses, None (no leaf) and classes given to `register_pytree`; everything else is a leaf.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ def step_graph(
     ops, met = needed_ops(trace.builder.ops, [*results, *effects], given)
     for arg, name in zip(trace.builder.args, trace.arg_names, strict=True):
         if arg in met and arg not in given:
-            made = trace.tensor(arg).describe()
+            described = trace.tensor(arg).describe()
             raise InvalidArgumentError(
-                f"the placeholder '{name}', {made}, must be fed to compute what is fetched",
+                f"the placeholder '{name}', {described}, must be fed to compute what is fetched",
                 hint=f"pass feed_dict={{{name}: value}}",
                 location=caller_location(),
             )

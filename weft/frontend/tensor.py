@@ -30,7 +30,7 @@ from weft.ir.dtypes import (
     scalar_dtype,
     string,
 )
-from weft.ir.errors import InvalidArgumentError, TracerError, TypeRuleError
+from weft.ir.errors import InvalidArgumentError, TracerError, TypeRuleError, WeftError
 from weft.ir.source import Location, caller_location
 from weft.ir.types import TensorType
 
@@ -296,7 +296,10 @@ def as_tensor(x: Any, dtype: object = None) -> Tensor:
     TypeRuleError for what is no array, InvalidArgumentError for a ragged list, both at the user's
     line.
     """
-    wanted = None if dtype is None else as_dtype(dtype)
+    try:
+        wanted = None if dtype is None else as_dtype(dtype)
+    except WeftError as error:
+        raise error.at(caller_location()) from None
     t = x if isinstance(x, Tensor) else _convert(x, wanted)
     if wanted is None or (t.dtype is wanted and not t.weak):
         return t

@@ -10,6 +10,7 @@ from typing import Any
 from weft.frontend import ops_arithmetic, ops_creation, ops_reduction
 from weft.frontend.arguments import Axes, check_axis
 from weft.frontend.dispatch import apply
+from weft.frontend.graph import name_tensor
 from weft.frontend.promotion import TensorLike, scalar_tensor, strong_tensor
 from weft.frontend.tensor import Tensor, as_tensor
 
@@ -19,11 +20,13 @@ def cast(x: TensorLike, dtype: object) -> Tensor:
     return ops_arithmetic.astype(x, dtype)
 
 
-def identity(x: TensorLike) -> Tensor:
-    """x itself, as a value of its own: in a graph it comes after the current control
-    dependencies.
+def identity(x: TensorLike, name: str | None = None) -> Tensor:
+    """x itself, as a value of its own: in a graph it comes after the current control dependencies.
+
+    name: in a graph, what `Session.run(name)` fetches it by.
     """
-    return apply("identity", as_tensor(x))
+    out = apply("identity", as_tensor(x))
+    return out if name is None else name_tensor(out, name)
 
 
 def fill(dims: Any, value: TensorLike) -> Tensor:

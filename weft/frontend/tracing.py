@@ -15,7 +15,7 @@ from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.trace import Effect, Trace
 from weft.ir.errors import TypeRuleError
 from weft.ir.graph import Graph
-from weft.ir.source import caller_location
+from weft.ir.source import Location, Locations, caller_location
 from weft.ir.types import TensorType
 from weft.runtime.variables import VariableState
 
@@ -46,16 +46,19 @@ def trace_function(
     arguments: Sequence[Argument],
     *,
     creates_variables: bool = True,
+    location: Locations = (),
 ) -> Traced:
-    """Run `call` on one symbolic tensor per argument. TypeRuleError for a result that is no
-    tensor."""
+    """Run `call` on one symbolic tensor per argument.
+
+    location: where the function is defined. TypeRuleError for a result that is no tensor.
+    """
     trace = Trace("function", name, creates_variables=creates_variables)
     with trace.scope():
         inputs = [trace.tensor(trace.add_arg(a.type, a.name), a.weak) for a in arguments]
         results = pytree.tree_map(_without_effects, call(inputs))
         leaves, structure = pytree.flatten(results)
         named = zip(leaves, pytree.paths(structure, "result"), strict=True)
-        tensors = [result_tensor(leaf, path, name) for leaf, path in named]
+        tensors = [result_tensor(leaf, path, name, location) for leaf, path in named]
         graph = trace.graph([trace.lift(t) for t in tensors])
     states = {n: v.state for n, v in trace.variables.items()}
     return Traced(graph, structure, tuple(t.weak for t in tensors), states)
@@ -65,7 +68,7 @@ def _without_effects(leaf: Any) -> Any:
     return None if isinstance(leaf, Effect) else leaf
 
 
-def result_tensor(leaf: Any, path: str, name: str) -> Tensor:
+def result_tensor(leaf: Any, path: str, name: str, location: Locations = ()) -> Tensor:
     """A leaf of a function's results as a tensor. TypeRuleError naming the path of any other
     object."""
     if isinstance(leaf, (Operators, bool, int, float, complex, np.ndarray, np.generic)):
@@ -73,8 +76,14 @@ def result_tensor(leaf: Any, path: str, name: str) -> Tensor:
     raise TypeRuleError(
         f"'{name}' returned a {type(leaf).__name__} at {path}: {leaf!r:.60}",
         hint="return tensors, numbers, None, and lists, tuples, dicts or dataclasses of them",
-        location=caller_location(),
+        location=location or caller_location(),
     )
+
+
+def definition(fn: Any) -> Locations:
+    """Where a Python function is defined; nothing for other callables."""
+    code = getattr(fn, "__code__", None)
+    return () if code is None else (Location(code.co_filename, code.co_firstlineno),)
 
 
 def identifier(text: str) -> str:

@@ -79,7 +79,7 @@ def _scalar_of_uniform(builder: Builder, op: Operation) -> Sequence[Value] | Non
         return None
     flat = constant.array.reshape(-1)
     bits = flat.view(np.uint8).reshape(flat.size, -1)
-    if not (bits == bits[0]).all():
+    if (bits[0] != bits[-1]).any() or not (bits == bits[0]).all():
         return None
     scalar = _constant(builder, op, flat[0])
     return [emit_at(builder, op, "broadcast_to", scalar, shape=shape_of(op.result))]

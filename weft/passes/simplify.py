@@ -18,18 +18,17 @@ power. Rules for shapes are in `simplify_shape`; nothing here looks at how often
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from weft.ir.builder import Builder
 from weft.ir.dtypes import DType
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.source import merge_locations
 from weft.passes.expression import Expr
 from weft.passes.fold import uniform
 from weft.passes.rewrite import fixed_point, rewrite, tensor
-from weft.passes.simplify_shape import SHAPE_RULES, LocalRule
+from weft.passes.simplify_shape import SHAPE_RULES, LocalRule, inside
 
 
 def simplify(graph: Graph) -> Graph:
@@ -42,9 +41,7 @@ def _simplify_op(builder: Builder, op: Operation) -> Sequence[Value] | None:
         return None
     for rule in RULES.get(op.name, ()):
         start = len(builder.ops)
-        makers = (v.op.locations for v in op.operands if v.op is not None)
-        places = merge_locations(op.locations, *makers)
-        operands = [Expr(builder, v, places) for v in op.operands]
+        operands = [Expr(builder, v, op.locations) for v in op.operands]
         found = rule(op, operands)
         if found is not None and found.value.type == op.result.type:
             return [found.value]
@@ -85,7 +82,7 @@ def _is_zero(x: Expr, negative: bool) -> bool:
 def _made_by(x: Expr, *names: str) -> list[Expr] | None:
     """The operands of the op that made `x`, if it has one of these names."""
     op = x.value.op
-    return [x.wrap(v) for v in op.operands] if op is not None and op.name in names else None
+    return [inside(x, op, i) for i in range(len(op.operands))] if op and op.name in names else None
 
 
 def _same(a: Expr, b: Expr) -> bool:

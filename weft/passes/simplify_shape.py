@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from weft.ir.dims import Dim, Shape
 from weft.ir.graph import Operation
 from weft.ir.rules import int_attr, ints_attr, shape_attr
+from weft.ir.source import merge_locations
 from weft.passes.expression import Expr
 from weft.passes.fold import uniform
 from weft.passes.rewrite import shape_of, tensor
@@ -21,8 +22,9 @@ def same_op(x: Expr, name: str) -> Operation | None:
     return op if op is not None and op.name == name else None
 
 
-def _inner(x: Expr, op: Operation, index: int = 0) -> Expr:
-    return x.wrap(op.operands[index])
+def inside(x: Expr, op: Operation, index: int = 0) -> Expr:
+    """An operand of the op that made `x`; what is built on it has the locations of both ops."""
+    return Expr(x.builder, op.operands[index], merge_locations(x.locations, op.locations))
 
 
 def _reshape(op: Operation, x: Sequence[Expr]) -> Expr | None:
@@ -30,7 +32,7 @@ def _reshape(op: Operation, x: Sequence[Expr]) -> Expr | None:
     if shape == x[0].shape and None not in shape:
         return x[0]
     inner = same_op(x[0], "reshape")
-    return _inner(x[0], inner).reshape(shape) if inner else None
+    return inside(x[0], inner).reshape(shape) if inner else None
 
 
 def _permute(op: Operation, x: Sequence[Expr]) -> Expr | None:
@@ -40,7 +42,7 @@ def _permute(op: Operation, x: Sequence[Expr]) -> Expr | None:
     inner = same_op(given, "permute_dims")
     if inner:
         first = ints_attr(inner.attrs, "axes")
-        return _inner(given, inner).permute([first[a] for a in axes])
+        return inside(given, inner).permute([first[a] for a in axes])
     moved = [a for a in axes if given.shape[a] != 1]
     if moved == sorted(moved) and None not in given.shape:  # only axes of size 1 change places
         return given.reshape(shape_of(op.result))
@@ -53,10 +55,10 @@ def _broadcast(op: Operation, x: Sequence[Expr]) -> Expr | None:
         return given
     inner = same_op(given, "broadcast_to")
     if inner:
-        return _inner(given, inner).broadcast_to(shape)
+        return inside(given, inner).broadcast_to(shape)
     inner = same_op(given, "reshape")
     if inner:  # one that only adds leading axes of size 1
-        source = _inner(given, inner)
+        source = inside(given, inner)
         lead = given.rank - source.rank
         if lead > 0 and given.shape == (1,) * lead + source.shape:
             return source.broadcast_to(shape)
@@ -69,7 +71,7 @@ def _concat(op: Operation, x: Sequence[Expr]) -> Expr | None:
     for part in x:
         inner = same_op(part, "concat")
         if inner and int_attr(inner.attrs, "axis") == axis:
-            parts += [part.wrap(v) for v in inner.operands]
+            parts += [inside(part, inner, i) for i in range(len(inner.operands))]
         elif part.shape[axis] != 0 or len(x) == 1:
             parts.append(part)
     if len(parts) == 1:
@@ -82,11 +84,11 @@ def _pad(op: Operation, x: Sequence[Expr]) -> Expr | None:
     if not any(lo + hi):
         return given
     inner = same_op(given, "pad")
-    if inner is None or not _same_scalar(fill, _inner(given, inner, 1)):
+    if inner is None or not _same_scalar(fill, inside(given, inner, 1)):
         return None
     lo = tuple(a + b for a, b in zip(lo, ints_attr(inner.attrs, "lo"), strict=True))
     hi = tuple(a + b for a, b in zip(hi, ints_attr(inner.attrs, "hi"), strict=True))
-    return _inner(given, inner).op("pad", fill, lo=lo, hi=hi)
+    return inside(given, inner).op("pad", fill, lo=lo, hi=hi)
 
 
 def _same_scalar(a: Expr, b: Expr) -> bool:
@@ -122,7 +124,7 @@ def _slice(op: Operation, x: Sequence[Expr]) -> Expr | None:
     if len(known) < len(rows):
         return None
     starts, stops, steps = (tuple(row[i] for row in known) for i in range(3))
-    return _inner(x[0], inner).op("slice", starts=starts, stops=stops, steps=steps)
+    return inside(x[0], inner).op("slice", starts=starts, stops=stops, steps=steps)
 
 
 def _composed(
@@ -179,7 +181,7 @@ def _matmul(op: Operation, x: Sequence[Expr]) -> Expr | None:
     for i, flag in enumerate(flags):
         inner = same_op(operands[i], "permute_dims")
         if inner and _swaps_last_two(ints_attr(inner.attrs, "axes")):
-            operands[i] = _inner(operands[i], inner)
+            operands[i] = inside(operands[i], inner)
             flags[flag], changed = not flags[flag], True
     return operands[0].op("matmul", operands[1], **flags) if changed else None
 

@@ -11,6 +11,8 @@ from weft.frontend.variable import Variable
 class SGD(Optimizer):
     """var -= learning_rate * grad (TF1's GradientDescentOptimizer)."""
 
+    takes_complex = True
+
     def __init__(self, learning_rate: Hyper = 0.01, name: str | None = None) -> None:
         super().__init__(learning_rate, name)
 
@@ -25,6 +27,8 @@ class Momentum(Optimizer):
     use_nesterov: var -= learning_rate*(grad + momentum*accum) (Sutskever et al. 2013, in TF1's
     form).
     """
+
+    takes_complex = True
 
     def __init__(
         self,

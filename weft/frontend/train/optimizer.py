@@ -7,6 +7,7 @@ during a trace.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -36,10 +37,14 @@ class Optimizer:
     each step).
     """
 
+    #: Whether the formula is right for complex variables, too.
+    takes_complex = False
+
     def __init__(self, learning_rate: Hyper, name: str | None = None) -> None:
         self.learning_rate = learning_rate
         self.name = type(self).__name__ if name is None else name
         self._slots: dict[tuple[Variable, str], Variable] = {}
+        self._lock = threading.RLock()
 
     # ------------------------------------------------------------------------------ public
     def minimize(
@@ -103,7 +108,9 @@ class Optimizer:
         if variables is None:
             trace = current_trace()
             assert trace is not None
-            variables = [v for v in trace.root().effects.reads if v.trainable]
+            variables = [
+                v for v in trace.root().effects.reads if v.trainable and v.dtype.is_inexact
+            ]
         for v in variables:
             if not isinstance(v, Variable):
                 raise GradientError(
@@ -140,6 +147,13 @@ class Optimizer:
                 location=caller_location(),
             )
         for g, v in pairs:
+            if v.dtype.is_complex and not self.takes_complex:
+                raise UnsupportedError(
+                    f"{self.name}: variable '{v.name}' is {v.dtype.name}; the formula "
+                    "is for real ones",
+                    hint="use SGD or Momentum, or two real variables",
+                    location=caller_location(),
+                )
             if g.dtype is not v.dtype or not fits(g.shape, v.shape):
                 raise InvalidArgumentError(
                     f"{self.name}: a gradient {g._type} does not fit variable '{v.name}' "
@@ -177,8 +191,8 @@ class Optimizer:
 
     def _slot(self, var: Variable, name: str, initial: float = 0.0) -> Variable:
         """The slot of a variable: same shape and dtype, filled with `initial` when it is made."""
-        if (var, name) not in self._slots:
-            with suspend_trace():
+        with self._lock, suspend_trace():
+            if (var, name) not in self._slots:
                 start = np.full(var.shape, initial, var.dtype.numpy)
                 label = f"{var.name}/{self.name}/{name}"
                 self._slots[var, name] = Variable(start, trainable=False, name=label)

@@ -1,0 +1,405 @@
+"""Graphs and sessions: TensorFlow 1's way of working, for static graphs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import weft as wf
+from weft.frontend.graph import name_tensor
+from weft.frontend.trace import current_trace
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    TracerError,
+    TypeRuleError,
+    UnsupportedError,
+)
+
+
+@pytest.fixture
+def graph() -> Iterator[Any]:
+    with wf.Graph("g").as_default() as g:
+        yield g
+
+
+# ------------------------------------------------------------------------------------------ running
+def test_fetches_nest_and_feeds_take_any_size(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [None, 3], name="x")
+    y = x * 2.0
+    total = wf.sum(y)
+    session = wf.Session()
+    assert session.graph is graph
+    out = session.run({"y": y, "both": (total, [x])}, {x: np.ones((2, 3))})
+    assert_allclose(out["y"], np.full((2, 3), 2))
+    assert out["both"][0] == 12
+    assert isinstance(out["both"][0], np.float32)
+    assert out["both"][1][0].shape == (2, 3)
+    assert session.run(total, {x: np.ones((5, 3))}) == 30
+    assert session.run(total, {"x": [[1, 2, 3]]}) == 12
+    assert session.run([]) == []
+
+
+def test_steps_are_compiled_once_per_definition(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [None])
+    y = x + 1.0
+    session = wf.Session()
+    for _ in range(3):
+        session.run(y, {x: [1.0]})
+        session.run(y, {x: np.ones(1, np.float64)})
+    assert session.cache_info().made == 1
+    session.run(y, {x: [1.0, 2.0]})
+    session.run([y, y], {x: [1.0]})
+    assert session.cache_info().made == 3
+
+
+def test_any_tensor_can_be_fed_and_what_it_needed_is_pruned(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [2], name="x")
+    hidden = wf.exp(x)
+    out = hidden * 2.0
+    session = wf.Session()
+    assert_allclose(session.run(out, {hidden: [3.0, 4.0]}), [6, 8])
+    assert_allclose(session.run([hidden, out], {hidden: [3.0, 4.0], x: [0, 0]})[0], [3, 4])
+
+
+def test_symbolic_sizes_reach_shapes_and_attributes(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, ["batch", None, 2])
+    flat = wf.reshape(x, (x.shape[0], -1))
+    mean = wf.mean(flat, axis=1)
+    tail = x[1:, ::-1]
+    session = wf.Session()
+    for shape in ((4, 3, 2), (2, 5, 2)):
+        value = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        found = session.run([flat, mean, tail], {x: value})
+        assert_allclose(found[0], value.reshape(shape[0], -1))
+        assert_allclose(found[1], value.reshape(shape[0], -1).mean(1), rtol=1e-5)
+        assert_allclose(found[2], value[1:, ::-1])
+
+
+def test_named_sizes_are_shared(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, ["n"], name="x")
+    y = wf.placeholder(wf.float32, ["n"], name="y")
+    with pytest.raises(InvalidArgumentError, match="disagree on the size 'n': 2 .* 3"):
+        wf.Session().run(x + y, {x: np.ones(2), y: np.ones(3)})
+
+
+def test_make_callable(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [])
+    call = wf.Session().make_callable(x * 3.0, [x])
+    assert [call(v) for v in (1, 2)] == [3, 6]
+    with pytest.raises(InvalidArgumentError, match="takes 1 values, got 2"):
+        call(1, 2)
+
+
+def test_names(graph: Any) -> None:
+    with wf.name_scope("layer"):
+        a = wf.placeholder(wf.float32, [], name="a")
+        v = wf.Variable(1.0, name="w")
+        with wf.name_scope("inner"):
+            name_tensor(a * 2.0, "twice")
+    again = wf.placeholder(wf.float32, [], name="layer/a")
+    assert v.name == "layer/w"
+    assert graph.tensor("layer/a") is a
+    assert graph.tensor("layer/a_1:0") is again
+    assert wf.Session().run("layer/inner/twice", {"layer/a": 4}) == 8
+    with pytest.raises(InvalidArgumentError, match="named 'layer/inner/twice' already"):
+        name_tensor(a, "layer/inner/twice")
+
+
+# -------------------------------------------------------------------------------------------- state
+def test_variables_wait_for_their_initializer(graph: Any) -> None:
+    v = wf.Variable([1.0, 2.0], name="v")
+    init = wf.global_variables_initializer()
+    session = wf.Session()
+    with pytest.raises(FailedPreconditionError, match="'v' is not initialised") as caught:
+        session.run(v * 2.0)
+    assert "global_variables_initializer" in str(caught.value)
+    assert "test_session.py" in str(caught.value)
+    assert session.run(init) is None
+    assert session.run(v).tolist() == [1, 2]
+    session.run(v.assign_add([1.0, 1.0]))
+    assert v.numpy().tolist() == [2, 3]
+    session.run(init)
+    assert v.numpy().tolist() == [1, 2]
+
+
+def test_initial_values_may_be_computed_in_the_graph(graph: Any) -> None:
+    v = wf.Variable(wf.zeros((2,)) + 3.0, name="v")
+    wf.Session().run(v.initializer)
+    assert v.numpy().tolist() == [3, 3]
+
+
+def test_a_variable_from_outside_has_its_value_and_goes_back_to_it() -> None:
+    v = wf.Variable([1.0])
+    with wf.Graph().as_default() as graph:
+        bump = v.assign_add([1.0])
+        init = wf.global_variables_initializer()
+    session = wf.Session(graph=graph)
+    assert [session.run(bump).tolist() for _ in range(2)] == [[2], [3]]
+    session.run(init)
+    assert v.numpy().tolist() == [1]
+
+
+def test_state_is_shared_by_sessions_and_functions(graph: Any) -> None:
+    v = wf.Variable(1.0)
+    init, bump = wf.global_variables_initializer(), v.assign_add(1.0)
+    one, two = wf.Session(), wf.Session()
+    one.run(init)
+    assert (one.run(bump), two.run(bump)) == (2, 3)
+
+
+def test_only_what_is_fetched_happens(graph: Any) -> None:
+    v = wf.Variable(1.0)
+    init = wf.global_variables_initializer()
+    bump = v.assign_add(1.0)
+    after = v * 10.0
+    session = wf.Session()
+    session.run(init)
+    assert session.run(after) == 10  # built after the update, which nobody fetched
+    assert session.run([after, bump]) == [10, 2]  # reads come before writes
+    assert session.run(v) == 2
+
+
+def test_two_updates_in_one_step_both_count(graph: Any) -> None:
+    v = wf.Variable(1.0)
+    init = wf.global_variables_initializer()
+    first, second = v.assign_add(1.0), v.assign_add(10.0)
+    session = wf.Session()
+    session.run(init)
+    assert session.run([second, first]) == [12, 2]  # in the order in which they were made
+    assert session.run(v) == 12
+
+
+def test_control_dependencies(graph: Any) -> None:
+    v = wf.Variable(1.0)
+    init = wf.global_variables_initializer()
+    bump = v.assign_add(1.0)
+    with wf.control_dependencies([bump]):
+        after = v * 10.0
+        with wf.control_dependencies(None):
+            free = v * 100.0
+    session = wf.Session()
+    session.run(init)
+    assert session.run(after) == 20
+    assert session.run(free) == 200
+    assert session.run([after, free]) == [30, 200]
+
+
+def test_group_and_no_op(graph: Any) -> None:
+    a, b = wf.Variable(0.0), wf.Variable(0.0)
+    init = wf.global_variables_initializer()
+    both = wf.group(a.assign_add(1.0), [b.assign_add(2.0)], name="both")
+    session = wf.Session()
+    session.run([init, wf.no_op()])
+    assert session.run(both) is None
+    assert session.run((a, b)) == (1, 2)
+
+
+def test_gradient_descent_in_a_graph(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [None, 2])
+    y = wf.placeholder(wf.float32, [None])
+    w = wf.Variable(np.zeros(2, np.float32))
+    loss = wf.mean((wf.matmul(x, w) - y) ** 2)
+    (g,) = wf.gradients(loss, [w])
+    train = w.assign_sub(0.3 * g)
+    init = wf.global_variables_initializer()
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(64, 2))
+    with wf.Session() as session:
+        session.run(init)
+        for _ in range(100):
+            session.run(train, {x: data, y: data @ [2.0, -3.0]})
+        assert_allclose(session.run(w), [2, -3], atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------ default graph
+@pytest.fixture
+def default_graph() -> Iterator[None]:
+    wf.reset_default_graph()
+    yield
+    wf.reset_default_graph()
+
+
+@pytest.mark.usefixtures("default_graph")
+def test_a_placeholder_makes_the_default_graph_current() -> None:
+    assert current_trace() is None
+    x = wf.placeholder(wf.float32, [None])
+    v = wf.Variable([2.0])
+    y = x * v
+    with wf.Session() as session:
+        session.run(wf.global_variables_initializer())
+        assert session.run(y, {x: [3.0]}).tolist() == [6]
+    f = wf.compile(lambda a: a + 1)
+    assert f(np.ones(1)).tolist() == [
+        2
+    ]  # on values it runs; on symbolic tensors it joins the graph
+    assert f(x).dtype is wf.float32
+    wf.reset_default_graph()
+    assert float(wf.sum(wf.asarray([1.0]))) == 1
+    with pytest.raises(TracerError, match="after the trace of 'default'"):
+        y * y
+    with pytest.raises(TracerError, match="sizes that have values only while the graph"):
+        y + 1
+
+
+@pytest.mark.usefixtures("default_graph")
+def test_the_default_graph_is_not_current_in_other_threads() -> None:
+    wf.placeholder(wf.float32, [])
+    seen: list[Any] = []
+    thread = threading.Thread(target=lambda: seen.append(float(wf.sum(wf.asarray([1.0])))))
+    thread.start()
+    thread.join()
+    assert seen == [1.0]
+
+
+def test_outside_a_graph_initializers_have_nothing_to_do() -> None:
+    wf.Variable(1.0)
+    done = wf.global_variables_initializer()
+    assert wf.Session(graph=wf.Graph()).run(done) is None
+    assert wf.Session(graph=wf.Graph()).run(wf.group()) is None
+
+
+# ------------------------------------------------------------------------------------------- errors
+def test_a_missing_feed_names_the_placeholder(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [None], name="x")
+    with pytest.raises(
+        InvalidArgumentError, match=r"placeholder 'x', f32\[x_0\] \(made at"
+    ) as caught:
+        wf.Session().run(x + 1.0)
+    assert "feed_dict={x: value}" in str(caught.value)
+    assert 'wf.placeholder(wf.float32, [None], name="x")' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "match"),
+    [
+        (
+            np.ones((2, 4)),
+            InvalidArgumentError,
+            r"shape \[2, 4\] was fed .*\n.*\n.*must fit \[x_0,3\]",
+        ),
+        (np.ones(3), InvalidArgumentError, r"shape \[3\] was fed"),
+        (np.ones((1, 3), complex), TypeRuleError, "a complex128 value was fed"),
+        ("text", TypeRuleError, "a string value was fed"),
+        (object(), TypeRuleError, "is no tensor: a object is not a tensor"),
+    ],
+)
+def test_feeds_that_do_not_fit(graph: Any, value: Any, error: type[Exception], match: str) -> None:
+    x = wf.placeholder(wf.float32, [None, 3], name="x")
+    with pytest.raises(error, match=match):
+        wf.Session().run(x, {x: value})
+
+
+def test_integer_feeds_keep_their_value(graph: Any) -> None:
+    x = wf.placeholder(wf.int8, [], name="x")
+    session = wf.Session()
+    assert session.run(x, {x: np.int64(100)}) == 100
+    with pytest.raises(InvalidArgumentError, match="does not fit int8"):
+        session.run(x, {x: 300})
+    with pytest.raises(TypeRuleError, match="a float64 value was fed"):
+        session.run(x, {x: 1.5})
+
+
+def test_feeds_and_fetches_from_elsewhere(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [])
+    with wf.Graph("other").as_default():
+        stranger = wf.placeholder(wf.float32, [])
+        effect = wf.no_op()
+    session = wf.Session()
+    with pytest.raises(InvalidArgumentError, match="a tensor of 'other' is not in the graph 'g'"):
+        session.run(stranger)
+    with pytest.raises(InvalidArgumentError, match="feed_dict: a tensor of 'other'"):
+        session.run(x, {stranger: 1})
+    with pytest.raises(InvalidArgumentError, match="effect 'no_op' is not in the graph 'g'"):
+        session.run(effect)
+    with pytest.raises(TypeRuleError, match="value fed for .* is symbolic itself"):
+        session.run(x, {x: x})
+    with pytest.raises(TypeRuleError, match=r"fetches\[0\] is a float, which cannot be fetched"):
+        session.run([1.5])
+    with pytest.raises(TypeRuleError, match="feed_dict: a Variable cannot be fed"):
+        session.run(x, {wf.Variable(1.0): 2})
+    with pytest.raises(
+        NotFoundError, match="no tensor named 'placeholdr'; did you mean 'placeholder'"
+    ):
+        session.run("placeholdr")
+
+
+def test_closed_sessions(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [])
+    with wf.Session() as session:
+        assert session.run(x, {x: 1}) == 1
+    with pytest.raises(FailedPreconditionError, match="this session is closed"):
+        session.run(x, {x: 1})
+
+
+def test_tensors_of_a_graph_outside_it() -> None:
+    with wf.Graph("g").as_default():
+        x = wf.placeholder(wf.float32, [2])
+    with pytest.raises(TracerError, match="belongs to the graph 'g', but no graph is current"):
+        x + 1
+
+
+def test_building_while_a_step_runs_is_refused(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [])
+    y = x + 1.0
+    session = wf.Session()
+    session.run(y, {x: 1})
+    (step,) = session._steps.entries.values()
+    run = step.executable
+
+    def build_inside(arrays: Any) -> Any:
+        x * 2.0
+        return run(arrays)
+
+    step.executable = build_inside  # stands for a host function that builds ops
+    with pytest.raises(
+        FailedPreconditionError, match="'multiply' was added to the graph 'g' while a step"
+    ):
+        session.run(y, {x: 1})
+    step.executable = run
+    assert session.run(y, {x: 1}) == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "error", "match"),
+    [
+        (None, UnsupportedError, "unknown rank is not supported"),
+        ([-1], InvalidArgumentError, "-1 in shape"),
+        ([1.5], InvalidArgumentError, "1.5 in shape"),
+    ],
+)
+def test_placeholder_shapes(graph: Any, shape: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        wf.placeholder(wf.float32, shape)
+
+
+def test_placeholders_in_a_compiled_function() -> None:
+    with pytest.raises(UnsupportedError, match="wf.placeholder is for graphs"):
+        wf.compile(lambda x: wf.placeholder(wf.float32, []))(np.ones(1))
+
+
+def test_unknown_dtypes_targets_and_options(graph: Any) -> None:
+    with pytest.raises(TypeRuleError, match="'float33' is not a weft dtype"):
+        wf.placeholder("float33", [])
+    with pytest.raises(UnsupportedError, match="other tasks is not supported"):
+        wf.Session("grpc://localhost:2222")
+    with pytest.raises(TypeRuleError, match="graph must be a wf.Graph"):
+        wf.Session(graph="g")  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="options"):
+        wf.Session().run([], options=1)
+
+
+def test_effects_of_another_graph_as_dependencies(graph: Any) -> None:
+    with wf.Graph("other").as_default():
+        effect = wf.no_op()
+    with pytest.raises(InvalidArgumentError, match="effect 'no_op' belongs to another graph"):
+        wf.group(effect)
+    with pytest.raises(TypeRuleError, match="control_dependencies: a str is not"):
+        with wf.control_dependencies(["x"]):
+            pass
