@@ -89,7 +89,7 @@ def variable(builder: Builder, name: str, dtype: DType, shape: tuple[int, ...]) 
     return ref
 
 
-# ----------------------------------------------------------------------------------------- comparing
+# ---------------------------------------------------------------------------------------- comparing
 
 
 def ordered_bits(x: Array) -> Array:
@@ -192,7 +192,7 @@ def _wide(x: Array) -> Array:
     return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
 
 
-# -------------------------------------------------------------------------------------------- values
+# ------------------------------------------------------------------------------------------- values
 
 
 def specials(dtype: DType) -> Array:
@@ -259,14 +259,14 @@ def operands(dtype: DType, count: int, size: int, seed: int = 0) -> list[Array]:
     return out
 
 
-# ----------------------------------------------------------------------------------------------- ops
+# ---------------------------------------------------------------------------------------------- ops
 
 ELEMENTWISE = [s.name for s in OPS.values() if "elementwise" in s.traits]
 
 
 @functools.cache
 def allowed_dtypes(op: str) -> list[DType]:
-    """The operand dtypes that the type rule of an op takes that computes from its operands alone."""
+    """The operand dtypes that the type rule of an op takes."""
     spec = OPS[op]
     usual: dict[str, Any] = {"axes": (0,), "axis": 0, "keepdims": False}
     attrs: Attrs = {k: usual.get(k, s.default) for k, s in spec.attrs.items()}

@@ -1,10 +1,10 @@
 """What of a graph's results rounding cannot change: the interpreter with rounding errors put in.
 
 Compiled code rounds otherwise than NumPy (fused multiply-add, sums in another order, polynomials
-for exp). Through a comparison, `floor` or a difference of near equals that may change a result by any
-amount. So the interpreter runs several times, each time with random relative errors of a few units
-in the last place in the result of every inexact op; how far an element then moves says how far
-compiled code may be off there.
+for exp). Through a comparison, `floor` or a difference of near equals that may change a result by
+any amount. So the interpreter runs several times, each time with random relative errors of a few
+units in the last place in the result of every inexact op; how far an element then moves says how
+far compiled code may be off there.
 """
 
 from __future__ import annotations

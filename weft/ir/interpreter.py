@@ -287,18 +287,14 @@ def _substitute(value: AttrValue, sizes: Mapping[str, int]) -> AttrValue:
 
 
 def _checked(value: object, wanted: Type) -> object:
-    """`value` as its type wants it, tensors read-only and C-contiguous. Raises InternalError.
-
-    NumPy's sums and products give other last bits for other strides: with one layout for all, a pass
-    that moves a transpose or broadcast about changes no bit of the meaning.
-    """
+    """`value` as its type wants it, tensors as read-only views. Raises InternalError."""
     if not isinstance(wanted, TensorType):
         return value
     if wanted.dtype is string and not isinstance(value, np.ndarray):
         array = np.empty((), object)
         array[()] = value  # np.asarray would make a fixed-width string of it
     else:
-        array = np.asarray(value, order="C")
+        array = np.asarray(value)
     if not _has_type(array, wanted):
         raise InternalError(f"gave {array.dtype}{list(array.shape)}, its type is {wanted}")
     return _frozen(array)

@@ -44,9 +44,9 @@ def _matmul_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) 
 def _matmul(arrays: Sequence[Array], attrs: Attrs) -> Array:
     a, b = map(widen, arrays)
     if attrs["transpose_a"]:
-        a = np.ascontiguousarray(a.swapaxes(-1, -2))
+        a = a.swapaxes(-1, -2)
     if attrs["transpose_b"]:
-        b = np.ascontiguousarray(b.swapaxes(-1, -2))
+        b = b.swapaxes(-1, -2)
     return np.asarray(np.matmul(a, b)).astype(arrays[0].dtype, copy=False)
 
 
