@@ -66,6 +66,8 @@ EXACT = frozenset(
 ACCUMULATING = frozenset(
     ["sum", "cumulative_sum", "matmul", "index_add", "scatter_along_axis_add", "scatter_nd_add"]
 )
+#: SciPy's own error is larger here: 60 ulp for erfc in float64, more far out.
+SPECIAL = frozenset(["erf", "erfc", "erfinv", "logaddexp"])
 #: inf from finite operands is no overflow where a function has a pole.
 POLES = frozenset(
     [
@@ -181,6 +183,8 @@ def _disturbed(op: Operation, operands: list[Array], x: Array, rng: Any) -> Arra
         size, terms = total, 4
     elif op.name in ("prod", "cumulative_prod"):
         terms = 16
+    elif op.name in SPECIAL:
+        terms = 32
     eps = float(np.finfo(x.dtype).eps)
     tiny = float(np.finfo(x.dtype).smallest_subnormal)
     # never a small error: an exact tie must be seen to break

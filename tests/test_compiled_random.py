@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from stable_results import Overflow, stable_results
 
 from weft.ir import dtypes
+from weft.ir.builder import Builder
 from weft.ir.graph import Graph
 from weft.ir.interpreter import DictState, interpret
 from weft.ir.ops import OPS
+from weft.ir.types import tensor_type
 from weft.ir.verify import verify
 from weft.passes.fuse import fuse
 from weft.runtime.executable import compile_graph
@@ -25,10 +27,13 @@ Array = np.ndarray[Any, Any]
 
 #: custom_gradient, identity and stop_gradient are for autodiff, `fused` is what fusion makes.
 TRACED = [n for n in OPS if n not in ("custom_gradient", "fused")]
+#: test_compiled has the others: near the zeros of digamma and lgamma no relative bound holds, and
+#: which sign a computed NaN has is undefined.
+FLOATS = [n for n in TRACED if n not in ("digamma", "lgamma", "copysign", "signbit")]
 WHOLE = [d for d in dtypes.ALL if d.kind in ("bool", "int", "uint")]
 SINGLE = [dtypes.float32, dtypes.int32, dtypes.int64, dtypes.uint32, dtypes.bool_]
 DOUBLE = [dtypes.float64, dtypes.complex128, dtypes.int64, dtypes.uint8, dtypes.bool_]
-LOOPS = [n for n in TRACED if OPS[n].traits & {"elementwise", "reduction"}]
+LOOPS = [n for n in FLOATS if OPS[n].traits & {"elementwise", "reduction"}]
 LOOPS += ["broadcast_to", "permute_dims", "slice", "reshape", "iota", "constant", "matmul"]
 
 
@@ -116,7 +121,7 @@ class TestWholeNumbers:
 
 
 class TestFloats:
-    @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=SINGLE))
+    @given(graph_and_inputs(stage="traced", ops=FLOATS, dtypes=SINGLE))
     @settings(max_examples=40)
     def test_single(self, case: Case) -> None:
         check_roughly(case, PIPELINE)
@@ -126,7 +131,7 @@ class TestFloats:
     def test_loops(self, case: Case) -> None:
         check_roughly(case, PIPELINE)
 
-    @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=DOUBLE))
+    @given(graph_and_inputs(stage="traced", ops=FLOATS, dtypes=DOUBLE))
     @settings(max_examples=30)
     def test_double_and_complex(self, case: Case) -> None:
         check_roughly(case, PIPELINE)
@@ -180,7 +185,37 @@ class TestMany:
     def test_whole(self, case: Case) -> None:
         check_exactly(case, PIPELINE)
 
-    @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=SINGLE + DOUBLE, max_ops=20))
+    @given(graph_and_inputs(stage="traced", ops=FLOATS, dtypes=SINGLE + DOUBLE, max_ops=20))
     @settings(max_examples=800)
     def test_floats(self, case: Case) -> None:
         check_roughly(case, PIPELINE)
+
+
+class TestCycles:
+    """Joins that would make two nests wait for each other, in either order of the operands."""
+
+    @pytest.mark.parametrize("swapped", [False, True])
+    def test_a_transpose_between_two_nests(self, swapped: bool) -> None:
+        b = Builder([tensor_type(dtypes.int32, 3, 3)] * 2)
+        x, y = b.args
+        first, second = b.emit1("square", x), b.emit1("negative", y)
+        total = b.emit1("add", first, b.emit1("permute_dims", second, axes=(1, 0)))
+        pair = (second, first) if swapped else (first, second)
+        graph = b.graph("g", ["x", "y"], [total, b.emit1("multiply", *pair)], "optimized")
+        inputs = [np.arange(9, dtype=np.int32).reshape(3, 3) + k for k in (1, 5)]
+        check_same_meaning(Case(graph, inputs, {}))
+        check_exactly(Case(graph, inputs, {}), (fuse,))
+
+    @pytest.mark.parametrize("swapped", [False, True])
+    def test_a_nest_that_is_entered_late_and_left_early(self, swapped: bool) -> None:
+        b = Builder([tensor_type(dtypes.int32, 3, 3)] * 2)
+        x, y = b.args
+        early = b.emit1("square", x)
+        outside = b.emit1("cumulative_sum", early, axis=0)
+        middle = b.emit1("negative", y)
+        late = b.emit1("add", early, b.emit1("permute_dims", middle, axes=(1, 0)))
+        pair = (middle, outside) if swapped else (outside, middle)
+        graph = b.graph("g", ["x", "y"], [late, b.emit1("multiply", *pair)], "optimized")
+        inputs = [np.arange(9, dtype=np.int32).reshape(3, 3) + k for k in (1, 5)]
+        check_same_meaning(Case(graph, inputs, {}))
+        check_exactly(Case(graph, inputs, {}), (fuse,))

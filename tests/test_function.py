@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import timeit
 import warnings
+from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import weft as wf
+from weft.frontend import pytree
 from weft.frontend.specializations import RecompileWarning
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dtypes import float32
@@ -116,6 +118,50 @@ def test_keywords_and_positions_are_one_signature(traced: Traces) -> None:
     assert f(ONES, ONES).tolist() == f(ONES, y=ONES).tolist() == f(y=ONES, x=ONES).tolist()
     assert traced.count == 1
     assert f(ONES, ONES, 1.0, ONES, scale=2.0).tolist() == [5, 5, 5]
+
+
+def test_repeated_calls_in_every_style_pass_the_right_arrays() -> None:
+    @wf.compile(static_argnames=("double", "label"))
+    def f(a: Any, b: Any, double: Any = False, c: Any = 0.0, label: str = "") -> Any:
+        out = a * 100 + b * 10 + c
+        return (out * 2 if double else out), len(label)
+
+    one, two, three = (np.float32(i) for i in (1, 2, 3))
+    arrays = [np.asarray(v) for v in (one, two, three)]
+    for x, y, z in ((one, two, three), arrays, [as_tensor(a) for a in arrays]):
+        for _ in range(3):
+            assert float(f(x, y, False, z)[0]) == 123
+            assert float(f(x, y, True, z)[0]) == 246
+            assert float(f(c=z, b=y, a=x)[0]) == 123
+            assert float(f(x, c=z, b=y, double=True)[0]) == 246
+            assert float(f(x, b=y, c=z, label="four")[1]) == 4
+            assert float(f(x, b=y, label="three", c=z)[1]) == 5
+            assert float(f(x, y)[0]) == 120
+
+
+def test_repeated_nested_calls_tell_structures_apart() -> None:
+    @wf.compile
+    def f(tree: Any) -> Any:
+        return pytree.tree_map(lambda leaf: leaf + 1, tree)
+
+    trees = [
+        {"a": ONES, "b": [ONES, (ONES,)]},
+        {"a": ONES, "b": [ONES, [ONES]]},
+        {"a": ONES, "c": [ONES, (ONES,)]},
+        {"a": ONES, "b": [ONES, (ONES, ONES)]},
+        {"a": [ONES], "b": [ONES, (ONES,)]},
+        {"a": None, "b": [ONES]},
+        Pair(ONES, {"x": ONES}),
+        (ONES, {"x": ONES}),
+        Params(ONES, {"x": 1.0}),
+        OrderedDict(b=ONES, a=[ONES]),
+    ]
+    for _ in range(3):
+        for tree in trees:
+            leaves, structure = pytree.flatten(f(tree))
+            assert structure == pytree.flatten(tree)[1]
+            assert all(np.all(np.asarray(leaf) == 2) for leaf in leaves)
+    assert f.cache_info().made == len(trees)
 
 
 def test_nested_arguments_and_results() -> None:
@@ -317,8 +363,10 @@ def test_integers_beyond_int64() -> None:
 
 
 def test_types_cannot_be_called() -> None:
+    f = wf.compile(lambda x: x)
+    f(ONES)
     with pytest.raises(TypeRuleError, match="called with a type"):
-        model(TensorType(float32, (3,)), {"w": ONES})
+        f(TensorType(float32, (3,)))
 
 
 def test_a_leaked_tensor_as_argument() -> None:
@@ -337,6 +385,12 @@ def test_a_call_costs_less_than_five_microseconds_of_python() -> None:
     result = [f(x, y).numpy()]
     for made in f._specializations.entries.values():
         made.run = lambda arrays: result
-    for call in (lambda: f(x, y), lambda: f(ONES, y)):
+    tree = {"a": {"w": x, "b": y}, "c": [x, y]}
+    f(x, y=y)
+    h = wf.compile(lambda t: t)
+    h(tree)
+    for made in h._specializations.entries.values():
+        made.run = lambda arrays: result * 4
+    for call in (lambda: f(x, y), lambda: f(ONES, y), lambda: f(x, y=y), lambda: h(tree)):
         best = min(timeit.repeat(call, number=2000, repeat=20)) / 2000
         assert best < 5e-6, f"{best * 1e6:.2f} us"

@@ -82,8 +82,21 @@ def test_symbolic_sizes_reach_shapes_and_attributes(graph: Any) -> None:
 def test_named_sizes_are_shared(graph: Any) -> None:
     x = wf.placeholder(wf.float32, ["n"], name="x")
     y = wf.placeholder(wf.float32, ["n"], name="y")
-    with pytest.raises(InvalidArgumentError, match=r"disagree on the size 'n': 2 .* 3"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"shape \[3\], which does not fit f32\[n\] with n=2"
+    ):
         wf.Session().run(x + y, {x: np.ones(2), y: np.ones(3)})
+
+
+def test_a_size_that_no_feed_decides(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, ["n"], name="x")
+    total = wf.sum(x)
+    y = total + wf.zeros((x.shape[0],))
+    with pytest.raises(
+        InvalidArgumentError, match=r"feeds do not say the shape \[n\] of op"
+    ) as caught:
+        wf.Session().run(y, {total: 1.0})
+    assert "y = total + wf.zeros((x.shape[0],))" in str(caught.value)
 
 
 def test_make_callable(graph: Any) -> None:

@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.frontend import pytree
+from weft.frontend.accessors import packer
 from weft.frontend.signature import Signature
 from weft.frontend.specializations import Specialization
-from weft.frontend.tensor import Tensor
 from weft.frontend.tracing import Traced
 from weft.ir.source import Locations, caller_location
 from weft.passes.manager import Pass, PassReport, run_passes
@@ -29,7 +28,7 @@ class Compiled(Specialization):
         self.signature = signature
         self.traced = traced
         self.run: Callable[[list[Any]], list[Any]] = self._first_run
-        self.pack = _packer(traced)
+        self.pack = packer(traced.structure, traced.weak)
         self.location: Locations = caller_location()
         self.reasons: list[str] = []
         self._lock = threading.Lock()
@@ -57,16 +56,3 @@ class Compiled(Specialization):
             if not self._reports:
                 self._reports = run_passes(self.traced.graph, self._passes)[1]
             return self._reports
-
-
-def _packer(traced: Traced) -> Callable[[list[Any]], Any]:
-    """From result arrays to what the function returned."""
-    structure, weak = traced.structure, traced.weak
-    if structure is None and not weak[0]:
-        return lambda arrays: Tensor(arrays[0])
-    if structure is not None and not any(weak) and structure.children == (None,) * len(weak):
-        if structure.cls is tuple:
-            return lambda arrays: tuple([Tensor(a) for a in arrays])
-    return lambda arrays: pytree.rebuild(
-        structure, iter([Tensor(a, None, None, w) for a, w in zip(arrays, weak, strict=True)])
-    )

@@ -18,8 +18,10 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 import numpy as np
 
 from weft.frontend import pytree
+from weft.frontend.accessors import Flattener, flattener
 from weft.frontend.compiled import Compiled
 from weft.frontend.explain import Cost, cost_of, explain, graph_after
+from weft.frontend.fast_call import NamedCalls, scan
 from weft.frontend.signature import Identity, LeafKey, Signature, differences, leaves_of, static_key
 from weft.frontend.specializations import CacheInfo, Specializations
 from weft.frontend.tensor import Tensor, as_tensor
@@ -37,9 +39,7 @@ from weft.passes.pipelines import PASSES, STANDARD
 P = ParamSpec("P")
 R = TypeVar("R")
 _log = logging.getLogger("weft.compile")
-_FLOAT, _INT, _BOOL = np.dtype(np.float64), np.dtype(np.int64), np.dtype(np.bool_)
-_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
-_BEHAVED = 0x101  # flags of an array that is C-contiguous and aligned
+_MAX_FLATTENERS = 8  # each is tried in turn on every call with nested arguments
 
 
 class CompiledFunction(Generic[P, R]):
@@ -55,10 +55,6 @@ class CompiledFunction(Generic[P, R]):
         self._parameters = tuple(self._signature.parameters)
         self._static = frozenset(static_argnames)
         self._passes = tuple(passes)
-        self._specializations: Specializations[Compiled] = Specializations(self._name)
-        self._fast: dict[Any, Compiled] = {}
-        self._first_trace = threading.RLock()
-        self._traced_before = False
         for name in static_argnames:
             if name not in self._signature.parameters:
                 raise InvalidArgumentError(
@@ -66,6 +62,13 @@ class CompiledFunction(Generic[P, R]):
                     f"{', '.join(self._parameters) or 'none'}{suggest(name, self._parameters)}",
                     location=caller_location(),
                 )
+        self._named_calls = NamedCalls(self._signature, self._static)
+        self._specializations: Specializations[Compiled] = Specializations(self._name)
+        self._fast: dict[Any, Compiled] = {}
+        self._flatteners: tuple[Flattener, ...] = ()  # for nested arguments, one per structure
+        self._structures: set[pytree.Structure] = set()
+        self._first_trace = threading.RLock()
+        self._traced_before = False
 
     def __repr__(self) -> str:
         return f"<compiled {self._name}{self._signature}>"
@@ -92,44 +95,29 @@ class CompiledFunction(Generic[P, R]):
     # -------------------------------------------------------------------------------------- calls
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function compiled. Errors as those of the ops in it, with the user's lines."""
-        if not kwargs and not self._static and _current.get() is None:
-            key: list[Any] = []
-            arrays: list[Any] = []
-            for a in args:
-                kind = type(a)
-                if kind is Tensor:
-                    data = a._data  # type: ignore[attr-defined]
-                    if data is None or a.weak:  # type: ignore[attr-defined]
+        if _current.get() is not None:
+            return cast(R, self._call(args, kwargs, None))
+        key: list[Any] = []
+        arrays: list[Any] = []
+        if kwargs or self._static:
+            if not self._named_calls.scan(args, kwargs, key, arrays):
+                return cast(R, self._call(args, kwargs, None))
+        elif not scan(args, key, arrays):
+            for flatten in self._flatteners:
+                leaves = flatten(args)
+                if leaves is not None:
+                    key, arrays = [flatten], []
+                    if scan(leaves, key, arrays):
                         break
-                elif kind is np.ndarray:
-                    data = a
-                    if data.flags.num & _BEHAVED != _BEHAVED:  # type: ignore[attr-defined]
-                        break
-                elif kind is float:
-                    key.append(float)
-                    arrays.append(np.array(a, _FLOAT))
-                    continue
-                elif kind is int and _INT_MIN <= a <= _INT_MAX:  # type: ignore[operator]
-                    key.append(int)
-                    arrays.append(np.array(a, _INT))
-                    continue
-                elif kind is bool:
-                    key.append(bool)
-                    arrays.append(np.array(a, _BOOL))
-                    continue
-                else:
-                    break
-                key.append(data.shape)  # shape first: a dtype compares equal to the class float
-                key.append(data.dtype)
-                arrays.append(data)
             else:
-                found = self._fast.get(tuple(key))
-                if found is not None:
-                    found.used = True
-                    result: R = found.pack(found.run(arrays))
-                    return result
-                return cast(R, self._call(args, kwargs, tuple(key)))
-        return cast(R, self._call(args, kwargs, None))
+                return cast(R, self._call(args, kwargs, None))
+        alias = tuple(key)
+        found = self._fast.get(alias)
+        if found is None:
+            return cast(R, self._call(args, kwargs, alias))
+        found.used = True
+        result: R = found.pack(found.run(arrays))
+        return result
 
     def _call(self, args: Any, kwargs: Any, alias: Any) -> Any:
         if current_trace() is not None and self._joins_trace(args, kwargs):
@@ -147,7 +135,7 @@ class CompiledFunction(Generic[P, R]):
             found = self._specialization(key, values)
         else:
             found.used = True
-        if alias is not None and all(map(_passes_as_is, args, key[1])):
+        if alias is not None and all(map(_passes_as_is, values[0], key[1])):
             self._fast[alias] = found
         return found.pack(found.run([a for a in leaves if a is not None]))
 
@@ -201,9 +189,20 @@ class CompiledFunction(Generic[P, R]):
         reasons = self._reasons(signature)
         _log.debug("tracing %s: %s", self._name, "; ".join(reasons))
         traced = self._trace(signature, values)
+        self._add_flattener(signature)
         made = Compiled(signature, traced, self._passes)
         made.reasons = reasons
         return made
+
+    def _add_flattener(self, signature: Signature) -> None:
+        structure = signature.structure
+        flat = structure is None or all(child is None for child in structure.children)
+        if flat or signature.names is not None or structure in self._structures:
+            return
+        self._structures.add(structure)
+        made = flattener(structure)
+        if made is not None and len(self._flatteners) < _MAX_FLATTENERS:
+            self._flatteners += (made,)
 
     def _trace(self, signature: Signature, values: list[Any]) -> Traced:
         self._bind(values[1], values[2])
@@ -280,6 +279,14 @@ class CompiledFunction(Generic[P, R]):
             f"{self._name}: specialisation {made.number} of {len(self._specializations.entries)}"
         )
         return explain(title, fields, made.reasons, made.location, made.executable())
+
+    def llvm(self, *args: Any, **kwargs: Any) -> str:
+        """Optimised LLVM IR of the kernels that one call runs."""
+        return self._specialized(args, kwargs).executable().llvm()
+
+    def asm(self, *args: Any, **kwargs: Any) -> str:
+        """Assembly of the kernels that one call runs, for this machine."""
+        return self._specialized(args, kwargs).executable().asm()
 
     def cost(self, *args: Any, **kwargs: Any) -> Cost:
         """Ops, kernels, bytes moved and peak memory of one call, by the last pass's report."""

@@ -122,18 +122,32 @@ def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
     """`unflatten` for as many leaves as there must be."""
     if structure is None:
         return next(leaves)
-    cls = structure.cls
-    children = [rebuild(child, leaves) for child in structure.children]
+    return build(structure, [rebuild(child, leaves) for child in structure.children])
+
+
+def build(node: Node, children: list[Any]) -> Any:
+    """The container of `node` around `children`."""
+    cls = node.cls
     if cls in _custom:
-        return _custom[cls][1](structure.meta, children)
+        return _custom[cls][1](node.meta, children)
     if cls is type(None):
         return None
     if issubclass(cls, dict):
-        assert isinstance(structure.meta, tuple)
-        return _make_dict(cls, zip(structure.meta, children, strict=True))
+        assert isinstance(node.meta, tuple)
+        return _make_dict(cls, zip(node.meta, children, strict=True))
     if issubclass(cls, (tuple, list)):
         return cls(*children) if hasattr(cls, "_fields") else cls(children)
     return _make_dataclass(cls, children)
+
+
+def is_custom(cls: type) -> bool:
+    """Whether the class was given to `register_pytree`."""
+    return cls in _custom
+
+
+def field_names(cls: type) -> tuple[str, ...]:
+    """The fields of a dataclass; none for other classes."""
+    return _dataclass_fields(cls) or ()
 
 
 def _make_dict(cls: type, items: Iterable[tuple[Any, Any]]) -> Any:

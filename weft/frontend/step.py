@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.frontend.subgraph import needed_ops
-from weft.frontend.trace import Trace
-from weft.ir.attributes import AttrValue
-from weft.ir.builder import Builder, make_op
-from weft.ir.dims import SymbolicDim, format_shape, substitute_dim
-from weft.ir.errors import InvalidArgumentError
-from weft.ir.graph import Block, Graph, Operation, Value
+from weft.frontend.trace import Trace, unique_name
+from weft.ir.builder import Builder
+from weft.ir.dims import format_shape
+from weft.ir.errors import InvalidArgumentError, WeftError
+from weft.ir.graph import Graph, Operation, Value
 from weft.ir.source import caller_location
-from weft.ir.types import TensorType, substitute_type
+from weft.ir.types import TensorType
+from weft.passes.specialize import infer_sizes, specialize
 
 Feed = tuple[Value, tuple[int, ...]]
 
@@ -39,90 +39,53 @@ def step_graph(
                 hint=f"pass feed_dict={{{name}: value}}",
                 location=caller_location(),
             )
-    sizes = bind_sizes(feeds)
     builder = Builder()
-    mapping: dict[Value, Value] = {}
-    for value, shape in feeds:
-        assert isinstance(value.type, TensorType)
-        mapping[value] = builder.add_arg(TensorType(value.type.dtype, shape))
+    mapping: dict[Value, Value] = {value: builder.add_arg(value.type) for value in given}
     ordered, control = _ordered(ops, trace.effects.private, given)
     for op in ordered:
-        made = _specialized(op, mapping, sizes, control.get(op, ()))
+        made = _copy(op, mapping, control.get(op, ()))
         builder.ops.append(made)
-        mapping.update(
-            (r, n) for r, n in zip(op.results, made.results, strict=True) if r not in given
-        )
-    names = [f"feed_{i}" for i in range(len(feeds))]
+        pairs = zip(op.results, made.results, strict=True)
+        mapping.update((old, new) for old, new in pairs if old not in given)
     known = dict(zip(trace.builder.args, trace.arg_names, strict=True))
-    names = [known.get(value, name) for (value, _), name in zip(feeds, names, strict=True)]
-    return builder.graph(trace.name, names, [mapping[v] for v in results])
+    names: list[str] = []
+    for value in given:
+        names.append(unique_name(known.get(value, "feed"), names))
+    graph = builder.graph(trace.name, names, [mapping[v] for v in results])
+    return _static(graph, [shape for _, shape in feeds])
 
 
-def bind_sizes(feeds: Sequence[Feed]) -> dict[str, int]:
-    """The size of each symbol that the shapes of `feeds` say. InvalidArgumentError where two
-    disagree."""
-    sizes: dict[str, int] = {}
-    source: dict[str, str] = {}
-    for value, shape in feeds:
-        assert isinstance(value.type, TensorType)
-        for dim, size in zip(value.type.shape, shape, strict=True):
-            if not isinstance(dim, SymbolicDim) or dim.terms != (((str(dim),), 1),):
-                continue
-            name = str(dim)
-            if sizes.setdefault(name, size) != size:
-                raise InvalidArgumentError(
-                    f"the feeds disagree on the size '{name}': {sizes[name]} in a value for "
-                    f"{source[name]}, {size} in one for {value.type}",
-                    hint="sizes of one name must be equal in all feeds of a step",
-                    location=caller_location(),
-                )
-            source.setdefault(name, str(value.type))
-    return sizes
-
-
-def _specialized(
-    op: Operation,
-    mapping: Mapping[Value, Value],
-    sizes: Mapping[str, int],
-    control: Sequence[Value],
-) -> Operation:
-    """A copy of `op` with operands mapped and sizes filled in, its types inferred anew."""
-    attrs = {k: _substitute(v, sizes) for k, v in op.attrs.items()}
-    after = tuple(dict.fromkeys(mapping[v] for v in (*op.control, *control) if v in mapping))
+def _copy(op: Operation, mapping: Mapping[Value, Value], control: Sequence[Value]) -> Operation:
+    """`op` in the step: operands mapped, with further control operands; fed values order
+    nothing."""
     operands = [mapping[v] for v in op.operands]
-    made = make_op(
+    after = dict.fromkeys(mapping[v] for v in (*op.control, *control))
+    return Operation(
         op.name,
         operands,
-        attrs,
-        regions=[_specialized_block(r, sizes) for r in op.regions],
-        control=after,
-        locations=op.locations,
+        op.attrs,
+        [r.type for r in op.results],
+        op.regions,
+        [v for v in after if v.op is not None],
+        op.locations,
     )
-    for result in made.results:
-        if isinstance(result.type, TensorType) and not result.type.is_static:
-            raise InvalidArgumentError(
-                f"the shape {format_shape(result.type.shape)} of op '{op.name}' is not known from "
-                "the feeds",
-                hint="feed the placeholders that have these sizes",
-                location=op.locations or caller_location(),
-            )
+
+
+def _static(graph: Graph, shapes: Sequence[tuple[int, ...]]) -> Graph:
+    """`graph` with the sizes that the feeds say. InvalidArgumentError where one is missing."""
+    try:
+        made = specialize(graph, infer_sizes(graph, shapes), shapes)
+    except WeftError as error:
+        raise error.at(caller_location()) from None
+    for op in made.ops:
+        for t in (r.type for r in op.results):
+            if isinstance(t, TensorType) and not t.is_static:
+                raise InvalidArgumentError(
+                    f"the feeds do not say the shape {format_shape(t.shape)} of op '{op.name}'",
+                    hint="feed the placeholders that have these sizes",
+                    location=op.locations or caller_location(),
+                )
     return made
-
-
-def _substitute(value: AttrValue, sizes: Mapping[str, int]) -> AttrValue:
-    if not isinstance(value, tuple):
-        return value
-    return tuple(substitute_dim(d, sizes) if isinstance(d, SymbolicDim) else d for d in value)
-
-
-def _specialized_block(block: Block, sizes: Mapping[str, int]) -> Block:
-    builder = Builder([substitute_type(a.type, sizes) for a in block.args])
-    mapping = dict(zip(block.args, builder.args, strict=True))
-    for op in block.ops:
-        made = _specialized(op, mapping, sizes, ())
-        builder.ops.append(made)
-        mapping.update(zip(op.results, made.results, strict=True))
-    return builder.block([mapping[v] for v in block.results])
 
 
 # ------------------------------------------------------------------------------------- effect order

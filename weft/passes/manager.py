@@ -84,15 +84,20 @@ class PassReport:
 
 
 def run_passes(
-    graph: Graph, passes: Sequence[Pass], *, options: PassOptions | None = None
+    graph: Graph,
+    passes: Sequence[Pass],
+    *,
+    options: PassOptions | None = None,
+    folder: Path | None = None,
 ) -> tuple[Graph, list[PassReport]]:
     """Apply `passes` in order; `options` come from the environment unless given.
 
+    Dumps go to `folder`, or to a new one if `options` ask for dumps and none is given.
     Raises PassError, naming the pass and the repro file, if a pass broke the graph or its meaning.
     """
     options = PassOptions.from_environment() if options is None else options
     configure_logging(options.log)
-    folder = None if options.dump is None else _dump_folder(options.dump, graph.name)
+    folder = folder or dump_folder(options, graph.name)
     reports = [PassReport("traced", 0.0, _count(graph), _count(graph), graph, False)]
     if options.verify:
         verify(graph)
@@ -142,20 +147,28 @@ def _count(graph: Graph) -> int:
 
 # ------------------------------------------------------------------------------------------- dumps
 
+#: What a dump folder holds besides the graphs: the kernels of the step and its memory.
+PLAN_FILE = "plan.txt"
+
 _lock = threading.Lock()
 _folders: set[Path] = set()
 
 
-def _dump_folder(root: Path, name: str) -> Path:
-    """A folder of its own for each compilation of this process: `step`, `step.2`, `step.3`, ..."""
+def dump_folder(options: PassOptions, name: str) -> Path | None:
+    """A new folder of its own for each compilation of this process: `step`, `step.2`, `step.3`, ...;
+    None if `options` ask for no dumps.
+    """
+    if options.dump is None:
+        return None
+    root = options.dump
     safe = re.sub(r"[^\w.-]", "_", name).strip(".") or "graph"
     with _lock:
         names: Iterator[str] = (safe if i == 1 else f"{safe}.{i}" for i in itertools.count(1))
         folder = next(root / n for n in names if root / n not in _folders)
         _folders.add(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("[0-9][0-9]-*.weft"):  # of an earlier process
-        old.unlink()
+    for old in (*folder.glob("[0-9][0-9]-*.weft"), folder / PLAN_FILE):  # of an earlier process
+        old.unlink(missing_ok=True)
     return folder
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.call import Address
-from weft.codegen.jit import compile_count, compile_kernels
+from weft.codegen.jit import AnyKernel, compile_count, compile_kernels, kernel_asm, kernel_llvm
 from weft.codegen.plan import (
     ARRAY_DATA_OFFSET,
     WALKER,
@@ -35,7 +35,7 @@ from weft.ir.errors import (
 )
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.types import RefType, TensorType
-from weft.passes.manager import PassReport, run_passes
+from weft.passes.manager import PLAN_FILE, PassOptions, PassReport, dump_folder, run_passes
 from weft.passes.memory import Copy, MemoryPlan, Slot, plan_memory
 from weft.passes.pipelines import STANDARD
 from weft.runtime.variables import VariableState
@@ -85,9 +85,9 @@ class Executable:
             for v in graph.results
         ]
         read, written = _state_use(graph)
-        names = sorted(read | written)  # one order of locks for all: no deadlock
-        self._variables = [(variables[n], slot_number[("variable", n)]) for n in names]
-        self._read = read
+        used = [(variables[n], slot_number[("variable", n)], n in read) for n in read | written]
+        # one order of locks for all steps, or two could wait for each other; names are the graph's own
+        self._variables = sorted(used, key=lambda row: id(row[0]))
         self._result_slots = [slot_number.get(("result", i), -1) for i in range(len(self._results))]
         self._slot_count = max(len(slot_number), 1)
         self._frames: list[_Frame] = []
@@ -115,16 +115,32 @@ class Executable:
         self._frames.append(frame)
         return results
 
+    def describe(self) -> str:
+        """The step for people: each kernel call as pseudo-code, then where the values are."""
+        rows = [f"{i}. {call.describe()}" for i, call in enumerate(self.report.calls, 1)]
+        return "\n".join([*rows, f"memory: {self.report.memory.describe()}"])
+
+    def llvm(self) -> str:
+        """Optimised LLVM IR of every kernel of the step, each once."""
+        return "\n".join(f"; {k.name}  {k.key}\n{kernel_llvm(k.key)}" for k in self._kernels())
+
+    def asm(self) -> str:
+        """Assembly of every kernel of the step, each once."""
+        return "\n".join(f"# {k.name}  {k.key}\n{kernel_asm(k.key)}" for k in self._kernels())
+
+    def _kernels(self) -> list[AnyKernel]:
+        return list({c.call.kernel.key: c.call.kernel for c in self.report.calls}.values())
+
     def _run_with_state(self, frame: _Frame) -> None:
         with ExitStack() as stack:
-            for variable, _ in self._variables:
+            for variable, _, read in self._variables:
                 stack.enter_context(variable.lock)
-                if variable.name in self._read:
+                if read:
                     variable.buffer()  # raises if it is not initialised
-            fresh = [v for v, _ in self._variables if v.array is None]
+            fresh = [v for v, _, _ in self._variables if v.array is None]
             for variable in fresh:
                 variable.array = np.empty(variable.shape, variable.dtype.numpy)
-            for variable, slot in self._variables:
+            for variable, slot, _ in self._variables:
                 frame.slots[slot] = id(variable.array)
             self._native(frame.header)
             if frame.failed.value >= 0:
@@ -213,7 +229,9 @@ def compile_graph(
     started, before = time.perf_counter(), compile_count()
     variables = variables or {}
     _check_variables(graph, variables)
-    fused, reports = run_passes(graph, passes)
+    options = PassOptions.from_environment()
+    folder = dump_folder(options, graph.name)
+    fused, reports = run_passes(graph, passes, options=options, folder=folder)
     check_supported(fused)
     memory = plan_memory(fused)
 
@@ -229,7 +247,10 @@ def compile_graph(
     report = CompileReport(tuple(reports), memory, tuple(calls), compile_count() - before, seconds)
     _log.info("compiled %s: %d calls, %d new kernels, %.1f ms; %s", name or graph.name, len(calls),
               report.kernels_compiled, seconds * 1e3, memory.describe())  # fmt: skip
-    return Executable(fused, variables, report, table, numbers)
+    made = Executable(fused, variables, report, table, numbers)
+    if folder is not None:
+        (folder / PLAN_FILE).write_text(made.describe() + "\n", encoding="utf-8")
+    return made
 
 
 def _check_variables(graph: Graph, variables: Mapping[str, VariableState]) -> None:

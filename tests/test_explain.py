@@ -1,0 +1,106 @@
+"""`.trace`, `.ir`, `.explain`, `.cost` and own pipelines of compiled functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.ir.dtypes import float32
+from weft.ir.errors import (
+    PassError,
+)
+from weft.ir.types import TensorType
+from weft.passes.dce import dce
+
+ONES = np.ones(3, np.float32)
+
+
+ONES = np.ones(3, np.float32)
+
+
+@wf.compile(static_argnames=("power",))
+def model(x: Any, params: dict[str, Any], power: int = 1) -> Any:
+    return wf.sum(wf.exp(x * params["w"]) + params["w"]) ** power
+
+
+def test_trace_gives_the_graph_without_compiling() -> None:
+    graph = model.trace(ONES, {"w": ONES})
+    assert graph.arg_names == ("x", "params_w")
+    assert [str(a.type) for a in graph.args] == ["f32[3]", "f32[3]"]
+    assert graph.stage == "traced"
+    same = model.trace(TensorType(float32, (3,)), {"w": TensorType(float32, (3,))})
+    assert same is graph
+
+
+def test_ir_after_a_pass() -> None:
+    args = (ONES, {"w": ONES})
+    assert "stage=traced" in model.ir(*args, after="traced")
+    assert "fused" in model.ir(*args)
+    assert "fused" not in model.ir(*args, after="cse")
+    with pytest.raises(PassError, match="no pass 'fues'; did you mean 'fuse'"):
+        model.ir(*args, after="fues")
+
+
+def test_explain_names_the_field_that_differed() -> None:
+    f = wf.compile(lambda x, params: x + params["w"])
+    small = (np.ones(2, np.float32), {"w": 1.0})
+    text = f.explain(*small)
+    assert "compiled because\n  first call" in text
+    text = f.explain(np.ones(5, np.float32), {"w": 1.0})
+    assert "x: f32[5] instead of f32[2] (specialisation 1)" in text
+    text = f.explain(np.ones(5, np.float32), {"w": 1})
+    assert "params['w']: i64[] weak instead of f64[] weak (specialisation 2)" in text
+    text = f.explain(np.ones(5, np.float32), {"w": 1, "v": 2})
+    assert "the structure of the arguments: (*, {'v': *, 'w': *}) instead of (*, {'w': *})" in text
+
+
+def test_explain_shows_passes_kernels_and_memory() -> None:
+    text = model.explain(ONES, {"w": ONES}, power=2)
+    for part in (
+        "signature",
+        "params['w']  f32[3]",
+        "power        static 2",
+        "fuse",
+        "for i0",
+        "peak",
+    ):
+        assert part in text, part
+
+
+def test_explain_says_what_keeps_ops_apart() -> None:
+    f = wf.compile(lambda x: x / wf.sum(x))
+    assert "the result of the reduction 'sum' is complete only after its nest" in f.explain(ONES)
+
+
+def test_cost() -> None:
+    cost = model.cost(ONES, {"w": ONES})
+    assert cost.kernels >= 1
+    assert cost.ops >= 1
+    assert cost.bytes is not None
+    assert cost.peak_bytes >= 4
+
+
+def test_own_pipelines() -> None:
+    by_name = wf.compile(passes=["order_effects", "dce", "fuse"])(lambda x: x + x)
+    assert by_name(ONES).tolist() == [2, 2, 2]
+    names = [r.name for r in next(iter(by_name._specializations.entries.values())).reports()]
+    assert names == ["traced", "order_effects", "dce", "fuse"]
+    by_function = wf.compile(passes=[dce])(lambda x: x)
+    assert "stage=" in by_function.ir(ONES, after="dce")
+    with pytest.raises(PassError, match="no pass 'fold_all'"):
+        wf.compile(passes=["fold_all"])
+
+
+def test_kernels_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_DUMP", str(tmp_path))
+    f = wf.compile(lambda x: wf.exp(x) + 1)
+    x = np.ones(100, np.float32)
+    f(x)
+    (plan,) = tmp_path.glob("*/plan.txt")
+    assert "v0: f32 = exp(l0)" in plan.read_text()
+    assert "memory: peak 400 bytes" in plan.read_text()
+    assert "define internal" in f.llvm(x)
+    assert "ret" in f.asm(x)

@@ -1,0 +1,166 @@
+"""What graphs and sessions refuse, and how they say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    TracerError,
+    TypeRuleError,
+    UnsupportedError,
+)
+
+
+@pytest.fixture
+def graph() -> Iterator[Any]:
+    with wf.Graph("g").as_default() as g:
+        yield g
+
+
+def test_a_missing_feed_names_the_placeholder(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [None], name="x")
+    with pytest.raises(
+        InvalidArgumentError, match=r"placeholder 'x', f32\[x_0\] \(made at"
+    ) as caught:
+        wf.Session().run(x + 1.0)
+    assert "feed_dict={x: value}" in str(caught.value)
+    assert 'wf.placeholder(wf.float32, [None], name="x")' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "match"),
+    [
+        (
+            np.ones((2, 4)),
+            InvalidArgumentError,
+            r"shape \[2, 4\] was fed .*\n.*\n.*must fit \[x_0,3\]",
+        ),
+        (np.ones(3), InvalidArgumentError, r"shape \[3\] was fed"),
+        (np.ones((1, 3), complex), TypeRuleError, "a complex128 value was fed"),
+        ("text", TypeRuleError, "a string value was fed"),
+        (object(), TypeRuleError, "is no tensor: a object is not a tensor"),
+    ],
+)
+def test_feeds_that_do_not_fit(graph: Any, value: Any, error: type[Exception], match: str) -> None:
+    x = wf.placeholder(wf.float32, [None, 3], name="x")
+    with pytest.raises(error, match=match):
+        wf.Session().run(x, {x: value})
+
+
+def test_integer_feeds_keep_their_value(graph: Any) -> None:
+    x = wf.placeholder(wf.int8, [], name="x")
+    session = wf.Session()
+    assert session.run(x, {x: np.int64(100)}) == 100
+    with pytest.raises(InvalidArgumentError, match="does not fit int8"):
+        session.run(x, {x: 300})
+    with pytest.raises(TypeRuleError, match="a float64 value was fed"):
+        session.run(x, {x: 1.5})
+
+
+def test_feeds_and_fetches_from_elsewhere(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [])
+    with wf.Graph("other").as_default():
+        stranger = wf.placeholder(wf.float32, [])
+        effect = wf.no_op()
+    session = wf.Session()
+    with pytest.raises(InvalidArgumentError, match="a tensor of 'other' is not in the graph 'g'"):
+        session.run(stranger)
+    with pytest.raises(InvalidArgumentError, match="feed_dict: a tensor of 'other'"):
+        session.run(x, {stranger: 1})
+    with pytest.raises(InvalidArgumentError, match="effect 'no_op' is not in the graph 'g'"):
+        session.run(effect)
+    with pytest.raises(TypeRuleError, match=r"value fed for .* is symbolic itself"):
+        session.run(x, {x: x})
+    with pytest.raises(TypeRuleError, match=r"fetches\[0\] is a float, which cannot be fetched"):
+        session.run([1.5])
+    with pytest.raises(TypeRuleError, match="feed_dict: a Variable cannot be fed"):
+        session.run(x, {wf.Variable(1.0): 2})
+    with pytest.raises(
+        NotFoundError, match="no tensor named 'placeholdr'; did you mean 'placeholder'"
+    ):
+        session.run("placeholdr")
+
+
+def test_closed_sessions(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [])
+    with wf.Session() as session:
+        assert session.run(x, {x: 1}) == 1
+    with pytest.raises(FailedPreconditionError, match="this session is closed"):
+        session.run(x, {x: 1})
+
+
+def test_tensors_of_a_graph_outside_it() -> None:
+    with wf.Graph("g").as_default():
+        x = wf.placeholder(wf.float32, [2])
+    with pytest.raises(TracerError, match="belongs to the graph 'g', but no graph is current"):
+        x + 1
+
+
+def test_building_while_a_step_runs_is_refused(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [])
+    y = x + 1.0
+    session = wf.Session()
+    session.run(y, {x: 1})
+    (step,) = session._steps.entries.values()
+    run = step.executable
+
+    def build_inside(arrays: Any) -> Any:
+        x * 2.0
+        return run(arrays)
+
+    step.executable = build_inside  # stands for a host function that builds ops
+    with pytest.raises(
+        FailedPreconditionError, match="'multiply' was added to the graph 'g' while a step"
+    ):
+        session.run(y, {x: 1})
+    step.executable = run
+    assert session.run(y, {x: 1}) == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "error", "match"),
+    [
+        (None, UnsupportedError, "unknown rank is not supported"),
+        ([-1], InvalidArgumentError, "-1 in shape"),
+        ([1.5], InvalidArgumentError, "1.5 in shape"),
+    ],
+)
+def test_placeholder_shapes(graph: Any, shape: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        wf.placeholder(wf.float32, shape)
+
+
+def test_placeholders_in_a_compiled_function() -> None:
+    with pytest.raises(UnsupportedError, match=r"wf\.placeholder is for graphs"):
+        wf.compile(lambda x: wf.placeholder(wf.float32, []))(np.ones(1))
+
+
+def test_unknown_dtypes_targets_and_options(graph: Any) -> None:
+    with pytest.raises(TypeRuleError, match="'float33' is not a weft dtype"):
+        wf.placeholder("float33", [])
+    with pytest.raises(UnsupportedError, match="other tasks is not supported"):
+        wf.Session("grpc://localhost:2222")
+    with pytest.raises(TypeRuleError, match=r"graph must be a wf\.Graph"):
+        wf.Session(graph="g")  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="options"):
+        wf.Session().run([], options=1)
+
+
+def test_effects_of_another_graph_as_dependencies(graph: Any) -> None:
+    with wf.Graph("other").as_default():
+        effect = wf.no_op()
+    with pytest.raises(InvalidArgumentError, match="effect 'no_op' belongs to another graph"):
+        wf.group(effect)
+    with (
+        pytest.raises(TypeRuleError, match="control_dependencies: a str is not"),
+        wf.control_dependencies(["x"]),
+    ):
+        pass
