@@ -1,1 +1,1 @@
-"""Graph in, graph out. `pipelines` is the page to read first: which passes run, in which order, why."""
+"""Graph in, graph out. Read `pipelines` first: which passes run, in which order, and why."""

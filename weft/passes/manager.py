@@ -155,7 +155,8 @@ _folders: set[Path] = set()
 
 
 def dump_folder(options: PassOptions, name: str) -> Path | None:
-    """A new folder of its own for each compilation of this process: `step`, `step.2`, `step.3`, ...;
+    """A new folder for each compilation of this process: `step`, `step.2`, `step.3`, ...
+
     None if `options` ask for no dumps.
     """
     if options.dump is None:

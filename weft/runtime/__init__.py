@@ -1,1 +1,1 @@
-"""What runs: variables, and executables made from graphs (passes, memory plan, native plan, call)."""
+"""What runs: variables, and executables made from graphs (passes, memory plan, native plan)."""

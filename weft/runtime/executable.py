@@ -86,7 +86,7 @@ class Executable:
         ]
         read, written = _state_use(graph)
         used = [(variables[n], slot_number[("variable", n)], n in read) for n in read | written]
-        # one order of locks for all steps, or two could wait for each other; names are the graph's own
+        # one order of locks for all steps, or two could wait for each other; a name is the graph's
         self._variables = sorted(used, key=lambda row: id(row[0]))
         self._result_slots = [slot_number.get(("result", i), -1) for i in range(len(self._results))]
         self._slot_count = max(len(slot_number), 1)
