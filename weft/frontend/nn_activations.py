@@ -58,7 +58,7 @@ def elu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
     """x where x > 0, alpha*(exp(x) - 1) elsewhere (Clevert, Unterthiner and Hochreiter 2015)."""
     t = inexact_tensor(x, "nn.elu")
     # the exponential is taken of numbers <= 0 only: no inf whose gradient would be NaN
-    return where(greater(t, 0), t, multiply(expm1(minimum(t, 0)), alpha))
+    return where(greater(t, 0), t, multiply(expm1(where(greater(t, 0), 0, t)), alpha))
 
 
 def selu(x: TensorLike, /) -> Tensor:
