@@ -1,4 +1,4 @@
-"""What compiling the Figure 1 step costs in a fresh process, and what a new batch size costs afterwards.
+"""What compiling the Figure 1 step costs in a fresh process, and what a new batch size costs.
 
     python benchmarks/compile_time.py [--repeat 5]
 

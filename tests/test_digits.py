@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from weft.codegen.jit import compile_count
+
 pytest.importorskip("sklearn")
 PATH = Path(__file__).parents[1] / "examples" / "digits.py"
 
@@ -80,3 +82,15 @@ def test_command_writes_the_curve(
     digits.main()
     assert out.read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out.count("held-out accuracy") == 2
+
+
+def test_another_batch_size_compiles_nothing() -> None:
+    """Whether it is a power of two or not: kernels take extents and constants as arguments."""
+    data, start = digits.load_digits(), digits.initial_weights()
+    with digits.Progress(disable=True) as progress:
+        for name in ("train_compiled", "train_session"):
+            getattr(digits, name)(data, start, 1, 128, progress)
+            known = compile_count()
+            for batch in (96, 33, 1000):
+                getattr(digits, name)(data, start, 1, batch, progress)
+            assert compile_count() == known

@@ -7,12 +7,16 @@ add to it, until `wf.reset_default_graph()`. `with wf.Graph().as_default():` lim
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from weft.frontend import pytree
+from weft.frontend.dispatch import apply
 from weft.frontend.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.trace import Effect, Trace, current_trace, set_thread_default, unique_name
@@ -120,6 +124,29 @@ class Graph:
         )
 
 
+def dim_tensor(dim: SymbolicDim) -> Tensor:
+    """The value that a symbolic size has when the graph runs, as a weak int64 scalar.
+
+    It comes from whichever feeds decide the size, so it needs no placeholder of its own: each
+    product of symbols is the length of a vector that is never made (`fold` leaves a constant).
+    TracerError where no graph is being built.
+    """
+    total: Tensor | int = 0
+    for symbols, factor in dim.terms:
+        if not symbols:
+            total = total + factor
+            continue
+        length = math.prod(SymbolicDim.symbol(s) for s in symbols)
+        vector = apply("broadcast_to", as_tensor(np.asarray(0, np.int8)), shape=(length,))
+        size = apply("dim_size", vector, axis=0)
+        size.weak = True
+        total = total + size * factor
+    assert isinstance(total, Tensor)
+    return total
+
+
+SymbolicDim.as_operand = dim_tensor
+
 _default: Graph | None = None
 _default_lock = threading.Lock()
 
@@ -158,17 +185,18 @@ def _graph_trace(what: str) -> Trace | None:
     return trace
 
 
-def placeholder(dtype: object, shape: Any = (), name: str | None = None) -> Tensor:
+def placeholder(dtype: object, shape: Any = None, name: str | None = None) -> Tensor:
     """A tensor whose value each `Session.run` feeds.
 
-    shape: a sequence of sizes; None stands for any size, a name such as "batch" for one that
-    several placeholders share. UnsupportedError for shape=None (any rank) and inside a compiled
-    function.
+    shape: a sequence of sizes, [] for a scalar; None in it stands for any size, a name such as
+    "batch" for one that several placeholders share (sizes that must fit each other should).
+    UnsupportedError without a shape (TensorFlow 1's unknown rank) and inside a compiled function.
     """
     if shape is None:
         raise UnsupportedError(
-            "wf.placeholder(shape=None): a placeholder of unknown rank is not supported",
-            hint="give one entry for each axis: (None, 784)",
+            "wf.placeholder needs a shape: a placeholder of unknown rank is not supported",
+            hint="give one entry for each axis, None for any size: shape=[None, 784]; "
+            "shape=[] for a scalar",
             location=caller_location(),
         )
     trace = _graph_trace("wf.placeholder")
@@ -271,11 +299,43 @@ def no_op(name: str = "no_op") -> Effect:
 
 def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Effect:
     """An effect that gives the variables their initial values; outside a graph they have them
-    already."""
+    already.
+
+    An initial value that is computed from other variables of the list uses their initial values;
+    of variables that are not in the list, it uses the values that they have.
+    """
     trace = _graph_trace("wf.variables_initializer")
     if trace is None:
         return Effect(name)
-    return group([v.initializer for v in var_list], name=name)
+    for v in var_list:
+        trace.effects.ref(v)  # in the order given: that is the order of `graph.variables`
+    wanted = set(var_list)
+    starts: dict[Value, Value] = {}  # what reads a variable of the list -> its initial value
+    done = []
+    for v in [v for v in trace.variables.values() if v in wanted]:  # made first, needed first
+        start = _substituted(trace, trace.lift(v._start_in(trace)), starts)
+        starts.update((read, start) for read in trace.effects.reads.get(v, ()))
+        done.append(v._initialize(trace, start))
+    return group(done, name=name)
+
+
+def _substituted(trace: Trace, value: Value, given: Mapping[Value, Value]) -> Value:
+    """`value` computed again from `given`, values by what takes their place; itself if it needs
+    none of them, or if an effect would be repeated."""
+    ops, _ = needed_ops(trace.builder.ops, [value], given)
+    changed = dict(given)
+    again: list[Operation] = []
+    for op in ops:
+        if any(v in changed for v in (*op.operands, *op.control)):
+            again.append(op)
+            changed.update((r, r) for r in op.results)
+    if any(lookup(op.name).traits & {"reads_state", "writes_state"} for op in again):
+        return value
+    mapping = dict(given)
+    for op in again:
+        found = {v: mapping.get(v, v) for v in (*op.operands, *op.control)}
+        mapping.update(zip(op.results, trace.builder.clone(op, found), strict=True))
+    return mapping.get(value, value)
 
 
 def global_variables_initializer() -> Effect:

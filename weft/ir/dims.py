@@ -2,23 +2,82 @@
 
 A dimension of a shape is an `int`, a `SymbolicDim`, or None (unknown, printed `?`). Symbols come
 from placeholders; `substitute` gives them their sizes when a graph is specialised.
+
+With integers and dimensions, `+`, `-`, `*`, exact `//` and `**` give dimensions. Everything else
+needs the value: an operator with a tensor or a float works on the size as a tensor, which the
+frontend makes; a comparison with an integer, `int(dim)` and `range(dim)` are errors.
 """
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Number
+from typing import Any, ClassVar, NoReturn
 
 from weft.ir.errors import ShapeError
+from weft.ir.source import caller_location
 
 Monomial = tuple[str, ...]  # sorted symbol names, repeated for powers; () is the constant term
+Operator = Callable[[Any, Any], Any]
+
+
+def _no_tensors(dim: SymbolicDim) -> NoReturn:
+    raise dim._no_value(f"the dimension {dim}")
+
+
+def _by_value(compute: Operator, reflected: bool = False) -> Operator:
+    """An operator that no dimension results from: it works on the size as a tensor."""
+
+    def operate(self: SymbolicDim, other: object) -> Any:
+        if not isinstance(other, (Number, SymbolicDim)) and not _is_tensor(other):
+            return NotImplemented  # `[0] * dim`: Python then asks for the value
+        value = SymbolicDim.as_operand(self)
+        return compute(other, value) if reflected else compute(value, other)
+
+    return operate
+
+
+def _polynomial(by_value: Operator) -> Callable[[Operator], Operator]:
+    """Decorate what is right for an integer or a dimension; anything else goes to `by_value`."""
+
+    def decorate(compute: Operator) -> Operator:
+        def operate(self: SymbolicDim, other: object) -> Any:
+            if isinstance(other, (SymbolicDim, Integral)):
+                return compute(self, other)
+            return by_value(self, other)
+
+        return operate
+
+    return decorate
+
+
+def _comparison(sign: str, compute: Operator) -> Operator:
+    by_value = _by_value(compute)
+
+    def compare(self: SymbolicDim, other: object) -> Any:
+        if _is_tensor(other):
+            return by_value(self, other)
+        raise self._no_value(f"the comparison `{self} {sign} {other!r:.20}`")
+
+    return compare
+
+
+def _is_tensor(x: object) -> bool:
+    """Whether `x` is a tensor, a variable or a NumPy array; scalars and dimensions are not."""
+    return hasattr(type(x), "__array_ufunc__") and not isinstance(x, (Number, SymbolicDim))
 
 
 class SymbolicDim:
     """A non-constant polynomial with integer coefficients; immutable and hashable."""
 
     __slots__ = ("_hash", "terms")
+
+    #: The size as a tensor of the graph being built; the frontend sets it.
+    as_operand: ClassVar[Callable[[SymbolicDim], Any]] = staticmethod(_no_tensors)
 
     def __init__(self, terms: Mapping[Monomial, int]) -> None:
         self.terms = tuple(sorted((m, c) for m, c in terms.items() if c))
@@ -37,16 +96,26 @@ class SymbolicDim:
     def symbols(self) -> frozenset[str]:
         return frozenset(s for m, _ in self.terms for s in m)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SymbolicDim) and self.terms == other.terms
+    def __eq__(self, other: object) -> Any:
+        """Whether two dimensions are the same polynomial; elementwise with a tensor."""
+        if isinstance(other, SymbolicDim):
+            return self.terms == other.terms
+        return _by_value(operator.eq)(self, other) if _is_tensor(other) else False
+
+    def __ne__(self, other: object) -> Any:
+        if _is_tensor(other):
+            return _by_value(operator.ne)(self, other)
+        return not self == other
 
     def __hash__(self) -> int:
         return self._hash
 
-    def __add__(self, other: int | SymbolicDim) -> int | SymbolicDim:
+    @_polynomial(_by_value(operator.add))
+    def __add__(self, other: Any) -> Any:
         return _make(_terms(self), _terms(other))
 
-    def __mul__(self, other: int | SymbolicDim) -> int | SymbolicDim:
+    @_polynomial(_by_value(operator.mul))
+    def __mul__(self, other: Any) -> Any:
         product = (
             ({tuple(sorted(a + b)): x * y})
             for a, x in _terms(self).items()
@@ -55,27 +124,52 @@ class SymbolicDim:
         return _make(*product)
 
     def __neg__(self) -> int | SymbolicDim:
-        return self * -1
+        return _make({m: -c for m, c in self.terms})
 
-    def __sub__(self, other: int | SymbolicDim) -> int | SymbolicDim:
+    @_polynomial(_by_value(operator.sub))
+    def __sub__(self, other: Any) -> Any:
         return self + (other * -1)
 
-    def __rsub__(self, other: int) -> int | SymbolicDim:
+    @_polynomial(_by_value(operator.sub, reflected=True))
+    def __rsub__(self, other: Any) -> Any:
         return (self * -1) + other
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def __floordiv__(self, other: int | SymbolicDim) -> int | SymbolicDim:
+    @_polynomial(_by_value(operator.pow))
+    def __pow__(self, other: Any) -> Any:
+        if isinstance(other, SymbolicDim) or other < 0:
+            return _by_value(operator.pow)(self, other)
+        return math.prod([self] * int(other))
+
+    @_polynomial(_by_value(operator.floordiv))
+    def __floordiv__(self, other: Any) -> Any:
         """Exact division by an integer or a monomial; ShapeError where the result is no
         polynomial.
         """
         divisor = _terms(other)
         if len(divisor) == 1:
             (mono, coef) = next(iter(divisor.items()))
-            parts = [_divide_term(m, c, mono, coef) for m, c in self.terms]
+            parts = [_divide_term(m, c, mono, coef) for m, c in self.terms] if coef else [None]
             if all(part is not None for part in parts):
                 return _make(*(dict([part]) for part in parts if part is not None))
-        raise ShapeError(f"dimension {self} is not known to be divisible by {other}")
+        raise ShapeError(
+            f"dimension {self} is not known to be divisible by {other}",
+            hint=f"wf.shape(x)[i] // {other} is the value as a tensor",
+            location=caller_location(),
+        )
+
+    __truediv__ = _by_value(operator.truediv)
+    __rtruediv__ = _by_value(operator.truediv, reflected=True)
+    __rfloordiv__ = _by_value(operator.floordiv, reflected=True)
+    __mod__ = _by_value(operator.mod)
+    __rmod__ = _by_value(operator.mod, reflected=True)
+    __rpow__ = _by_value(operator.pow, reflected=True)
+    __lt__ = _comparison("<", operator.lt)
+    __le__ = _comparison("<=", operator.le)
+    __gt__ = _comparison(">", operator.gt)
+    __ge__ = _comparison(">=", operator.ge)
+    __array_ufunc__ = None  # NumPy leaves `array * dim` to __rmul__
 
     def __repr__(self) -> str:
         out = ""
@@ -88,9 +182,14 @@ class SymbolicDim:
         return True
 
     def __int__(self) -> int:
-        raise ShapeError(
-            f"the dimension {self} has no value yet: it is symbolic in this graph",
-            hint="use wf.shape(x) for the size as a tensor, or build the graph with a known size",
+        raise self._no_value(f"the dimension {self}")
+
+    def _no_value(self, what: str) -> ShapeError:
+        return ShapeError(
+            f"{what} has no value yet: '{self}' is symbolic in this graph",
+            hint="wf.shape(x) gives the sizes as a tensor (choose by them with wf.where); or build "
+            "the graph with a known size",
+            location=caller_location(),
         )
 
     __index__ = __int__

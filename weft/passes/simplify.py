@@ -20,8 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from weft.ir.builder import Builder
 from weft.ir.dtypes import DType
 from weft.ir.graph import Graph, Operation, Value
@@ -132,21 +130,9 @@ def _divide(op: Operation, x: Sequence[Expr]) -> Expr | None:
         return None
     if _is(b, 1):
         return a
-    if _is(b, -1):
-        return -a
-    scale = _exact_reciprocal(b)
-    return None if scale is None else a * scale
-
-
-def _exact_reciprocal(x: Expr) -> float | None:
-    """1/c if `x` is a power of two c whose reciprocal is a number of the dtype."""
-    c = _number(x)
-    if not isinstance(c, (int, float)) or c == 0 or not math.isfinite(c):
-        return None
-    if abs(math.frexp(c)[0]) != 0.5:
-        return None
-    exact = np.asarray(1 / c).astype(x.dtype.numpy)
-    return 1 / c if float(exact) == 1 / c else None
+    # A power of two is not turned into a product: the divisor of a mean is the batch size, and
+    # a kernel must not depend on which batch sizes are powers of two.
+    return -a if _is(b, -1) else None
 
 
 def _integer_divide(op: Operation, x: Sequence[Expr]) -> Expr | None:
