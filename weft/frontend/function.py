@@ -12,21 +12,36 @@ import functools
 import inspect
 import logging
 import threading
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
-import numpy as np
-
 from weft.frontend import pytree
 from weft.frontend.accessors import Flattener, flattener
+from weft.frontend.bound import bind, defines, is_bound, signature_of
 from weft.frontend.compiled import Compiled
 from weft.frontend.explain import Cost, cost_of, explain, graph_after
 from weft.frontend.fast_call import NamedCalls, scan
-from weft.frontend.signature import Identity, LeafKey, Signature, differences, leaves_of, static_key
+from weft.frontend.signature import (
+    LeafKey,
+    Signature,
+    differences,
+    has_value,
+    leaves_of,
+    passes_as_is,
+    static_key,
+)
 from weft.frontend.specializations import CacheInfo, Specializations
-from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tensor import Tensor
 from weft.frontend.trace import _current, current_trace
-from weft.frontend.tracing import Argument, Traced, definition, identifier, trace_function
+from weft.frontend.tracing import (
+    Argument,
+    Traced,
+    as_argument,
+    definition,
+    identifier,
+    trace_function,
+)
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError, PassError, TypeRuleError, UnsupportedError, suggest
 from weft.ir.graph import Graph
@@ -48,10 +63,11 @@ class CompiledFunction(Generic[P, R]):
     def __init__(
         self, fn: Callable[P, R], static_argnames: Sequence[str], passes: Sequence[Pass]
     ) -> None:
+        signature = signature_of(fn)
         functools.update_wrapper(self, fn)
+        self._signature = signature
         self._fn = fn
         self._name: str = getattr(fn, "__name__", type(fn).__name__).replace("<lambda>", "lambda_")
-        self._signature = inspect.signature(fn)
         self._parameters = tuple(self._signature.parameters)
         self._static = frozenset(static_argnames)
         self._passes = tuple(passes)
@@ -77,20 +93,20 @@ class CompiledFunction(Generic[P, R]):
         """A compiled method: each object has its own specialisations, kept in the object."""
         if instance is None:
             return self
-        try:
-            held = instance.__dict__.setdefault("__weft_compiled__", {})
-        except AttributeError:
-            raise UnsupportedError(
-                f"'{self._name}' is a compiled method of a class without __dict__",
-                hint="leave __slots__ out, or compile a function that takes the object's tensors",
-                location=caller_location(),
-            ) from None
-        key = (self._name, id(instance))  # a copied object shares the dict, not the entry
-        if key not in held:
+        if isinstance(instance, type):  # below @classmethod: the class is the first argument
+            return types.MethodType(self, instance)
+
+        def make() -> CompiledFunction[Any, Any]:
             static = [n for n in self._parameters[1:] if n in self._static]
-            method: Callable[..., Any] = self._fn.__get__(instance)
-            held.setdefault(key, CompiledFunction(method, static, self._passes))
-        return held[key]
+            return CompiledFunction(self._fn.__get__(instance), static, self._passes)
+
+        return bind(self, self._name, instance, make)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Copied and pickled as functions are: by name; a method with its object."""
+        if not is_bound(self._fn):
+            return self.__qualname__
+        return (_recompiled, (self._fn, tuple(self._static), self._passes))
 
     # -------------------------------------------------------------------------------------- calls
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -121,11 +137,15 @@ class CompiledFunction(Generic[P, R]):
 
     def _call(self, args: Any, kwargs: Any, alias: Any) -> Any:
         if current_trace() is not None and self._joins_trace(args, kwargs):
-            tree = pytree.tree_map(_as_argument, (args, kwargs))
-            return self._fn(*tree[0], **tree[1])
-        key, leaves, values = self._key(args, kwargs)
+            return self._call_in_trace(args, kwargs)
+        try:
+            key, leaves, values = self._key(args, kwargs)
+        except TypeRuleError:
+            if args and defines(self, args[0]):  # Class.method(object, ...), or a property
+                return self.__get__(args[0])(*args[1:], **kwargs)
+            raise
         found = self._specializations.entries.get(key)
-        if not all(map(_has_value, leaves, key[1])):
+        if not all(map(has_value, leaves, key[1])):
             raise TypeRuleError(
                 f"'{self._name}' was called with a type in place of a tensor",
                 hint=".trace, .ir, .explain and .cost take types; a call needs values",
@@ -135,9 +155,22 @@ class CompiledFunction(Generic[P, R]):
             found = self._specialization(key, values)
         else:
             found.used = True
-        if alias is not None and all(map(_passes_as_is, values[0], key[1])):
+        if alias is not None and all(map(passes_as_is, values[0], key[1])):
             self._fast[alias] = found
         return found.pack(found.run([a for a in leaves if a is not None]))
+
+    def _call_in_trace(self, args: Any, kwargs: Any) -> Any:
+        """The function as a part of the current trace: numbers become tensors unless static."""
+        if not self._static:
+            tree = pytree.tree_map(as_argument, (args, kwargs))
+            return self._fn(*tree[0], **tree[1])
+        bound = self._bind(args, kwargs)
+        for name, value in bound.arguments.items():
+            if name in self._static:
+                static_key(name, value)  # raises for what would not do outside a trace
+            else:
+                bound.arguments[name] = pytree.tree_map(as_argument, value)
+        return self._fn(*bound.args, **bound.kwargs)
 
     def _joins_trace(self, args: Any, kwargs: Any) -> bool:
         """A default graph that is current without a `with` takes calls on symbolic tensors only."""
@@ -297,19 +330,9 @@ class CompiledFunction(Generic[P, R]):
         return self._specializations.info()
 
 
-def _has_value(array: Any, key: LeafKey) -> bool:
-    return array is not None or isinstance(key, Identity)
-
-
-def _passes_as_is(given: Any, key: LeafKey) -> bool:
-    """Whether an argument needs no conversion of byte order or strings, whatever its value."""
-    assert isinstance(key, tuple)
-    return type(given) is not np.ndarray or (given.dtype == key[1] and given.dtype.kind != "O")
-
-
-def _as_argument(leaf: Any) -> Any:
-    numbers = (bool, int, float, complex, np.ndarray, np.generic)
-    return as_tensor(leaf) if isinstance(leaf, numbers) else leaf
+def _recompiled(fn: Any, static: Sequence[str], passes: Sequence[Pass]) -> Any:
+    """The copy of a compiled method; `fn` is one itself if the class names the compiled one."""
+    return fn if isinstance(fn, CompiledFunction) else CompiledFunction(fn, static, passes)
 
 
 @overload
@@ -359,12 +382,6 @@ def compile(
     pipeline = STANDARD if passes is None else tuple(_pass(p) for p in passes)
 
     def decorate(function: Callable[..., Any]) -> CompiledFunction[Any, Any]:
-        if not callable(function):
-            raise TypeRuleError(
-                f"wf.compile takes a function, got a {type(function).__name__}",
-                hint="write @wf.compile above a def",
-                location=caller_location(),
-            )
         return CompiledFunction(function, static, pipeline)
 
     return decorate if fn is None else decorate(fn)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from weft.frontend import pytree
 from weft.frontend.dispatch import apply
 from weft.frontend.operators import Operators
+from weft.frontend.subgraph import needed_ops
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.trace import Effect, Trace, current_trace, set_thread_default, unique_name
 from weft.frontend.tracing import identifier
@@ -33,7 +34,8 @@ from weft.ir.errors import (
     suggest,
 )
 from weft.ir.graph import Graph as IRGraph
-from weft.ir.graph import Value
+from weft.ir.graph import Operation, Value
+from weft.ir.ops import lookup
 from weft.ir.printer import print_graph
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
@@ -308,33 +310,35 @@ def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> E
     if trace is None:
         return Effect(name)
     for v in var_list:
-        trace.effects.ref(v)  # in the order given: that is the order of `graph.variables`
+        trace.effects.ref(v)
     wanted = set(var_list)
-    starts: dict[Value, Value] = {}  # what reads a variable of the list -> its initial value
-    done = []
-    for v in [v for v in trace.variables.values() if v in wanted]:  # made first, needed first
-        start = _substituted(trace, trace.lift(v._start_in(trace)), starts)
-        starts.update((read, start) for read in trace.effects.reads.get(v, ()))
-        done.append(v._initialize(trace, start))
+    starts: dict[Value, Value] = {}  # a read of a variable of the list -> its initial value
+    done: list[Effect] = []
+    for v in list(trace.variables.values()):  # a variable is made after those it is computed from
+        if v in wanted:
+            start = _computed_from(trace, trace.lift(v._start_in(trace)), starts)
+            starts.update((read, start) for read in trace.effects.reads.get(v, ()))
+            done.append(v._initialize(trace, start))
     return group(done, name=name)
 
 
-def _substituted(trace: Trace, value: Value, given: Mapping[Value, Value]) -> Value:
-    """`value` computed again from `given`, values by what takes their place; itself if it needs
-    none of them, or if an effect would be repeated."""
+def _computed_from(trace: Trace, value: Value, given: Mapping[Value, Value]) -> Value:
+    """`value`, computed again with the values `given` in place of others that it depends on.
+
+    `value` itself if it depends on none of them, or if that would repeat an effect.
+    """
     ops, _ = needed_ops(trace.builder.ops, [value], given)
-    changed = dict(given)
+    changed = set(given)
     again: list[Operation] = []
     for op in ops:
-        if any(v in changed for v in (*op.operands, *op.control)):
+        if not changed.isdisjoint((*op.operands, *op.control)):
             again.append(op)
-            changed.update((r, r) for r in op.results)
+            changed.update(op.results)
     if any(lookup(op.name).traits & {"reads_state", "writes_state"} for op in again):
         return value
     mapping = dict(given)
     for op in again:
-        found = {v: mapping.get(v, v) for v in (*op.operands, *op.control)}
-        mapping.update(zip(op.results, trace.builder.clone(op, found), strict=True))
+        mapping.update(zip(op.results, trace.builder.clone(op, mapping), strict=True))
     return mapping.get(value, value)
 
 

@@ -2,6 +2,8 @@
 
 Shapes stay. Bools and integers become the default float; real numbers only. Nothing overflows on
 the way to a finite result, and the limits at +-inf are right where they exist; NaN stays NaN.
+16-bit floats are computed in float32. Where a function is smooth its gradients of every order are
+right, at the seams of its formula too.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import math
 
 from weft.frontend.arguments import check_axis
 from weft.frontend.dispatch import apply
+from weft.frontend.precision import widened
 from weft.frontend.ops_arithmetic import (
     abs,
     add,
@@ -27,7 +30,7 @@ from weft.frontend.ops_arithmetic import (
     where,
 )
 from weft.frontend.ops_elementwise import erf, exp, expm1, log, log1p, sigmoid, tanh
-from weft.frontend.promotion import TensorLike, inexact_tensor, strong_tensor
+from weft.frontend.promotion import TensorLike, cast, inexact_tensor, strong_tensor
 from weft.frontend.tensor import Tensor
 
 #: Klambauer et al., "Self-Normalizing Neural Networks", 2017, equation 14.
@@ -73,18 +76,20 @@ def gelu(x: TensorLike, /, approximate: bool = False) -> Tensor:
     -inf.
     """
     t = inexact_tensor(x, "nn.gelu")
+    w = widened(t)
     if approximate:
-        cubic = multiply(multiply(t, multiply(t, t)), 0.044715)
-        share = tanh(multiply(add(t, cubic), math.sqrt(2.0 / math.pi)))
+        cubic = multiply(multiply(w, multiply(w, w)), 0.044715)
+        share = tanh(multiply(add(w, cubic), math.sqrt(2.0 / math.pi)))
     else:
-        share = erf(multiply(t, math.sqrt(0.5)))
-    return _times_share(t, multiply(add(share, 1), 0.5))
+        share = erf(multiply(w, math.sqrt(0.5)))
+    return cast(_times_share(w, multiply(add(share, 1), 0.5)), t.dtype)
 
 
 def silu(x: TensorLike, /) -> Tensor:
     """x * sigmoid(x) (Elfwing, Uchibe and Doya 2017; also called swish). 0 at -inf."""
     t = inexact_tensor(x, "nn.silu")
-    return _times_share(t, sigmoid(t))
+    w = widened(t)
+    return cast(_times_share(w, sigmoid(w)), t.dtype)
 
 
 def _times_share(t: Tensor, share: Tensor) -> Tensor:
@@ -95,13 +100,24 @@ def _times_share(t: Tensor, share: Tensor) -> Tensor:
 def mish(x: TensorLike, /) -> Tensor:
     """x * tanh(softplus(x)) (Misra 2019). 0 at -inf."""
     t = inexact_tensor(x, "nn.mish")
-    return _times_share(t, tanh(softplus(t)))
+    w = widened(t)
+    return cast(_times_share(w, tanh(softplus(w))), t.dtype)
 
 
 def softplus(x: TensorLike, /) -> Tensor:
     """log(1 + exp(x)), computed as max(x, 0) + log1p(exp(-|x|)); 0 at -inf, inf at inf."""
     t = inexact_tensor(x, "nn.softplus")
-    return add(maximum(t, 0), log1p(exp(negative(abs(t)))))
+    w = widened(t)
+    return cast(add(where(greater(w, 0), w, 0), softplus_tail(w)), t.dtype)
+
+
+def softplus_tail(t: Tensor) -> Tensor:
+    """log(1 + exp(-|t|)), as the difference of softplus(t) and max(t, 0).
+
+    To be added to `where(greater(t, 0), ..., ...)`: each branch is then one smooth formula, and the
+    gradients of every order at t = 0 are those of the sum (`abs` would have gradient 0 there).
+    """
+    return log1p(exp(where(greater(t, 0), negative(t), t)))
 
 
 def log_sigmoid(x: TensorLike, /) -> Tensor:
@@ -136,13 +152,14 @@ def softmax(x: TensorLike, /, axis: int = -1) -> Tensor:
     """
     t = inexact_tensor(x, "nn.softmax")
     along = check_axis("nn.softmax", axis, t.ndim)
-    weights = exp(_shifted(t, along))
-    return divide(weights, apply("sum", weights, axes=(along,), keepdims=True))
+    weights = exp(_shifted(widened(t), along))
+    return cast(divide(weights, apply("sum", weights, axes=(along,), keepdims=True)), t.dtype)
 
 
 def log_softmax(x: TensorLike, /, axis: int = -1) -> Tensor:
     """log(softmax(x)), computed as x - logsumexp(x). -inf stays -inf."""
     t = inexact_tensor(x, "nn.log_softmax")
     along = check_axis("nn.log_softmax", axis, t.ndim)
-    shifted = _shifted(t, along)
-    return subtract(shifted, log(apply("sum", exp(shifted), axes=(along,), keepdims=True)))
+    shifted = _shifted(widened(t), along)
+    total = apply("sum", exp(shifted), axes=(along,), keepdims=True)
+    return cast(subtract(shifted, log(total)), t.dtype)

@@ -1,6 +1,6 @@
 """`wf.nn`: losses, normalisation, dropout and embeddings, composed from public ops.
 
-Bools and integers become the default float. Losses give one number for each row: the class axis is
+Bools and integers become the default float; 16-bit floats are computed in float32. Losses give one number for each row: the class axis is
 reduced, the others stay, as in TensorFlow 1. Errors, at the caller's line: ShapeError,
 InvalidArgumentError, TypeRuleError.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from weft.frontend.arguments import Axes, check_axes, check_axis
 from weft.frontend.dispatch import apply
-from weft.frontend.nn_activations import log_softmax, softplus
+from weft.frontend.nn_activations import log_softmax, softplus_tail
 from weft.frontend.ops_arithmetic import (
     abs,
     add,
@@ -69,16 +69,17 @@ def softmax_cross_entropy_with_logits(
     op = "nn.softmax_cross_entropy_with_logits"
     target, scores = _pair(op, labels, logits)
     along = check_axis(op, axis, scores.ndim)
-    logs = log_softmax(scores, along)
-    terms = where(equal(target, 0), 0, multiply(target, logs))
-    return negative(apply("sum", terms, axes=(along,), keepdims=False))
+    wide, logs = widened(target), log_softmax(widened(scores), along)
+    unused = logical_and(equal(wide, 0), equal(logs, float("-inf")))
+    terms = multiply(wide, where(unused, 0, logs))
+    return cast(negative(apply("sum", terms, axes=(along,), keepdims=False)), scores.dtype)
 
 
 def sparse_softmax_cross_entropy_with_logits(*, labels: TensorLike, logits: TensorLike) -> Tensor:
     """-log_softmax(logits)[..., label] with the classes on the last axis; one loss for each row.
 
-    labels: integers 0 .. classes-1, the shape of the logits without the last axis. One out of range
-    raises InvalidArgumentError when the op runs.
+    labels: integers 0 .. classes-1, the shape of the logits without the last axis. One out of
+    range, a negative one too, raises InvalidArgumentError when the op runs.
     """
     op = "nn.sparse_softmax_cross_entropy_with_logits"
     index, scores = strong_tensor(labels), inexact_tensor(logits, op)
@@ -96,39 +97,68 @@ def sparse_softmax_cross_entropy_with_logits(*, labels: TensorLike, logits: Tens
             hint="labels have the shape of the logits without the last axis",
             location=caller_location(),
         )
-    logs = log_softmax(scores, -1)
-    return negative(squeeze(take_along_axis(logs, expand_dims(index, -1), axis=-1), -1))
+    index = _class_index(op, index, scores.shape[-1])
+    logs = log_softmax(widened(scores), -1)
+    picked = squeeze(take_along_axis(logs, expand_dims(index, -1), axis=-1), -1)
+    return cast(negative(picked), scores.dtype)
+
+
+def _class_index(op: str, labels: Tensor, classes: Dim) -> Tensor:
+    """`labels` as indices that do not count from the end: those out of range are out of bounds."""
+    if is_concrete(labels) and isinstance(classes, int):
+        values = labels.numpy()
+        wrong = np.argwhere((values < 0) | (values >= classes))
+        if len(wrong):
+            at = tuple(map(int, wrong[0]))
+            raise InvalidArgumentError(
+                f"wf.{op}: label {values[at]} at {list(at)} is out of range for {classes} classes",
+                hint="give rows without a class any valid label and multiply their loss by 0",
+                location=caller_location(),
+            )
+    if labels.dtype.kind == "uint":
+        return labels
+    wide = cast(labels, int64)
+    return where(less(wide, 0), int(np.iinfo(np.int64).max), wide)
 
 
 def sigmoid_cross_entropy_with_logits(*, labels: TensorLike, logits: TensorLike) -> Tensor:
     """max(x, 0) - x*z + log1p(exp(-|x|)) for logits x and labels z, element by element (TF1's
     formula).
     """
-    z, x = _pair("nn.sigmoid_cross_entropy_with_logits", labels, logits)
-    return add(subtract(maximum(x, 0), multiply(x, z)), log1p(exp(negative(abs(x)))))
+    labels, logits = _pair("nn.sigmoid_cross_entropy_with_logits", labels, logits)
+    z, x = widened(labels), widened(logits)
+    linear = where(greater(x, 0), multiply(subtract(1, z), x), negative(multiply(z, x)))
+    return cast(add(linear, softplus_tail(x)), logits.dtype)
 
 
 def weighted_cross_entropy_with_logits(
     *, labels: TensorLike, logits: TensorLike, pos_weight: TensorLike
 ) -> Tensor:
-    """Sigmoid cross entropy with the positive term times `pos_weight` (TF1's formula).
+    """Sigmoid cross entropy with the positive term times q = `pos_weight` (TF1's formula).
 
-    (1 - z)*x + (1 + (q - 1)*z) * softplus(-x).
+    (1 - z)*x + (1 + (q - 1)*z) * softplus(-x). The part of softplus that is linear for x < 0 is
+    added to the first term, where it does not cancel.
     """
-    z, x = _pair("nn.weighted_cross_entropy_with_logits", labels, logits)
-    weight = add(multiply(subtract(pos_weight, 1), z), 1)
-    return add(multiply(subtract(1, z), x), multiply(weight, softplus(negative(x))))
+    labels, logits = _pair("nn.weighted_cross_entropy_with_logits", labels, logits)
+    dtype = logits.dtype if is_scalar(pos_weight) else result_type(logits, pos_weight)
+    z, x = widened(labels), widened(logits)
+    q = pos_weight if is_scalar(pos_weight) else widened(as_tensor(pos_weight))
+    weight = add(multiply(subtract(q, 1), z), 1)
+    positive = negative(multiply(multiply(z, q), x))
+    linear = where(greater(x, 0), multiply(subtract(1, z), x), positive)
+    return cast(add(linear, multiply(weight, softplus_tail(x))), dtype)
 
 
 def l2_loss(x: TensorLike, /) -> Tensor:
     """sum(x^2) / 2, a scalar (TF1's name)."""
-    return multiply(sum(square(inexact_tensor(x, "nn.l2_loss"))), 0.5)
+    t = inexact_tensor(x, "nn.l2_loss")
+    return cast(multiply(sum(square(widened(t))), 0.5), t.dtype)
 
 
 def mean_squared_error(labels: TensorLike, predictions: TensorLike) -> Tensor:
     """mean((predictions - labels)^2), a scalar."""
     z, x = _pair("nn.mean_squared_error", labels, predictions)
-    return mean(square(subtract(x, z)))
+    return cast(mean(square(subtract(widened(x), widened(z)))), x.dtype)
 
 
 # ------------------------------------------------------------------------------- normalisation
@@ -136,9 +166,15 @@ def moments(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Moments
     """Mean and variance (the mean of |x - mean|^2) over `axes` (TF1's nn.moments)."""
     t = inexact_tensor(x, "nn.moments")
     over = check_axes("nn.moments", axes, t.ndim)
-    centre = mean(t, over, keepdims=True)
-    variance = mean(square(subtract(t, centre)), over, keepdims=keepdims)
-    return Moments(centre if keepdims else squeeze(centre, over), variance)
+    centre, variance = _moments(widened(t), over)
+    if not keepdims:
+        centre, variance = squeeze(centre, over), squeeze(variance, over)
+    return Moments(cast(centre, t.dtype), cast(variance, t.dtype))
+
+
+def _moments(t: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    centre = mean(t, axes, keepdims=True)
+    return centre, mean(square(subtract(t, centre)), axes, keepdims=True)
 
 
 def layer_norm(
@@ -152,12 +188,13 @@ def layer_norm(
     """(x - mean) / sqrt(variance + epsilon) over `axis`, times scale, plus offset (Ba, Kiros,
     Hinton 2016).
 
-    scale and offset broadcast to x.
+    scale and offset broadcast to x, and promote with it.
     """
     t = inexact_tensor(x, "nn.layer_norm")
     over = check_axes("nn.layer_norm", axis, t.ndim)
-    centre, variance = moments(t, over, keepdims=True)
-    return batch_norm(t, centre, variance, offset, scale, epsilon)
+    wide = widened(t)
+    dtype = _common_dtype("nn.layer_norm", t, scale, offset)
+    return cast(_normalized(wide, *_moments(wide, over), scale, offset, epsilon), dtype)
 
 
 def batch_norm(
@@ -174,8 +211,25 @@ def batch_norm(
     `moments` while training, from running averages afterwards.
     """
     t = inexact_tensor(x, "nn.batch_norm")
-    factor = rsqrt(add(variance, variance_epsilon))
-    out = multiply(subtract(t, mean), factor)
+    dtype = _common_dtype("nn.batch_norm", t, mean, variance, scale, offset)
+    out = _normalized(widened(t), mean, variance, scale, offset, variance_epsilon)
+    return cast(out, dtype)
+
+
+def _common_dtype(op: str, t: Tensor, *others: TensorLike | None) -> DType:
+    return promote_tensors(t, *(x for x in others if x is not None), op=op)[0].dtype
+
+
+def _normalized(
+    t: Tensor,
+    mean: TensorLike,
+    variance: TensorLike,
+    scale: TensorLike | None,
+    offset: TensorLike | None,
+    epsilon: float,
+) -> Tensor:
+    spread = variance if is_scalar(variance) else widened(as_tensor(variance))
+    out = multiply(subtract(t, mean), rsqrt(add(spread, epsilon)))
     if scale is not None:
         out = multiply(out, scale)
     return out if offset is None else add(out, offset)
@@ -185,8 +239,9 @@ def l2_normalize(x: TensorLike, axis: Axes = None, epsilon: float = 1e-12) -> Te
     """x / sqrt(max(sum(x^2), epsilon)) over `axis` (TF1's nn.l2_normalize)."""
     t = inexact_tensor(x, "nn.l2_normalize")
     over = check_axes("nn.l2_normalize", axis, t.ndim)
-    total = sum(square(t), over, keepdims=True)
-    return multiply(t, rsqrt(maximum(total, epsilon)))
+    wide = widened(t)
+    total = sum(square(wide), over, keepdims=True)
+    return cast(multiply(wide, rsqrt(maximum(total, epsilon))), t.dtype)
 
 
 def dropout(

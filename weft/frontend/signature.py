@@ -185,6 +185,17 @@ def leaves_of(
     return tuple(keys), arrays
 
 
+def has_value(array: Array | None, key: LeafKey) -> bool:
+    """Whether a leaf can be passed in a call: a type has no value."""
+    return array is not None or isinstance(key, Identity)
+
+
+def passes_as_is(given: Any, key: LeafKey) -> bool:
+    """Whether an argument needs no conversion of byte order or strings, whatever its value."""
+    assert isinstance(key, tuple)
+    return type(given) is not np.ndarray or (given.dtype == key[1] and given.dtype.kind != "O")
+
+
 def differences(new: Signature, old: Signature, parameters: Sequence[str]) -> list[str]:
     """The fields in which `new` differs from `old`, one line each."""
     if new.structure != old.structure or new.names != old.names:
@@ -200,4 +211,7 @@ def differences(new: Signature, old: Signature, parameters: Sequence[str]) -> li
     return lines or ["an object passed as an argument is another one"]
 
 
-__all__ = ["Identity", "LeafKey", "Signature", "differences", "leaf_of", "leaves_of", "static_key"]
+__all__ = [
+    "Identity", "LeafKey", "Signature", "differences", "has_value", "leaf_of", "leaves_of",
+    "passes_as_is", "static_key",
+]  # fmt: skip

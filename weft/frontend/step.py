@@ -11,7 +11,7 @@ from weft.frontend.subgraph import needed_ops
 from weft.frontend.trace import Trace, unique_name
 from weft.ir.builder import Builder
 from weft.ir.dims import format_shape
-from weft.ir.errors import InvalidArgumentError, WeftError
+from weft.ir.errors import InvalidArgumentError, ShapeError, WeftError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
@@ -74,9 +74,13 @@ def _copy(op: Operation, mapping: Mapping[Value, Value], control: Sequence[Value
 def _static(graph: Graph, shapes: Sequence[tuple[int, ...]]) -> Graph:
     """`graph` with the sizes that the feeds say. InvalidArgumentError where one is missing."""
     try:
-        made = specialize(graph, infer_sizes(graph, shapes), shapes)
+        sizes = infer_sizes(graph, shapes)
     except WeftError as error:
         raise error.at(caller_location()) from None
+    try:
+        made = specialize(graph, sizes, shapes)
+    except ShapeError as error:
+        raise _misfit(error, graph, shapes) from None
     for op in made.ops:
         for t in (r.type for r in op.results):
             if isinstance(t, TensorType) and not t.is_static:
@@ -86,6 +90,18 @@ def _static(graph: Graph, shapes: Sequence[tuple[int, ...]]) -> Graph:
                     location=op.locations or caller_location(),
                 )
     return made
+
+
+def _misfit(error: ShapeError, graph: Graph, shapes: Sequence[tuple[int, ...]]) -> ShapeError:
+    """`error`, about sizes that are fine one by one, with the feeds that they come from."""
+    pairs = zip(graph.arg_names, graph.args, shapes, strict=True)
+    fed = ", ".join(f"{name} {format_shape(n)} for {a.type}" for name, a, n in pairs)
+    return ShapeError(
+        f"the shapes fed do not fit together: {error.what}; fed: {fed}",
+        hint="sizes given as None are not broadcast against each other; those that must be equal "
+        'should have one name: wf.placeholder(dtype, ["batch"])',
+        location=error.locations or caller_location(),
+    )
 
 
 # ------------------------------------------------------------------------------------- effect order

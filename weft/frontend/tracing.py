@@ -80,6 +80,12 @@ def result_tensor(leaf: Any, path: str, name: str, location: Locations = ()) -> 
     )
 
 
+def as_argument(leaf: Any) -> Any:
+    """An argument of a compiled function that is called in a trace: numbers become tensors."""
+    numbers = (bool, int, float, complex, np.ndarray, np.generic)
+    return as_tensor(leaf) if isinstance(leaf, numbers) else leaf
+
+
 def definition(fn: Any) -> Locations:
     """Where a Python function is defined; nothing for other callables."""
     code = getattr(fn, "__code__", None)

@@ -36,6 +36,7 @@ from weft.ir.errors import (
     TypeRuleError,
     UnsupportedError,
 )
+from weft.ir.graph import Value
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
 from weft.runtime.variables import VariableState
@@ -262,7 +263,11 @@ class Variable(Operators):
     # ------------------------------------------------------------------------------------- graphs
     @property
     def initializer(self) -> Effect:
-        """In a graph: the effect that assigns the initial value."""
+        """In a graph: the effect that assigns the initial value.
+
+        Where that is computed from other variables it uses the values that they have then;
+        `wf.variables_initializer` of all of them uses their initial values.
+        """
         trace = current_trace()
         if trace is None or trace.kind != "graph":
             raise FailedPreconditionError(
@@ -271,11 +276,26 @@ class Variable(Operators):
                 location=caller_location(),
             )
         trace.effects.ref(self)
+        return self._initialize(trace, trace.lift(self._start_in(trace)))
+
+    def initialized_value(self) -> Tensor:
+        """The value, for computing another variable's initial value (TF1's name).
+
+        The same as `read`: an initializer of both variables, such as
+        `wf.global_variables_initializer()`, uses the initial value of this one. Alone, the other's
+        initializer needs this one initialised.
+        """
+        return self.read()
+
+    def _initialize(self, trace: Trace, start: Value) -> Effect:
+        return Effect(f"{self.name}/init", trace.effects.write(self, start), trace)
+
+    def _start_in(self, trace: Trace) -> Tensor:
+        """The initial value as a tensor of `trace`, or a concrete one."""
         start = self._initial_tensor
         if start is None or start._trace not in (None, trace):
-            start = Tensor(self._start_value())
-        token = trace.effects.write(self, trace.lift(start))
-        return Effect(f"{self.name}/init", token, trace)
+            return Tensor(self._start_value())
+        return start
 
     def _start_value(self) -> np.ndarray[Any, Any]:
         if self._initial is None:

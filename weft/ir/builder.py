@@ -7,11 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weft.ir.attributes import Attrs, AttrValue, complete_attrs
-from weft.ir.errors import TypeRuleError, WeftError
+from weft.ir.errors import ShapeError, TypeRuleError, WeftError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.source import Locations, caller_location
-from weft.ir.types import Type
+from weft.ir.types import TensorType, Type
+
+MAX_RANK = 64  # NumPy's
+MAX_BYTES = 2**63 - 1
 
 
 def make_op(
@@ -36,9 +39,24 @@ def make_op(
             raise TypeRuleError(f"op '{name}' takes {spec.regions} regions, got {len(regions)}")
         full = complete_attrs(name, spec.attrs, attrs or {})
         types = spec.infer([v.type for v in operands], full, regions)
+        check_sizes(name, types)
     except WeftError as error:
         raise error.at(locations) from None
     return Operation(name, operands, full, tuple(types), regions, control, locations)
+
+
+def check_sizes(op: str, types: Sequence[Type]) -> None:
+    """Refuse results that no NumPy array can hold. Raises ShapeError."""
+    for t in types:
+        if not isinstance(t, TensorType):
+            continue
+        if t.rank > MAX_RANK:
+            raise ShapeError(
+                f"op '{op}' would make an array of {t.rank} dimensions",
+                hint=f"NumPy arrays, and so weft's, have at most {MAX_RANK}",
+            )
+        if t.is_static and t.nbytes > MAX_BYTES:
+            raise ShapeError(f"op '{op}' would make a {t}: more bytes than can be addressed")
 
 
 class Builder:

@@ -23,6 +23,7 @@ from weft.ir.source import caller_location
 
 Monomial = tuple[str, ...]  # sorted symbol names, repeated for powers; () is the constant term
 Operator = Callable[[Any, Any], Any]
+Polynomial = Callable[["SymbolicDim", "int | SymbolicDim"], "int | SymbolicDim"]
 
 
 def _no_tensors(dim: SymbolicDim) -> NoReturn:
@@ -41,11 +42,11 @@ def _by_value(compute: Operator, reflected: bool = False) -> Operator:
     return operate
 
 
-def _polynomial(by_value: Operator) -> Callable[[Operator], Operator]:
+def _polynomial(by_value: Operator) -> Callable[[Polynomial], Polynomial]:
     """Decorate what is right for an integer or a dimension; anything else goes to `by_value`."""
 
-    def decorate(compute: Operator) -> Operator:
-        def operate(self: SymbolicDim, other: object) -> Any:
+    def decorate(compute: Polynomial) -> Polynomial:
+        def operate(self: SymbolicDim, other: Any) -> Any:
             if isinstance(other, (SymbolicDim, Integral)):
                 return compute(self, other)
             return by_value(self, other)
@@ -111,11 +112,11 @@ class SymbolicDim:
         return self._hash
 
     @_polynomial(_by_value(operator.add))
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: int | SymbolicDim) -> int | SymbolicDim:
         return _make(_terms(self), _terms(other))
 
     @_polynomial(_by_value(operator.mul))
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: int | SymbolicDim) -> int | SymbolicDim:
         product = (
             ({tuple(sorted(a + b)): x * y})
             for a, x in _terms(self).items()
@@ -127,23 +128,27 @@ class SymbolicDim:
         return _make({m: -c for m, c in self.terms})
 
     @_polynomial(_by_value(operator.sub))
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: int | SymbolicDim) -> int | SymbolicDim:
         return self + (other * -1)
 
     @_polynomial(_by_value(operator.sub, reflected=True))
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: int | SymbolicDim) -> int | SymbolicDim:
         return (self * -1) + other
 
     __radd__, __rmul__ = __add__, __mul__
 
     @_polynomial(_by_value(operator.pow))
-    def __pow__(self, other: Any) -> Any:
-        if isinstance(other, SymbolicDim) or other < 0:
-            return _by_value(operator.pow)(self, other)
-        return math.prod([self] * int(other))
+    def __pow__(self, other: int | SymbolicDim) -> int | SymbolicDim:
+        if isinstance(other, int) and other >= 0:
+            return math.prod([self] * other)
+        raise ShapeError(
+            f"`{self} ** {other}` is no size",
+            hint="use an exponent that is an integer >= 0",
+            location=caller_location(),
+        )
 
     @_polynomial(_by_value(operator.floordiv))
-    def __floordiv__(self, other: Any) -> Any:
+    def __floordiv__(self, other: int | SymbolicDim) -> int | SymbolicDim:
         """Exact division by an integer or a monomial; ShapeError where the result is no
         polynomial.
         """

@@ -85,6 +85,10 @@ class FailedPreconditionError(WeftError, RuntimeError):
     """The state needed is not there, for example an uninitialised variable."""
 
 
+class ResourceExhaustedError(WeftError, MemoryError):
+    """There is not enough memory for what the program asks for."""
+
+
 class InternalError(WeftError, RuntimeError):
     """A fault in weft itself, never in the user's program."""
 

@@ -21,6 +21,7 @@ from weft.ir.errors import (
     FailedPreconditionError,
     InternalError,
     InvalidArgumentError,
+    ResourceExhaustedError,
     UnsupportedError,
     WeftError,
 )
@@ -106,10 +107,14 @@ def evaluate_op(
         op = make_op(op_name, [Value(type_of(x)) for x in given], attrs)
         with np.errstate(all="ignore"):
             results = _Run(None, {}).op(op, given)
+        return tuple(_owned(r, given) for r in results)
     except WeftError as error:
         error.at(caller_location())
         raise
-    return tuple(_owned(r, given) for r in results)
+    except MemoryError as error:
+        raise ResourceExhaustedError(
+            f"op '{op_name}': {error}", location=caller_location()
+        ) from None
 
 
 def as_array(x: object) -> Array:
@@ -309,8 +314,10 @@ def _reference(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
         spec.infer([type_of(x) for x in operands], attrs, ())
     try:
         results = spec.reference(operands, attrs)
-    except (WeftError, MemoryError):
+    except WeftError:
         raise
+    except MemoryError as error:
+        raise ResourceExhaustedError(str(error)) from None
     except Exception as error:
         raise InternalError(f"the NumPy reference failed: {error!r}") from error
     return list(results) if isinstance(results, list | tuple) else [results]

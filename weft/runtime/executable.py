@@ -31,6 +31,7 @@ from weft.ir.errors import (
     FailedPreconditionError,
     InternalError,
     InvalidArgumentError,
+    ResourceExhaustedError,
     ShapeError,
 )
 from weft.ir.graph import Graph, Operation, Value
@@ -95,11 +96,15 @@ class Executable:
 
     def __call__(self, inputs: Sequence[Array]) -> list[Any]:
         """Run one step. `inputs` have exactly the types of `graph.args` (the caller checks)."""
-        results = [None if r is None else np.empty(r[0], r[1]) for r in self._results]
         try:
-            frame = self._frames.pop()
-        except IndexError:
-            frame = _Frame(self)
+            results = [None if r is None else np.empty(r[0], r[1]) for r in self._results]
+            frame = self._take_frame()
+        except MemoryError as error:
+            raise ResourceExhaustedError(
+                f"'{self.graph.name}' needs {self.report.memory.peak_bytes:,} bytes: {error}",
+                hint="the memory plan in .explain() says what for",
+                location=self.graph.ops[-1].locations if self.graph.ops else (),
+            ) from None
         slots = frame.slots
         for i, array in enumerate(inputs):
             slots[i] = id(array)
@@ -114,6 +119,12 @@ class Executable:
             self._raise(frame)
         self._frames.append(frame)
         return results
+
+    def _take_frame(self) -> _Frame:
+        try:
+            return self._frames.pop()
+        except IndexError:
+            return _Frame(self)
 
     def describe(self) -> str:
         """The step for people: each kernel call as pseudo-code, then where the values are."""

@@ -1,0 +1,102 @@
+"""Compiled methods: where the specialisations of each object are kept, and what cannot be compiled.
+
+An object keeps them in its `__dict__`, as `functools.cached_property` does. A copy of the object
+and one that was pickled begin without any: specialisations hold locks and native code.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import types
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from weft.ir.errors import TypeRuleError, UnsupportedError
+from weft.ir.source import caller_location
+
+T = TypeVar("T")
+_ATTRIBUTE = "__weft_compiled__"
+_lock = threading.Lock()  # held while an object gets its first compiled method
+
+
+class Methods(dict[object, T], Generic[T]):
+    """The compiled methods of one object, by the function of its class that each belongs to.
+
+    `owner`: the object. The dict that a copied object shares with the original is not its own.
+    """
+
+    def __init__(self, owner: object = None) -> None:
+        super().__init__()
+        self.owner = owner
+
+    def __deepcopy__(self, memo: object) -> Methods[T]:
+        return Methods()
+
+    def __reduce__(self) -> tuple[type[Methods[T]], tuple[()]]:
+        return (Methods, ())
+
+
+def bind(function: object, name: str, instance: Any, make: Callable[[], T]) -> T:
+    """The compiled method of `instance` that belongs to `function`; `make` makes it on first use.
+
+    UnsupportedError for an object that has no `__dict__`.
+    """
+    try:
+        held = instance.__dict__.get(_ATTRIBUTE)
+    except AttributeError:
+        raise UnsupportedError(
+            f"'{name}' is a compiled method of a class without __dict__",
+            hint="leave __slots__ out, or compile a function that takes the object's tensors",
+            location=caller_location(),
+        ) from None
+    if held is not None and held.owner is instance and function in held:
+        found: T = held[function]
+        return found
+    with _lock:
+        held = instance.__dict__.get(_ATTRIBUTE)
+        if held is None or held.owner is not instance:
+            held = instance.__dict__[_ATTRIBUTE] = Methods(instance)
+        if function not in held:
+            held[function] = make()
+        found = held[function]
+    return found
+
+
+def defines(function: object, instance: object) -> bool:
+    """Whether the class of `instance` (or a base) has `function` as a method or a property."""
+    members = (m for c in type(instance).__mro__ for m in vars(c).values())
+    return any(m is function or getattr(m, "fget", None) is function for m in members)
+
+
+def signature_of(function: Any) -> inspect.Signature:
+    """The signature of what `wf.compile` was given. TypeRuleError, at the user's line, for what has
+    none."""
+    kind = type(function).__name__
+    if isinstance(function, (classmethod, staticmethod, property)):
+        raise TypeRuleError(
+            f"wf.compile was given a {kind}, not a function",
+            hint=f"write @{kind} above @wf.compile, not below it",
+            location=caller_location(),
+        )
+    if not callable(function):
+        raise TypeRuleError(
+            f"wf.compile takes a function, got a {kind}",
+            hint="write @wf.compile above a def",
+            location=caller_location(),
+        )
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        name = getattr(function, "__name__", kind)
+        raise TypeRuleError(
+            f"wf.compile cannot tell the parameters of '{name}': it is a {kind} without a "
+            "signature, so not written in Python",
+            hint="compile a Python function of tensors that calls functions of weft",
+            location=caller_location(),
+        ) from None
+
+
+def is_bound(function: object) -> bool:
+    """Whether `function` is a method together with its object."""
+    return isinstance(function, types.MethodType)
