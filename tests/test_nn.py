@@ -156,8 +156,35 @@ def test_sparse_softmax_cross_entropy() -> None:
         wf.nn.sparse_softmax_cross_entropy_with_logits(labels=logits[..., 0], logits=logits)
     with pytest.raises(wf.errors.ShapeError, match=r"labels of shape \[3\]"):
         wf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels[0], logits=logits)
-    with pytest.raises(wf.errors.InvalidArgumentError, match=r"index \d is out of bounds"):
-        wf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels + 4, logits=logits)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i4", "i8", "u1"])
+@pytest.mark.parametrize("label", [-1, -3, 3, 100])
+def test_sparse_softmax_cross_entropy_out_of_range(dtype: str, label: int) -> None:
+    """A label below 0 does not count from the end, neither eagerly nor compiled."""
+    if dtype == "u1" and label < 0:
+        label += 256
+    labels, logits = np.array([0, label, 2], dtype), np.zeros((3, 3), np.float32)
+
+    def loss(z: Any, x: Any) -> Any:
+        return wf.nn.sparse_softmax_cross_entropy_with_logits(labels=z, logits=x)
+
+    with pytest.raises(wf.errors.InvalidArgumentError, match=rf"label {label} at \[1\] is out of"):
+        loss(labels, logits)
+    step = wf.compile(loss)
+    with pytest.raises(wf.errors.InvalidArgumentError, match=r"element 1 .* is out of bounds"):
+        step(labels, logits)
+    with pytest.raises(wf.errors.InvalidArgumentError, match=r"is out of bounds"):
+        interpret(step.trace(labels, logits), [labels, logits])
+    np.testing.assert_allclose(step(labels * 0 + 2, logits), np.log([3.0, 3, 3]), rtol=1e-6)
+
+
+def test_sparse_softmax_cross_entropy_of_a_constant_label() -> None:
+    """Labels known while tracing are checked then."""
+    with pytest.raises(wf.errors.InvalidArgumentError, match=r"label -1 at \[0\] is out of range"):
+        wf.compile(lambda x: wf.nn.sparse_softmax_cross_entropy_with_logits(labels=[-1], logits=x))(
+            np.zeros((1, 3))
+        )
 
 
 def test_sigmoid_cross_entropy() -> None:
@@ -168,6 +195,16 @@ def test_sigmoid_cross_entropy() -> None:
     weighted = wf.nn.weighted_cross_entropy_with_logits(labels=z, logits=x, pos_weight=2.5)
     expected = 2.5 * z * np.logaddexp(0, -x) + (1 - z) * np.logaddexp(0, x)
     np.testing.assert_allclose(weighted, expected, rtol=1e-13)
+
+
+def test_sigmoid_cross_entropy_does_not_cancel() -> None:
+    """The small loss of a confident, right answer keeps its digits in float32."""
+    z, x = np.float32([0, 0, 1, 1]), np.float32([-20, -60, 20, 60])
+    expected = np.exp(-np.abs(x.astype(float)))
+    got = wf.nn.sigmoid_cross_entropy_with_logits(labels=z, logits=x)
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    weighted = wf.nn.weighted_cross_entropy_with_logits(labels=z, logits=x, pos_weight=3.0)
+    np.testing.assert_allclose(weighted, expected * [1, 1, 3, 3], rtol=1e-6)
 
 
 def test_mean_squared_error() -> None:

@@ -88,6 +88,20 @@ def test_named_sizes_are_shared(graph: Any) -> None:
         wf.Session().run(x + y, {x: np.ones(2), y: np.ones(3)})
 
 
+def test_symbolic_sizes_do_not_broadcast_against_each_other(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [None], name="x")
+    y = wf.placeholder(wf.float32, [None], name="y")
+    total = x + y
+    session = wf.Session()
+    assert session.run(total, {x: [1, 2], y: [3, 4]}).tolist() == [4, 6]
+    with pytest.raises(
+        InvalidArgumentError, match=r"do not fit together: .*; fed: x \[1\] .*, y \[2\]"
+    ) as caught:
+        session.run(total, {x: [1], y: [3, 4]})
+    assert "total = x + y" in str(caught.value)
+    assert 'one name: wf.placeholder(dtype, ["batch"])' in str(caught.value)
+
+
 def test_a_size_that_no_feed_decides(graph: Any) -> None:
     x = wf.placeholder(wf.float32, ["n"], name="x")
     total = wf.sum(x)
@@ -143,6 +157,49 @@ def test_initial_values_may_be_computed_in_the_graph(graph: Any) -> None:
     v = wf.Variable(wf.zeros((2,)) + 3.0, name="v")
     wf.Session().run(v.initializer)
     assert v.numpy().tolist() == [3, 3]
+
+
+def test_initial_values_may_depend_on_other_variables(graph: Any) -> None:
+    a = wf.Variable(2.0, name="a")
+    b = wf.Variable(a * 3.0, name="b")
+    c = wf.Variable(b.initialized_value() + a, name="c")
+    noise = wf.Variable(wf.random_normal([2]), name="noise")
+    copy = wf.Variable(noise, name="copy")
+    init = wf.global_variables_initializer()
+    session = wf.Session()
+    session.run(init)
+    assert session.run([a, b, c]) == [2, 6, 8]
+    assert noise.numpy().tolist() == copy.numpy().tolist()
+    session.run([a.assign(10.0), b.assign(0.0)])
+    session.run(init)  # initial values again, not what the others hold
+    assert session.run([a, b, c]) == [2, 6, 8]
+    session.run(wf.variables_initializer([c, b]))  # in any order
+    assert session.run([b, c]) == [6, 8]
+
+
+def test_an_initializer_alone_uses_the_values_that_others_have(graph: Any) -> None:
+    a = wf.Variable(2.0, name="a")
+    b = wf.Variable(a * 3.0, name="b")
+    session = wf.Session()
+    with pytest.raises(FailedPreconditionError, match="'a' is not initialised"):
+        session.run(b.initializer)
+    session.run(wf.variables_initializer([a]))
+    session.run(a.assign(5.0))
+    session.run(wf.variables_initializer([b]))
+    assert b.numpy() == 15
+
+
+def test_an_initial_value_with_an_effect_on_another_variable_is_not_repeated(graph: Any) -> None:
+    a = wf.Variable(2.0, name="a")
+    bumped = wf.Variable(a.assign_add(1.0), name="bumped")
+    session = wf.Session()
+    session.run(a.initializer)
+    session.run(wf.variables_initializer([bumped]))
+    assert (a.numpy(), bumped.numpy()) == (3, 3)
+
+
+def test_initialized_value_outside_a_graph() -> None:
+    assert float(wf.Variable(2.0).initialized_value()) == 2
 
 
 def test_a_variable_from_outside_has_its_value_and_goes_back_to_it() -> None:

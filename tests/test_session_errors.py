@@ -138,6 +138,14 @@ def test_placeholder_shapes(graph: Any, shape: Any, error: type[Exception], matc
         wf.placeholder(wf.float32, shape)
 
 
+def test_a_placeholder_without_a_shape(graph: Any) -> None:
+    with pytest.raises(UnsupportedError, match="needs a shape") as caught:
+        wf.placeholder(wf.float32)
+    assert "shape=[] for a scalar" in str(caught.value)
+    assert "wf.placeholder(wf.float32)" in str(caught.value)
+    assert wf.placeholder(wf.float32, shape=[]).shape == ()
+
+
 def test_placeholders_in_a_compiled_function() -> None:
     with pytest.raises(UnsupportedError, match=r"wf\.placeholder is for graphs"):
         wf.compile(lambda x: wf.placeholder(wf.float32, []))(np.ones(1))

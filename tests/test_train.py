@@ -4,14 +4,18 @@ schedules, errors.
 
 from __future__ import annotations
 
+import doctest
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft as wf
+from weft.frontend.train import lbfgs as lbfgs_module
+from weft.frontend.train import schedules
 
 Array = np.ndarray[Any, Any]
 START = np.array([[1.0, -2.0, 3.0], [0.5, 0.25, -4.0]])
@@ -372,6 +376,57 @@ def test_errors(call: Any, error: str, message: str) -> None:
     with pytest.raises(getattr(wf.errors, error), match=message) as caught:
         call(w)
     assert caught.value.locations[0].file == __file__
+
+
+HYPERPARAMETERS: list[Callable[[Any], Any]] = [
+    wf.train.SGD,
+    wf.train.Adam,
+    lambda v: wf.train.Momentum(0.1, v),
+    lambda v: wf.train.Adagrad(initial_accumulator_value=v),
+    lambda v: wf.train.Adadelta(rho=v),
+    lambda v: wf.train.Adadelta(epsilon=v),
+    lambda v: wf.train.RMSProp(decay=v),
+    lambda v: wf.train.RMSProp(momentum=v),
+    lambda v: wf.train.RMSProp(epsilon=v),
+    lambda v: wf.train.Adam(beta1=v),
+    lambda v: wf.train.Adam(beta2=v),
+    lambda v: wf.train.Adam(epsilon=v),
+    lambda v: wf.train.AdamW(weight_decay=v),
+    lambda v: wf.train.LBFGS(v),
+    lambda v: wf.train.LBFGS(armijo=v),
+]
+
+
+@pytest.mark.parametrize("make", HYPERPARAMETERS)
+def test_hyperparameters_are_checked(make: Callable[[Any], Any]) -> None:
+    make(0.5)
+    make(np.float32(0.5))
+    for value in ("a", None, 1j, True, [0.1], np.array("a"), wf.asarray([True])):
+        with pytest.raises(wf.errors.TypeRuleError, match="must be a real number, got") as caught:
+            make(value)
+        assert caught.value.locations[0].file == __file__
+    for number in (-1.0, float("nan"), np.inf, np.array(-1.0), wf.asarray(-0.5)):
+        with pytest.raises(wf.errors.InvalidArgumentError, match=r"must be (finite and|in \[0)"):
+            make(number)
+
+
+def test_tensors_variables_and_functions_are_hyperparameters() -> None:
+    for rate in (wf.asarray(0.5), np.array(0.5), wf.Variable(0.5), lambda: 0.5):
+        w = wf.Variable(1.0)
+        wf.train.SGD(rate).minimize(lambda w=w: 1.0 * w)  # type: ignore[misc]
+        assert float(w) == 0.5
+    for name in ("beta1", "beta2"):
+        with pytest.raises(wf.errors.InvalidArgumentError, match=rf"{name} must be in \[0, 1\)"):
+            wf.train.Adam(**{name: 1.0})
+    with pytest.raises(wf.errors.InvalidArgumentError, match="history must be an integer"):
+        wf.train.LBFGS(history=2.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("module", [lbfgs_module, schedules])
+def test_examples_in_docstrings(module: ModuleType) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted > 0
+    assert not found.failed
 
 
 def test_complex_variables() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.dtypes import as_dtype, string
-from weft.ir.errors import TypeRuleError, WeftError
+from weft.ir.dtypes import DType, as_dtype, int64, string
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.source import caller_location
 
 Array = np.ndarray[Any, Any]
@@ -18,6 +18,17 @@ def contiguous(array: Array) -> Array:
     if array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned:
         return array
     return np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+
+
+def plain_array(x: Any) -> Array:
+    """`x` as an array of class ndarray. TypeRuleError, at the user's line, for a masked array."""
+    if hasattr(x, "mask") and isinstance(x, np.ma.MaskedArray):
+        raise TypeRuleError(
+            "a masked array is not a tensor: its mask would be lost",
+            hint="use x.filled(value), or pass x.data and x.mask as two tensors",
+            location=caller_location(),
+        )
+    return np.asarray(x)
 
 
 def owned_array(array: Array) -> Array:
@@ -48,3 +59,48 @@ def string_array(array: Array) -> Array:
             )
         out[index] = bytes(item)
     return out
+
+
+def python_array(x: list[Any] | tuple[Any, ...], wanted: DType | None) -> Array:
+    """A nested list of Python scalars as an array, of `wanted` if that is an integer dtype.
+
+    InvalidArgumentError for a ragged list and for integers that do not fit (int64 by default).
+    """
+    try:
+        array = np.asarray(x) if x else np.zeros((0,))
+        if _may_be_integers(array) and _all_integers(x):
+            target = int64 if wanted is None else wanted
+            return np.asarray(x, target.numpy if target.is_integer else np.float64)
+    except OverflowError as error:
+        fits = (wanted or int64).name
+        raise InvalidArgumentError(
+            f"this nested list is not an array of {fits}: {error}",
+            hint=f"use a dtype that holds all of the integers; {fits} does not",
+            location=caller_location(),
+        ) from None
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"this nested list is not an array: {error}",
+            hint="all rows must have the same length",
+            location=caller_location(),
+        ) from None
+    return array
+
+
+def _may_be_integers(array: Array) -> bool:
+    """NumPy reads integers beyond int64 as unsigned, as floats (mixed signs) or as objects."""
+    kind = array.dtype.kind
+    return kind in "iuO" or (kind == "f" and bool((np.abs(array) >= 2.0**63).any()))
+
+
+def _all_integers(x: object) -> bool:
+    if isinstance(x, (list, tuple)):
+        return bool(x) and all(map(_all_integers, x))
+    return isinstance(x, int)
+
+
+def first_leaf(x: object) -> object:
+    """The first element that is no list, of nested lists."""
+    while isinstance(x, (list, tuple)) and x:
+        x = x[0]
+    return x

@@ -57,7 +57,7 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """As `grad`, but the function gives (value, gradient); with has_aux, ((value, aux),
     gradient)."""
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    single, numbers = _argnums(argnums)
 
     @functools.wraps(fn)
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
@@ -73,9 +73,7 @@ def value_and_grad(
             out = fn(*full, **kwargs)
             loss = _loss(out, has_aux, fn)
             found = pytree.unflatten(structure, _gradients([loss], symbolic))
-            return (loss, out[1]) if has_aux else loss, found[0] if isinstance(
-                argnums, int
-            ) else found
+            return (loss, out[1]) if has_aux else loss, found[0] if single else found
 
         return _in_trace(f"grad_{_name(fn)}", compute, inputs)
 
@@ -128,6 +126,14 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
     Integer results have the tangent zero. GradientError for primals that are not floating or
     complex.
     """
+    for name, given in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(given, (tuple, list)):
+            raise InvalidArgumentError(
+                f"jvp: {name} is a {type(given).__name__}, not a tuple with an entry for each "
+                "argument",
+                hint="for a function of one argument: wf.jvp(fn, (x,), (tangent,))",
+                location=caller_location(),
+            )
     leaves, structure = pytree.flatten(tuple(primals))
     directions, other = pytree.flatten(tuple(tangents))
     pytree.same_structure("jvp: primals and tangents", structure, other)
@@ -263,6 +269,19 @@ def _sources(x: Any, trace: Trace) -> list[Tensor]:
         )
     _check_inexact(x, "gradients: xs")
     return [x]
+
+
+def _argnums(argnums: ArgNums) -> tuple[bool, tuple[int, ...]]:
+    """Whether it is one position, and the positions. InvalidArgumentError for anything else."""
+    single = not isinstance(argnums, (tuple, list))
+    given = (argnums,) if single else argnums
+    if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in given):
+        raise InvalidArgumentError(
+            f"grad: argnums must be a position or a tuple of positions, got {argnums!r}",
+            hint="0 is the first argument; arguments are chosen by position, not by name",
+            location=caller_location(),
+        )
+    return single, tuple(int(n) for n in given)
 
 
 def _positions(what: str, numbers: Sequence[int], count: int) -> list[int]:

@@ -44,10 +44,18 @@ class Compiled(Specialization):
                 made = compile_graph(
                     graph, self.traced.variables, name=graph.name, passes=self._passes
                 )
-                self._executable, self.run, self._reports = made, made, made.report.passes
+                self._executable, self._reports = made, made.report.passes
+                self.run = self._checked_run if self.traced.limits else made
             return self._executable
 
     def _first_run(self, arrays: list[Any]) -> list[Any]:
+        self.executable()
+        return self.run(arrays)
+
+    def _checked_run(self, arrays: list[Any]) -> list[Any]:
+        """Run with a check of the Python integers that are converted to a narrower dtype."""
+        for limit in self.traced.limits:
+            limit.check(int(arrays[limit.index]))
         return self.executable()(arrays)
 
     def reports(self) -> Sequence[PassReport]:

@@ -134,8 +134,8 @@ class _Region:
         if gradient is None:
             return apply("broadcast_to", Tensor(np.zeros((), x.dtype.numpy)), shape=x.shape)
         t = as_tensor(gradient)
-        if t.weak:
-            t = as_tensor(t, x.dtype)
+        if t.weak or (x.weak and t.dtype.is_inexact and t.dtype.kind == x.dtype.kind):
+            t = as_tensor(t, x.dtype)  # a Python number takes gradients of any precision
         if (
             t.dtype is not x.dtype
             or len(t.shape) != len(x.shape)

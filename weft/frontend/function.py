@@ -239,9 +239,7 @@ class CompiledFunction(Generic[P, R]):
 
     def _trace(self, signature: Signature, values: list[Any]) -> Traced:
         self._bind(values[1], values[2])
-        with (
-            self._first_trace
-        ):  # variables may be created by the first trace, and by that one alone
+        with self._first_trace:  # variables may be created by the first trace, by that one alone
             if not self._traced_before:
                 traced = self._trace_once(signature, values, True)
                 self._traced_before = True

@@ -129,22 +129,23 @@ class Graph:
 def dim_tensor(dim: SymbolicDim) -> Tensor:
     """The value that a symbolic size has when the graph runs, as a weak int64 scalar.
 
-    It comes from whichever feeds decide the size, so it needs no placeholder of its own: each
-    product of symbols is the length of a vector that is never made (`fold` leaves a constant).
-    TracerError where no graph is being built.
+    It comes from whichever feeds decide the size, so it needs no placeholder of its own: a symbol
+    is the length of a vector that is never made (`fold` leaves a constant). TracerError where no
+    graph is being built.
     """
     total: Tensor | int = 0
     for symbols, factor in dim.terms:
-        if not symbols:
-            total = total + factor
-            continue
-        length = math.prod(SymbolicDim.symbol(s) for s in symbols)
-        vector = apply("broadcast_to", as_tensor(np.asarray(0, np.int8)), shape=(length,))
-        size = apply("dim_size", vector, axis=0)
-        size.weak = True
-        total = total + size * factor
+        total = total + math.prod((_symbol_tensor(s) for s in symbols), start=factor)
     assert isinstance(total, Tensor)
     return total
+
+
+def _symbol_tensor(symbol: str) -> Tensor:
+    shape = (SymbolicDim.symbol(symbol),)
+    vector = apply("broadcast_to", as_tensor(np.asarray(0, np.int8)), shape=shape)
+    size = apply("dim_size", vector, axis=0)
+    size.weak = True
+    return size
 
 
 SymbolicDim.as_operand = dim_tensor
@@ -194,14 +195,14 @@ def placeholder(dtype: object, shape: Any = None, name: str | None = None) -> Te
     "batch" for one that several placeholders share (sizes that must fit each other should).
     UnsupportedError without a shape (TensorFlow 1's unknown rank) and inside a compiled function.
     """
+    trace = _graph_trace("wf.placeholder")
     if shape is None:
         raise UnsupportedError(
             "wf.placeholder needs a shape: a placeholder of unknown rank is not supported",
-            hint="give one entry for each axis, None for any size: shape=[None, 784]; "
+            hint="give one entry for each axis, None for any size: shape=(None, 784); "
             "shape=[] for a scalar",
             location=caller_location(),
         )
-    trace = _graph_trace("wf.placeholder")
     graph = get_default_graph()
     if trace is None:
         set_thread_default(graph._trace)

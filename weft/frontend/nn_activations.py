@@ -12,7 +12,6 @@ import math
 
 from weft.frontend.arguments import check_axis
 from weft.frontend.dispatch import apply
-from weft.frontend.precision import widened
 from weft.frontend.ops_arithmetic import (
     abs,
     add,
@@ -30,6 +29,7 @@ from weft.frontend.ops_arithmetic import (
     where,
 )
 from weft.frontend.ops_elementwise import erf, exp, expm1, log, log1p, sigmoid, tanh
+from weft.frontend.precision import widened
 from weft.frontend.promotion import TensorLike, cast, inexact_tensor, strong_tensor
 from weft.frontend.tensor import Tensor
 

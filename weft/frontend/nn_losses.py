@@ -1,22 +1,26 @@
 """`wf.nn`: losses, normalisation, dropout and embeddings, composed from public ops.
 
-Bools and integers become the default float; 16-bit floats are computed in float32. Losses give one number for each row: the class axis is
-reduced, the others stay, as in TensorFlow 1. Errors, at the caller's line: ShapeError,
-InvalidArgumentError, TypeRuleError.
+Bools and integers become the default float; 16-bit floats are computed in float32. Losses give one
+number for each row: the class axis is reduced, the others stay, as in TensorFlow 1. Errors, at the
+caller's line: ShapeError, InvalidArgumentError, TypeRuleError.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from weft.frontend.arguments import Axes, check_axes, check_axis
+import numpy as np
+
+from weft.frontend.arguments import Axes, check_axes, check_axis, is_concrete
 from weft.frontend.dispatch import apply
 from weft.frontend.nn_activations import log_softmax, softplus_tail
 from weft.frontend.ops_arithmetic import (
-    abs,
     add,
     divide,
     equal,
+    greater,
+    less,
+    logical_and,
     maximum,
     multiply,
     negative,
@@ -24,13 +28,16 @@ from weft.frontend.ops_arithmetic import (
     subtract,
     where,
 )
-from weft.frontend.ops_elementwise import exp, log1p, rsqrt
+from weft.frontend.ops_elementwise import rsqrt
 from weft.frontend.ops_index import take, take_along_axis
 from weft.frontend.ops_reduction import mean, sum
 from weft.frontend.ops_shape import expand_dims, squeeze
+from weft.frontend.precision import widened
 from weft.frontend.promotion import (
     TensorLike,
     broadcast_tensors,
+    cast,
+    common_dtype,
     expand,
     inexact_tensor,
     is_scalar,
@@ -39,7 +46,8 @@ from weft.frontend.promotion import (
 )
 from weft.frontend.random import Generator, bernoulli, default_generator
 from weft.frontend.tensor import Tensor, as_tensor
-from weft.ir.dims import format_shape, same
+from weft.ir.dims import Dim, format_shape, same
+from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
 from weft.ir.source import caller_location
 
@@ -90,7 +98,7 @@ def sparse_softmax_cross_entropy_with_logits(*, labels: TensorLike, logits: Tens
             location=caller_location(),
         )
     rows = scores.shape[:-1]
-    if index.ndim != len(rows) or not all(map(same, index.shape, rows)):
+    if not scores.ndim or index.ndim != len(rows) or not all(map(same, index.shape, rows)):
         raise ShapeError(
             f"wf.{op}: labels of shape {format_shape(index.shape)} for logits of shape "
             f"{format_shape(scores.shape)}",
@@ -112,7 +120,7 @@ def _class_index(op: str, labels: Tensor, classes: Dim) -> Tensor:
             at = tuple(map(int, wrong[0]))
             raise InvalidArgumentError(
                 f"wf.{op}: label {values[at]} at {list(at)} is out of range for {classes} classes",
-                hint="give rows without a class any valid label and multiply their loss by 0",
+                hint="give rows without a class any valid label and blank their loss with wf.where",
                 location=caller_location(),
             )
     if labels.dtype.kind == "uint":
@@ -140,7 +148,7 @@ def weighted_cross_entropy_with_logits(
     added to the first term, where it does not cancel.
     """
     labels, logits = _pair("nn.weighted_cross_entropy_with_logits", labels, logits)
-    dtype = logits.dtype if is_scalar(pos_weight) else result_type(logits, pos_weight)
+    dtype = common_dtype("nn.weighted_cross_entropy_with_logits", [logits, pos_weight])
     z, x = widened(labels), widened(logits)
     q = pos_weight if is_scalar(pos_weight) else widened(as_tensor(pos_weight))
     weight = add(multiply(subtract(q, 1), z), 1)
@@ -193,7 +201,7 @@ def layer_norm(
     t = inexact_tensor(x, "nn.layer_norm")
     over = check_axes("nn.layer_norm", axis, t.ndim)
     wide = widened(t)
-    dtype = _common_dtype("nn.layer_norm", t, scale, offset)
+    dtype = common_dtype("nn.layer_norm", [t, *(v for v in (scale, offset) if v is not None)])
     return cast(_normalized(wide, *_moments(wide, over), scale, offset, epsilon), dtype)
 
 
@@ -211,13 +219,10 @@ def batch_norm(
     `moments` while training, from running averages afterwards.
     """
     t = inexact_tensor(x, "nn.batch_norm")
-    dtype = _common_dtype("nn.batch_norm", t, mean, variance, scale, offset)
+    others = (mean, variance, scale, offset)
+    dtype = common_dtype("nn.batch_norm", [t, *(v for v in others if v is not None)])
     out = _normalized(widened(t), mean, variance, scale, offset, variance_epsilon)
     return cast(out, dtype)
-
-
-def _common_dtype(op: str, t: Tensor, *others: TensorLike | None) -> DType:
-    return promote_tensors(t, *(x for x in others if x is not None), op=op)[0].dtype
 
 
 def _normalized(
@@ -266,6 +271,12 @@ def dropout(
             )
         if rate == 0:
             return t
+    if not (rng is None or isinstance(rng, Generator)):
+        raise TypeRuleError(
+            f"wf.nn.dropout: rng must be a wf.random.Generator, got {type(rng).__name__}",
+            hint="a seed or a key goes into key=wf.random.key(seed)",
+            location=caller_location(),
+        )
     if key is not None and rng is not None:
         raise InvalidArgumentError(
             "wf.nn.dropout takes key= or rng=, not both", location=caller_location()

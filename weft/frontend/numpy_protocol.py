@@ -3,6 +3,7 @@ only."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,14 @@ _OPERATOR = {
 }
 # where weft's name is not NumPy's
 _NAMES = {
-    "concatenate": "concat", "transpose": "permute_dims", "cumsum": "cumulative_sum",
-    "arcsin": "asin", "cumprod": "cumulative_prod", "arccos": "acos", "arctan": "atan",
-    "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
-    "invert": "bitwise_invert", "conjugate": "conj", "absolute": "abs", "true_divide": "divide",
-    "fmod": "remainder", "mod": "remainder", "swapaxes": "permute_dims",
+    "concatenate": "concat", "hstack": "concat", "vstack": "concat", "transpose": "permute_dims",
+    "cumsum": "cumulative_sum", "cumprod": "cumulative_prod", "ravel": "flatten",
+    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "arcsinh": "asinh",
+    "arccosh": "acosh", "arctanh": "atanh", "invert": "bitwise_invert", "conjugate": "conj",
+    "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift", "absolute": "abs",
+    "fabs": "abs", "true_divide": "divide", "mod": "remainder", "power": "pow", "rint": "round",
+    "around": "round", "amax": "max", "amin": "min", "degrees": "rad2deg", "radians": "deg2rad",
+    "norm": "vector_norm", "vdot": "vecdot", "unique": "unique_values",
 }  # fmt: skip
 
 
@@ -56,8 +60,20 @@ def _refuse(name: str, tensor: Tensor) -> None:
     raise TracerError(
         f"NumPy cannot compute np.{name} of the symbolic tensor {tensor.describe()}: "
         "it has no value yet",
-        hint=f"use wf.{_NAMES.get(name, name)}",
+        hint=numpy_hint(name),
         location=caller_location(),
+    )
+
+
+def numpy_hint(name: str) -> str:
+    """What to use for the NumPy function of that name on symbolic tensors."""
+    public: Any = sys.modules["weft"]
+    mine = _NAMES.get(name, name)
+    if mine in public.__all__:
+        return f"use wf.{mine}"
+    return (
+        "weft has no function of that name: return the tensor from the compiled function first, "
+        "or build the result of functions that weft has"
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from weft.ir.errors import UnsupportedError
+from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.source import caller_location
 
 if TYPE_CHECKING:
@@ -151,6 +151,12 @@ class Operators:
     def T(self) -> Tensor:
         """The matrix with its two axes exchanged. InvalidArgumentError unless there are exactly
         two."""
+        if self.ndim != 2:
+            raise InvalidArgumentError(
+                f"x.T takes a matrix, this tensor has rank {self.ndim}",
+                hint="x.mT exchanges the last two axes; wf.permute_dims(x, axes) orders all",
+                location=caller_location(),
+            )
         return METHODS["permute_dims"](self, (1, 0))
 
     @property

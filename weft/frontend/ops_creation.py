@@ -52,7 +52,10 @@ def asarray(x: TensorLike, /, *, dtype: object = None, copy: bool | None = None)
     """
     if dtype is None:
         return strong_tensor(x)
-    return cast(x if is_scalar(x) else as_tensor(x), check_dtype(dtype))
+    target = check_dtype(dtype)
+    if isinstance(x, (list, tuple)):
+        return as_tensor(x, target)
+    return cast(x if is_scalar(x) else as_tensor(x), target)
 
 
 def from_dlpack(x: Any, /) -> Tensor:

@@ -18,7 +18,7 @@ from weft.frontend.ops_shape import moveaxis, permute_dims, reshape
 from weft.frontend.promotion import TensorLike, broadcast_tensors, expand, promote_tensors
 from weft.frontend.tensor import Tensor
 from weft.ir.dims import Dim, broadcast_dim, format_shape, product
-from weft.ir.errors import InvalidArgumentError, ShapeError
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.source import caller_location
 
 #: Stand for the axes of an ellipsis, the last axis first, so that they broadcast from the right.
@@ -43,9 +43,16 @@ def einsum(subscripts: str, /, *operands: TensorLike) -> Tensor:
     As NumPy's: one letter for each axis, `...` for any number of axes that broadcast, repeated
     letters in one operand take its diagonal, letters that are not in the output are summed over;
     without `->` the output has the letters that occur once, in alphabetical order. Dtypes promote
-    and stay. Errors, at the caller's line: InvalidArgumentError for malformed subscripts,
-    ShapeError for sizes that do not fit.
+    and stay. Errors, at the caller's line: TypeRuleError for subscripts that are not a string
+    (NumPy's form with lists of axes), InvalidArgumentError for malformed ones, ShapeError for sizes
+    that do not fit.
     """
+    if not isinstance(subscripts, str):
+        raise TypeRuleError(
+            f"wf.einsum: the subscripts must be a string, got {type(subscripts).__name__}",
+            hint="write wf.einsum('ij->ji', x); NumPy's form einsum(x, [0, 1], ...) is not there",
+            location=caller_location(),
+        )
     tensors = promote_tensors(*operands, op="einsum")
     inputs, output = _parse(subscripts, tensors)
     sizes = _sizes(subscripts, inputs, tensors)

@@ -12,10 +12,28 @@ from __future__ import annotations
 
 import math
 
-from weft.frontend.ops_arithmetic import divide, equal, logical_and, logical_not, multiply, where
+from weft.frontend.ops_arithmetic import abs as _abs
+from weft.frontend.ops_arithmetic import (
+    add,
+    divide,
+    equal,
+    greater,
+    isfinite,
+    less,
+    logical_and,
+    logical_not,
+    logical_or,
+    multiply,
+    not_equal,
+    square,
+    where,
+)
 from weft.frontend.ops_arithmetic import isnan as _isnan
 from weft.frontend.promotion import TensorLike, elementwise, is_scalar, promote_tensors
 from weft.frontend.tensor import Tensor
+
+#: sin(a)/a = 1 - a^2/3! + a^4/5! - ...: enough terms for |a| < 1 and two derivatives in float64.
+_SINC_SERIES = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(11))
 
 
 def sqrt(x: TensorLike, /) -> Tensor:
@@ -189,29 +207,46 @@ def digamma(x: TensorLike, /) -> Tensor:
 def xlogy(x: TensorLike, y: TensorLike, /) -> Tensor:
     """x * log(y), and 0 where x is 0 and y is not NaN; inexact (SciPy's xlogy).
 
-    The gradient is finite at x == 0 too, where it is that of 0 * log(1).
+    At x == 0 the gradient for x is log(y); where log(y) is not a finite number it is 0, and that
+    for y too.
     """
-    return _x_times_log("log", x, y)
+    return _x_times_log("log", "xlogy", x, y)
 
 
 def xlog1py(x: TensorLike, y: TensorLike, /) -> Tensor:
-    """x * log1p(y), and 0 where x is 0 and y is not NaN; inexact (SciPy's xlog1py)."""
-    return _x_times_log("log1p", x, y)
+    """x * log1p(y), and 0 where x is 0 and y is not NaN; inexact (SciPy's xlog1py).
+
+    At x == 0 the gradient for x is log1p(y); where that is not a finite number it is 0, and that
+    for y too.
+    """
+    return _x_times_log("log1p", "xlog1py", x, y)
 
 
-def _x_times_log(log_op: str, x: TensorLike, y: TensorLike) -> Tensor:
-    a, b = promote_tensors(x, y, op="xlogy")
-    # the logarithm is taken of a harmless number where it does not count: no NaN in the gradient
-    unused = logical_and(equal(a, 0), logical_not(_isnan(b)))
-    safe = where(unused, 1 if log_op == "log" else 0, b)
+def _x_times_log(log_op: str, name: str, x: TensorLike, y: TensorLike) -> Tensor:
+    a, b = promote_tensors(x, y, op=name)
+    # where x is 0 and the logarithm no number it is taken of a harmless one: no NaN, in the
+    # gradient either
+    pole = 0 if log_op == "log" else -1
+    number = not_equal(b, pole) if b.dtype.is_complex else greater(b, pole)
+    counts = logical_or(logical_and(number, isfinite(b)), _isnan(b))
+    unused = logical_and(equal(a, 0), logical_not(counts))
+    safe = where(unused, pole + 1, b)
     return multiply(a, elementwise(log_op, safe, inexact=True))
 
 
 def sinc(x: TensorLike, /) -> Tensor:
-    """sin(pi x) / (pi x), and 1 at 0; inexact (NumPy's normalised sinc)."""
-    zero = equal(x, 0)
-    angle = multiply(where(zero, 1, x), math.pi)
-    return where(zero, 1, divide(sin(angle), angle))
+    """sin(pi x) / (pi x), and 1 at 0; inexact (NumPy's normalised sinc).
+
+    Below |pi x| = 1 the power series, whose derivatives do not cancel as those of the quotient do.
+    """
+    angle = multiply(x, math.pi)
+    near = less(_abs(angle), 1)
+    v = square(where(near, angle, 0))
+    series: TensorLike = _SINC_SERIES[-1]
+    for term in reversed(_SINC_SERIES[:-1]):
+        series = add(multiply(series, v), term)
+    far = where(near, 1, angle)
+    return where(near, series, divide(sin(far), far))
 
 
 def rad2deg(x: TensorLike, /) -> Tensor:

@@ -97,6 +97,11 @@ def tensordot(
     """
     a, b = promote_tensors(x1, x2, op="tensordot")
     if isinstance(axes, (tuple, list)):
+        if len(axes) != 2:
+            raise InvalidArgumentError(
+                f"wf.tensordot: axes must be a number or two sequences of axes, got {axes!r}",
+                location=caller_location(),
+            )
         first, second = (v if isinstance(v, (tuple, list)) else (v,) for v in axes)
         left = [check_axis("tensordot", v, a.ndim, "axes[0]") for v in first]
         right = [check_axis("tensordot", v, b.ndim, "axes[1]") for v in second]
@@ -131,6 +136,7 @@ def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
     """sum(conj(x1) * x2) over `axis`; the other axes broadcast."""
     a, b = promote_tensors(x1, x2, op="vecdot")
     rank = min(a.ndim, b.ndim)
+    axis = check_int("vecdot", axis, "axis")
     if axis >= 0 or -axis > rank:
         raise InvalidArgumentError(
             f"wf.vecdot: axis {axis} must be negative, -1 to {-rank}: the others broadcast",

@@ -14,6 +14,7 @@ from weft.frontend.ops_arithmetic import (
     abs,
     add,
     divide,
+    equal,
     greater,
     isfinite,
     multiply,
@@ -23,6 +24,7 @@ from weft.frontend.ops_arithmetic import (
     where,
 )
 from weft.frontend.ops_elementwise import exp, log, pow, sqrt
+from weft.frontend.precision import widened
 from weft.frontend.promotion import (
     TensorLike,
     cast,
@@ -36,10 +38,7 @@ from weft.ir.dims import product
 from weft.ir.dtypes import (
     DEFAULT_INT,
     DType,
-    bfloat16,
     bool_,
-    float16,
-    float32,
     int64,
     real_of,
     uint64,
@@ -127,7 +126,7 @@ def mean(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tens
     """
     t = inexact_tensor(x, "mean")
     axes = check_axes("mean", axis, t.ndim)
-    wide = cast(t, float32) if t.dtype in (float16, bfloat16) else t
+    wide = widened(t)
     total = apply("sum", wide, axes=axes, keepdims=bool(keepdims))
     return cast(divide(total, _count(wide, axes, wide.dtype)), t.dtype)
 
@@ -142,20 +141,33 @@ def var(
     """
     t = inexact_tensor(x, "var")
     axes = check_axes("var", axis, t.ndim)
-    wide = cast(t, float32) if t.dtype in (float16, bfloat16) else t
-    distance = subtract(wide, mean(wide, axes, keepdims=True))
-    squares = square(abs(distance)) if wide.dtype.is_complex else square(distance)
+    return cast(_variance(widened(t), axes, correction, keepdims), real_of(t.dtype))
+
+
+def _variance(t: Tensor, axes: tuple[int, ...], correction: float, keepdims: bool) -> Tensor:
+    distance = subtract(t, mean(t, axes, keepdims=True))
+    squares = square(abs(distance)) if t.dtype.is_complex else square(distance)
     total = apply("sum", squares, axes=axes, keepdims=bool(keepdims))
-    freedom = subtract(_count(wide, axes, squares.dtype), correction)
+    freedom = subtract(_count(t, axes, squares.dtype), correction)
     freedom = where(greater(freedom, 0), freedom, 0)  # no freedom: NaN or inf, as in NumPy
-    return cast(divide(total, freedom), real_of(t.dtype))
+    return divide(total, freedom)
 
 
 def std(
     x: TensorLike, /, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
-    """The standard deviation over `axis`, the square root of `var`."""
-    return sqrt(var(x, axis, correction=correction, keepdims=keepdims))
+    """The standard deviation over `axis`, the square root of `var`; its gradient at 0 is 0."""
+    t = inexact_tensor(x, "std")
+    axes = check_axes("std", axis, t.ndim)
+    variance = _variance(widened(t), axes, correction, keepdims)
+    return cast(_root(variance, 2), real_of(t.dtype))
+
+
+def _root(total: Tensor, ord: int | float) -> Tensor:
+    """total^(1/ord) for numbers >= 0, with gradient 0 at 0: a subgradient of a norm (PyTorch)."""
+    zero = equal(total, 0)
+    safe = where(zero, 1, total)
+    return where(zero, 0, sqrt(safe) if ord == 2 else pow(safe, 1.0 / ord))
 
 
 def _position(op: str, x: TensorLike, axis: int | None, keepdims: bool) -> Tensor:
@@ -191,11 +203,13 @@ def logsumexp(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) ->
     """
     t = inexact_tensor(x, "logsumexp")
     axes = check_axes("logsumexp", axis, t.ndim)
-    top = apply("max", t, axes=axes, keepdims=True)
+    wide = widened(t)
+    top = apply("max", wide, axes=axes, keepdims=True)
     top = apply("stop_gradient", where(isfinite(top), top, 0))
-    total = apply("sum", exp(subtract(t, top)), axes=axes, keepdims=bool(keepdims))
+    total = apply("sum", exp(subtract(wide, top)), axes=axes, keepdims=bool(keepdims))
     kept = tuple(d for i, d in enumerate(t.shape) if i not in axes)
-    return add(log(total), top if keepdims else apply("reshape", top, shape=kept))
+    top = top if keepdims else apply("reshape", top, shape=kept)
+    return cast(add(log(total), top), t.dtype)
 
 
 def vector_norm(
@@ -209,9 +223,14 @@ def vector_norm(
     """(sum of |x|^ord)^(1/ord) over `axis`; ord inf and -inf: the largest and least |x|; 0: how
     many are not 0.
 
-    Bools and integers become the default float; real for complex x (array API linalg).
+    Bools and integers become the default float; real for complex x (array API linalg). The gradient
+    of the norm of a zero vector is 0, a subgradient.
     """
     t = inexact_tensor(x, "vector_norm")
+    if not isinstance(ord, (int, float)):
+        raise InvalidArgumentError(
+            f"wf.vector_norm: ord must be a number, got {ord!r}", location=caller_location()
+        )
     if ord == float("inf"):
         return max(abs(t), axis, keepdims=keepdims)
     if ord == float("-inf"):
@@ -220,10 +239,13 @@ def vector_norm(
         return cast(count_nonzero(t, axis, keepdims=keepdims), real_of(t.dtype))
     if ord == 1:
         return sum(abs(t), axis, keepdims=keepdims)
+    wide = widened(t)
     if ord == 2:
-        squares = square(abs(t)) if t.dtype.is_complex else square(t)
-        return sqrt(sum(squares, axis, keepdims=keepdims))
-    return pow(sum(pow(abs(t), float(ord)), axis, keepdims=keepdims), 1.0 / ord)
+        powers = square(abs(wide)) if t.dtype.is_complex else square(wide)
+    else:
+        powers = pow(abs(wide), float(ord))
+    total = sum(powers, axis, keepdims=keepdims)
+    return cast(_root(total, ord) if ord > 0 else pow(total, 1.0 / ord), real_of(t.dtype))
 
 
 # ------------------------------------------------------------------------------ running reductions

@@ -65,10 +65,16 @@ def scalar_tensor(value: Scalar, dtype: DType) -> Tensor:
 
 
 def cast(x: TensorLike, dtype: DType) -> Tensor:
-    """`x` as a tensor of `dtype` that is not weak."""
+    """`x` as a tensor of `dtype` that is not weak. InvalidArgumentError for a Python integer that
+    does not fit; if it is an input of a compiled function, when that is called."""
     if is_scalar(x) and not (dtype.is_integer and isinstance(x, (float, complex))):
         return scalar_tensor(x, dtype)
     t = as_tensor(x)
+    if t.weak and dtype.is_integer and t.dtype is int64 and dtype is not int64:
+        if t._data is not None and not t.ndim:
+            return scalar_tensor(t._data.item(), dtype)
+        if t._value is not None and t._trace is not None:
+            t._trace.note_narrowed(t._value, dtype)
     return t if t.dtype is dtype and not t.weak else apply("astype", t, dtype=dtype)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.frontend import pytree
-from weft.frontend.arrays import contiguous, owned_array
+from weft.frontend.arrays import contiguous, owned_array, plain_array
 from weft.frontend.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.trace import check_usable
@@ -94,9 +94,12 @@ def static_key(name: str, value: Any) -> Hashable:
     """A key that tells 1 from 1.0 and True, and 0.0 from -0.0. TypeRuleError for unhashable
     values."""
     if isinstance(value, (Operators, np.ndarray)):
+        hint = f"take '{name}' out of static_argnames, or pass a tuple of Python numbers"
+        if isinstance(value, Tensor) and value._data is None:
+            hint = f"make '{name}' static in the function that is being traced too, or {hint}"
         raise TypeRuleError(
             f"the static argument '{name}' is an array, which would compile anew for each one",
-            hint=f"take '{name}' out of static_argnames, or pass a tuple of Python numbers",
+            hint=hint,
             location=caller_location(),
         )
     if type(value) is tuple:
@@ -136,7 +139,7 @@ def leaf_of(value: Any) -> tuple[LeafKey, Array | None]:
     if type(value) in _SCALARS:
         return ((), _SCALARS[type(value)], type(value) is not bool), scalar_array(value)
     if isinstance(value, (np.ndarray, np.generic)):
-        array = contiguous(np.asarray(value))
+        array = contiguous(plain_array(value))
         if array.dtype.kind in "OSU":
             array = owned_array(array)
         try:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from weft.frontend.arrays import Array, contiguous, owned_array, string_array
+from weft.frontend.arrays import (
+    Array,
+    contiguous,
+    first_leaf,
+    owned_array,
+    plain_array,
+    python_array,
+    string_array,
+)
 from weft.frontend.numpy_protocol import array_function, array_ufunc
 from weft.frontend.operators import METHOD_NAMES as METHOD_NAMES
 from weft.frontend.operators import METHODS as METHODS
@@ -180,7 +188,7 @@ class Tensor(Operators):
         ).tolist()
 
     def __bool__(self) -> bool:
-        hint = "use wf.where(condition, x, y), or wf.cond(condition, f, g), in its place"
+        hint = f"use wf.where(condition, x, y) in its place; {NO_CONTROL_FLOW}"
         return bool(self._scalar("a Python condition (bool(tensor))", hint))
 
     def __int__(self) -> int:
@@ -218,7 +226,7 @@ class Tensor(Operators):
         return size
 
     def __iter__(self) -> Iterator[Tensor]:
-        hint = "use wf.unstack(x) for a list of known length, wf.scan or wf.map_fn for a loop"
+        hint = f"use wf.unstack(x) for a list of known length; {NO_CONTROL_FLOW}"
         data = self._concrete("iterating over a tensor", hint)
         if not data.ndim:
             raise TypeRuleError(
@@ -286,6 +294,7 @@ class Tensor(Operators):
 NUMPY_HINT = (
     "use the function of the same name in weft (wf.sin for np.sin), or return the tensor first"
 )
+NO_CONTROL_FLOW = "structured control flow is not there yet"
 
 
 def as_tensor(x: Any, dtype: object = None) -> Tensor:
@@ -318,7 +327,7 @@ def _convert(x: Any, wanted: DType | None) -> Tensor:
     if isinstance(x, Operators):
         return x.read()  # type: ignore[attr-defined, no-any-return]  # a Variable
     if isinstance(x, (np.ndarray, np.generic)):
-        return Tensor(owned_array(np.asarray(x)))
+        return Tensor(owned_array(plain_array(x)))
     if isinstance(x, (bool, int, float, complex)):
         return _scalar(x, wanted)
     if isinstance(x, (str, bytes)):
@@ -361,19 +370,12 @@ def _sequence(x: list[Any] | tuple[Any, ...], wanted: DType | None) -> Tensor:
     scalars."""
     if _holds_arrays(x):
         return METHODS["stack"](list(x))
-    try:
-        array = np.asarray(x) if x else np.zeros((0,))
-    except (ValueError, OverflowError) as error:
-        raise InvalidArgumentError(
-            f"this nested list is not an array: {error}",
-            hint="all rows must have the same length, and integers must fit int64",
-            location=caller_location(),
-        ) from None
+    array = python_array(x, wanted)
     if array.dtype.kind in "US":
         return Tensor(string_array(np.asarray(x, dtype=object)))
     if array.dtype.kind not in "biufc":
         raise TypeRuleError(
-            f"a list of {type(_first_leaf(x)).__name__} is not a tensor: {x!r:.80}",
+            f"a list of {type(first_leaf(x)).__name__} is not a tensor: {x!r:.80}",
             hint="tensors hold numbers, booleans or strings",
             location=caller_location(),
         )
@@ -389,9 +391,3 @@ def _holds_arrays(x: object) -> bool:
     if isinstance(x, (list, tuple)):
         return any(_holds_arrays(item) for item in x)
     return isinstance(x, (Operators, np.ndarray, np.generic))
-
-
-def _first_leaf(x: object) -> object:
-    while isinstance(x, (list, tuple)) and x:
-        x = x[0]
-    return x

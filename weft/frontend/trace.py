@@ -24,6 +24,7 @@ import numpy as np
 from weft.frontend.tensor import Tensor
 from weft.ir.attributes import Attrs, AttrValue, ConstArray
 from weft.ir.builder import Builder
+from weft.ir.dtypes import DType
 from weft.ir.errors import FailedPreconditionError, TracerError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.source import Locations, caller_location
@@ -105,6 +106,8 @@ class Trace:
         self.name_scope = ""  # prefix of names given inside wf.name_scope, with the final slash
         self.owner: Any = None  # the wf.Graph that this is the trace of
         self.captures: dict[Value, Value] = {}  # region: outer value -> block argument
+        #: Python integers among the inputs that meet a narrower dtype: they must fit it.
+        self.narrowed: dict[tuple[Value, DType], Locations] = {}
         self._constants: dict[int, tuple[Array, Value]] = {}
 
     # ------------------------------------------------------------------------------------ building
@@ -201,6 +204,14 @@ class Trace:
     def root(self) -> Trace:
         """The outermost trace around this region (itself for other kinds)."""
         return self if self.parent is None else self.parent.root()
+
+    def note_narrowed(self, value: Value, dtype: DType) -> None:
+        """Remember that `value`, a weak integer, becomes `dtype` here, if it is an input."""
+        while value.op is not None and value.op.name == "identity":
+            (value,) = value.op.operands
+        root = self.root()
+        if value in root.builder.args:
+            root.narrowed.setdefault((value, dtype), caller_location())
 
     def graph(self, results: Sequence[Value], name: str | None = None) -> Graph:
         """What was traced so far, as a graph with these results."""

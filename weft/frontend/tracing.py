@@ -13,7 +13,8 @@ from weft.frontend import pytree
 from weft.frontend.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.trace import Effect, Trace
-from weft.ir.errors import TypeRuleError
+from weft.ir.dtypes import DType
+from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.graph import Graph
 from weft.ir.source import Location, Locations, caller_location
 from weft.ir.types import TensorType
@@ -31,13 +32,39 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """The input number `index` is a Python integer that meets tensors of `dtype` at `location`."""
+
+    index: int
+    name: str
+    dtype: DType
+    location: Locations
+
+    def check(self, value: int) -> None:
+        """InvalidArgumentError, at the caller's line, if `value` does not fit the dtype."""
+        info = np.iinfo(self.dtype.numpy)
+        if info.min <= value <= info.max:
+            return
+        place = f" at {self.location[0]}" if self.location else ""
+        raise InvalidArgumentError(
+            f"the Python integer {value}, argument {self.name}, does not fit {self.dtype.name} "
+            f"({info.min} to {info.max}), the dtype of what it meets{place}",
+            hint="convert the other operand to a wider dtype with wf.astype, or pass the number "
+            "as an array of the dtype that is meant",
+            location=caller_location(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Traced:
-    """A traced function: the graph, how its results nest and which are weak, the state it uses."""
+    """A traced function: the graph, how its results nest and which are weak, the state it uses, and
+    the integers to check in each call."""
 
     graph: Graph
     structure: pytree.Structure
     weak: tuple[bool, ...]
     variables: Mapping[str, VariableState]
+    limits: tuple[Limit, ...] = ()
 
 
 def trace_function(
@@ -61,7 +88,16 @@ def trace_function(
         tensors = [result_tensor(leaf, path, name, location) for leaf, path in named]
         graph = trace.graph([trace.lift(t) for t in tensors])
     states = {n: v.state for n, v in trace.variables.items()}
-    return Traced(graph, structure, tuple(t.weak for t in tensors), states)
+    return Traced(graph, structure, tuple(t.weak for t in tensors), states, _limits(trace, graph))
+
+
+def _limits(trace: Trace, graph: Graph) -> tuple[Limit, ...]:
+    """One for each input and dtype that the trace noted."""
+    number = {value: i for i, value in enumerate(graph.args)}
+    return tuple(
+        Limit(number[value], graph.arg_names[number[value]], dtype, location)
+        for (value, dtype), location in trace.narrowed.items()
+    )
 
 
 def _without_effects(leaf: Any) -> Any:

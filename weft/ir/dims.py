@@ -47,8 +47,10 @@ def _polynomial(by_value: Operator) -> Callable[[Polynomial], Polynomial]:
 
     def decorate(compute: Polynomial) -> Polynomial:
         def operate(self: SymbolicDim, other: Any) -> Any:
-            if isinstance(other, (SymbolicDim, Integral)):
+            if isinstance(other, SymbolicDim):
                 return compute(self, other)
+            if isinstance(other, Integral):
+                return compute(self, int(other))
             return by_value(self, other)
 
         return operate

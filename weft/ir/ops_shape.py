@@ -139,7 +139,8 @@ def _check_bounds(axis: int, dim: Dim, start: Dim, stop: Dim, step: int) -> None
             raise ShapeError(
                 f"op 'slice': {what} {bound} is out of bounds for axis {axis} of size "
                 f"{format_dim(dim)} with step {step}",
-                hint="slices are normalised in the IR; negative indices are for the frontend",
+                hint="an axis whose size is known only when the graph runs is not clamped: slice "
+                "all of it (:), or give its size when building the graph",
             )
 
 

@@ -14,11 +14,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from weft.ir.errors import PassError, VerifyError
+from weft.ir.errors import PassError, VerifyError, suggest
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
 from weft.ir.verify import verify
@@ -27,6 +28,9 @@ from weft.passes.metrics import bytes_moved, kernel_count, peak_bytes
 
 Pass = Callable[[Graph], Graph]
 log = logging.getLogger("weft.passes")
+
+#: What WEFT_LOG may name: `compile` (runtime and frontend) and `passes`.
+TOPICS = ("compile", "passes")
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,12 @@ class PassOptions:
     def __post_init__(self) -> None:
         if self.verify not in ("", "ir", "run"):
             raise PassError(f"WEFT_VERIFY={self.verify}", hint="it must be empty, 'ir' or 'run'")
+        for topic in sorted(self.log - {*TOPICS}):
+            raise PassError(
+                f"WEFT_LOG names the topic '{topic}', which does not exist"
+                f"{suggest(topic, TOPICS)}",
+                hint=f"the topics are: {', '.join(TOPICS)} (several with commas)",
+            )
 
     @staticmethod
     def from_environment() -> PassOptions:
@@ -167,15 +177,28 @@ def dump_folder(options: PassOptions, name: str) -> Path | None:
         names: Iterator[str] = (safe if i == 1 else f"{safe}.{i}" for i in itertools.count(1))
         folder = next(root / n for n in names if root / n not in _folders)
         _folders.add(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob("[0-9][0-9]-*.weft"), folder / PLAN_FILE):  # of an earlier process
-        old.unlink(missing_ok=True)
+    with _dump_errors(root):
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in (*folder.glob("[0-9][0-9]-*.weft"), folder / PLAN_FILE):  # of another process
+            old.unlink(missing_ok=True)
     return folder
 
 
 def _dump(folder: Path | None, number: int, name: str, graph: Graph) -> None:
     if folder is not None:
-        (folder / f"{number:02d}-{name}.weft").write_text(print_graph(graph), encoding="utf-8")
+        with _dump_errors(folder):
+            (folder / f"{number:02d}-{name}.weft").write_text(print_graph(graph), encoding="utf-8")
+
+
+@contextmanager
+def _dump_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PassError(
+            f"WEFT_DUMP: the graphs cannot be written to {folder}: {error.strerror or error}",
+            hint="set WEFT_DUMP to a folder that can be written to, or unset it",
+        ) from None
 
 
 # --------------------------------------------------------------------------------------------- log

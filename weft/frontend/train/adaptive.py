@@ -36,7 +36,9 @@ class Adagrad(Optimizer):
         name: str | None = None,
     ) -> None:
         super().__init__(learning_rate, name)
-        self.initial_accumulator_value = initial_accumulator_value
+        self.initial_accumulator_value = float(
+            self._checked("initial_accumulator_value", initial_accumulator_value)
+        )
 
     def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
         slot = self._slot(var, "accumulator", self.initial_accumulator_value)
@@ -60,8 +62,8 @@ class Adadelta(Optimizer):
         name: str | None = None,
     ) -> None:
         super().__init__(learning_rate, name)
-        self.rho = rho
-        self.epsilon = epsilon
+        self.rho = self._checked("rho", rho, below=1)
+        self.epsilon = self._checked("epsilon", epsilon)
 
     def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
         accum, updates = self._slot(var, "accum"), self._slot(var, "accum_update")
@@ -94,9 +96,9 @@ class RMSProp(Optimizer):
         name: str | None = None,
     ) -> None:
         super().__init__(learning_rate, name)
-        self.decay = decay
-        self.momentum = momentum
-        self.epsilon = epsilon
+        self.decay = self._checked("decay", decay, below=1)
+        self.momentum = self._checked("momentum", momentum)
+        self.epsilon = self._checked("epsilon", epsilon)
         self.centered = centered
 
     def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
@@ -133,9 +135,9 @@ class Adam(Optimizer):
         name: str | None = None,
     ) -> None:
         super().__init__(learning_rate, name)
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.epsilon = epsilon
+        self.beta1 = self._checked("beta1", beta1, below=1)
+        self.beta2 = self._checked("beta2", beta2, below=1)
+        self.epsilon = self._checked("epsilon", epsilon)
         self.step: Variable | None = None
 
     def variables(self) -> list[Variable]:
@@ -188,7 +190,7 @@ class AdamW(Adam):
         name: str | None = None,
     ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, name)
-        self.weight_decay = weight_decay
+        self.weight_decay = self._checked("weight_decay", weight_decay)
 
     def _weight_decay(self, var: Variable) -> Tensor | None:
         return multiply(var, multiply(self._rate(var), hyper(self.weight_decay, var)))

@@ -38,7 +38,7 @@ class Momentum(Optimizer):
         name: str | None = None,
     ) -> None:
         super().__init__(learning_rate, name)
-        self.momentum = momentum
+        self.momentum = self._checked("momentum", momentum)
         self.use_nesterov = use_nesterov
 
     def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:

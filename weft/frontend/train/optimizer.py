@@ -7,6 +7,8 @@ during a trace.
 
 from __future__ import annotations
 
+import math
+import numbers
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -20,7 +22,13 @@ from weft.frontend.promotion import TensorLike, cast, is_scalar
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.trace import Effect, current_trace, suspend_trace
 from weft.frontend.variable import Variable
-from weft.ir.errors import GradientError, InvalidArgumentError, UnsupportedError
+from weft.ir.dtypes import as_dtype
+from weft.ir.errors import (
+    GradientError,
+    InvalidArgumentError,
+    TypeRuleError,
+    UnsupportedError,
+)
 from weft.ir.rules import fits
 from weft.ir.source import caller_location
 
@@ -41,8 +49,8 @@ class Optimizer:
     takes_complex = False
 
     def __init__(self, learning_rate: Hyper, name: str | None = None) -> None:
-        self.learning_rate = learning_rate
         self.name = type(self).__name__ if name is None else name
+        self.learning_rate = self._checked("learning_rate", learning_rate)
         self._slots: dict[tuple[Variable, str], Variable] = {}
         self._lock = threading.RLock()
 
@@ -200,6 +208,35 @@ class Optimizer:
 
     def _rate(self, var: Variable) -> TensorLike:
         return hyper(self.learning_rate, var)
+
+    def _checked(self, name: str, value: Any, below: float = math.inf) -> Any:
+        """A hyperparameter that must be at least 0 and less than `below`.
+
+        Of functions nothing is checked, of variables and symbolic tensors only the dtype.
+        TypeRuleError for what is no real number, InvalidArgumentError for one out of range.
+        """
+        if callable(value):
+            return value
+        known: Any = value
+        real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if isinstance(value, (Tensor, Variable, np.ndarray)):
+            real = as_dtype(value.dtype).kind in ("int", "uint", "float")
+            known = value._data if isinstance(value, Tensor) else value
+        if not real:
+            raise TypeRuleError(
+                f"{self.name}: {name} must be a real number, got {value!r:.60}",
+                hint="give a number, tensor or variable, or a function that returns one",
+                location=caller_location(),
+            )
+        if known is None or isinstance(known, Variable):
+            return value
+        if not np.all((np.asarray(known) >= 0) & (np.asarray(known) < below)):
+            limits = "finite and not negative" if below == math.inf else f"in [0, {below:g})"
+            raise InvalidArgumentError(
+                f"{self.name}: {name} must be {limits}, got {value!r:.60}",
+                location=caller_location(),
+            )
+        return value
 
 
 def hyper(value: Hyper, var: Variable) -> TensorLike:

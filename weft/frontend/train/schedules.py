@@ -1,8 +1,19 @@
 """Learning rates as functions of the step (TensorFlow 1's names and formulas).
 
 global_step: a number, a tensor, or the variable that counts steps. The result is a floating scalar,
-float32 for Python numbers. Give an optimizer `lambda: exponential_decay(0.1, step, 1000, 0.96)` to
-have it computed anew for each step.
+float32 for Python numbers. Give an optimizer a function to have it computed anew for each step::
+
+    >>> import weft as wf
+    >>> w, count = wf.Variable(1.0), wf.Variable(0)
+    >>> optimizer = wf.train.SGD(lambda: wf.train.exponential_decay(0.5, count, 1, 0.1))
+    >>> @wf.compile
+    ... def step():
+    ...     optimizer.minimize(3.0 * w, global_step=count)
+    >>> for _ in range(2):
+    ...     step()
+    >>> round(w.item(), 3)  # 1 - 3*0.5 - 3*0.05
+    -0.65
+
 """
 
 from __future__ import annotations
@@ -49,7 +60,11 @@ def exponential_decay(
     decay_rate: TensorLike,
     staircase: bool = False,
 ) -> Tensor:
-    """learning_rate * decay_rate^(step / decay_steps); staircase: the exponent is floored."""
+    """learning_rate * decay_rate^(step / decay_steps); staircase: the exponent is floored.
+
+    >>> round(float(exponential_decay(0.1, 20, 10, 0.5)), 4)
+    0.025
+    """
     rate, step = _start(learning_rate, global_step)
     return multiply(rate, pow(cast(decay_rate, rate.dtype), _periods(step, decay_steps, staircase)))
 
@@ -63,6 +78,9 @@ def natural_exp_decay(
 ) -> Tensor:
     """learning_rate * exp(-decay_rate * step / decay_steps); staircase: step / decay_steps is
     floored.
+
+    >>> round(float(natural_exp_decay(0.1, 20, 10, 0.5)), 4)
+    0.0368
     """
     rate, step = _start(learning_rate, global_step)
     periods = _periods(step, decay_steps, staircase)
@@ -78,6 +96,9 @@ def inverse_time_decay(
 ) -> Tensor:
     """learning_rate / (1 + decay_rate * step / decay_steps); staircase: step / decay_steps is
     floored.
+
+    >>> round(float(inverse_time_decay(0.1, 20, 10, 0.5)), 4)
+    0.05
     """
     rate, step = _start(learning_rate, global_step)
     periods = _periods(step, decay_steps, staircase)
@@ -96,6 +117,9 @@ def polynomial_decay(
 
     cycle: decay_steps is multiplied by ceil(step / decay_steps), so that the rate rises again after
     each.
+
+    >>> round(float(polynomial_decay(0.1, 5, 10, 0.0)), 4)
+    0.05
     """
     rate, step = _start(learning_rate, global_step)
     span, end = cast(decay_steps, rate.dtype), cast(end_learning_rate, rate.dtype)
@@ -116,6 +140,9 @@ def cosine_decay(
     """rate * ((1 - alpha) * (1 + cos(pi * min(step, decay_steps) / decay_steps)) / 2 + alpha).
 
     Loshchilov and Hutter, "SGDR", 2016, equation 5, without restarts.
+
+    >>> round(float(cosine_decay(0.1, 5, 10)), 4)
+    0.05
     """
     rate, step = _start(learning_rate, global_step)
     span, floor_ = cast(decay_steps, rate.dtype), cast(alpha, rate.dtype)
@@ -129,6 +156,9 @@ def piecewise_constant(
 ) -> Tensor:
     """values[0] while step <= boundaries[0], values[1] while step <= boundaries[1], ..., else
     the last.
+
+    >>> round(float(piecewise_constant(7, [5, 20], [1.0, 0.5, 0.1])), 4)
+    0.5
     """
     if len(values) != len(boundaries) + 1:
         raise InvalidArgumentError(
@@ -150,6 +180,9 @@ def linear_warmup(
     learning_rate.
 
     learning_rate may be the result of another schedule (Goyal et al. 2017, section 2.2).
+
+    >>> round(float(linear_warmup(0.1, 4, 10)), 4)
+    0.05
     """
     rate, step = _start(learning_rate, global_step)
     span = maximum(cast(warmup_steps, rate.dtype), 1)

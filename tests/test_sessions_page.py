@@ -1,0 +1,33 @@
+"""What docs/sessions.md shows is what happens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import weft as wf
+
+PAGE = Path(__file__).parents[1] / "docs" / "sessions.md"
+
+
+def test_python_blocks_run() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 2
+    namespace: dict[str, Any] = {"__name__": "sessions"}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), namespace)
+    assert namespace["value"] < 1e-3
+    np.testing.assert_allclose(namespace["w"].numpy(), [1, 2, 3], atol=0.05)
+
+
+def test_what_is_said_not_to_be_there_is_not() -> None:
+    for name in ("cond", "while_loop", "FIFOQueue", "train.Coordinator"):
+        owner: Any = wf
+        *path, last = name.split(".")
+        for part in path:
+            owner = getattr(owner, part)
+        assert not hasattr(owner, last)
+    assert not hasattr(wf.Session, "partial_run")
