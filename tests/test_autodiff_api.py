@@ -246,6 +246,25 @@ def test_custom_gradient_is_what_is_used(run: Run) -> None:
     assert float(gk) == 0
 
 
+def test_custom_gradient_of_a_python_number(run: Run) -> None:
+    """A number is weak and held in 64 bits; what it meets, and so its gradient, may be float32."""
+    w = np.asarray([1.0, 2.0], np.float32)
+
+    @wf.custom_gradient
+    def scaled(x: Any, k: Any) -> Any:
+        return x * k, lambda dy: (dy * k, wf.sum(dy * x))
+
+    slopes = run(wf.grad(lambda x, k: wf.sum(scaled(x, k)), argnums=(0, 1)))(w, 3.0)
+    assert [s.tolist() for s in slopes] == [[3, 3], 3]
+    assert slopes[0].dtype is wf.float32
+
+    @wf.custom_gradient
+    def captured(k: Any) -> Any:
+        return k * wf.asarray(w), lambda dy: wf.sum(dy * w)
+
+    assert float(run(wf.grad(lambda k: wf.sum(captured(k))))(2.0)) == 3
+
+
 def test_custom_gradient_may_use_variables(run: Run) -> None:
     v = wf.Variable(7.0)
 

@@ -150,6 +150,27 @@ def test_traced_index_arrays() -> None:
         np.testing.assert_array_equal(traced(function, x, i, j), expected)
 
 
+@pytest.mark.parametrize(
+    ("key", "fits", "misfit"),
+    [(slice(1, 10), 12, 3), (slice(None, 2), 2, 1), (slice(-2, None), 2, 1)],
+)
+def test_slices_of_an_axis_of_unknown_size(key: slice, fits: int, misfit: int) -> None:
+    """They are not clamped; the message is for the user, not about the IR."""
+    with wf.Graph().as_default() as graph:
+        x = wf.placeholder(wf.float32, [None, 2])
+        y = x[key]
+    with wf.Session(graph=graph) as session:
+        values = np.arange(2 * fits, dtype=np.float32).reshape(fits, 2)
+        np.testing.assert_array_equal(session.run(y, {x: values}), values[key])
+        with pytest.raises(
+            wf.errors.InvalidArgumentError, match=r"^op 'slice': .*axis 0"
+        ) as caught:
+            session.run(y, {x: np.ones((misfit, 2), np.float32)})
+    assert "is not clamped: slice all of it (:)" in str(caught.value.hint)
+    assert "IR" not in str(caught.value)
+    assert caught.value.locations[0].file == __file__
+
+
 def test_traced_mask() -> None:
     """It cannot index, but it can write."""
     x, mask = array((3, 4)), np.array([True, False, True])

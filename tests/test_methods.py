@@ -1,9 +1,9 @@
-"""Compiled methods: inheritance, copies and pickles, and what stands above or below `@wf.compile`."""
+"""Compiled methods: inheritance, copies and pickles, and other decorators beside `@wf.compile`."""
 
 from __future__ import annotations
 
 import copy
-import pickle
+import pickle  # noqa: TID251  # what others do to objects with compiled methods
 from collections.abc import Callable
 from typing import Any
 
@@ -107,7 +107,7 @@ def test_compiled_functions_are_copied_and_pickled_as_functions_are() -> None:
         assert twin(ONES, times=2).tolist() == [4, 4, 4]
         assert twin is not d.repeated
         assert twin.cache_info().made == 1
-    with pytest.raises(pickle.PicklingError):
+    with pytest.raises((pickle.PicklingError, AttributeError), match="local"):
         pickle.dumps(wf.compile(lambda x: x))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from weft.ir.builder import Builder
 from weft.ir.errors import PassError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.parser import parse_graph
+from weft.passes import manager
 from weft.passes.cse import cse
 from weft.passes.dce import dce
 from weft.passes.differential import difference
@@ -21,6 +23,7 @@ from weft.passes.manager import PassOptions, PassReport, run_passes
 from weft.passes.pipelines import PASSES, STANDARD
 from weft.passes.rewrite import rewrite
 
+LOGGER = re.compile(r'getLogger\("weft\.(\w+)"\)')
 TEXT = """
 graph @step(%x: f32[b,4], %y: f32[b,4], %i: i64[3]) -> (f32[b], f32[3,4]) stage=traced {
   %0 = exp(%x) : f32[b,4] loc("m.py":1:1)
@@ -112,6 +115,30 @@ def test_options_from_the_environment(
     monkeypatch.setenv("WEFT_VERIFY", "yes")
     with pytest.raises(PassError, match=r"WEFT_VERIFY=yes(?s:.*)'ir' or 'run'"):
         run_passes(graph, [cse])
+
+
+def test_unknown_log_topics_are_refused(monkeypatch: pytest.MonkeyPatch, graph: Graph) -> None:
+    monkeypatch.setenv("WEFT_LOG", "compile,pases")
+    with pytest.raises(PassError, match=r"the topic 'pases'.*did you mean 'passes'") as caught:
+        run_passes(graph, [cse])
+    assert caught.value.hint == "the topics are: compile, passes (several with commas)"
+    root = Path(manager.__file__).parents[1]
+    made = {m for p in root.rglob("*.py") for m in LOGGER.findall(p.read_text(encoding="utf-8"))}
+    assert made == set(manager.TOPICS)
+
+
+def test_a_dump_folder_that_cannot_be_written_is_named(
+    monkeypatch: pytest.MonkeyPatch, graph: Graph, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    monkeypatch.setenv("WEFT_DUMP", str(blocked))
+    with pytest.raises(PassError, match=r"WEFT_DUMP: .*cannot be written") as caught:
+        run_passes(graph, [cse])
+    assert str(blocked) in caught.value.what
+    assert "WEFT_DUMP" in str(caught.value.hint)
+    with pytest.raises(PassError, match="cannot be written"):
+        run_passes(graph, [cse], options=PassOptions(), folder=tmp_path / "gone")
 
 
 def test_log(graph: Graph, capsys: pytest.CaptureFixture[str], passes_log: logging.Logger) -> None:

@@ -1,4 +1,4 @@
-"""Python integers that do not fit: in lists, beside arrays, and as arguments of compiled functions."""
+"""Python integers that do not fit: in lists, beside arrays, as arguments; and masked arrays."""
 
 from __future__ import annotations
 

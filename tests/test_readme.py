@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+import weft as wf
+from weft.codegen.jit import compile_count
 from weft.ir.parser import parse_graph
 from weft.ir.printer import print_graph
 from weft.ir.verify import verify
@@ -26,3 +31,23 @@ def test_graph_in_the_docs_is_canonical_text() -> None:
     graph = parse_graph(text)
     verify(graph)
     assert print_graph(graph) == text
+
+
+def test_another_batch_size_compiles_nothing_but_for_0_and_1() -> None:
+    def loss(w: Any, x: Any) -> Any:
+        return wf.sum(wf.nn.softmax(wf.nn.relu(x @ w)) ** 2)
+
+    slope = wf.compile(wf.grad(loss))
+    w = np.ones((8, 4), np.float32)
+
+    def call(batch: int) -> int:
+        """How many kernels a call compiles."""
+        before = compile_count()
+        slope(w, np.ones((batch, 8), np.float32))
+        return compile_count() - before
+
+    call(4)
+    assert [call(batch) for batch in (2, 7, 129)] == [0, 0, 0]
+    call(1)
+    call(0)
+    assert [call(batch) for batch in (1, 0, 5)] == [0, 0, 0]

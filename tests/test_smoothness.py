@@ -1,7 +1,8 @@
 """First and higher gradients of composed functions where their formulas have seams: at 0, at ties,
 at extremes.
 
-The expected numbers are closed forms, or JAX 0.7's where a function has no derivative.
+The expected numbers are closed forms; where a function has no derivative they are JAX 0.10.2's,
+but for norms and `std` at 0 and `xlogy` at its pole: 0, where JAX has NaN.
 """
 
 from __future__ import annotations

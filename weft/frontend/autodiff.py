@@ -274,7 +274,7 @@ def _sources(x: Any, trace: Trace) -> list[Tensor]:
 def _argnums(argnums: ArgNums) -> tuple[bool, tuple[int, ...]]:
     """Whether it is one position, and the positions. InvalidArgumentError for anything else."""
     single = not isinstance(argnums, (tuple, list))
-    given = (argnums,) if single else argnums
+    given: Any = (argnums,) if single else argnums
     if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in given):
         raise InvalidArgumentError(
             f"grad: argnums must be a position or a tuple of positions, got {argnums!r}",

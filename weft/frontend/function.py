@@ -105,7 +105,7 @@ class CompiledFunction(Generic[P, R]):
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Copied and pickled as functions are: by name; a method with its object."""
         if not is_bound(self._fn):
-            return self.__qualname__
+            return str(vars(self)["__qualname__"])
         return (_recompiled, (self._fn, tuple(self._static), self._passes))
 
     # -------------------------------------------------------------------------------------- calls

@@ -8,6 +8,8 @@ ShapeError for an extremum over no elements.
 
 from __future__ import annotations
 
+from numbers import Real
+
 from weft.frontend.arguments import Axes, check_axes, check_axis
 from weft.frontend.dispatch import apply
 from weft.frontend.ops_arithmetic import (
@@ -212,6 +214,13 @@ def logsumexp(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) ->
     return cast(add(log(total), top), t.dtype)
 
 
+def _check_order(ord: object) -> None:
+    if not isinstance(ord, Real):
+        raise InvalidArgumentError(
+            f"wf.vector_norm: ord must be a number, got {ord!r}", location=caller_location()
+        )
+
+
 def vector_norm(
     x: TensorLike,
     /,
@@ -227,10 +236,7 @@ def vector_norm(
     of the norm of a zero vector is 0, a subgradient.
     """
     t = inexact_tensor(x, "vector_norm")
-    if not isinstance(ord, (int, float)):
-        raise InvalidArgumentError(
-            f"wf.vector_norm: ord must be a number, got {ord!r}", location=caller_location()
-        )
+    _check_order(ord)
     if ord == float("inf"):
         return max(abs(t), axis, keepdims=keepdims)
     if ord == float("-inf"):

@@ -42,7 +42,7 @@ class Limit:
 
     def check(self, value: int) -> None:
         """InvalidArgumentError, at the caller's line, if `value` does not fit the dtype."""
-        info = np.iinfo(self.dtype.numpy)
+        info: Any = np.iinfo(self.dtype.numpy.name)
         if info.min <= value <= info.max:
             return
         place = f" at {self.location[0]}" if self.location else ""

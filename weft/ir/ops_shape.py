@@ -10,7 +10,7 @@ import numpy as np
 from weft.ir.attributes import Attrs, AttrSpec
 from weft.ir.dims import Dim, Shape, SymbolicDim, format_dim, format_shape, product, same
 from weft.ir.dtypes import int64
-from weft.ir.errors import ShapeError, TypeRuleError
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.graph import Block
 from weft.ir.rules import (
     add_dims,
@@ -136,7 +136,7 @@ def _check_bounds(axis: int, dim: Dim, start: Dim, stop: Dim, step: int) -> None
         if not isinstance(bound, int):
             continue
         if bound < low or (isinstance(high, int) and bound > high):
-            raise ShapeError(
+            raise InvalidArgumentError(
                 f"op 'slice': {what} {bound} is out of bounds for axis {axis} of size "
                 f"{format_dim(dim)} with step {step}",
                 hint="an axis whose size is known only when the graph runs is not clamped: slice "
@@ -145,7 +145,8 @@ def _check_bounds(axis: int, dim: Dim, start: Dim, stop: Dim, step: int) -> None
 
 
 def slice_shape(op: str, shape: Shape, attrs: Attrs) -> Shape:
-    """The shape of `x[starts:stops:steps]` for x of shape `shape`. Raises ShapeError."""
+    """The shape of `x[starts:stops:steps]` for x of shape `shape`. InvalidArgumentError for bounds
+    outside it."""
     starts, stops = shape_attr(attrs, "starts"), shape_attr(attrs, "stops")
     steps = ints_attr(attrs, "steps")
     if not len(starts) == len(stops) == len(steps) == len(shape) or 0 in steps:

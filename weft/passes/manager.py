@@ -46,8 +46,7 @@ class PassOptions:
             raise PassError(f"WEFT_VERIFY={self.verify}", hint="it must be empty, 'ir' or 'run'")
         for topic in sorted(self.log - {*TOPICS}):
             raise PassError(
-                f"WEFT_LOG names the topic '{topic}', which does not exist"
-                f"{suggest(topic, TOPICS)}",
+                f"WEFT_LOG names the topic '{topic}', which does not exist{suggest(topic, TOPICS)}",
                 hint=f"the topics are: {', '.join(TOPICS)} (several with commas)",
             )
 
