@@ -17,7 +17,7 @@ from weft.ir.source import caller_location
 
 T = TypeVar("T")
 _ATTRIBUTE = "__weft_compiled__"
-_lock = threading.Lock()  # held while an object gets its first compiled method
+_lock = threading.RLock()  # held while an object gets its first compiled method
 
 
 class Methods(dict[object, T], Generic[T]):

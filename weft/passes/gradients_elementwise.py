@@ -105,9 +105,9 @@ def _astype(g: Expr, x: Expr) -> Expr | None:
 
 
 def _power_base(a: Expr, b: Expr) -> Expr:
-    """b * a**(b-1), which is 0 for b = 0 also where a = 0."""
-    constant = b.equals(0)
-    return constant.where(b.lift(0), b * a.op("power", constant.where(b.lift(1), b - 1)))
+    """b * a**(b-1), which is 0 at a = b = 0; for other a its own derivative for b stays right."""
+    corner = b.equals(0).op("logical_and", a.equals(0))
+    return b * a.op("power", corner.where(b.lift(1), b - 1))
 
 
 def _larger(g: Expr, a: Expr, b: Expr) -> Expr:
