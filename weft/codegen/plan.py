@@ -21,7 +21,7 @@ from weft.codegen.lowerings import LOWERINGS
 from weft.codegen.nest import Nest
 from weft.codegen.nest_emit import nest_call
 from weft.ir.attributes import ConstArray
-from weft.ir.errors import InternalError, UnsupportedError
+from weft.ir.errors import InternalError, PassError, UnsupportedError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.source import Locations
 from weft.ir.types import RefType, TensorType, Type
@@ -78,7 +78,7 @@ def plan_calls(
             call, nest = nest_call(op, _in_place(op, slot_of))
             calls.append(PlannedCall(call, op, nest))
         elif op.name not in NO_CODE:
-            calls += [PlannedCall(call, op) for call in _lower(op)]
+            calls += [PlannedCall(call, op) for call in _lower(op, graph.stage)]
         calls += copies.get(position, ())
     return calls
 
@@ -119,8 +119,15 @@ def _check_type(given: Type, where: str, location: Locations) -> None:
         )
 
 
-def _lower(op: Operation) -> list[KernelCall]:
+def _lower(op: Operation, stage: str) -> list[KernelCall]:
     lowering = LOWERINGS.get(op.name)
+    if lowering is None and stage != "fused":
+        raise PassError(
+            f"the graph cannot run: the pipeline does not end with 'fuse', which makes the kernel "
+            f"of op '{op.name}'",
+            hint="add 'fuse' as the last pass",
+            location=op.locations,
+        )
     if lowering is None:
         raise UnsupportedError(
             f"op '{op.name}' has no native CPU kernel",

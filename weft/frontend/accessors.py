@@ -15,6 +15,7 @@ from weft.frontend import pytree
 from weft.frontend.tensor import Tensor
 
 Flattener = Callable[[Any], list[Any] | None]
+_MAX_DEPTH = 50  # of generated brackets: Python parses 200
 
 
 class _Source:
@@ -101,6 +102,10 @@ def _getters(source: _Source, node: pytree.Node, value: str) -> Sequence[str] | 
 
 def packer(structure: pytree.Structure, weak: Sequence[bool]) -> Callable[[list[Any]], Any]:
     """A function from result arrays to the tree of tensors; `weak` says which of them are weak."""
+    if pytree.depth(structure) > _MAX_DEPTH:
+        return lambda arrays: pytree.unflatten(
+            structure, [Tensor(a, weak=w) for a, w in zip(arrays, weak, strict=True)]
+        )
     source = _Source()
     tensor = source.name(Tensor)
     leaves = (

@@ -55,8 +55,11 @@ class Compiled(Specialization):
     def _checked_run(self, arrays: list[Any]) -> list[Any]:
         """Run with a check of the Python integers that are converted to a narrower dtype."""
         for limit in self.traced.limits:
-            limit.check(int(arrays[limit.index]))
-        return self.executable()(arrays)
+            value = arrays[limit.index].item()
+            if not limit.low <= value <= limit.high:
+                raise limit.error(value)
+        assert self._executable is not None
+        return self._executable(arrays)
 
     def reports(self) -> Sequence[PassReport]:
         """What the passes did; runs them if the graph is not compiled yet."""

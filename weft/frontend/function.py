@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import threading
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
@@ -22,6 +21,7 @@ from weft.frontend.bound import bind, defines, is_bound, signature_of
 from weft.frontend.compiled import Compiled
 from weft.frontend.explain import Cost, cost_of, explain, graph_after
 from weft.frontend.fast_call import NamedCalls, scan
+from weft.frontend.pipeline import pipeline_of
 from weft.frontend.signature import (
     LeafKey,
     Signature,
@@ -42,14 +42,14 @@ from weft.frontend.tracing import (
     identifier,
     trace_function,
 )
+from weft.frontend.waiting import TraceLock
 from weft.ir.dtypes import as_dtype
-from weft.ir.errors import InvalidArgumentError, PassError, TypeRuleError, UnsupportedError, suggest
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, suggest
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
 from weft.passes.manager import Pass
-from weft.passes.pipelines import PASSES, STANDARD
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,7 +83,7 @@ class CompiledFunction(Generic[P, R]):
         self._fast: dict[Any, Compiled] = {}
         self._flatteners: tuple[Flattener, ...] = ()  # for nested arguments, one per structure
         self._structures: set[pytree.Structure] = set()
-        self._first_trace = threading.RLock()
+        self._first_trace = TraceLock()
         self._traced_before = False
 
     def __repr__(self) -> str:
@@ -239,11 +239,16 @@ class CompiledFunction(Generic[P, R]):
 
     def _trace(self, signature: Signature, values: list[Any]) -> Traced:
         self._bind(values[1], values[2])
-        with self._first_trace:  # variables may be created by the first trace, by that one alone
-            if not self._traced_before:
-                traced = self._trace_once(signature, values, True)
-                self._traced_before = True
-                return traced
+        # variables may be created by the first trace, by that one alone: others wait for its end,
+        # but not a thread that the first trace itself waits for
+        if not self._traced_before and self._first_trace.acquire(self._name):
+            try:
+                if not self._traced_before:
+                    traced = self._trace_once(signature, values, True)
+                    self._traced_before = True
+                    return traced
+            finally:
+                self._first_trace.release()
         return self._trace_once(signature, values, False)
 
     def _trace_once(self, signature: Signature, values: list[Any], creates: bool) -> Traced:
@@ -342,7 +347,7 @@ def compile(
     donate: object = None,
     threads: int | None = None,
     device: str = "cpu",
-    passes: Sequence[Pass | str] | None = None,
+    passes: str | Sequence[Pass | str] | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
@@ -354,14 +359,15 @@ def compile(
     donate: object = None,
     threads: int | None = None,
     device: str = "cpu",
-    passes: Sequence[Pass | str] | None = None,
+    passes: str | Sequence[Pass | str] | None = None,
 ) -> Any:
     """Compile a function of tensors; use as `@wf.compile` or
     `@wf.compile(static_argnames="training")`.
 
     static_argnames: parameters whose (hashable) values the code depends on; each value compiles
-    anew. passes: the pipeline, by name or as functions from graph to graph (default: the standard
-    one). Raises UnsupportedError for donate=, threads= and any device but "cpu": not built yet.
+    anew. passes: the pipeline, names or functions from graph to graph (default: "standard"); calls
+    need one that ends with "fuse". Raises UnsupportedError for donate=, threads= and any device but
+    "cpu": not built yet.
     """
     given = {"donate": donate, "threads": threads}
     for name, value in given.items():
@@ -377,24 +383,12 @@ def compile(
             location=caller_location(),
         )
     static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    pipeline = STANDARD if passes is None else tuple(_pass(p) for p in passes)
+    pipeline = pipeline_of(passes)
 
     def decorate(function: Callable[..., Any]) -> CompiledFunction[Any, Any]:
         return CompiledFunction(function, static, pipeline)
 
     return decorate if fn is None else decorate(fn)
-
-
-def _pass(given: Pass | str) -> Pass:
-    if not isinstance(given, str):
-        return given
-    if given not in PASSES:
-        raise PassError(
-            f"there is no pass '{given}'{suggest(given, list(PASSES))}",
-            hint=f"the passes are: {', '.join(PASSES)}",
-            location=caller_location(),
-        )
-    return PASSES[given]
 
 
 __all__ = ["Compiled", "CompiledFunction", "LeafKey", "compile"]

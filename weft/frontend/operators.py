@@ -285,3 +285,19 @@ class Operators:
 
 #: What may stand beside a tensor in an operator; anything else makes Python raise its TypeError.
 OPERANDS = (Operators, int, float, complex, np.ndarray, np.generic, list, tuple, str, bytes)
+
+
+def holds_arrays(x: object) -> bool:
+    """Whether a nested list holds tensors or arrays. InvalidArgumentError if it holds itself."""
+    try:
+        return _holds_arrays(x)
+    except RecursionError:
+        raise InvalidArgumentError(
+            "a list is nested too deeply, or contains itself", location=caller_location()
+        ) from None
+
+
+def _holds_arrays(x: object) -> bool:
+    if isinstance(x, (list, tuple)):
+        return any(_holds_arrays(item) for item in x)
+    return isinstance(x, (Operators, np.ndarray, np.generic))

@@ -54,9 +54,16 @@ def register_pytree(cls: type, flatten: Flatten, unflatten: Unflatten) -> None:
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
     """The leaves in order, and the structure. InvalidArgumentError for dict keys that do not
-    sort."""
+    sort, and for containers that contain themselves or are nested too deeply for Python."""
     leaves: list[Any] = []
-    return leaves, _flatten(tree, leaves)
+    try:
+        return leaves, _flatten(tree, leaves)
+    except RecursionError:
+        raise InvalidArgumentError(
+            "a list, dict or other container is nested too deeply, or contains itself",
+            hint="sys.getrecursionlimit() is how deep Python goes",
+            location=caller_location(),
+        ) from None
 
 
 def _flatten(tree: Any, leaves: list[Any]) -> Structure:
@@ -169,6 +176,24 @@ def _make_dataclass(cls: type, children: list[Any]) -> Any:
 def count_leaves(structure: Structure) -> int:
     """How many leaves a structure has."""
     return 1 if structure is None else sum(count_leaves(child) for child in structure.children)
+
+
+def container_of(structure: Structure, i: int) -> type:
+    """The class of the innermost container around leaf number `i`."""
+    assert structure is not None
+    for child in structure.children:
+        count = count_leaves(child)
+        if i < count:
+            return structure.cls if child is None else container_of(child, i)
+        i -= count
+    raise IndexError(i)
+
+
+def depth(structure: Structure) -> int:
+    """How many containers are around the deepest leaf."""
+    if structure is None:
+        return 0
+    return 1 + max((depth(child) for child in structure.children), default=0)
 
 
 def paths(structure: Structure, root: str = "") -> list[str]:

@@ -166,7 +166,8 @@ class Session:
         if isinstance(leaf, Effect):
             if leaf.trace not in (None, trace):
                 raise InvalidArgumentError(
-                    f"{path}: the effect '{leaf.name}' is not in the graph '{self.graph.name}'",
+                    f"{path}: the effect '{leaf.name}' is not in this session's graph "
+                    f"{trace.describe()}",
                     hint="make the session with the graph that it was built in",
                     location=caller_location(),
                 )
@@ -183,10 +184,13 @@ class Session:
         """The value of a tensor of this session's graph."""
         if t._trace is not self.graph._trace:
             described = (
-                "a concrete tensor" if t._trace is None else f"a tensor of '{t._trace.name}'"
+                "a concrete tensor"
+                if t._trace is None
+                else f"a tensor of {t._trace.root().describe()}"
             )
             raise InvalidArgumentError(
-                f"{what}: {described} is not in the graph '{self.graph.name}': {t.describe()}",
+                f"{what}: {described} is not in this session's graph "
+                f"{self.graph._trace.describe()}: {t.describe()}",
                 hint="build it inside `with graph.as_default():`",
                 location=caller_location(),
             )

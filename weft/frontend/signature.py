@@ -179,13 +179,38 @@ def leaves_of(
             raise TypeRuleError(
                 f"argument {path} of '{function}' is a {type(leaf).__name__}, not a tensor: "
                 f"{leaf!r:.60}",
-                hint=f"compile with static_argnames=({path.split('[')[0].split('.')[0]!r},) "
-                "if it is a setting that the code depends on",
+                hint=_no_tensor_hint(structure, i, path),
                 location=caller_location(),
             ) from None
         keys.append(key)
         arrays.append(array)
     return tuple(keys), arrays
+
+
+def _no_tensor_hint(structure: pytree.Structure, i: int, path: str) -> str:
+    """What to do with leaf `i`, which is no tensor: an argument, or a part of one."""
+    around = pytree.container_of(structure, i)
+    argument = path.split("[")[0].split(".")[0]
+    if argument == path:
+        return (
+            f"compile with static_argnames=({path!r},) if it is a setting that the code depends on"
+        )
+    if not pytree.field_names(around):
+        return (
+            f"pass it as an argument of its own, named in static_argnames; '{argument}' as a whole "
+            "holds tensors"
+        )
+    field = path.rsplit(".", 1)[-1]
+    name = around.__name__
+    rest = [n for n in pytree.field_names(around) if n != field]
+    children = "".join(f"x.{n}, " for n in rest).rstrip() if len(rest) == 1 else ", ".join(
+        f"x.{n}" for n in rest
+    )
+    made = ", ".join([f"{n}=c[{k}]" for k, n in enumerate(rest)] + [f"{field}=m"])
+    return (
+        f"say that '{field}' is no tensor but part of the signature: wf.register_pytree({name}, "
+        f"lambda x: (({children}), x.{field}), lambda m, c: {name}({made}))"
+    )
 
 
 def has_value(array: Array | None, key: LeafKey) -> bool:

@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Callable, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
+from weft.frontend.waiting import TraceLock
+from weft.ir.errors import FailedPreconditionError
 from weft.ir.source import caller_location
 
 
@@ -51,18 +53,28 @@ class Specializations(Generic[S]):
         self.made = 0
         self.evicted = 0
         self._lock = threading.Lock()
-        self._pending: dict[Hashable, threading.RLock] = {}
+        self._pending: dict[Hashable, TraceLock] = {}
         self._warned = False
 
     def get_or_make(self, key: Hashable, make: Callable[[], S]) -> S:
-        """The specialisation for `key`; `make` runs at most once per key at a time."""
+        """The specialisation for `key`; `make` runs at most once per key at a time.
+
+        FailedPreconditionError where it can never end: in a thread that `make` itself waits for.
+        """
         with self._lock:
             entry = self.entries.get(key)
             if entry is not None:
                 entry.used = True
                 return entry
-            lock = self._pending.setdefault(key, threading.RLock())
-        with lock:
+            lock = self._pending.setdefault(key, TraceLock())
+        if not lock.acquire(self.name):
+            raise FailedPreconditionError(
+                f"'{self.name}' is called with arguments of the types that it is being traced for, "
+                "by a thread that the trace waits for",
+                hint="do not call the function from a thread that it starts itself",
+                location=caller_location(),
+            )
+        try:
             entry = self.entries.get(key)
             if entry is None:
                 try:
@@ -71,7 +83,9 @@ class Specializations(Generic[S]):
                 finally:
                     with self._lock:
                         self._pending.pop(key, None)
-        return entry
+            return entry
+        finally:
+            lock.release()
 
     def info(self) -> CacheInfo:
         """The counts."""

@@ -25,8 +25,8 @@ from weft.frontend.arrays import (
 from weft.frontend.numpy_protocol import array_function, array_ufunc
 from weft.frontend.operators import METHOD_NAMES as METHOD_NAMES
 from weft.frontend.operators import METHODS as METHODS
-from weft.frontend.operators import Operators
-from weft.ir.dims import Dim, Shape, product
+from weft.frontend.operators import Operators, holds_arrays
+from weft.ir.dims import Dim, Shape, SymbolicDim, product
 from weft.ir.dtypes import (
     DType,
     as_dtype,
@@ -149,7 +149,7 @@ class Tensor(Operators):
         raise TracerError(
             f"{what} needs a value, but the tensor {self.describe()} is symbolic: "
             "it has none until the graph runs",
-            hint=hint,
+            hint=hint if self._trace is None else self._trace.value_hint(hint),
             location=caller_location(),
         )
 
@@ -330,6 +330,8 @@ def _convert(x: Any, wanted: DType | None) -> Tensor:
         return Tensor(owned_array(plain_array(x)))
     if isinstance(x, (bool, int, float, complex)):
         return _scalar(x, wanted)
+    if isinstance(x, SymbolicDim):
+        return SymbolicDim.as_operand(x)  # type: ignore[no-any-return]
     if isinstance(x, (str, bytes)):
         return Tensor(string_array(np.asarray(x, dtype=object)))
     if isinstance(x, (list, tuple)):
@@ -368,7 +370,7 @@ def _scalar(x: bool | int | float | complex, wanted: DType | None) -> Tensor:
 def _sequence(x: list[Any] | tuple[Any, ...], wanted: DType | None) -> Tensor:
     """A nested list: joined by `stack` if it holds tensors or arrays, else one array of Python
     scalars."""
-    if _holds_arrays(x):
+    if holds_arrays(x):
         return METHODS["stack"](list(x))
     array = python_array(x, wanted)
     if array.dtype.kind in "US":
@@ -385,9 +387,3 @@ def _sequence(x: list[Any] | tuple[Any, ...], wanted: DType | None) -> Tensor:
     target = wanted or default
     with np.errstate(over="ignore"):
         return Tensor(contiguous(array.astype(target.numpy)))
-
-
-def _holds_arrays(x: object) -> bool:
-    if isinstance(x, (list, tuple)):
-        return any(_holds_arrays(item) for item in x)
-    return isinstance(x, (Operators, np.ndarray, np.generic))

@@ -65,6 +65,8 @@ def current_trace() -> Trace | None:
 def set_thread_default(trace: Trace | None) -> None:
     """Make a graph current in this thread wherever no other trace is (None: nothing is)."""
     _thread_default.trace = trace
+    if trace is not None:
+        trace.is_thread_default = True
 
 
 class suspend_trace:
@@ -105,6 +107,7 @@ class Trace:
         self.control: tuple[Value, ...] = ()  # of the enclosing wf.control_dependencies
         self.name_scope = ""  # prefix of names given inside wf.name_scope, with the final slash
         self.owner: Any = None  # the wf.Graph that this is the trace of
+        self.is_thread_default = False  # current because of a placeholder outside any graph
         self.captures: dict[Value, Value] = {}  # region: outer value -> block argument
         #: Python integers among the inputs that meet a narrower dtype: they must fit it.
         self.narrowed: dict[tuple[Value, DType], Locations] = {}
@@ -204,6 +207,24 @@ class Trace:
     def root(self) -> Trace:
         """The outermost trace around this region (itself for other kinds)."""
         return self if self.parent is None else self.parent.root()
+
+    def describe(self) -> str:
+        """Name and place, which tells graphs of one name apart: `'graph' (made at a.py:3:9)`."""
+        made = f" (made at {self.location[0]})" if self.location else ""
+        return f"'{self.name}'{made}"
+
+    def value_hint(self, hint: str) -> str:
+        """What to do where the value of a tensor of this trace is needed; `hint` in a function."""
+        root = self.root()
+        if root.kind != "graph":
+            return hint
+        hint = "wf.Session(graph=...).run(tensor) gives the value of a tensor of a graph"
+        if root.is_thread_default:
+            hint += (
+                ". A placeholder made outside `with graph.as_default():` made the default graph "
+                "current in this thread: ops add to it until wf.reset_default_graph()"
+            )
+        return hint
 
     def note_narrowed(self, value: Value, dtype: DType) -> None:
         """Remember that `value`, a weak integer, becomes `dtype` here, if it is an input."""
@@ -336,9 +357,9 @@ def check_usable(t: Tensor, trace: Trace | None) -> None:
             location=caller_location(),
         )
     if owner.kind == "graph":
-        now = "no graph" if trace is None else f"'{trace.name}'"
+        now = "no graph" if trace is None else trace.root().describe()
         raise TracerError(
-            f"{what} belongs to the graph '{owner.name}', but {now} is current here",
+            f"{what} belongs to the graph {owner.describe()}, but {now} is current here",
             hint="build on it inside `with graph.as_default():`",
             location=caller_location(),
         )

@@ -39,16 +39,15 @@ class Limit:
     name: str
     dtype: DType
     location: Locations
+    low: int
+    high: int
 
-    def check(self, value: int) -> None:
-        """InvalidArgumentError, at the caller's line, if `value` does not fit the dtype."""
-        info: Any = np.iinfo(self.dtype.numpy.name)
-        if info.min <= value <= info.max:
-            return
+    def error(self, value: int) -> InvalidArgumentError:
+        """What to raise, at the caller's line, for a value that does not fit the dtype."""
         place = f" at {self.location[0]}" if self.location else ""
-        raise InvalidArgumentError(
+        return InvalidArgumentError(
             f"the Python integer {value}, argument {self.name}, does not fit {self.dtype.name} "
-            f"({info.min} to {info.max}), the dtype of what it meets{place}",
+            f"({self.low} to {self.high}), the dtype of what it meets{place}",
             hint="convert the other operand to a wider dtype with wf.astype, or pass the number "
             "as an array of the dtype that is meant",
             location=caller_location(),
@@ -94,10 +93,12 @@ def trace_function(
 def _limits(trace: Trace, graph: Graph) -> tuple[Limit, ...]:
     """One for each input and dtype that the trace noted."""
     number = {value: i for i, value in enumerate(graph.args)}
-    return tuple(
-        Limit(number[value], graph.arg_names[number[value]], dtype, location)
-        for (value, dtype), location in trace.narrowed.items()
-    )
+    limits = []
+    for (value, dtype), location in trace.narrowed.items():
+        info: Any = np.iinfo(dtype.numpy.name)
+        index = number[value]
+        limits.append(Limit(index, graph.arg_names[index], dtype, location, info.min, info.max))
+    return tuple(limits)
 
 
 def _without_effects(leaf: Any) -> Any:

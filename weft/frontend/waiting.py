@@ -6,6 +6,7 @@ for them; with a plain lock both sides would wait for ever.
 
 from __future__ import annotations
 
+import concurrent.futures.thread as executors
 import sys
 import threading
 import time
@@ -17,9 +18,12 @@ from weft.ir.errors import FailedPreconditionError
 from weft.ir.source import caller_location
 
 _POLL = 0.05  # seconds between two looks at what the holder does
-_PATIENCE = 60.0  # seconds that the holder may stay in one wait that cannot be seen through
+PATIENCE = 60.0  # seconds that the holder may spend in one wait for what cannot be told
 _JOIN = threading.Thread.join.__code__
 _RESULT = Future.result.__code__
+_RUN = executors._WorkItem.run.__code__
+
+_wanted: dict[int, TraceLock] = {}  # by thread: the lock that it waits for
 
 
 class TraceLock:
@@ -27,35 +31,23 @@ class TraceLock:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._owner: int | None = None  # the thread that holds it
         self._depth = 0
+        self.owner: int | None = None  # the thread that holds it
 
     def acquire(self, name: str) -> bool:
-        """True once this thread holds the lock; False if the holder waits for this thread to end.
+        """True once this thread holds the lock; False if the holder waits for this thread.
 
-        FailedPreconditionError if the holder stays for a minute in a wait for something else (a
-        queue, an event): this thread might be what it waits for.
+        FailedPreconditionError if the holder stays for a minute in one wait for something else (a
+        queue, an event), because that might be this thread, too.
         """
-        stuck: tuple[int, int] | None = None
-        since = 0.0
-        while not self._lock.acquire(timeout=_POLL):
-            owner = self._owner
-            if owner is None:
-                continue
-            if _waits_for_me(owner):
-                return False
-            place = _waiting_place(owner)
-            if place is None or place != stuck:
-                stuck, since = place, time.monotonic()
-            elif time.monotonic() - since > _PATIENCE:
-                raise FailedPreconditionError(
-                    f"'{name}' is being traced by another thread, which has been waiting for "
-                    f"something for {_PATIENCE:.0f} seconds",
-                    hint="if it waits for this thread, neither can go on: call the function once "
-                    "before you start threads, and do not wait for threads in it",
-                    location=caller_location(),
-                )
-        self._owner = threading.get_ident()
+        if not self._lock.acquire(blocking=False):
+            _wanted[threading.get_ident()] = self
+            try:
+                if not self._wait(name):
+                    return False
+            finally:
+                del _wanted[threading.get_ident()]
+        self.owner = threading.get_ident()
         self._depth += 1
         return True
 
@@ -63,8 +55,30 @@ class TraceLock:
         """Give it back."""
         self._depth -= 1
         if not self._depth:
-            self._owner = None
+            self.owner = None
         self._lock.release()
+
+    def _wait(self, name: str) -> bool:
+        place: tuple[FrameType, int] | None = None
+        since = 0.0
+        while not self._lock.acquire(timeout=_POLL):
+            owner = self.owner
+            if owner is None:
+                continue
+            if _waits_for_me(owner):
+                return False
+            now = _waiting_place(owner)
+            if now is None or now != place:
+                place, since = now, time.monotonic()
+            elif time.monotonic() - since > PATIENCE:
+                raise FailedPreconditionError(
+                    f"'{name}' is being traced by another thread, which has been waiting for "
+                    f"something for {PATIENCE:g} seconds",
+                    hint="if it waits for this thread, neither can go on: call the function once "
+                    "before threads are started, and wait for no thread in it",
+                    location=caller_location(),
+                )
+        return True
 
 
 def _frames(thread: int) -> Iterator[FrameType]:
@@ -76,43 +90,46 @@ def _frames(thread: int) -> Iterator[FrameType]:
 
 
 def _waits_for_me(thread: int) -> bool:
-    """Whether `thread` waits in Thread.join or Future.result for this thread, or for one that
-    does."""
-    me, seen = threading.get_ident(), set[int]()
+    """Whether `thread` waits for this thread, or for one that does."""
+    seen = set[int]()
     waiting: int | None = thread
     while waiting is not None and waiting not in seen:
         seen.add(waiting)
         waiting = _awaited(waiting)
-        if waiting == me:
+        if waiting == threading.get_ident():
             return True
     return False
 
 
 def _awaited(thread: int) -> int | None:
-    """The thread that `thread` waits for now, if that can be told."""
+    """The thread that `thread` waits for now, if that can be told: in Thread.join, Future.result,
+    or for a `TraceLock`."""
+    lock = _wanted.get(thread)
+    if lock is not None:
+        return lock.owner
     for frame in _frames(thread):
         if frame.f_code is _JOIN:
             found: int | None = frame.f_locals["self"].ident
             return found
         if frame.f_code is _RESULT:
-            return _runs(frame.f_locals["self"])
-        if frame.f_code.co_filename != threading.__file__:
+            return _runner(frame.f_locals["self"])
+        if frame.f_code.co_filename != _JOIN.co_filename:
             return None
     return None
 
 
-def _runs(future: object) -> int | None:
-    """The thread that works on `future`: below it is the work item of an executor."""
+def _runner(future: object) -> int | None:
+    """The thread of an executor that works on `future`."""
     for thread in list(sys._current_frames()):
         for frame in _frames(thread):
-            if getattr(frame.f_locals.get("self"), "future", None) is future:
+            if frame.f_code is _RUN and frame.f_locals["self"].future is future:
                 return thread
     return None
 
 
-def _waiting_place(thread: int) -> tuple[int, int] | None:
-    """Where `thread` waits for a lock, a condition or an event of `threading`; None if it runs."""
+def _waiting_place(thread: int) -> tuple[FrameType, int] | None:
+    """Where `thread` waits for a lock, condition or event of `threading`; None if it does not."""
     frame = next(_frames(thread), None)
-    if frame is None or frame.f_code.co_filename != threading.__file__:
+    if frame is None or frame.f_code.co_filename != _JOIN.co_filename:
         return None
-    return id(frame), frame.f_lasti
+    return frame, frame.f_lasti  # holding the frame tells a later wait from this one

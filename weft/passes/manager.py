@@ -22,6 +22,7 @@ from pathlib import Path
 from weft.ir.errors import PassError, VerifyError, suggest
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
+from weft.ir.source import caller_location
 from weft.ir.verify import verify
 from weft.passes.differential import check_same_meaning
 from weft.passes.metrics import bytes_moved, kernel_count, peak_bytes
@@ -138,6 +139,13 @@ def _run_pass(graph: Graph, run: Pass, options: PassOptions) -> PassReport:
     name = pass_name(run)
     start = time.perf_counter()
     new = run(graph)
+    if not isinstance(new, Graph):
+        raise PassError(
+            f"pass '{name}' returned a {type(new).__name__}, not a graph",
+            hint="a pass is a function from graph to graph; it returns its argument if it changes "
+            "nothing",
+            location=caller_location(),
+        )
     seconds = time.perf_counter() - start
     changed = new is not graph and new != graph
     if options.verify and changed:
