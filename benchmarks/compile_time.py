@@ -2,8 +2,8 @@
 
     python benchmarks/compile_time.py [--repeat 5]
 
-Prints minima and medians: seconds to import, to the first result (tracing, passes, kernels), and to the
-first result at another batch size, with the number of kernels that each compiled; the same for JAX.
+Prints minima and medians: seconds to import, to the first result (tracing, passes, kernels), and to
+the first result at another batch size, with the number of kernels compiled; the same for JAX.
 """
 
 from __future__ import annotations

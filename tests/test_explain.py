@@ -15,6 +15,7 @@ from weft.ir.errors import (
 )
 from weft.ir.types import TensorType
 from weft.passes.dce import dce
+from weft.passes.fuse import fuse
 
 ONES = np.ones(3, np.float32)
 
@@ -105,3 +106,24 @@ def test_kernels_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "memory: peak 400 bytes" in plan.read_text()
     assert "define internal" in f.llvm(x)
     assert "ret" in f.asm(x)
+
+
+def test_pipelines() -> None:
+    """Names, one or several, and functions; what is wrong with one is said."""
+    for passes in ("fuse", "fold, fuse", ["standard"], ["standard", lambda g: g], (fuse,), fuse):
+        assert float(wf.compile(passes=passes)(wf.sin)(0.0)) == 0
+    unfused = wf.compile(passes="fold")(lambda x: wf.sin(x))
+    assert " sin(" in unfused.ir(1.0)
+    with pytest.raises(PassError, match=r"does not end with 'fuse'(.*\n)+.*add 'fuse' as the last"):
+        unfused(1.0)
+
+    def forgets(graph: Any) -> None:
+        pass
+
+    with pytest.raises(
+        PassError, match="pass 'forgets' returned a NoneType, not a graph"
+    ) as caught:
+        wf.compile(passes=[forgets])(lambda x: x)(1.0)
+    assert caught.value.locations[0].file == __file__
+    with pytest.raises(PassError, match=r"3 in passes= is no pass"):
+        wf.compile(passes=[3])

@@ -109,7 +109,7 @@ def test_getitem(given_: Any) -> None:
 @settings(max_examples=200)
 @given(
     shape_and_key(distinct=True),
-    st.sampled_from(["set", "add", "subtract", "min", "max"]),
+    st.sampled_from(["set", "add", "subtract", "multiply", "divide", "min", "max"]),
     st.booleans(),
 )
 def test_at(given_: Any, method: str, scalar: bool) -> None:
@@ -120,7 +120,7 @@ def test_at(given_: Any, method: str, scalar: bool) -> None:
     expected = x.copy()
     combine = {
         "set": lambda a, b: b, "add": np.add, "subtract": np.subtract, "min": np.minimum,
-        "max": np.maximum,
+        "max": np.maximum, "multiply": np.multiply, "divide": np.divide,
     }[method]  # fmt: skip
     expected[key] = combine(part, value)
     np.testing.assert_array_equal(getattr(wf.asarray(x).at[key], method)(value), expected)
@@ -246,3 +246,22 @@ def test_gradient_flows_through_indexing() -> None:
     expected = 2 * x
     expected[1, ::2] = 0
     np.testing.assert_array_equal(got, expected)
+
+
+def test_multiply_and_divide() -> None:
+    x = wf.asarray([[1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_array_equal(x.at[0].multiply([2.0, 3.0]), [[2, 6], [3, 4]])
+    np.testing.assert_array_equal(x.at[[0, 1], [-1, 0]].multiply([2.0, 3.0]), [[1, 4], [9, 4]])
+    np.testing.assert_array_equal(x.at[x > 2].divide(2.0), [[1, 2], [1.5, 2]])
+    masked = wf.compile(lambda t: t.at[t > 2].multiply(2.0))
+    np.testing.assert_array_equal(masked(x), [[1, 2], [6, 8]])
+    assert wf.asarray([1, 2]).at[-1].multiply(3).tolist() == [1, 6]
+    slope = wf.grad(lambda t: wf.sum(t.at[np.array([1])].multiply(t[:1])))(x)
+    np.testing.assert_array_equal(slope, [[4, 5], [1, 2]])
+    for again in ([0, 0], [1, -1]):
+        with pytest.raises(wf.errors.UnsupportedError, match=r"x\.at\[i\]\.set\(wf\.multiply"):
+            x.at[again].multiply(2.0)
+    with pytest.raises(wf.errors.UnsupportedError, match="may name an element twice"):
+        wf.compile(lambda t, i: t.at[i].divide(2.0))(x, np.array([0, 1]))
+    with pytest.raises(wf.errors.TypeRuleError, match="needs a floating or complex tensor"):
+        wf.asarray([1, 2]).at[0].divide(2)

@@ -254,6 +254,7 @@ WRONG: dict[str, Any] = {
     "tensordot one": lambda x: wf.tensordot(x, x, axes=(0,)),
     "vecdot": lambda x: wf.vecdot(x, x, axis=0),
     "vecdot None": lambda x: wf.vecdot(x, x, axis=None),
+    "vecdot of a scalar": lambda x: wf.vecdot(x, 1.0),
     "norm ord": lambda x: wf.vector_norm(x, ord="fro"),
     "dropout rng": lambda x: wf.nn.dropout(x, rng=3),
     "scalar logits": lambda x: wf.nn.sparse_softmax_cross_entropy_with_logits(

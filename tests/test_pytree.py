@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import re
 from collections import OrderedDict, namedtuple
 from typing import Any
 
 import pytest
 
+import weft as wf
 from weft.frontend import pytree
-from weft.ir.errors import (
-    InvalidArgumentError,
-)
+from weft.ir.errors import InvalidArgumentError, TypeRuleError
 
 Point = namedtuple("Point", "x y")
 
@@ -87,3 +88,65 @@ def test_unsortable_keys() -> None:
 def test_unflatten_counts_leaves() -> None:
     with pytest.raises(InvalidArgumentError, match="2 leaves was given 3"):
         pytree.unflatten(pytree.flatten((1, 2))[1], [1, 2, 3])
+
+
+def nested(depth: int, wrap: Any = lambda a: [a], leaf: Any = 1.0) -> Any:
+    return functools.reduce(lambda a, _: wrap(a), range(depth), leaf)
+
+
+@pytest.mark.parametrize("depth", [49, 51, 150, 300])
+def test_deep_containers(depth: int) -> None:
+    f = wf.compile(lambda tree: pytree.tree_map(lambda x: x + 1, tree))
+    for _ in range(2):
+        assert pytree.tree_leaves(f(nested(depth)))[0] == 2
+    assert str(f(nested(depth, lambda a: (a,)))).startswith("(" * depth + "Tensor")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda tree: wf.compile(lambda t: t)(tree),
+        lambda tree: wf.compile(lambda x: tree)(1.0),
+        lambda tree: wf.grad(lambda t: 1.0)(tree),
+        pytree.flatten,
+        wf.asarray,
+    ],
+)
+@pytest.mark.parametrize("cyclic", [True, False])
+def test_containers_without_end(call: Any, cyclic: bool) -> None:
+    tree = nested(100_000)
+    if cyclic:
+        tree = [1.0]
+        tree.append(tree)
+    with pytest.raises(InvalidArgumentError, match="is nested too deeply, or contains itself"):
+        call(tree)
+
+
+@dataclasses.dataclass
+class Named:
+    w: Any
+    name: str
+    b: Any
+
+
+@dataclasses.dataclass
+class Single:
+    w: Any
+    name: str
+
+
+@pytest.mark.parametrize("given", [Named(1.0, "n", 2.0), Single(1.0, "n")])
+def test_the_hint_for_a_field_that_is_no_tensor_works(given: Any) -> None:
+    f = wf.compile(lambda p: p)
+    with pytest.raises(TypeRuleError, match=r"argument p\['k'\]\.name of .* is a str") as caught:
+        f({"k": given})
+    (hint,) = re.findall(r"hint: .*: (wf\.register_pytree\(.*\))$", str(caught.value))
+    eval(hint)
+    assert f({"k": given})["k"] == given
+    assert f({"k": dataclasses.replace(given, name="m")})["k"].name == "m"
+
+
+@pytest.mark.parametrize("given", [{"a": 1.0, "s": "x"}, [1.0, "x"], Point(1.0, "x")])
+def test_a_setting_inside_a_container(given: Any) -> None:
+    with pytest.raises(TypeRuleError, match="pass it as an argument of its own, named in static"):
+        wf.compile(lambda p: p)(given)

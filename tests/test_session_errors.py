@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,11 +72,15 @@ def test_feeds_and_fetches_from_elsewhere(graph: Any) -> None:
         stranger = wf.placeholder(wf.float32, [])
         effect = wf.no_op()
     session = wf.Session()
-    with pytest.raises(InvalidArgumentError, match=r"a tensor of 'other' \(made at .*is not in .*graph 'g'"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"a tensor of 'other' \(made at .*is not in .*graph 'g'"
+    ):
         session.run(stranger)
     with pytest.raises(InvalidArgumentError, match="feed_dict: a tensor of 'other'"):
         session.run(x, {stranger: 1})
-    with pytest.raises(InvalidArgumentError, match="effect 'no_op' is not in this session's graph 'g'"):
+    with pytest.raises(
+        InvalidArgumentError, match="effect 'no_op' is not in this session's graph 'g'"
+    ):
         session.run(effect)
     with pytest.raises(TypeRuleError, match=r"value fed for .* is symbolic itself"):
         session.run(x, {x: x})
@@ -100,7 +105,9 @@ def test_closed_sessions(graph: Any) -> None:
 def test_tensors_of_a_graph_outside_it() -> None:
     with wf.Graph("g").as_default():
         x = wf.placeholder(wf.float32, [2])
-    with pytest.raises(TracerError, match=r"to the graph 'g' \(made at .*, but no graph is current"):
+    with pytest.raises(
+        TracerError, match=r"to the graph 'g' \(made at .*, but no graph is current"
+    ):
         x + 1
 
 
@@ -172,3 +179,63 @@ def test_effects_of_another_graph_as_dependencies(graph: Any) -> None:
         wf.control_dependencies(["x"]),
     ):
         pass
+
+
+def test_graphs_of_one_name_are_told_apart() -> None:
+    with wf.Graph().as_default():
+        x, effect = wf.placeholder(wf.float32, []), wf.no_op()
+    with wf.Graph().as_default():
+        y, session = wf.placeholder(wf.float32, []), wf.Session()
+        for fetch in (x, effect):
+            with pytest.raises(InvalidArgumentError, match="not in this session's graph") as caught:
+                session.run(fetch)
+            assert places(caught)[-1] == y_line(y) - 1
+        with pytest.raises(InvalidArgumentError) as caught:
+            session.run(x)
+        assert places(caught) == [y_line(x) - 1, y_line(y) - 1]
+        with pytest.raises(TracerError, match="belongs to the graph") as wrong:
+            x + y
+        assert places(wrong) == [y_line(x) - 1, y_line(y) - 1]
+
+
+def places(caught: Any) -> list[int]:
+    """The lines where the graphs of the message were made."""
+    return [int(n) for n in re.findall(r"'graph' \(made at [^:]*:(\d+)", str(caught.value))]
+
+
+def y_line(t: Any) -> int:
+    return int(t._locations()[0].line)
+
+
+@pytest.mark.parametrize(
+    ("use", "also"),
+    [
+        (np.asarray, "use the function of the same name in weft"),
+        (lambda t: t.numpy(), ""),
+        (bool, "use wf.where"),
+    ],
+)
+def test_a_value_is_wanted_of_a_graph(use: Any, also: str) -> None:
+    with wf.Graph().as_default():
+        x = wf.placeholder(wf.float32, [])
+        with pytest.raises(TracerError, match="symbolic") as caught:
+            use(x)
+    hint = str(caught.value.hint)
+    assert "Session(graph=...).run(tensor)" in hint
+    assert also in hint
+    assert "compiled function" not in hint
+    assert "default graph" not in hint
+    wf.placeholder(wf.float32, [])
+    try:
+        with pytest.raises(TracerError, match=r"default graph .*wf\.reset_default_graph\(\)"):
+            use(wf.ones(()) + 1)
+    finally:
+        wf.reset_default_graph()
+    use(wf.ones(()) + 1)
+
+
+def test_sizes_as_operands(graph: Any) -> None:
+    x = wf.placeholder(wf.float32, [None])
+    (n,) = x.shape
+    wanted = [wf.maximum(n, 4), wf.asarray(n) * 2, wf.full((n,), n)]
+    assert [v.tolist() for v in wf.Session().run(wanted, {x: [0, 0, 0]})] == [4, 6, [3, 3, 3]]

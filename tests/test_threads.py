@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.trace import current_trace
+from weft.frontend import waiting
+from weft.frontend.trace import current_trace, suspend_trace
 
 THREADS = 32
 
@@ -156,3 +158,117 @@ def test_an_error_in_one_thread_is_an_error_in_each() -> None:
         return "raised"
 
     assert together(work) == ["raised"] * THREADS
+
+
+def ends(work: Callable[[], Any]) -> Any:
+    """What `work` gives, in a thread that must end."""
+    out: list[Any] = []
+    thread = threading.Thread(target=lambda: out.append(work()), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "deadlock"
+    return out[0]
+
+
+def by_thread(call: Callable[[], Any]) -> Any:
+    """The error or the value of `call`, run in a thread of its own that is joined."""
+    out: list[Any] = []
+
+    def run() -> None:
+        try:
+            out.append(call())
+        except Exception as error:
+            out.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    return out[0]
+
+
+def by_executor(call: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(call).result()
+
+
+@pytest.mark.parametrize("outside", [by_thread, by_executor])
+def test_the_first_trace_may_wait_for_a_thread_that_calls_the_function(outside: Any) -> None:
+    @wf.compile
+    def f(x: Any) -> Any:
+        if x.shape == (1,):
+            # two threads deep: the first one waits for the one that calls
+            return x + outside(lambda: outside(lambda: f(np.ones(2)))).numpy().sum()
+        return x + 1
+
+    assert ends(lambda: f(np.ones(1)).tolist()) == [5]
+
+
+def test_a_trace_that_waits_for_itself_says_so() -> None:
+    @wf.compile
+    def f(x: Any) -> Any:
+        found = by_thread(lambda: f(np.ones(1)))
+        if isinstance(found, Exception):
+            raise found
+        return x
+
+    def call() -> str:
+        with pytest.raises(wf.errors.FailedPreconditionError) as caught:
+            f(np.ones(1))
+        return str(caught.value)
+
+    assert "by a thread that the trace waits for" in ends(call)
+
+
+def test_only_the_tracing_thread_makes_variables() -> None:
+    @wf.compile
+    def f(x: Any) -> Any:
+        if x.shape == (1,):
+            found = by_thread(lambda: f(np.ones(2)))
+            assert isinstance(found, wf.errors.UnsupportedError)
+            assert "variable 'w' is created again" in str(found)
+        return x + wf.Variable(1.0, name="w")
+
+    assert ends(lambda: f(np.ones(1)).tolist()) == [2]
+
+
+def test_two_functions_whose_first_traces_call_each_other() -> None:
+    both = threading.Barrier(2)
+
+    def pair(me: int) -> Any:
+        @wf.compile
+        def f(x: Any) -> Any:
+            if x.shape == (1,):
+                both.wait(10)
+                with suspend_trace():
+                    other = functions[1 - me](np.ones(2)).numpy()
+                return x + other.sum()
+            return x
+
+        return f
+
+    functions = [pair(0), pair(1)]
+    assert together(lambda i: functions[i](np.ones(1)).tolist(), 2) == [[3], [3]]
+
+
+def test_a_wait_that_cannot_be_told_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE", 0.3)
+    done = threading.Event()
+    errors: list[str] = []
+
+    def second() -> None:
+        try:
+            f(np.ones(2))
+        except wf.errors.FailedPreconditionError as error:
+            errors.append(str(error))
+        done.set()
+
+    @wf.compile
+    def f(x: Any) -> Any:
+        if x.shape == (1,):
+            threading.Thread(target=second, daemon=True).start()
+            done.wait()
+        return x + 1
+
+    assert ends(lambda: f(np.ones(1)).tolist()) == [2]
+    assert "'f' is being traced by another thread" in errors[0]
+    assert "call the function once before threads are started" in errors[0]

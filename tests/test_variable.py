@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle  # noqa: TID251  # what users do to variables
+import re
 import weakref
 from collections import namedtuple
 from typing import Any
@@ -164,3 +167,68 @@ def test_reading_the_second_of_two_uninitialised_variables_of_one_name() -> None
         f()
     late.assign([2.0])
     assert [t.tolist() for t in f()] == [[5], [2]]
+
+
+def test_a_copy_is_a_variable_of_its_own() -> None:
+    v = wf.Variable([1.0, 2.0], trainable=False, name="w")
+    copies = [copy.deepcopy(v), copy.copy(v), copy.deepcopy(copy.deepcopy(v))]
+    v.assign_add(1.0)
+    for c in copies:
+        assert c.numpy().tolist() == [1, 2]
+        assert (c.dtype, c.trainable) == (wf.float32, False)
+        assert c.name == c.state.name
+    names = {v.name, *(c.name for c in copies)}
+    assert len(names) == 4
+    assert all(re.fullmatch(r"w(_copy_\d+)?", name) for name in names)
+    both = copy.deepcopy([v, v])
+    assert both[0] is both[1]
+    state = copy.deepcopy(v.state)
+    state.write(np.zeros(2, np.float32))
+    assert (v.numpy().tolist(), state.read().tolist()) == ([2, 3], [0, 0])
+
+
+@pytest.mark.parametrize("dtype", [wf.float32, wf.bfloat16, wf.int8, wf.complex64])
+def test_pickled_variables(dtype: Any) -> None:
+    v = wf.Variable([1, 2], dtype=dtype, trainable=False, name="w")
+    p = pickle.loads(pickle.dumps(v))
+    assert (p.name, p.dtype, p.trainable) == ("w", dtype, False)
+    assert_array_equal(p.numpy(), v.numpy())
+    p.assign_add(wf.ones(2, dtype=dtype))
+    assert v.numpy().tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_a_copied_model_trains_as_the_original(again: Any) -> None:
+    first = Model()
+    first.step(2.0)
+    second = again(first)
+    assert second.tied is second.w
+    assert [float(m.step(2.0)) for m in (first, first)] == [
+        float(m.step(2.0)) for m in (second, second)
+    ]
+
+
+class Model:
+    def __init__(self) -> None:
+        self.w = self.tied = wf.Variable([1.0])
+        self.optimizer = wf.train.AdamOptimizer(0.1)
+
+    @wf.compile
+    def step(self, x: Any) -> Any:
+        loss = wf.sum(self.w * x)
+        self.optimizer.minimize(loss)
+        return loss
+
+
+def test_copies_in_graphs_and_traces() -> None:
+    with wf.Graph().as_default(), wf.Session() as session:
+        v = wf.Variable(wf.ones([2]), name="w")
+        with pytest.raises(UnsupportedError, match="cannot be pickled before it is initialised"):
+            pickle.dumps(v)
+        c = copy.deepcopy(v)
+        session.run(wf.global_variables_initializer())
+        session.run(v.assign_add([1.0, 1.0]))
+        assert session.run([v, c])[1].tolist() == [1, 1]
+        assert pickle.loads(pickle.dumps(v)).numpy().tolist() == [2, 2]
+    with pytest.raises(UnsupportedError, match="'w' is copied while 'lambda_' is traced"):
+        wf.compile(lambda: copy.deepcopy(v) + 1)()

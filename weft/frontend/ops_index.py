@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from weft.frontend.arguments import check_axis, check_int, check_shape, is_concrete
 from weft.frontend.dispatch import apply
 from weft.frontend.indexing import (
@@ -28,7 +30,13 @@ from weft.frontend.ops_shape import expand_dims, moveaxis, permute_dims, reshape
 from weft.frontend.promotion import TensorLike, cast, common_dtype, expand, is_scalar, strong_tensor
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import Shape, broadcast_shapes, format_shape
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, WeftError
+from weft.ir.errors import (
+    InvalidArgumentError,
+    ShapeError,
+    TypeRuleError,
+    UnsupportedError,
+    WeftError,
+)
 from weft.ir.source import caller_location
 
 
@@ -76,8 +84,8 @@ class PartUpdate:
 
     Values broadcast to the shape of x[key] and convert to the dtype of x, unless that would lose
     something (TypeRuleError). Where index arrays name an element twice, `set` keeps the last value
-    in row-major order; the others apply all of them. A traced boolean mask of the leading axes is
-    allowed if the values have no axis of their own along it.
+    in row-major order; `multiply` and `divide` refuse, the others apply all of them. A traced
+    boolean mask of the leading axes is allowed if the values have no axis of their own along it.
     """
 
     __slots__ = ("_key", "_tensor")
@@ -101,6 +109,22 @@ class PartUpdate:
     def subtract(self, values: TensorLike) -> Tensor:
         """x with `values` subtracted from x[key]."""
         return self.add(apply("negative", _fitting(self._tensor, values)))
+
+    def multiply(self, values: TensorLike) -> Tensor:
+        """x with x[key] multiplied by `values`. UnsupportedError for index arrays that may name
+        an element twice: a mask, or indices that are known while tracing, do not."""
+        return _update(self._tensor, self._key, values, "", "multiply")
+
+    def divide(self, values: TensorLike) -> Tensor:
+        """x with x[key] divided by `values`, for floating and complex x; as `multiply`."""
+        if not self._tensor.dtype.is_inexact:
+            raise TypeRuleError(
+                f"x.at[...].divide needs a floating or complex tensor, got "
+                f"{self._tensor.dtype.name}",
+                hint="convert it with wf.astype(x, wf.float32)",
+                location=caller_location(),
+            )
+        return _update(self._tensor, self._key, values, "", "divide")
 
     def min(self, values: TensorLike) -> Tensor:
         """x with x[key] lowered to `values` where those are less; NaN wins."""
@@ -143,7 +167,10 @@ def _broadcast_value(value: Tensor, shape: Shape) -> Tensor:
 
 
 def _update(t: Tensor, key: Any, values: TensorLike, scatter: str, combine: str | None) -> Tensor:
-    """t with t[key] changed: by `scatter_nd_<scatter>`, or without index arrays by `combine`."""
+    """t with t[key] changed: by `scatter_nd_<scatter>`, or without index arrays by `combine`.
+
+    scatter "": there is no such op; `combine` also serves indices that are known to differ.
+    """
     t = strong_tensor(t)
     value = _fitting(t, values)
     mask = _traced_mask(key)
@@ -155,12 +182,36 @@ def _update(t: Tensor, key: Any, values: TensorLike, scatter: str, combine: str 
         new = reshape(_broadcast_value(value, result_shape(y, plan, ())), y.shape)
         if combine is not None:
             new = apply(combine, y, new)
-    else:
+    elif scatter:
         new = _scattered(y, plan, value, f"scatter_nd_{scatter}")
+    else:
+        assert combine is not None
+        _check_distinct(plan, combine)
+        return _update(t, key, apply(combine, *_both(getitem(t, key), value)), "update", None)
     if not plan.sliced:
         return new
     starts, stops, steps = zip(*plan.bounds, strict=True)
     return apply("slice_update", t, new, starts=starts, stops=stops, steps=steps)
+
+
+def _both(part: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    return part, _broadcast_value(value, part.shape)
+
+
+def _check_distinct(plan: Plan, combine: str) -> None:
+    """UnsupportedError unless the index arrays are known to name no element twice."""
+    indices = stacked_indices(plan)
+    sizes = [plan.shape[axis] for axis in plan.arrays]
+    if is_concrete(indices) and all(isinstance(d, int) for d in sizes):
+        rows = indices.numpy().reshape(-1, len(sizes))
+        rows = np.where(rows < 0, rows + np.asarray(sizes, np.int64), rows)
+        if len(np.unique(rows, axis=0)) == len(rows):
+            return
+    raise UnsupportedError(
+        f"x.at[...].{combine} with index arrays that may name an element twice is not supported",
+        hint=f"if no index repeats: x.at[i].set(wf.{combine}(x[i], values))",
+        location=caller_location(),
+    )
 
 
 def _scattered(y: Tensor, plan: Plan, value: Tensor, op: str) -> Tensor:

@@ -137,9 +137,17 @@ def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
     a, b = promote_tensors(x1, x2, op="vecdot")
     rank = min(a.ndim, b.ndim)
     axis = check_int("vecdot", axis, "axis")
+    if not rank:
+        raise ShapeError(
+            f"wf.vecdot needs at least vectors, got shapes {format_shape(a.shape)} and "
+            f"{format_shape(b.shape)}",
+            location=caller_location(),
+        )
     if axis >= 0 or -axis > rank:
         raise InvalidArgumentError(
-            f"wf.vecdot: axis {axis} must be negative, -1 to {-rank}: the others broadcast",
+            f"wf.vecdot: axis {axis} must be negative, -1 to {-rank}, as in the array API",
+            hint="axes count from the end, because the others broadcast; wf.moveaxis brings axis "
+            "0 to the end",
             location=caller_location(),
         )
     if not same(a.shape[axis], b.shape[axis]):

@@ -203,9 +203,7 @@ def _no_tensor_hint(structure: pytree.Structure, i: int, path: str) -> str:
     field = path.rsplit(".", 1)[-1]
     name = around.__name__
     rest = [n for n in pytree.field_names(around) if n != field]
-    children = "".join(f"x.{n}, " for n in rest).rstrip() if len(rest) == 1 else ", ".join(
-        f"x.{n}" for n in rest
-    )
+    children = "".join(f"x.{n}, " for n in rest).rstrip()
     made = ", ".join([f"{n}=c[{k}]" for k, n in enumerate(rest)] + [f"{field}=m"])
     return (
         f"say that '{field}' is no tensor but part of the signature: wf.register_pytree({name}, "

@@ -218,7 +218,10 @@ class Trace:
         root = self.root()
         if root.kind != "graph":
             return hint
+        what = hint.split(", or ")[0]
         hint = "wf.Session(graph=...).run(tensor) gives the value of a tensor of a graph"
+        if not what.startswith("return"):
+            hint = f"{what}; {hint}"
         if root.is_thread_default:
             hint += (
                 ". A placeholder made outside `with graph.as_default():` made the default graph "

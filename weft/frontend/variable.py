@@ -9,6 +9,7 @@ value.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -39,7 +40,7 @@ from weft.ir.errors import (
 from weft.ir.graph import Value
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
-from weft.runtime.variables import VariableState
+from weft.runtime.variables import VariableState, copy_name
 
 
 class Variable(Operators):
@@ -119,6 +120,40 @@ class Variable(Operators):
             else np.array2string(array, separator=", ", threshold=20)
         )
         return f"<Variable {self.name!r} {kind}: {value}>"
+
+    # ------------------------------------------------------------------------------------- copies
+    def __copy__(self) -> Variable:
+        """A variable of its own with the same value, as `copy.deepcopy` makes."""
+        trace = self._copied_in()
+        made = _restored(self.state, self._initial, self.trainable, self._initial_tensor)
+        made.name = made.state.name = copy_name(self.name)
+        if trace is not None:
+            trace.effects.ref(made)  # its initializer is for the copy, too
+        return made
+
+    def __deepcopy__(self, memo: object) -> Variable:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Callable[..., Variable], tuple[Any, ...]]:
+        """Pickled with its name and value; UnsupportedError if a graph has yet to compute that."""
+        self._copied_in()
+        if self.state.array is None and self._initial is None:
+            raise UnsupportedError(
+                f"variable '{self.name}' cannot be pickled before it is initialised",
+                hint="its initial value is computed in a graph: run its initializer first",
+                location=caller_location(),
+            )
+        return _restored, (self.state, self._initial, self.trainable)
+
+    def _copied_in(self) -> Trace | None:
+        trace = current_trace()
+        if trace is None or trace.kind == "graph":
+            return trace
+        raise UnsupportedError(
+            f"variable '{self.name}' is copied while '{trace.root().name}' is traced",
+            hint="copy it outside; `variable.read()` is its value here",
+            location=caller_location(),
+        )
 
     # ------------------------------------------------------------------------------------ reading
     def read(self) -> Tensor:
@@ -314,6 +349,16 @@ class Variable(Operators):
 
     def _type(self) -> TensorType:
         return TensorType(self.dtype, self.shape)
+
+
+def _restored(
+    state: VariableState, initial: Any, trainable: bool, tensor: Tensor | None = None
+) -> Variable:
+    """A variable with a copy of `state`; `initial` or `tensor` is what an initializer assigns."""
+    made = object.__new__(Variable)
+    made.state, made.name, made.trainable = copy.copy(state), state.name, trainable
+    made._initial, made._initial_tensor = initial, tensor
+    return made
 
 
 def _check_creation(trace: Trace | None, name: str | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import threading
 from typing import Any
 
@@ -32,6 +34,12 @@ class VariableState:
         self.array: Array | None = None
         if initial is not None:
             self.write(initial)
+
+    def __reduce__(self) -> tuple[type[VariableState], tuple[Any, ...]]:
+        """A copy, by `copy` or by `pickle`, holds the same value in a buffer of its own."""
+        with self.lock:
+            array = None if self.array is None else self.array.copy()
+        return VariableState, (self.name, self.dtype, self.shape, array)
 
     @property
     def initialized(self) -> bool:
@@ -64,3 +72,12 @@ class VariableState:
                 self.array = np.array(value, order="C", copy=True)
             else:
                 self.array[...] = value
+
+
+_SUFFIX = re.compile(r"_copy_\d+$")
+_copies = itertools.count(1)
+
+
+def copy_name(name: str) -> str:
+    """`name_copy_N`, with an N that no other copy has."""
+    return f"{_SUFFIX.sub('', name)}_copy_{next(_copies)}"

@@ -54,6 +54,16 @@ class Optimizer:
         self._slots: dict[tuple[Variable, str], Variable] = {}
         self._lock = threading.RLock()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copied and pickled with the slots, which belong to the copies of the variables."""
+        with self._lock:
+            held = {**self.__dict__, "_slots": dict(self._slots)}
+        del held["_lock"]
+        return held
+
+    def __setstate__(self, held: dict[str, Any]) -> None:
+        self.__dict__.update(held, _lock=threading.RLock())
+
     # ------------------------------------------------------------------------------ public
     def minimize(
         self,
