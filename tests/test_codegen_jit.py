@@ -7,25 +7,19 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import ml_dtypes
 import numpy as np
 import pytest
-from scalar_kernels import NUMPY, call
+from scalar_kernels import call
 
-from weft.codegen import numba_helpers
-from weft.codegen.elements import DTYPES
 from weft.codegen.jit import (
     CodegenError,
     Emitter,
     Kernel,
-    NumbaKernel,
     compile_count,
     compile_kernels,
-    compile_seconds,
     kernel_asm,
     kernel_llvm,
 )
-from weft.codegen.numba_helpers import as_array_bf16, as_array_f16, f16_to_f32, f32_to_bf16
 
 
 def scale_kernel(key: str, factor: float) -> Kernel:
@@ -59,7 +53,6 @@ def test_a_key_compiles_once() -> None:
     assert first["jit.once"] == again["jit.once"]
     assert scaled(again["jit.once"]) == 2.0
     assert scaled(again["jit.other"]) == 5.0
-    assert compile_seconds("jit.other") > 0
 
 
 def test_texts_are_of_one_kernel() -> None:
@@ -116,14 +109,6 @@ def test_a_broken_kernel_is_named_and_alone(emit: object) -> None:
     assert compile_count() == count
 
 
-def test_a_broken_numba_kernel_is_named() -> None:
-    def kernel(args: object) -> None:
-        args.no_such_attribute()  # type: ignore[attr-defined]
-
-    with pytest.raises(CodegenError, match="weft bug: kernel 'broken numba'"):
-        compile_kernels([NumbaKernel("jit.broken.numba", "broken numba", kernel)])
-
-
 def test_args_are_read_at_the_entry_only() -> None:
     def emit(e: Emitter) -> None:
         with e.loop_function("loop", []) as (inner, _, _):
@@ -131,42 +116,6 @@ def test_args_are_read_at_the_entry_only() -> None:
 
     with pytest.raises(CodegenError, match="pass values to loop_function"):
         compile_kernels([Kernel("jit.entry", "entry", emit)])
-
-
-def test_numba_kernels_see_arrays_of_every_dtype() -> None:
-    def reverse(dtype: str) -> NumbaKernel:
-        as_array = getattr(numba_helpers, f"as_array_{dtype}")
-
-        def kernel(args):  # type: ignore[no-untyped-def]
-            x, out = as_array(args[0], args[2]), as_array(args[1], (args[2],))
-            for i in range(x.size):
-                out[i] = x[x.size - 1 - i]
-
-        return NumbaKernel(f"jit.reverse.{dtype}", f"reverse {dtype}", kernel)
-
-    table = compile_kernels([reverse(dtype) for dtype in DTYPES])
-    for dtype in DTYPES:
-        x = (np.arange(9) % 5).astype(NUMPY[dtype])
-        out = np.zeros_like(x)
-        call(table[f"jit.reverse.{dtype}"], x, out)
-        np.testing.assert_array_equal(out, x[::-1])
-    assert "float" in kernel_llvm("jit.reverse.f32")
-    assert kernel_asm("jit.reverse.f32")
-
-
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_numba_kernels_convert_halves() -> None:
-    def kernel(args):  # type: ignore[no-untyped-def]
-        x, out = as_array_f16(args[0], args[2]), as_array_bf16(args[1], args[2])
-        for i in range(x.size):
-            out[i] = f32_to_bf16(f16_to_f32(x[i]) / 3)
-
-    address = compile_kernels([NumbaKernel("jit.halves", "halves", kernel)])["jit.halves"]
-    x = np.arange(65536).astype(np.uint16).view(np.float16)
-    out = np.zeros(x.size, ml_dtypes.bfloat16)
-    call(address, x, out)
-    expected = (x.astype(np.float32) / np.float32(3)).astype(ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(out.astype(np.float32), expected.astype(np.float32))
 
 
 def test_numba_is_imported_by_the_first_compile_only() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.codegen.jit import AnyKernel
+from weft.codegen.jit import Kernel
 from weft.ir.attributes import ConstArray
 from weft.ir.graph import Value
 
@@ -48,5 +48,5 @@ Arg = Address | Pool | Scratch | Status | int
 class KernelCall:
     """`kernel(args)`: every argument becomes one int64."""
 
-    kernel: AnyKernel
+    kernel: Kernel
     args: tuple[Arg, ...]

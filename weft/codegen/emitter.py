@@ -43,8 +43,7 @@ class Emitter:
 
     ``context`` is Numba's target context, ``symbol`` prefixes the LLVM names of all functions of
     this kernel, ``arguments`` is the kernel's ``i64*`` (None inside a loop function).  ``flags``
-    are the fast-math flags of the user's own arithmetic (add, multiply, ...); a reduction sets
-    ``("contract", "reassoc")``.
+    are the fast-math flags of the user's own arithmetic (add, multiply, ...).
     """
 
     context: Any
@@ -73,11 +72,6 @@ class Emitter:
     def at(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
         """The address of element ``index`` (i64, in elements) of ``pointer``."""
         return self.builder.gep(pointer, [index], inbounds=True)
-
-    def at_byte(self, pointer: ir.Value, offset: ir.Value) -> ir.Value:
-        """The address ``offset`` bytes (i64) after ``pointer``, with the same pointer type."""
-        base = self.builder.bitcast(pointer, ir.IntType(8).as_pointer())
-        return self.builder.bitcast(self.builder.gep(base, [offset]), pointer.type)
 
     def alloca(self, llvm_type: ir.Type) -> ir.Value:
         """A stack slot in the function's entry block (loops must not grow the stack)."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import importlib
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from weft.codegen.emitter import Emitter
 
@@ -19,10 +18,8 @@ __all__ = [
     "CodegenError",
     "Emitter",
     "Kernel",
-    "NumbaKernel",
     "compile_count",
     "compile_kernels",
-    "compile_seconds",
     "kernel_asm",
     "kernel_llvm",
 ]
@@ -45,22 +42,6 @@ class Kernel:
     emit: Callable[[Emitter], None]
 
 
-@dataclass(frozen=True)
-class NumbaKernel:
-    """A kernel in plain Numba Python: ``def k(args)``, args a C pointer to int64.
-
-    It must not raise and must not need the GIL.  Helpers for its body:
-    `weft.codegen.numba_helpers`.
-    """
-
-    key: str
-    name: str
-    function: Callable[[Any], None]
-
-
-AnyKernel = Kernel | NumbaKernel
-
-
 class Library(Protocol):
     """Machine code of one or more kernels; texts are made when asked for."""
 
@@ -76,25 +57,22 @@ class Engine(Protocol):
         self, kernels: Sequence[tuple[Kernel, str]]
     ) -> tuple[Library, list[int]]: ...
 
-    def compile_function(self, kernel: NumbaKernel) -> tuple[Library, int, str]: ...
-
 
 @dataclass(frozen=True)
 class _Compiled:
     address: int
     symbol: str
     library: Library  # keeps the machine code alive
-    seconds: float
 
 
 _compiled: dict[str, _Compiled] = {}
 _lock = threading.Lock()
 
 
-def compile_kernels(kernels: Sequence[AnyKernel]) -> dict[str, int]:
+def compile_kernels(kernels: Sequence[Kernel]) -> dict[str, int]:
     """Compile those of ``kernels`` that are new; returns key -> address for all of them.
 
-    All new LLVM-emitted kernels go into one LLVM module (far cheaper than one module each).  Safe
+    All new kernels go into one LLVM module (far cheaper than one module each).  Safe
     to call from any number of threads.  Raises CodegenError, naming the kernel, if one does not
     compile; the others of the call are compiled all the same.
     """
@@ -110,11 +88,6 @@ def compile_count() -> int:
     return len(_compiled)
 
 
-def compile_seconds(key: str) -> float:
-    """Seconds spent compiling this kernel (its equal share, where several went into one module)."""
-    return _compiled[key].seconds
-
-
 def kernel_llvm(key: str) -> str:
     """Optimised LLVM IR of the kernel's functions; KeyError if it is not compiled."""
     entry = _compiled[key]
@@ -127,22 +100,16 @@ def kernel_asm(key: str) -> str:
     return entry.library.asm(entry.symbol)
 
 
-def _compile_missing(kernels: Sequence[AnyKernel]) -> None:
-    missing = {k.key: k for k in kernels if k.key not in _compiled}
-    emitted = [k for k in missing.values() if isinstance(k, Kernel)]
+def _compile_missing(kernels: Sequence[Kernel]) -> None:
+    missing = list({k.key: k for k in kernels if k.key not in _compiled}.values())
+    if not missing:
+        return
     failures: list[tuple[str, Exception]] = []
-    if emitted:
-        try:
-            _compile_together(emitted)
-        except Exception as error:
-            # One bad kernel spoils its module: compile singly to find it and to keep the rest.
-            failures += _compile_singly(emitted) if len(emitted) > 1 else [(emitted[0].name, error)]
-    for kernel in missing.values():
-        if isinstance(kernel, NumbaKernel):
-            try:
-                _compile_function(kernel)
-            except Exception as error:
-                failures.append((kernel.name, error))
+    try:
+        _compile_together(missing)
+    except Exception as error:
+        # One bad kernel spoils its module: compile singly to find it and to keep the rest.
+        failures += _compile_singly(missing) if len(missing) > 1 else [(missing[0].name, error)]
     if failures:
         name, cause = failures[0]
         others = "".join(f", {other!r}" for other, _ in failures[1:])
@@ -163,19 +130,10 @@ def _compile_singly(kernels: Sequence[Kernel]) -> list[tuple[str, Exception]]:
 
 
 def _compile_together(kernels: Sequence[Kernel]) -> None:
-    started = time.perf_counter()
     symbols = [_symbol(kernel, len(_compiled) + k) for k, kernel in enumerate(kernels)]
     library, addresses = _engine().compile_emitted(list(zip(kernels, symbols, strict=True)))
-    share = (time.perf_counter() - started) / len(kernels)
     for kernel, symbol, address in zip(kernels, symbols, addresses, strict=True):
-        _compiled[kernel.key] = _Compiled(address, symbol, library, share)
-
-
-def _compile_function(kernel: NumbaKernel) -> None:
-    started = time.perf_counter()
-    library, address, symbol = _engine().compile_function(kernel)
-    seconds = time.perf_counter() - started
-    _compiled[kernel.key] = _Compiled(address, symbol, library, seconds)
+        _compiled[kernel.key] = _Compiled(address, symbol, library)
 
 
 def _symbol(kernel: Kernel, number: int) -> str:

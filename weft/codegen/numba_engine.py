@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 
 from weft.codegen.elements import SIGNED, UNSIGNED
 from weft.codegen.emitter import KERNEL_TYPE, Emitter
-from weft.codegen.jit import Kernel, NumbaKernel
+from weft.codegen.jit import Kernel
 from weft.codegen.libm import register_libm
 
 # Numba is annotated in part only, and not for its extension interface.
@@ -105,23 +105,6 @@ class NumbaEngine:
         addresses = np.zeros(len(kernels), np.int64)
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)(addresses.ctypes.data)
         return NumbaLibrary(compiled._library), [int(address) for address in addresses]
-
-    def compile_function(self, kernel: NumbaKernel) -> tuple[NumbaLibrary, int, str]:
-        """Compile a plain Numba kernel; (library, address, symbol of its C entry)."""
-        register_libm()
-        signature = _types.void(_TABLE)
-        compiled = _cfunc(signature, nopython=True, error_model="numpy")(kernel.function)
-        return _WholeLibrary(compiled._library), compiled.address, compiled.native_name
-
-
-class _WholeLibrary(NumbaLibrary):
-    """Library of one plain Numba kernel: its mangled helper functions belong to it too."""
-
-    def llvm(self, symbol: str) -> str:
-        return str(self._library.get_llvm_str())
-
-    def asm(self, symbol: str) -> str:
-        return str(self._library.get_asm_str())
 
 
 def _emit_kernel(context: Any, module: ir.Module, kernel: Kernel, symbol: str) -> ir.Function:

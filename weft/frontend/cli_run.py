@@ -19,6 +19,8 @@ from weft.ir.interpreter import DictState, as_array, bind_symbols, interpret, ty
 from weft.ir.types import RefType, TensorType, Type
 from weft.passes.differential import random_inputs, random_sizes, random_state
 from weft.passes.specialize import specialize
+from weft.runtime.executable import compile_graph
+from weft.runtime.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 
@@ -126,10 +128,6 @@ def _interpreted(graph: Graph, inputs: Sequence[Array], before: Mapping[str, Arr
 
 
 def _compiled(graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]) -> Outcome:
-    # the compiler takes 0.3 s to load: only who compiles waits for it
-    from weft.runtime.executable import compile_graph
-    from weft.runtime.variables import VariableState
-
     static = specialize(graph, bind_symbols(graph, inputs), [a.shape for a in inputs])
     variables = {}
     for name, t in variable_types(static).items():

@@ -96,7 +96,6 @@ DEFAULT_FLOAT, DEFAULT_INT, DEFAULT_COMPLEX = float32, int64, complex64
 _BY_NAME = {d.name: d for d in ALL} | {d.short: d for d in ALL}
 _BY_NUMPY = {d.numpy: d for d in ALL}
 _SIGNED = (int8, int16, int32, int64)
-_UNSIGNED = (uint8, uint16, uint32, uint64)
 
 
 def as_dtype(spec: object) -> DType:

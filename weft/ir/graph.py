@@ -165,12 +165,3 @@ def canonical_block(block: Block) -> tuple[object, ...]:
 def _attr_key(value: AttrValue) -> object:
     # repr tells -0.0 from 0.0 and lets NaN equal itself; the type tells 1 from True and 1.0
     return (type(value).__name__, repr(value)) if isinstance(value, (bool, float)) else value
-
-
-def users(block: Block) -> dict[Value, list[Operation]]:
-    """For each value of the block, the ops that use it as an operand or control operand."""
-    out: dict[Value, list[Operation]] = {}
-    for op in block.ops:
-        for value in dict.fromkeys((*op.operands, *op.control)):
-            out.setdefault(value, []).append(op)
-    return out

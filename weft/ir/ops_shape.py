@@ -8,7 +8,7 @@ from types import EllipsisType
 import numpy as np
 
 from weft.ir.attributes import Attrs, AttrSpec
-from weft.ir.dims import Dim, Shape, SymbolicDim, format_dim, format_shape, product, same
+from weft.ir.dims import Dim, Shape, format_dim, format_shape, product, same
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.graph import Block
@@ -223,11 +223,6 @@ def _dim_size_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]
     (x,) = tensors("dim_size", types)
     checked_axis("dim_size", attrs, x.rank)
     return [TensorType(int64)]
-
-
-def symbols_of(dim: Dim) -> frozenset[str]:
-    """The symbols in a dimension."""
-    return dim.symbols if isinstance(dim, SymbolicDim) else frozenset()
 
 
 _SHAPE = {"shape": AttrSpec("shape")}

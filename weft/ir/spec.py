@@ -45,7 +45,8 @@ class OpSpec:
     reference: (operand arrays, attributes) -> result array(s), the op's meaning in NumPy; None
         only for ops that the interpreter itself carries out (state, regions).
     scalar: for elementwise ops, the meaning on one element as an expression over the operand names
-        a, b, c ("1 / (1 + exp(-a))"): documentation and the source for generated scalar code.
+        a, b, c ("1 / (1 + exp(-a))"): documentation; a test holds it against the
+        reference.
     """
 
     name: str

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.call import Address
-from weft.codegen.jit import AnyKernel, compile_count, compile_kernels, kernel_asm, kernel_llvm
+from weft.codegen.jit import Kernel, compile_count, compile_kernels, kernel_asm, kernel_llvm
 from weft.codegen.plan import (
     ARRAY_DATA_OFFSET,
     WALKER,
@@ -139,7 +139,7 @@ class Executable:
         """Assembly of every kernel of the step, each once."""
         return "\n".join(f"# {k.name}  {k.key}\n{kernel_asm(k.key)}" for k in self._kernels())
 
-    def _kernels(self) -> list[AnyKernel]:
+    def _kernels(self) -> list[Kernel]:
         return list({c.call.kernel.key: c.call.kernel for c in self.report.calls}.values())
 
     def _run_with_state(self, frame: _Frame) -> None:

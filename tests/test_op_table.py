@@ -1,0 +1,49 @@
+"""Every op of the IR is whole: a meaning, a gradient (or none, and said so), native code, a user.
+
+Each test names all missing rows and the file that wants them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from weft.codegen.lowerings import LOWERINGS
+from weft.codegen.plan import NO_CODE
+from weft.ir.ops import OPS
+from weft.passes.fuse import INDEX_MAPS, REDUCTIONS
+from weft.passes.gradients import GRADIENTS, NO_GRADIENT
+
+FRONTEND = Path(__file__).parents[1] / "weft" / "frontend"
+#: Ops that the interpreter and the walker of plans carry out themselves.
+STATE = {"variable", "read", "assign", "group"}
+#: Made or removed by passes before code is generated.
+STRUCTURE = {"fused", "custom_gradient", "stop_gradient"}
+#: Made by gradient rules only.
+ADJOINTS = {"index_add", "scatter_along_axis_add"}
+
+
+def test_every_op_has_a_meaning_in_numpy() -> None:
+    missing = [n for n, s in OPS.items() if s.reference is None and n not in STATE | {"fused"}]
+    assert not missing, f"no reference in weft/ir/ops_*.py: {missing}"
+
+
+def test_every_op_says_what_it_is() -> None:
+    missing = [n for n, s in OPS.items() if not s.doc.endswith(".")]
+    assert not missing, f"no one-sentence doc in weft/ir/ops_*.py: {missing}"
+
+
+def test_every_op_has_a_gradient_or_none() -> None:
+    missing = [n for n in OPS if n not in GRADIENTS and n not in NO_GRADIENT]
+    assert not missing, f"no row in weft/passes/gradients_*.py, nor in NO_GRADIENT: {missing}"
+
+
+def test_every_op_has_native_code() -> None:
+    nests = {n for n, s in OPS.items() if "elementwise" in s.traits} | REDUCTIONS | INDEX_MAPS
+    missing = [n for n in OPS if n not in {*nests, *LOWERINGS, *NO_CODE, *STRUCTURE}]
+    assert not missing, f"no row in weft/codegen/lowerings.py, and no loop nest: {missing}"
+
+
+def test_every_op_has_a_user() -> None:
+    source = "\n".join(p.read_text() for p in FRONTEND.rglob("*.py"))
+    missing = [n for n in OPS if f'"{n}"' not in source and n not in ADJOINTS | {"fused"}]
+    assert not missing, f"no function in weft/frontend/ops_*.py uses: {missing}"
