@@ -358,3 +358,10 @@ def test_a_pullback_of_an_ended_trace() -> None:
     wf.compile(f)(X)
     with pytest.raises(TracerError, match="after the trace of 'f'"):
         kept[0](X)
+
+
+def test_derivatives_of_python_numbers_stay_weak() -> None:
+    out, tangent = wf.jvp(wf.sin, (1.0,), (1.0,))
+    unused = wf.grad(lambda a, b: a, argnums=(0, 1))(1.0, 2.0)[1]
+    for made in (out, tangent, unused):
+        assert (np.ones(2, np.float32) * made).dtype == wf.float32

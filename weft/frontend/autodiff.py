@@ -245,7 +245,9 @@ def _fresh(t: Tensor) -> Tensor:
 
 
 def _zeros(t: Tensor) -> Tensor:
-    return apply("broadcast_to", Tensor(np.zeros((), t.dtype.numpy)), shape=t.shape)
+    zeros = apply("broadcast_to", Tensor(np.zeros((), t.dtype.numpy)), shape=t.shape)
+    zeros.weak = t.weak
+    return zeros
 
 
 def _listed(x: Any) -> list[Any]:
