@@ -21,7 +21,7 @@ from weft.ir.parser import parse_graph
 from weft.ir.printer import print_graph
 from weft.ir.verify import verify
 from weft.passes.manager import Pass, PassOptions, PassReport, run_passes
-from weft.passes.pipelines import PASSES, STANDARD
+from weft.passes.pipelines import PASSES, STANDARD, TRANSFORMS
 
 SUCCESS, DIFFERENT, ERROR = 0, 1, 2
 
@@ -89,8 +89,9 @@ def _opt_arguments(parser: ArgumentParser) -> None:
 
 def _opt(args: Namespace) -> int:
     if args.list:
-        width = max(map(len, PASSES))
-        for name, run in PASSES.items():
+        known = PASSES | TRANSFORMS
+        width = max(map(len, known))
+        for name, run in known.items():
             print(f"{name:{width}}  {(run.__doc__ or '').strip().partition(chr(10))[0]}".rstrip())
         return SUCCESS
     if args.file is None:
@@ -114,14 +115,15 @@ def _opt(args: Namespace) -> int:
 def passes_named(text: str) -> list[Pass]:
     """The passes that `fold,cse` or `standard,dce` names. Raises NotFoundError."""
     passes: list[Pass] = []
+    known = PASSES | TRANSFORMS
     for name in filter(None, (part.strip() for part in text.split(","))):
         if name == "standard":
             passes += STANDARD
-        elif name in PASSES:
-            passes.append(PASSES[name])
+        elif name in known:
+            passes.append(known[name])
         else:
             raise NotFoundError(
-                f"there is no pass '{name}'{suggest(name, [*PASSES, 'standard'])}",
+                f"there is no pass '{name}'{suggest(name, [*known, 'standard'])}",
                 hint="weft opt --list names the passes",
             )
     return passes

@@ -55,9 +55,12 @@ def gradients(
     return _pull_back(builder, ops, ys, given, xs)
 
 
-def differentiate(graph: Graph, wrt: Sequence[int]) -> Graph:
-    """`graph`, whose first result is a real scalar loss, with the loss's gradients with respect to
-    the arguments `wrt` as further results; zeros where the loss does not depend on one."""
+def differentiate(graph: Graph, wrt: Sequence[int] | None = None) -> Graph:
+    """Append the gradients of the first result, a real scalar, as further results.
+
+    They are with respect to the arguments `wrt`, or all floating and complex ones; zeros where the
+    loss does not depend on one. Raises GradientError for a result that is no scalar.
+    """
     loss = graph.results[0]
     if not isinstance(loss.type, TensorType) or loss.type.rank != 0:
         raise GradientError(
@@ -66,7 +69,7 @@ def differentiate(graph: Graph, wrt: Sequence[int]) -> Graph:
         )
     builder = extend(graph.block)
     builder.ops = list(graph.ops)
-    xs = [graph.args[i] for i in wrt]
+    xs = [a for a in graph.args if _is_inexact(a)] if wrt is None else [graph.args[i] for i in wrt]
     grads = gradients(builder, [loss], xs)
     place = _place(loss)
     filled = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.passes.autodiff import differentiate
 from weft.passes.cse import cse
 from weft.passes.dce import dce
 from weft.passes.effects import order_effects
@@ -21,6 +22,10 @@ PASSES: dict[str, Pass] = {
     "cse": cse,
     "fuse": fuse,
 }
+
+#: Passes that change what a graph computes, for `weft opt` (the frontend takes gradients while it
+#: traces): `weft opt FILE --passes=differentiate,standard`.
+TRANSFORMS: dict[str, Pass] = {"differentiate": differentiate}
 
 #: What `@wf.compile` and `Session.run` do to a graph whose shapes are all known.
 STANDARD: tuple[Pass, ...] = (
