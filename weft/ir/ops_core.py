@@ -91,11 +91,17 @@ def _custom_gradient_type(
     return list(types[:outputs])
 
 
+def _passing_on(name: str, doc: str) -> OpSpec:
+    return OpSpec(name, 1, _identity_type, lambda arrays, attrs: arrays[0], doc, {}, _VIEW)
+
+
 def _first_operands(arrays: Sequence[Array], attrs: Attrs) -> list[Array]:
     outputs = attrs["outputs"]
     assert isinstance(outputs, int)
     return list(arrays[:outputs])
 
+
+_VIEW = frozenset({"view"})
 
 TABLE = (
     OpSpec(
@@ -131,22 +137,8 @@ TABLE = (
         "Store operand 1 in the variable; the token orders later reads and writes.",
         traits=frozenset({"writes_state", "no_fold", "no_cse", "no_dce"}),
     ),
-    OpSpec(
-        "identity",
-        1,
-        _identity_type,
-        lambda arrays, attrs: arrays[0],
-        "The operand itself.",
-        traits=frozenset({"view"}),
-    ),
-    OpSpec(
-        "stop_gradient",
-        1,
-        _identity_type,
-        lambda arrays, attrs: arrays[0],
-        "The operand itself, through which no gradient flows.",
-        traits=frozenset({"view"}),
-    ),
+    _passing_on("identity", "The operand itself."),
+    _passing_on("stop_gradient", "The operand itself, through which no gradient flows."),
     OpSpec(
         "group",
         0,

@@ -149,16 +149,18 @@ class _Planner:
         self.root: dict[Value, Value] = {}  # value -> the value whose buffer it shares
         self.last_use: dict[Value, int] = {}  # of root values, as op positions
         self.assigns: dict[str, list[int]] = {}
+        self.made_at = {r: i for i, op in enumerate(graph.ops) for r in op.results}
+        self.targets: dict[Value, Slot] = {}
         self.live: dict[int, int] = {}  # arena offset -> last position at which it is needed
 
     def run(self) -> MemoryPlan:
         self._find_views_and_uses()
         for i, arg in enumerate(self.graph.args):
             self.plan.slots[arg] = Slot("input", i)
-        targets = self._direct_targets()
+        self._choose_targets()
         for position, op in enumerate(self.graph.ops):
-            self._place(position, op, targets)
-        self._finish_results(targets)
+            self._place(position, op)
+        self._finish_results()
         self.plan.arena_bytes = self.arena.peak
         return self.plan
 
@@ -178,24 +180,22 @@ class _Planner:
     def _root(self, value: Value) -> Value:
         return self.root.get(value, value)
 
-    def _direct_targets(self) -> dict[Value, Slot]:
-        """Values that are computed straight into a variable's buffer or a result."""
-        targets: dict[Value, Slot] = {}
-        results = [self._root(v) for v in self.graph.results]
-        made_at = {r: i for i, op in enumerate(self.graph.ops) for r in op.results}
+    def _choose_targets(self) -> None:
+        """Find the values that are computed straight into a variable's buffer or a result."""
         for name, positions in self.assigns.items():
-            if len(positions) != 1:
-                continue
-            assign = self.graph.ops[positions[0]]
-            value = self._root(assign.operands[1])
-            fresh = value.op is not None and value.op.name not in ("read", "constant", "variable")
-            if fresh and value not in targets and self._old_value_dead(name, made_at[value], value):
-                targets[value] = Slot("variable", name)
-        for i, value in enumerate(results):
-            fresh = value.op is not None and value.op.name not in ("read", "constant", "variable")
-            if fresh and value not in targets and isinstance(value.type, TensorType):
-                targets[value] = Slot("result", i)
-        return targets
+            value = self._root(self.graph.ops[positions[0]].operands[1])
+            free = len(positions) == 1 and self._is_computed(value)
+            if free and self._old_value_dead(name, self.made_at[value], value):
+                self.targets[value] = Slot("variable", name)
+        for i, result in enumerate(self.graph.results):
+            value = self._root(result)
+            if self._is_computed(value) and isinstance(value.type, TensorType):
+                self.targets[value] = Slot("result", i)
+
+    def _is_computed(self, value: Value) -> bool:
+        """Is `value` made by a kernel that no target claims yet, so that it may go anywhere?"""
+        held = ("read", "constant", "variable")
+        return value.op is not None and value.op.name not in held and value not in self.targets
 
     def _old_value_dead(self, name: str, position: int, value: Value) -> bool:
         """May `value`, made at `position`, overwrite variable `name`: is the old value not needed
@@ -222,7 +222,7 @@ class _Planner:
 
     # -- placement --------------------------------------------------------------------------------
 
-    def _place(self, position: int, op: Operation, targets: dict[Value, Slot]) -> None:
+    def _place(self, position: int, op: Operation) -> None:
         if op.name in ("variable", "assign", "group"):
             if op.name == "assign":
                 self._place_assign(position, op)
@@ -236,9 +236,9 @@ class _Planner:
         else:
             reusable = self._dying_operands(position, op)
             for value in op.results:
-                if value in targets:
-                    self.plan.slots[value] = targets[value]
-                    if targets[value].kind == "variable":
+                if value in self.targets:
+                    self.plan.slots[value] = self.targets[value]
+                    if self.targets[value].kind == "variable":
                         self.plan.in_place += 1
                 elif not (writes_elementwise(value) and self._reuse(value, reusable, position)):
                     self._allocate(value, position)
@@ -274,14 +274,8 @@ class _Planner:
     def _write_position(self, name: str, assign: int) -> int:
         """When the buffer really changes: at the op that computes in place, or at the assign."""
         value = self._root(self.graph.ops[assign].operands[1])
-        if len(self.assigns[name]) == 1 and value.op is not None:
-            position = next(
-                (i for i, op in enumerate(self.graph.ops) if value in op.results), assign
-            )
-            fresh = value.op.name not in ("read", "constant", "variable")
-            if fresh and self._old_value_dead(name, position, value):
-                return position
-        return assign
+        in_place = self.targets.get(value) == Slot("variable", name)
+        return self.made_at[value] if in_place else assign
 
     def _dying_operands(self, position: int, op: Operation) -> list[Value]:
         safe = in_place_operands(op)
@@ -323,7 +317,7 @@ class _Planner:
         self.plan.slots[value] = Slot("arena", offset)
         self.live[offset] = self.last_use.get(value, position)
 
-    def _finish_results(self, targets: dict[Value, Slot]) -> None:
+    def _finish_results(self) -> None:
         end = len(self.graph.ops) - 1
         for i, value in enumerate(self.graph.results):
             if not isinstance(value.type, TensorType):
