@@ -27,7 +27,9 @@ class Memory:
             return
         assert isinstance(slot.which, int)
         start, stop = slot.which, slot.which + nbytes
-        self.arena = [r for r in self.arena if r[1] <= start or stop <= r[0]]
+        # an empty range overlaps nothing, but what is written there anew replaces it too
+        apart = [r for r in self.arena if r[1] <= start or stop <= r[0]]
+        self.arena = [r for r in apart if r[:2] != (start, stop)]
         self.arena.append((start, stop, contents))
 
     def holds(self, slot: Slot, nbytes: int, contents: object) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from compiled_checks import PIPELINE, variable
 from graphs import Case, graph_and_inputs
 from hypothesis import given, settings
-from plan_player import play
+from plan_player import Memory, play
 from test_compiled_random import TRACED, WHOLE, check_exactly, states
 
 from weft.codegen.jit import compile_count
@@ -348,3 +348,10 @@ def test_executable_reports_its_plan() -> None:
     assert len(step.report.calls) == 1
     assert compile_count() > 0
     assert WHOLE
+
+
+def test_the_player_sees_an_empty_range_written_anew() -> None:
+    memory = Memory()
+    memory.write(Slot("arena", 0), 0, "old")
+    memory.write(Slot("arena", 0), 0, "new")
+    assert [contents for *_, contents in memory.arena] == ["new"]
