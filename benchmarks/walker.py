@@ -15,7 +15,7 @@ from rich.table import Table
 
 from weft.codegen.emitter import KERNEL_TYPE, Emitter
 from weft.codegen.jit import Kernel, compile_kernels
-from weft.codegen.plan import WALKER
+from weft.codegen.walker import HEADER, WALKER
 
 CALLS = 200
 
@@ -28,7 +28,8 @@ def _emit_increment(e: Emitter) -> None:
 def _emit_straight(e: Emitter) -> None:
     kernel = e.builder.inttoptr(e.argument(0), KERNEL_TYPE.as_pointer())
     for k in range(CALLS):
-        e.builder.call(kernel, [e.at(e.arguments, e.index(1 + k))])
+        rest = [e.index(0), e.index(1), e.index(0)]
+        e.builder.call(kernel, [e.at(e.arguments, e.index(1 + k)), *rest])
 
 
 def _seconds_per_call(address: int, argument: int) -> float:
@@ -51,16 +52,21 @@ def main() -> None:
 
     cells = np.zeros(CALLS, np.int64)
     words = cells.ctypes.data + 8 * np.arange(CALLS, dtype=np.int64)
-    rows = [(addresses[increment.key], k) for k in range(CALLS)]
+    rows = [(addresses[increment.key], k, 1, 0) for k in range(CALLS)]
     calls, unused = np.array(rows, np.int64), np.zeros(3, np.int64)
     status, failed = ctypes.c_int64(0), ctypes.c_int64(-1)
-    header = np.array(
-        [
-            *(words.ctypes.data, calls.ctypes.data, CALLS, unused.ctypes.data, 0, 0),
-            *(ctypes.addressof(status), ctypes.addressof(failed)),
-        ],
-        np.int64,
-    )
+    given = {
+        **dict.fromkeys(HEADER, 0),
+        "words": words.ctypes.data,
+        "calls": calls.ctypes.data,
+        "call_count": CALLS,
+        "patches": unused.ctypes.data,
+        "slots": unused.ctypes.data,
+        "status": ctypes.addressof(status),
+        "failed": ctypes.addressof(failed),
+        "threads": 1,
+    }
+    header = np.array([given[name] for name in HEADER], np.int64)
     arguments = np.concatenate([[addresses[increment.key]], words]).astype(np.int64)
     table = Table(title=f"{CALLS} kernels that increment a number")
     for column in ("form of the step", "ns a kernel, minimum", "ms to compile the step"):

@@ -92,7 +92,8 @@ def call(address: int, *arrays: np.ndarray) -> None:
     """Run a kernel on (the addresses of arrays, the size of the last)."""
     assert all(array.flags.c_contiguous for array in arrays)
     args = np.array([array.ctypes.data for array in arrays] + [arrays[-1].size], np.int64)
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(args.ctypes.data)
+    word = ctypes.c_int64
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, word, word, word)(address)(args.ctypes.data, 0, 1, 0)
 
 
 def run(op: str, dtype: str, *arrays: np.ndarray, target: str | None = None) -> np.ndarray:

@@ -32,6 +32,18 @@ class Scratch:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerScratch:
+    """The address of `nbytes` for each thread; worker w has them at `w * worker_stride(nbytes)`."""
+
+    nbytes: int
+
+
+def worker_stride(nbytes: int) -> int:
+    """Bytes between the scratch of one worker and the next: no cache line belongs to two."""
+    return (nbytes + 63) // 64 * 64
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The address of the step's status word.
 
@@ -41,12 +53,19 @@ class Status:
     """
 
 
-Arg = Address | Pool | Scratch | Status | int
+Arg = Address | Pool | Scratch | WorkerScratch | Status | int
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """`kernel(args)`: every argument becomes one int64."""
+    """`kernel(args, lo, hi, worker)`: every argument becomes one int64.
+
+    The work is `units` independent units, done in ranges [lo, hi) by any threads in any order, or
+    all at once as [0, units): the bits of the results must not depend on how it is cut. `chunk` is
+    how many units a thread takes at a time; 0: the call is too small, or cannot be cut.
+    """
 
     kernel: Kernel
     args: tuple[Arg, ...]
+    units: int = 1
+    chunk: int = 0

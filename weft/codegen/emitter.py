@@ -1,8 +1,10 @@
 """Emitter: where LLVM instructions of one kernel go, and the few shapes every kernel needs.
 
-A kernel is emitted as an LLVM function ``void kernel(i64* args)``; ``args`` holds buffer addresses,
-extents and strides.  Pointers that come out of a table may alias as far as LLVM knows, so its loop
-vectoriser gives up: loops go into a :meth:`Emitter.loop_function`, whose pointer parameters are
+A kernel is emitted as an LLVM function ``void kernel(i64* args, i64 lo, i64 hi, i64 worker)``;
+``args`` holds buffer addresses, extents and strides; ``lo`` and ``hi`` say which of the call's
+units to do (`weft.codegen.call.KernelCall`), ``worker`` which of the threads is doing them.
+Pointers that come out of a table may alias as far as LLVM knows, so its loop vectoriser gives up:
+loops go into a :meth:`Emitter.loop_function`, whose pointer parameters are
 ``noalias``.  A whole kernel, ``out = exp(x)`` over args = (x, out, n)::
 
     def emit(e: Emitter) -> None:
@@ -34,7 +36,7 @@ I64 = ir.IntType(64)
 FunctionCaller = Callable[
     [Any, ir.IRBuilder, Callable[..., Any], str, Sequence[str], list[ir.Value]], ir.Value
 ]
-KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [I64.as_pointer()])
+KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64, I64])
 
 
 @dataclass
@@ -42,8 +44,9 @@ class Emitter:
     """A position in an LLVM function under construction.
 
     ``context`` is Numba's target context, ``symbol`` prefixes the LLVM names of all functions of
-    this kernel, ``arguments`` is the kernel's ``i64*`` (None inside a loop function).  ``flags``
-    are the fast-math flags of the user's own arithmetic (add, multiply, ...).
+    this kernel, ``arguments`` is the kernel's ``i64*``, ``lo``, ``hi`` and ``worker`` its other
+    parameters (None inside a loop function: pass them on).  ``flags`` are the fast-math flags of
+    the user's own arithmetic (add, multiply, ...).
     """
 
     context: Any
@@ -52,6 +55,9 @@ class Emitter:
     symbol: str
     function_caller: FunctionCaller
     arguments: ir.Value | None = None
+    lo: ir.Value | None = None
+    hi: ir.Value | None = None
+    worker: ir.Value | None = None
     flags: tuple[str, ...] = ("contract",)
 
     def index(self, value: int) -> ir.Constant:

@@ -1,7 +1,8 @@
 """The process-wide table of compiled kernels: content key -> native address.
 
-Every kernel has the C signature ``void kernel(int64_t *args)``.  Kernels are immutable once
-compiled and live as long as the process.  Numba is imported when the first kernel is compiled.
+Every kernel has the C signature ``void kernel(int64_t *args, int64_t lo, int64_t hi, int64_t
+worker)``.  Kernels are immutable once compiled and live as long as the process.  Numba is imported
+when the first kernel is compiled.
 """
 
 from __future__ import annotations

@@ -119,6 +119,9 @@ def _emit_kernel(context: Any, module: ir.Module, kernel: Kernel, symbol: str) -
         symbol=symbol,
         function_caller=_call_function,
         arguments=function.args[0],
+        lo=function.args[1],
+        hi=function.args[2],
+        worker=function.args[3],
     )
     kernel.emit(emitter)
     emitter.builder.ret_void()

@@ -14,8 +14,17 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, KernelCall, Pool, Scratch, Status
-from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
+from weft.codegen.call import (
+    Address,
+    Arg,
+    KernelCall,
+    Pool,
+    Scratch,
+    Status,
+    WorkerScratch,
+    worker_stride,
+)
+from weft.codegen.emitter import I64, Emitter
 from weft.codegen.jit import Kernel, compile_kernels
 from weft.codegen.lowerings import LOWERINGS
 from weft.codegen.nest import Nest
@@ -54,18 +63,22 @@ class PlannedCall:
 class Table:
     """The plan as int64 words, before addresses are known.
 
-    words: the arguments of all calls, one after another. calls: (kernel address, first word) pairs.
+    words: the arguments of all calls, one after another. calls: per call the kernel's address, its
+    first word, its units and its chunk (`CALL_WORDS` words).
     patches: (word, slot number, byte offset) to fill per call; arena: (word, byte offset) to fill
-    per frame; status: words that hold the address of the status word.
+    per frame; workers: words that hold the address of the workers' scratch (`worker_bytes` for each
+    thread that may run the step); status: words that hold the address of the status word.
     """
 
     words: list[int] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
     patches: list[int] = field(default_factory=list)
     arena: list[tuple[int, int]] = field(default_factory=list)
+    workers: list[int] = field(default_factory=list)
     status: list[int] = field(default_factory=list)
     keep: list[Any] = field(default_factory=list)
     scratch_bytes: int = 0
+    worker_bytes: int = 0
 
 
 def plan_calls(
@@ -164,8 +177,9 @@ def build_table(
     addresses = compile_kernels([c.call.kernel for c in calls])
     pool: dict[ConstArray, np.ndarray[Any, Any]] = {}
     for planned in calls:
-        table.calls += [addresses[planned.call.kernel.key], len(table.words)]
-        for arg in planned.call.args:
+        call = planned.call
+        table.calls += [addresses[call.kernel.key], len(table.words), call.units, call.chunk]
+        for arg in call.args:
             table.words.append(_word(table, arg, slot_of, slot_number, constants, pool))
     table.keep += [constants, pool]
     return table
@@ -191,6 +205,10 @@ def _word(
             table.scratch_bytes = max(table.scratch_bytes, nbytes)
             table.arena.append((position, -1))
             return 0
+        case WorkerScratch(nbytes):
+            table.worker_bytes = max(table.worker_bytes, worker_stride(nbytes))
+            table.workers.append(position)
+            return 0
         case Status():
             table.status.append(position)
             return 0
@@ -206,34 +224,3 @@ def _word(
                 table.patches += [position, slot_number[(kind, which)], offset]
             return 0
     raise InternalError(f"unknown kernel argument {arg!r}")
-
-
-#: Where a NumPy array object keeps its data's address: PyArrayObject_fields, after the header.
-ARRAY_DATA_OFFSET = 16
-
-
-def _emit_walker(e: Emitter) -> None:
-    """args: words*, calls*, n calls, patches*, n patches, slots* (of arrays), status*, failed*."""
-    b = e.builder
-    i64p = I64.as_pointer()
-    words, calls, patches, slots, status, failed = (
-        b.inttoptr(e.argument(k), i64p) for k in (0, 1, 3, 5, 6, 7)
-    )
-    three, two = e.index(3), e.index(2)
-    with e.for_range(e.index(0), e.argument(4)) as p:
-        row = b.mul(p, three)
-        word, slot, offset = (b.load(e.at(patches, b.add(row, e.index(k)))) for k in range(3))
-        array = b.load(e.at(slots, slot))
-        data = b.load(b.inttoptr(b.add(array, e.index(ARRAY_DATA_OFFSET)), i64p))
-        b.store(b.add(data, offset), e.at(words, word))
-    with e.for_range(e.index(0), e.argument(2)) as c:
-        row = b.mul(c, two)
-        kernel = b.inttoptr(b.load(e.at(calls, row)), KERNEL_TYPE.as_pointer())
-        first = b.load(e.at(calls, b.add(row, e.index(1))))
-        b.call(kernel, [e.at(words, first)])
-        with b.if_then(b.icmp_signed("!=", b.load(status), e.index(0)), likely=False):
-            b.store(c, failed)
-            b.ret_void()
-
-
-WALKER = Kernel("walker-1", "walker", _emit_walker)

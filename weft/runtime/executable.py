@@ -16,8 +16,6 @@ import numpy as np
 from weft.codegen.call import Address
 from weft.codegen.jit import Kernel, compile_count, compile_kernels, kernel_asm, kernel_llvm
 from weft.codegen.plan import (
-    ARRAY_DATA_OFFSET,
-    WALKER,
     PlannedCall,
     Table,
     build_table,
@@ -25,6 +23,7 @@ from weft.codegen.plan import (
     copy_call,
     plan_calls,
 )
+from weft.codegen.walker import ARRAY_DATA_OFFSET, CALL_WORDS, HEADER, WALKER
 from weft.ir.attributes import ConstArray
 from weft.ir.dtypes import uint8
 from weft.ir.errors import (
@@ -78,7 +77,8 @@ class Executable:
         self.graph = graph
         self.report = report
         self._table = table
-        self._arena_bytes = report.memory.arena_bytes + table.scratch_bytes
+        self.threads = 1
+        self._arena_bytes = _aligned(report.memory.arena_bytes + table.scratch_bytes)
         self._calls = np.array(table.calls, np.int64)
         self._patches = np.array(table.patches, np.int64)
         self._results = [
@@ -181,27 +181,38 @@ class _Frame:
     def __init__(self, executable: Executable) -> None:
         table = executable._table
         self.words = np.array(table.words or [0], np.int64)
-        self.arena = np.empty(executable._arena_bytes + 64, np.uint8)
+        workers_bytes = table.worker_bytes * executable.threads
+        self.arena = np.empty(executable._arena_bytes + workers_bytes + 64, np.uint8)
         base = (int(self.arena.ctypes.data) + 63) // 64 * 64
         scratch = base + executable.report.memory.arena_bytes
+        workers = base + executable._arena_bytes
         for word, offset in table.arena:
             self.words[word] = scratch if offset < 0 else base + offset
         self.slots = (ctypes.c_int64 * executable._slot_count)()
         self.status = ctypes.c_int64(0)
         self.failed = ctypes.c_int64(-1)
+        for word in table.workers:
+            self.words[word] = workers
         for word in table.status:
             self.words[word] = ctypes.addressof(self.status)
-        self.block = (ctypes.c_int64 * 8)(
-            self.words.ctypes.data,
-            executable._calls.ctypes.data,
-            len(table.calls) // 2,
-            executable._patches.ctypes.data,
-            len(table.patches) // 3,
-            ctypes.addressof(self.slots),
-            ctypes.addressof(self.status),
-            ctypes.addressof(self.failed),
-        )
+        given = {
+            "words": self.words.ctypes.data,
+            "calls": executable._calls.ctypes.data,
+            "call_count": len(table.calls) // CALL_WORDS,
+            "patches": executable._patches.ctypes.data,
+            "patch_count": len(table.patches) // 3,
+            "slots": ctypes.addressof(self.slots),
+            "status": ctypes.addressof(self.status),
+            "failed": ctypes.addressof(self.failed),
+            "pool": 0,
+            "threads": executable.threads,
+        }
+        self.block = (ctypes.c_int64 * len(HEADER))(*(given[name] for name in HEADER))
         self.header = ctypes.addressof(self.block)
+
+
+def _aligned(size: int) -> int:
+    return (size + 63) // 64 * 64
 
 
 _walker_lock = threading.Lock()
