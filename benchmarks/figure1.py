@@ -1,15 +1,22 @@
-"""The paper's Figure 1 step (784-100-10, ReLU, softmax cross entropy, Adagrad) against JAX.
+"""The paper's Figure 1 step (784-100-10, ReLU, softmax cross entropy, Adagrad) against its peers.
 
-    python benchmarks/figure1.py [--json benchmarks/figure1.json] [--rounds 300]
+    python benchmarks/figure1.py [--json benchmarks/figure1.json] [--rounds 100]
+        [--pytensor /tmp/pytensor/bin/python]
 
-Needs the `bench` extra. Both sides update their parameters in place (JAX by donation) and return
-the loss.
+JAX, PyTorch (eager and compiled) from the `bench` extra; PyTensor if the Python of an environment
+that has it is given (see pytensor_worker.py). All update their parameters in place (JAX by
+donation) and return the loss.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import tempfile
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,14 +83,77 @@ def jax_step(params: Params) -> Callable[[Any, Any], Any]:
     return step
 
 
+def torch_step(params: Params, compiled: bool) -> Callable[[Any, Any], Any]:
+    """The same step in PyTorch; the loss and its gradients are what torch.compile compiles."""
+    import torch
+
+    p = {k: torch.tensor(v, requires_grad=True) for k, v in params.items()}
+    optimizer = torch.optim.Adagrad(
+        p.values(), LEARNING_RATE, initial_accumulator_value=0.1, eps=0.0
+    )
+
+    def loss_of(x: Any, y: Any) -> Any:
+        hidden = torch.relu(x @ p["w1"] + p["b1"])
+        logits = hidden @ p["w2"] + p["b2"]
+        return -(y * torch.log_softmax(logits, -1)).sum(-1).mean()
+
+    evaluate = torch.compile(loss_of, dynamic=False) if compiled else loss_of
+
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad(set_to_none=True)
+        loss = evaluate(torch.from_numpy(x), torch.from_numpy(y))
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+class PyTensor:
+    """The same step in a process of its own; that process takes the time of its steps."""
+
+    def __init__(self, python: str, params: Params, batches: dict[int, tuple[Any, Any]]) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        path = Path(self._folder.name, "start.npz")
+        data = {f"x{n}": x for n, (x, _) in batches.items()}
+        np.savez(path, **params, **data, **{f"y{n}": y for n, (_, y) in batches.items()})
+        worker = Path(__file__).with_name("pytensor_worker.py")
+        self._process = subprocess.Popen(
+            [python, str(worker), str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        )
+
+    def run(self, batch: int, inner: int) -> tuple[float, float]:
+        """Seconds of one step of `inner`, and the last loss."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{batch} {inner}\n")
+        self._process.stdin.flush()
+        seconds, loss = self._process.stdout.readline().split()
+        return float(seconds), float(loss)
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._folder.cleanup()
+
+
 def check_same(batch: int) -> None:
-    """Twenty steps must give the same losses on both sides before anything is timed."""
+    """Twenty steps must give the same losses on all sides before anything is timed."""
     rng = np.random.default_rng(0)
     params = start(rng)
-    mine, theirs = weft_step(params), jax_step(params)
+    steps = [weft_step(params), torch_step(params, False), torch_step(params, True)]
+    theirs = jax_step(params)
     for _ in range(20):
         x, y = batch_of(rng, batch)
-        np.testing.assert_allclose(float(mine(x, y)), float(theirs(x, y)), rtol=1e-4)
+        expected = float(theirs(x, y))
+        for step in steps:
+            np.testing.assert_allclose(float(step(x, y)), expected, rtol=1e-4)
 
 
 def batch_of(rng: np.random.Generator, size: int) -> tuple[Any, Any]:
@@ -92,24 +162,42 @@ def batch_of(rng: np.random.Generator, size: int) -> tuple[Any, Any]:
     return x, np.eye(10, dtype=np.float32)[rng.integers(0, 10, size)]
 
 
-def run(batch: int, rounds: int) -> Comparison:
+def run(batch: int, rounds: int, data: tuple[Any, Any], pytensor: PyTensor | None) -> Comparison:
     """One batch size."""
-    rng = np.random.default_rng(1)
-    params, (x, y) = start(rng), batch_of(rng, batch)
-    mine, theirs = weft_step(params), jax_step(params)
-    contestants = {"weft": lambda: mine(x, y), "jax": lambda: theirs(x, y)}
+    params, (x, y) = start(np.random.default_rng(1)), data
+    steps = {
+        "weft": weft_step(params),
+        "jax": jax_step(params),
+        "torch": torch_step(params, False),
+        "torch.compile": torch_step(params, True),
+    }
+    contestants = {name: partial(step, x, y) for name, step in steps.items()}
     # blocks of some milliseconds: one side's threads, still spinning, must not slow the other
     inner = 5 if batch > 500 else 20
-    return compare(f"Figure 1 step, batch {batch}", contestants, rounds=rounds, inner=inner)
+    elsewhere: dict[str, Callable[[int], float]] = {}
+    if pytensor is not None:
+        first = [pytensor.run(batch, 1)[1] for _ in range(3)]
+        fresh = weft_step(params)
+        np.testing.assert_allclose(first, [float(fresh(x, y)) for _ in range(3)], rtol=1e-4)
+        elsewhere["pytensor"] = lambda n: pytensor.run(batch, n)[0]
+    name = f"Figure 1 step, batch {batch}"
+    return compare(name, contestants, rounds=rounds, inner=inner, elsewhere=elsewhere)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json")
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--pytensor", help="a Python that has PyTensor 3")
     options = parser.parse_args()
     check_same(32)
-    rows = [run(batch, options.rounds) for batch in (1, 32, 128, 1024)]
+    rng = np.random.default_rng(1)
+    params = start(rng)
+    batches = {n: batch_of(rng, n) for n in (1, 32, 128, 1024)}
+    pytensor = PyTensor(options.pytensor, params, batches) if options.pytensor else None
+    rows = [run(n, options.rounds, data, pytensor) for n, data in batches.items()]
+    if pytensor is not None:
+        pytensor.close()
     report("Figure 1 training step", rows, options.json)
 
 

@@ -48,21 +48,28 @@ def compare(
     *,
     rounds: int = 200,
     inner: int = 1,
+    elsewhere: Mapping[str, Callable[[int], float]] | None = None,
 ) -> Comparison:
     """Time `inner` calls of each contestant in turn, `rounds` times, after a warm-up.
 
-    A contestant must finish its work before it returns (block until ready).
+    A contestant must finish its work before it returns (block until ready). Those `elsewhere` run
+    in another process: given `inner`, they return the seconds of one call.
     """
+    elsewhere = elsewhere or {}
     for run in contestants.values():
         for _ in range(max(3, rounds // 20)):
             run()
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for time_there in elsewhere.values():
+        time_there(max(3, rounds // 20))
+    seconds: dict[str, list[float]] = {name: [] for name in (*contestants, *elsewhere)}
     for _ in range(rounds):
         for name, run in contestants.items():
             started = time.perf_counter()
             for _ in range(inner):
                 run()
             seconds[name].append((time.perf_counter() - started) / inner)
+        for name, time_there in elsewhere.items():
+            seconds[name].append(time_there(inner))
     timings = {n: Timing(min(s), float(np.median(s))) for n, s in seconds.items()}
     return Comparison(workload, timings)
 
