@@ -1,77 +1,169 @@
-"""What compiling the Figure 1 step costs in a fresh process, and what a new batch size costs.
+"""What compiling a training step costs in a fresh process, and what a new batch size costs.
 
-    python benchmarks/compile_time.py [--repeat 5]
+    python benchmarks/compile_time.py [--models figure1,mlp,gpt,conv,lstm,softmax] [--repeat 5]
 
-Prints minima and medians: seconds to import, to the first result (tracing, passes, kernels), and to
-the first result at another batch size, with the number of kernels compiled; the same for JAX.
+Each run is a process of its own: weft with an empty cache on disk, weft with the cache that the run
+before left, JAX (without its persistent cache), in turn. Prints minima and medians of the seconds
+to import, to the first result (tracing, passes, kernels), of all threads' processor time for that,
+and to the first result at another batch size, with the kernels compiled and loaded from disk.
+Needs the `bench` extra.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+import numpy as np
 
-_CHILD = """
-import json, sys, time
-sys.path.insert(0, {here!r})
-t = [time.perf_counter()]
-{imports}
-t.append(time.perf_counter())
-import numpy as np, figure1
-rng = np.random.default_rng(1)
-params = figure1.start(rng)
-batches = [figure1.batch_of(rng, n) for n in (128, 96)]
-{setup}
-count = []
-for x, y in batches:
+Step = Callable[[], Any]
+SIDES = ("weft, empty cache", "weft, from disk", "jax")
+MODELS = ("figure1", "mlp", "gpt", "conv", "lstm", "softmax")
+
+
+def figure1_steps(side: str) -> list[Step]:
+    """The Figure 1 step on 128 and on 96 images."""
+    import figure1
+
+    rng = np.random.default_rng(1)
+    params = figure1.start(rng)
+    batches = [figure1.batch_of(rng, size) for size in (128, 96)]
+    step = (figure1.jax_step if side == "jax" else figure1.weft_step)(params)
+    return [lambda batch=batch: step(*batch) for batch in batches]
+
+
+def training_steps(side: str, name: str) -> list[Step]:
+    """A step of `benchmarks/training.py`, which has one batch size."""
+    import training
+
+    make = training.MODELS[name]
+    return [(training.jax_step if side == "jax" else training.weft_step)(make)]
+
+
+def lstm_steps(side: str) -> list[Step]:
+    """Value and gradient of the LSTM of `benchmarks/loops.py`, of 16 and of 8 sequences."""
+    import models
+
+    inputs = [models.lstm_inputs(batch) for batch in (16, 8)]
+    if side == "jax":
+        import jax
+
+        def loss(p: Any, x: Any) -> Any:
+            return models.lstm_loss(jax.numpy, jax.nn.sigmoid, jax.lax.scan, p, x)
+
+        theirs = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+        return [lambda given=given: jax.block_until_ready(theirs(*given)) for given in inputs]
+    import weft as wf
+
+    def scan(f: Any, init: Any, xs: Any) -> Any:
+        return wf.scan(f, init=init, xs=xs)
+
+    mine = wf.compile(
+        wf.value_and_grad(lambda p, x: models.lstm_loss(wf, wf.sigmoid, scan, p, x), argnums=(0, 1))
+    )
+    return [lambda given=given: mine(*given) for given in inputs]
+
+
+def softmax_steps(side: str) -> list[Step]:
+    """Row softmax over 4096 x 1024 and 512 x 1024."""
+    import chains
+
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal((n, 1024), dtype=np.float32) for n in (4096, 512)]
+    if side == "jax":
+        import jax
+
+        compiled = jax.jit(lambda x: chains.softmax(jax.numpy, x))
+        return [lambda x=x: compiled(x).block_until_ready() for x in arrays]
+    import weft as wf
+
+    mine = wf.compile(lambda x: chains.softmax(wf, x))
+    return [lambda x=x: mine(x) for x in arrays]
+
+
+def child(side: str, model: str) -> None:
+    """Measure in this process; prints one line of JSON."""
     started = time.perf_counter()
-    step(x, y)
-    t.append(time.perf_counter() - started)
-    count.append({compiled})
-print(json.dumps([t[1] - t[0], t[2], t[3], *count]))
-"""
-_SIDES = {
-    "weft": (
-        "import weft, numba",
-        "import weft.codegen.jit as jit; step = figure1.weft_step(params)",
-        "jit.compile_count()",
-    ),
-    "jax": (
-        "import jax, jax.numpy; jax.numpy.zeros(1).block_until_ready()",
-        "step = figure1.jax_step(params)",
-        "0",
-    ),
-}
+    if side == "jax":
+        importlib.import_module("jax.numpy").zeros(1).block_until_ready()
+    else:
+        importlib.import_module("weft")
+    seconds = [time.perf_counter() - started]
+    others = {"figure1": figure1_steps, "lstm": lstm_steps, "softmax": softmax_steps}
+    steps = others[model](side) if model in others else training_steps(side, model)
+    for step in steps:
+        started, busy = time.perf_counter(), time.process_time()
+        step()
+        seconds.append(time.perf_counter() - started)
+        if len(seconds) == 2:
+            seconds.append(time.process_time() - busy)
+        if side != "jax" and len(seconds) == 3:
+            jit = importlib.import_module("weft.codegen.jit")
+            first = jit.compile_count(), jit.load_count()
+    counts = [] if side == "jax" else [*first, jit.compile_count() + jit.load_count() - sum(first)]
+    print(json.dumps({"seconds": seconds, "counts": counts}))
+
+
+def measure(model: str, repeat: int) -> dict[str, list[dict[str, Any]]]:
+    """`repeat` runs of each side, in turn."""
+    runs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+    for _ in range(repeat):
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "WEFT_CACHE": "1", "WEFT_CACHE_DIR": folder}
+            environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+            for side in SIDES:
+                command = [sys.executable, __file__, "--child", side.partition(",")[0], model]
+                done = subprocess.run(command, capture_output=True, text=True, env=environment)
+                if done.returncode:
+                    raise SystemExit(done.stderr)
+                runs[side].append(json.loads(done.stdout.splitlines()[-1]))
+    return runs
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--child", nargs=2, metavar=("SIDE", "MODEL"), help="one run, as JSON")
+    parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
-    here = __file__.rsplit("/", 1)[0]
-    rows: dict[str, list[list[float]]] = {name: [] for name in _SIDES}
-    for _ in range(options.repeat):
-        for name, (imports, setup, compiled) in _SIDES.items():
-            code = _CHILD.format(here=here, imports=imports, setup=setup, compiled=compiled)
-            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-            if done.returncode:
-                raise SystemExit(done.stderr)
-            rows[name].append(json.loads(done.stdout.splitlines()[-1]))
-    table = Table(title="Figure 1 step in a fresh process: seconds, minimum / median")
-    for column in ("", "import", "first step, batch 128", "first step, batch 96", "kernels"):
-        table.add_column(column)
-    for name, runs in rows.items():
-        columns = list(zip(*runs, strict=True))
-        cells = [f"{min(c):.3f} / {statistics.median(c):.3f}" for c in columns[:3]]
-        first, second = columns[3][0], columns[4][0] - columns[3][0]
-        table.add_row(name, *cells, f"{first:.0f}, then {second:.0f}" if name == "weft" else "")
-    Console(width=120).print(table)
+    if options.child:
+        child(*options.child)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    everything = {}
+    for model in options.models.split(","):
+        runs = everything[model] = measure(model, options.repeat)
+        table = Table(title=f"{model} in a fresh process: seconds, minimum / median")
+        for column in (
+            "",
+            "import",
+            "first step",
+            "processor",
+            "next size",
+            "compiled, loaded, later",
+        ):
+            table.add_column(column)
+        for side, rows in runs.items():
+            columns = zip(*(row["seconds"] for row in rows), strict=True)
+            cells = [f"{min(c):.3f} / {statistics.median(c):.3f}" for c in columns]
+            cells += [""] * (4 - len(cells))
+            table.add_row(side, *cells, ", ".join(map(str, rows[0]["counts"])))
+        Console(width=120).print(table)
+    if options.json:
+        Path(options.json).write_text(json.dumps(everything, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,70 +8,16 @@ absolute times are there to show the scale.
 from __future__ import annotations
 
 import json
-import os
-import platform
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from importlib import metadata
+from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from weft.frontend.bench.timing import Comparison, compare, machine
+from weft.runtime.repeat import Timing
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds per call: minimum and median over the rounds."""
-
-    minimum: float
-    median: float
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One workload: the timing of each contestant by name ("weft" among them)."""
-
-    workload: str
-    timings: dict[str, Timing]
-
-    def ratio(self, peer: str) -> tuple[float, float]:
-        """How many times faster weft is than `peer`, by minima and by medians."""
-        mine, other = self.timings["weft"], self.timings[peer]
-        return other.minimum / mine.minimum, other.median / mine.median
-
-
-def compare(
-    workload: str,
-    contestants: Mapping[str, Callable[[], object]],
-    *,
-    rounds: int = 200,
-    inner: int = 1,
-    elsewhere: Mapping[str, Callable[[int], float]] | None = None,
-) -> Comparison:
-    """Time `inner` calls of each contestant in turn, `rounds` times, after a warm-up.
-
-    A contestant must finish its work before it returns (block until ready). Those `elsewhere` run
-    in another process: given `inner`, they return the seconds of one call.
-    """
-    elsewhere = elsewhere or {}
-    for run in contestants.values():
-        for _ in range(max(3, rounds // 20)):
-            run()
-    for time_there in elsewhere.values():
-        time_there(max(3, rounds // 20))
-    seconds: dict[str, list[float]] = {name: [] for name in (*contestants, *elsewhere)}
-    for _ in range(rounds):
-        for name, run in contestants.items():
-            started = time.perf_counter()
-            for _ in range(inner):
-                run()
-            seconds[name].append((time.perf_counter() - started) / inner)
-        for name, time_there in elsewhere.items():
-            seconds[name].append(time_there(inner))
-    timings = {n: Timing(min(s), float(np.median(s))) for n, s in seconds.items()}
-    return Comparison(workload, timings)
+__all__ = ["Comparison", "Timing", "compare", "machine", "report"]
 
 
 def report(title: str, comparisons: list[Comparison], path: str | None) -> None:
@@ -97,28 +43,3 @@ def report(title: str, comparisons: list[Comparison], path: str | None) -> None:
         Path(path).write_text(
             json.dumps({"title": title, "machine": machine(), "rows": rows}, indent=1) + "\n"
         )
-
-
-def machine() -> dict[str, object]:
-    """What a reader must know of the machine and the peers' versions."""
-    versions = {}
-    for package in ("numpy", "numba", "llvmlite", "scipy", "jax", "torch"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    model = next(
-        (line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")),
-        platform.processor(),
-    )
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "versions": versions,
-    }
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []

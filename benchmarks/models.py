@@ -126,3 +126,31 @@ def conv_net(batch: int = 32) -> Model:
     }
     x = rng.standard_normal((batch, 32, 32, 3), dtype=np.float32)
     return Model(f"conv net, batch {batch}", _conv_loss, params, x, rng.integers(0, 10, batch))
+
+
+LSTM_TIME, LSTM_BATCH, LSTM_WIDTH = 50, 16, 128
+
+
+def lstm_inputs(batch: int = LSTM_BATCH) -> tuple[tuple[Array, ...], Array]:
+    """The weights of the input and of the state, the bias; and x."""
+    rng = np.random.default_rng(0)
+    shapes = (LSTM_WIDTH, 4 * LSTM_WIDTH), (LSTM_WIDTH, 4 * LSTM_WIDTH), (4 * LSTM_WIDTH,)
+    params = tuple((0.08 * rng.standard_normal(s)).astype(np.float32) for s in shapes)
+    return params, rng.standard_normal((LSTM_TIME, batch, LSTM_WIDTH)).astype(np.float32)
+
+
+def lstm_loss(m: Any, sigmoid: Any, scan: Any, params: Any, x: Any) -> Any:
+    """Mean square of all hidden states; gates in PyTorch's order i, f, g, o."""
+    w, u, b = params
+
+    def step(carry: Any, row: Any) -> Any:
+        h, c = carry
+        z = row @ w + h @ u + b
+        i, f, g, o = (z[:, k * LSTM_WIDTH : (k + 1) * LSTM_WIDTH] for k in range(4))
+        c = sigmoid(f) * c + sigmoid(i) * m.tanh(g)
+        h = sigmoid(o) * m.tanh(c)
+        return (h, c), h
+
+    zero = m.zeros((x.shape[1], LSTM_WIDTH), dtype=m.float32)
+    _, hs = scan(step, (zero, zero), x)
+    return m.mean(hs * hs)

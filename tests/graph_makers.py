@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import graph_makers_array as array
+import graph_makers_control as control
+import graph_makers_window as window
 from graph_makers_array import wanted_dtypes
 from graphs import Effects, GraphMaker, Unfit, random_array
 
@@ -159,6 +161,8 @@ MAKERS: dict[str, Maker] = {
     **dict.fromkeys([s.name for s in OPS.values() if "reduction" in s.traits], array.reduction),
     **{n: array.cumulative for n in OPS if n.startswith("cumulative_")},
     **{n: array.gather_nd for n in OPS if n.startswith(("gather_nd", "scatter_nd_"))},
+    **dict.fromkeys(("conv", "conv_input", "conv_kernel"), window.conv),
+    **{n: window.window for n in OPS if n.startswith("window_")},
     "where": where,
     "astype": astype,
     "bitcast": bitcast,
@@ -178,6 +182,7 @@ MAKERS: dict[str, Maker] = {
     "searchsorted": array.searchsorted,
     "take": array.take,
     "index_add": array.take,
+    "first_occurrence": array.first_occurrence,
     "take_along_axis": array.along_axis,
     "scatter_along_axis_add": array.along_axis,
     "matmul": array.matmul,
@@ -192,4 +197,7 @@ MAKERS: dict[str, Maker] = {
     "group": group,
     "custom_gradient": custom_gradient,
     "fused": fused,
+    "cond": lambda m, op: control.cond(m, MAKERS),
+    "while": lambda m, op: control.loop(m, MAKERS),
+    "scan": lambda m, op: control.scan(m, MAKERS),
 }

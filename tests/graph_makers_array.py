@@ -195,6 +195,11 @@ def take(m: GraphMaker, op: str) -> None:
     m.emit(op, operands, axis=axis)
 
 
+def first_occurrence(m: GraphMaker, op: str) -> None:
+    size = m.int(1, 5)
+    m.emit(op, [m.indices(m.dtype(INTEGERS), m.shape(1, 1), size)], size=size)
+
+
 def along_axis(m: GraphMaker, op: str) -> None:
     dtypes = ALL if op == "take_along_axis" else wanted_dtypes(m, op)
     x = m.some(_indexable, dtypes, low=1)

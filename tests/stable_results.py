@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.graph import Graph, Operation, Value
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.interpreter_control import RUN_REGIONS
 from weft.ir.ops import lookup
+from weft.ir.ops_control import CONTROL
 
 Array = np.ndarray[Any, Any]
 
@@ -61,10 +63,16 @@ EXACT = frozenset(
         "bitwise_right_shift",
         "where",
         "bitcast",
+        "window_max",
+        "window_pick",
     ]
 )
 ACCUMULATING = frozenset(
-    ["sum", "cumulative_sum", "matmul", "index_add", "scatter_along_axis_add", "scatter_nd_add"]
+    [
+        *("sum", "cumulative_sum", "matmul", "index_add", "scatter_along_axis_add"),
+        *("scatter_nd_add", "conv", "conv_input", "conv_kernel"),
+        *("window_sum", "window_spread", "window_place"),
+    ]
 )
 #: SciPy's own error is larger here: 60 ulp for erfc in float64, more far out.
 SPECIAL = frozenset(["erf", "erfc", "erfinv", "logaddexp"])
@@ -132,9 +140,15 @@ def _spread(samples: list[Any]) -> Any:
 def _run(
     graph: Graph, inputs: Sequence[Array], state: dict[str, Array], rng: Any
 ) -> tuple[list[Any], dict[str, Array]]:
-    values: dict[Value, Any] = dict(zip(graph.args, inputs, strict=True))
     variables = dict(state)
-    for op in graph.ops:
+    return _run_block(graph.block, inputs, variables, rng), variables
+
+
+def _run_block(
+    block: Block, inputs: Sequence[Any], variables: dict[str, Array], rng: Any
+) -> list[Any]:
+    values: dict[Value, Any] = dict(zip(block.args, inputs, strict=True))
+    for op in block.ops:
         operands = [values[v] for v in op.operands]
         if op.name == "variable":
             results: Sequence[Any] = [op.attrs["name"]]
@@ -145,10 +159,15 @@ def _run(
             results = [None]
         elif op.name == "group":
             results = [None]
+        elif op.name in CONTROL:
+            types = [r.type for r in op.results]
+            results = RUN_REGIONS[op.name](
+                lambda b, args: _run_block(b, args, variables, rng), op, operands, op.attrs, types
+            )
         else:
             results = _evaluate(op, operands, rng)
         values.update(zip(op.results, results, strict=True))
-    return [values[v] for v in graph.results], variables
+    return [values[v] for v in block.results]
 
 
 def _evaluate(op: Operation, operands: list[Array], rng: Any) -> list[Array]:

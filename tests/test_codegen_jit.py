@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -118,9 +120,48 @@ def test_args_are_read_at_the_entry_only() -> None:
         compile_kernels([Kernel("jit.entry", "entry", emit)])
 
 
-def test_numba_is_imported_by_the_first_compile_only() -> None:
-    code = (
-        "import sys; import weft.codegen.jit, weft.codegen.scalar;"
-        "sys.exit('numba' in sys.modules or 'llvmlite.binding' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+def twice(x: int) -> int:
+    """Compiled by Numba below."""
+    return x + x
+
+
+def test_python_functions_are_compiled_by_numba(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a kernel is compiled beside others, and not kept on disk."""
+    monkeypatch.setenv("WEFT_CACHE", "1")
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+
+    def emit(e: Emitter) -> None:
+        out = e.pointer_argument(0, "i64")
+        e.builder.store(e.call_function(twice, "i64", ["i64"], [e.argument(1)]), out)
+
+    kernel = Kernel("jit.numba", "calls twice", emit)
+    good = scale_kernel("jit.numba.beside", 3.0)
+    table = compile_kernels([kernel, good])
+    out = np.zeros(1, np.int64)
+    arguments = np.array([out.ctypes.data, 21], np.int64)
+    call_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 3)
+    call_type(table[kernel.key])(arguments.ctypes.data, 0, 1, 0)
+    assert out[0] == 42
+    assert scaled(table[good.key]) == 3.0
+    assert "define" in kernel_llvm(kernel.key)
+    assert kernel_asm(kernel.key)
+    assert not any(b"calls twice" in f.read_bytes() for f in tmp_path.iterdir())
+
+
+def test_what_is_imported_when() -> None:
+    """LLVM with the first kernel; Numba and SciPy not even with products and reductions."""
+    code = """
+import sys
+import numpy as np
+import weft as wf
+early = {"numba", "llvmlite.binding", "scipy"} & set(sys.modules)
+f = wf.compile(lambda x, w: wf.nn.softmax(wf.matmul(x, w)))
+f(np.ones((40, 50), np.float64), np.ones((50, 60), np.float64))
+late = {"numba", "scipy.linalg"} & set(sys.modules)
+assert "llvmlite.binding" in sys.modules
+sys.exit(f"{early} {late}" if early | late else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -88,7 +88,7 @@ CASES: list[tuple[str, Callable[..., Any], type[WeftError], str, str]] = [
      "wf.unstack"),
     ("unpack", trace(lambda x: (lambda a, b: a)(*x)), TracerError, "iterating", "wf.unstack"),
     ("control flow", trace(lambda x: 1 if x else 0), TracerError, "a Python condition",
-     "structured control flow is not there yet"),
+     "wf.cond and wf.while_loop"),
     ("in", trace(lambda x: 1.0 in x), TracerError, "`item in tensor`", "wf.any"),
     ("item", trace(lambda x: x.item()), TracerError, "tensor.item()", "return the tensor"),
     ("tolist", trace(lambda x: x.tolist()), TracerError, "tensor.tolist()", "return the tensor"),
@@ -173,7 +173,8 @@ CASES: list[tuple[str, Callable[..., Any], type[WeftError], str, str]] = [
      "static_argnames names 'kk'", ""),
     ("not a function", lambda: wf.compile(3), TypeRuleError, "takes a function, got a int",
      "@wf.compile"),  # type: ignore[call-overload]
-    ("donate", lambda: wf.compile(donate="x"), UnsupportedError, "donate='x'", "leave donate= out"),
+    ("donate", lambda: wf.compile(donate="k")(lambda x: x), InvalidArgumentError,
+     "donate names 'k'", ""),
     ("pass", lambda: wf.compile(passes=["cs"]), PassError, "no pass 'cs'; did you mean 'cse'",
      "dce"),
     ("pass in ir", lambda: wf.compile(lambda x: x).ir(X, after="fse"), PassError, "no pass 'fse'",

@@ -127,3 +127,19 @@ def test_pipelines() -> None:
     assert caught.value.locations[0].file == __file__
     with pytest.raises(PassError, match=r"3 in passes= is no pass"):
         wf.compile(passes=[3])
+
+
+def test_products_and_what_they_are_joined_with() -> None:
+    x, w = np.ones((8, 16), np.float32), np.ones((16, 32), np.float32)
+
+    def text(f: Any) -> str:
+        shown = wf.compile(f).explain(x, w)
+        return str(shown.split("\nproducts\n")[1].split("\n\n")[0])
+
+    assert ": joined with tanh, which is applied to its blocks" in text(lambda x, w: wf.tanh(x @ w))
+    assert "needed in 1 places" in text(lambda x, w: x @ w)  # the caller
+    assert "needed in 2 places" in text(lambda x, w: (lambda c: (c, wf.tanh(c)))(x @ w))
+    assert "has reductions" in text(lambda x, w: wf.sum(x @ w))
+    assert "'cumulative_sum', which reads it" in text(lambda x, w: wf.cumulative_sum(x @ w, axis=1))
+    assert "has taken over another product" in text(lambda x, w: wf.tanh(x @ w) * (2 * x @ w))
+    assert "\nproducts\n" not in wf.compile(lambda x: x + 1).explain(x)

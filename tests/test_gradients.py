@@ -255,7 +255,48 @@ def matmul_cases() -> list[Case]:
     return cases
 
 
-CASES = elementwise_cases() + structural_cases()
+def window_cases() -> list[Case]:
+    """Convolutions and windows: strides, padding, dilation, groups, one and two axes, complex."""
+    rng = np.random.default_rng(4)
+    plain = {"strides": (1, 1), "lo": (1, 1), "dilation": (1, 1)}
+    wide = {"strides": (2, 1), "lo": (1, -1), "dilation": (1, 2)}
+    line = {"strides": (2,), "lo": (1,), "dilation": (2,)}
+    cases = []
+    for x, w, size, groups, attrs in (
+        ((2, 3, 4, 2), (3, 2, 2, 3), (3, 4), 1, plain),
+        ((1, 4, 5, 4), (2, 2, 2, 2), (2, 3), 2, wide),
+        ((2, 5, 3), (2, 1, 3), (3,), 3, line),
+        ((0, 3, 2), (2, 2, 1), (2,), 1, line),
+    ):
+        for cplx in (False, True):
+            y = (x[0], *size, w[-1])
+            a, b, c = (draw(rng, shape, -1, 1, cplx) for shape in (x, w, y))
+            same = {**attrs, "groups": groups}
+            cases += [
+                Case("conv", [a, b], {**same, "size": size}),
+                Case("conv_input", [c, b], {**same, "size": x[1:-1]}),
+                Case("conv_kernel", [a, c], {**same, "size": w[:-2]}),
+            ]
+    for shape, window, size, attrs in (
+        ((2, 4, 4, 2), (2, 2), (2, 2), {"strides": (2, 2), "lo": (0, 0), "dilation": (1, 1)}),
+        ((1, 4, 5, 2), (3, 2), (3, 4), wide),
+        ((2, 5, 1), (3,), (3,), line),
+    ):
+        x = np.asarray(rng.permutation(int(np.prod(shape))).reshape(shape) * 0.37 - 1)
+        y = draw(rng, (shape[0], *size, shape[-1]), -1, 1)
+        t = draw(rng, shape, -1, 1)
+        same = {**attrs, "window": window}
+        cases += [
+            Case("window_sum", [t], {**same, "size": size}),
+            Case("window_spread", [y], {**same, "size": shape[1:-1]}),
+            Case("window_max", [x], {**same, "size": size}),
+            Case("window_pick", [x, t], {**same, "size": size}),
+            Case("window_place", [x, y], same),
+        ]
+    return cases
+
+
+CASES = elementwise_cases() + structural_cases() + window_cases()
 
 
 # ----------------------------------------------------------------------------------------- tests
@@ -277,6 +318,7 @@ def test_rows_are_of_ops_and_no_op_has_two() -> None:
 
 def test_every_rule_has_a_case() -> None:
     apart = {"custom_gradient", "fused"}  # tests of their own below
+    apart |= {"cond", "while", "scan"}  # in test_control_gradients
     missing = sorted(set(GRADIENTS) - {c.op for c in CASES} - apart)
     assert not missing, f"ops with a gradient rule but no case in CASES: {missing}"
 

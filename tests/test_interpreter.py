@@ -432,7 +432,7 @@ def test_no_warnings_for_inf_and_nan(recwarn: pytest.WarningsRecorder) -> None:
 def test_ops_without_a_reference_are_known() -> None:
     """Every op is carried out by its reference or by the interpreter itself."""
     alone = {name for name, spec in OPS.items() if spec.reference is None}
-    assert alone == {"variable", "read", "assign", "group", "fused"}
+    assert alone == {"variable", "read", "assign", "group", "fused", "cond", "while", "scan"}
     op = Operation("mystery", (), {}, ())
     OPS["mystery"] = OpSpec("mystery", 0, lambda types, attrs, regions: [], None, "Nobody runs it.")
     try:

@@ -21,7 +21,7 @@ HUGE = (10**7, 10**7)
         (
             lambda: wf.compile(lambda x: wf.broadcast_to(x, HUGE))(1.0),
             ResourceExhaustedError,
-            "Unable to allocate",
+            "needs 400,000,000,000,",
         ),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from compiled_checks import PIPELINE, variable
 from graphs import Case, graph_and_inputs
 from hypothesis import given, settings
-from plan_player import Memory, play
+from plan_player import Memory, Place, part, play, whole
 from test_compiled_random import TRACED, WHOLE, check_exactly, states
 
 from weft.codegen.jit import compile_count
@@ -350,8 +350,11 @@ def test_executable_reports_its_plan() -> None:
     assert WHOLE
 
 
-def test_the_player_sees_an_empty_range_written_anew() -> None:
-    memory = Memory()
-    memory.write(Slot("arena", 0), 0, "old")
-    memory.write(Slot("arena", 0), 0, "new")
-    assert [contents for *_, contents in memory.arena] == ["new"]
+def test_the_player_sees_what_is_left_of_a_range() -> None:
+    memory, place = Memory(), Place(("arena", 0), 0)
+    memory.write(place, whole("old", 8))
+    memory.write(Place(place.buffer, 2), whole("new", 4))
+    assert memory.read(place, 8) == (("old", 0, 2), ("new", 0, 4), ("old", 6, 2))
+    memory.write(Place(place.buffer, 2), part(whole("old", 8), 2, 4))
+    assert memory.read(place, 8) == whole("old", 8)
+    assert memory.read(place, 9) is None

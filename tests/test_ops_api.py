@@ -29,6 +29,11 @@ ELSEWHERE = {
     "global_norm": "test_train", "random_normal": "test_random", "random_shuffle": "test_random",
     "random_uniform": "test_random", "set_random_seed": "test_random",
     "truncated_normal": "test_random",
+    "get_num_threads": "test_pool", "set_num_threads": "test_pool",
+    **dict.fromkeys(
+        ["case", "cond", "foldl", "foldr", "fori_loop", "map_fn", "scan", "switch_case",
+         "while_loop"],
+        "test_control_flow"),
     **dict.fromkeys(
         ["compile", "grad", "value_and_grad", "gradients", "jvp", "vjp", "custom_gradient",
          "control_dependencies", "get_default_graph", "global_variables", "group", "no_op",

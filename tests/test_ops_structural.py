@@ -272,6 +272,12 @@ def test_nan_wins(dtype: str) -> None:
         assert np.array_equal(got, [np.nan, np.nan, last, 4], equal_nan=True)
 
 
+def test_first_occurrence() -> None:
+    ids = np.array([3, 1, -1, 3, 2, 1])
+    assert one("first_occurrence", ids, size=4).tolist() == [0, 1, 0, 0, 4, 1]
+    assert one("first_occurrence", np.zeros(0, np.int32), size=4).shape == (0,)
+
+
 X34 = np.zeros((3, 4), np.float32)
 OUT_OF_BOUNDS: list[tuple[str, list[Any], dict[str, int], str]] = [
     ("take", [X34, [1, 4]], {"axis": 1}, "index 4 is out of bounds for axis 1 of size 4"),
@@ -285,6 +291,7 @@ OUT_OF_BOUNDS: list[tuple[str, list[Any], dict[str, int], str]] = [
         {"axis": 0},
         "index 3 is out of bounds for axis 0 of size 3",
     ),
+    ("first_occurrence", [[0, 3]], {"size": 3}, "index 3 is out of bounds for axis 0 of size 3"),
     (
         "take_along_axis",
         [X34, np.full((3, 1), 7)],
@@ -380,6 +387,7 @@ SYMBOLIC: list[tuple[str, list[TensorType], dict[str, Any], str]] = [
     ("take", [f32(B, 3), i64(C, 2)], {"axis": 0}, "f32[c,2,3]"),
     ("take", [f32(4, B), i64()], {"axis": 0}, "f32[b]"),
     ("index_add", [f32(B, 3), i64(C), f32(C, 3)], {"axis": 0}, "f32[b,3]"),
+    ("first_occurrence", [TensorType(dtypes.int8, (C,))], {"size": 9}, "i64[c]"),
     ("take_along_axis", [f32(B, 3), i64(4, C)], {"axis": 1}, "f32[4,c]"),
     ("scatter_along_axis_add", [f32(B, 3), i64(B, 1), f32(B, 1)], {"axis": 1}, "f32[b,3]"),
     ("gather_nd", [f32(B, C, 3), i64(5, 2)], {}, "f32[5,3]"),

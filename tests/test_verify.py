@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from weft.ir import dtypes
-from weft.ir.attributes import AttrValue
+from weft.ir.attributes import AttrValue, ConstArray
 from weft.ir.builder import Builder
 from weft.ir.effects import accesses, unordered
 from weft.ir.errors import VerifyError
@@ -23,6 +24,7 @@ from weft.ir.verify import find_faults, verify
 
 F2 = tensor_type(dtypes.float32, 2)
 F3 = tensor_type(dtypes.float32, 3)
+B0 = tensor_type(dtypes.bool_)
 HERE: Locations = (Location("model.py", 7, 3),)
 
 
@@ -467,10 +469,18 @@ def test_locations_in_regions_count() -> None:
 # -- stages ----------------------------------------------------------------------------------------
 
 
+def same(type: Type) -> Block:
+    """A region that returns its argument."""
+    a = arg(0, type)
+    return Block((a,), (), (a,))
+
+
 def example(name: str) -> tuple[list[Value], list[Operation]]:
     """Inputs and ops of a sound graph whose last op is the op `name` of the legality table."""
-    x, w, a = arg(), variable(), arg()
-    region = Block((a,), (), (a,))
+    x, w = arg(), variable()
+    region = same(F2)
+    truth = op("constant", [], [B0], {"value": ConstArray(np.array(True))})
+    yes = truth.result
     last = {
         "variable": w,
         "read": read(w),
@@ -480,8 +490,17 @@ def example(name: str) -> tuple[list[Value], list[Operation]]:
         "custom_gradient": op(
             "custom_gradient", [x, x], [F2], {"outputs": 1, "inputs": 1}, [region]
         ),
+        "cond": op("cond", [yes, x], [F2], {}, [same(F2), same(F2)]),
+        "while": op("while", [yes], [B0], {"carries": 1, "limit": -1}, [same(B0), same(B0)]),
+        "scan": op(
+            "scan",
+            [x],
+            [F2],
+            {"carries": 1, "sequences": 0, "length": 2, "reverse": False},
+            [region],
+        ),
     }.get(name) or op(name, [x])
-    return [x], [w, last] if last is not w else [w]
+    return [x], [truth, w, last] if last is not w else [w]
 
 
 @pytest.mark.parametrize("stage", STAGES)

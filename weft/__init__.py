@@ -14,6 +14,9 @@ import math as _math
 # methods: imported for its effect, the operators of tensors call the functions below
 from weft.frontend import linalg, methods as _methods, nn, random, train  # noqa: F401
 from weft.frontend.autodiff import grad, gradients, jvp, stop_gradient, value_and_grad, vjp
+from weft.frontend.control_flow import case, cond, switch_case
+from weft.frontend.control_loops import fori_loop, while_loop
+from weft.frontend.control_scan import foldl, foldr, map_fn, scan
 from weft.frontend.custom_gradient import custom_gradient
 from weft.frontend.dtype_info import (
     FloatInfo, IntegerInfo, can_cast, finfo, iinfo, isdtype, result_type,
@@ -80,6 +83,7 @@ from weft.frontend.tf_names import (
 from weft.frontend.train.clipping import (
     clip_by_global_norm, clip_by_norm, clip_by_value, global_norm,
 )
+from weft.frontend.threads import get_num_threads, set_num_threads
 from weft.frontend.variable import Variable
 from weft.ir import errors
 from weft.ir.dtypes import (
@@ -102,20 +106,21 @@ __all__ = [
     "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bfloat16", "bitcast",
     "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
     "bitwise_xor", "bool", "bool_", "boolean_mask", "broadcast_arrays", "broadcast_to", "can_cast",
-    "cast", "ceil", "clip", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "compile",
-    "complex128", "complex64", "concat", "conj", "constant", "control_dependencies", "copysign",
-    "cos", "cosh", "count_nonzero", "cross", "cumprod", "cumsum", "cumulative_max",
-    "cumulative_min", "cumulative_prod", "cumulative_sum", "custom_gradient", "deg2rad", "diag",
-    "diagonal", "diff", "digamma", "divide", "dot", "e", "einsum", "empty", "empty_like", "equal",
-    "erf", "erfc", "erfinv", "errors", "exp", "exp2", "expand_dims", "expm1", "eye", "fill",
-    "finfo", "flatten", "flip", "float16", "float32", "float64", "floor", "floor_divide",
-    "from_dlpack", "full", "full_like", "gather", "gather_nd", "get_default_graph", "global_norm",
+    "case", "cast", "ceil", "clip", "clip_by_global_norm", "clip_by_norm", "clip_by_value",
+    "compile", "complex128", "complex64", "concat", "cond", "conj", "constant",
+    "control_dependencies", "copysign", "cos", "cosh", "count_nonzero", "cross", "cumprod",
+    "cumsum", "cumulative_max", "cumulative_min", "cumulative_prod", "cumulative_sum",
+    "custom_gradient", "deg2rad", "diag", "diagonal", "diff", "digamma", "divide", "dot", "e",
+    "einsum", "empty", "empty_like", "equal", "erf", "erfc", "erfinv", "errors", "exp", "exp2",
+    "expand_dims", "expm1", "eye", "fill", "finfo", "flatten", "flip", "float16", "float32",
+    "float64", "floor", "floor_divide", "foldl", "foldr", "fori_loop", "from_dlpack", "full",
+    "full_like", "gather", "gather_nd", "get_default_graph", "get_num_threads", "global_norm",
     "global_variables", "global_variables_initializer", "grad", "gradients", "greater",
     "greater_equal", "group", "hypot", "identity", "iinfo", "imag", "inf",
     "initialize_all_variables", "inner", "int16", "int32", "int64", "int8", "iota", "isclose",
     "isdtype", "isfinite", "isinf", "isnan", "jvp", "less", "less_equal", "lgamma", "linalg",
     "linspace", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "logsumexp", "matmul", "matrix_norm", "matrix_power",
+    "logical_or", "logical_xor", "logsumexp", "map_fn", "matmul", "matrix_norm", "matrix_power",
     "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis",
     "multiply", "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis",
     "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer",
@@ -123,14 +128,15 @@ __all__ = [
     "random_normal", "random_shuffle", "random_uniform", "rank", "real", "reciprocal", "reduce_all",
     "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod",
     "reduce_sum", "register_pytree", "remainder", "repeat", "reset_default_graph", "reshape",
-    "result_type", "roll", "rot90", "round", "rsqrt", "scatter_nd", "scatter_nd_add",
+    "result_type", "roll", "rot90", "round", "rsqrt", "scan", "scatter_nd", "scatter_nd_add",
     "scatter_nd_max", "scatter_nd_min", "scatter_nd_update", "searchsorted", "segment_sum",
-    "set_random_seed", "shape", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size", "sort",
-    "split", "sqrt", "square", "squared_difference", "squeeze", "stack", "std", "stop_gradient",
-    "string", "subtract", "sum", "swapaxes", "take", "take_along_axis", "tan", "tanh", "tensordot",
-    "tile", "top_k", "trace", "train", "trainable_variables", "transpose", "tree_leaves",
-    "tree_map", "tril", "triu", "trunc", "truncated_normal", "uint16", "uint32", "uint64", "uint8",
-    "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack", "value_and_grad",
-    "var", "variables_initializer", "vecdot", "vector_norm", "vjp", "where", "xlog1py", "xlogy",
-    "zeros", "zeros_like",
+    "set_num_threads", "set_random_seed", "shape", "sigmoid", "sign", "signbit", "sin", "sinc",
+    "sinh", "size", "sort", "split", "sqrt", "square", "squared_difference", "squeeze", "stack",
+    "std", "stop_gradient", "string", "subtract", "sum", "swapaxes", "switch_case", "take",
+    "take_along_axis", "tan", "tanh", "tensordot", "tile", "top_k", "trace", "train",
+    "trainable_variables", "transpose", "tree_leaves", "tree_map", "tril", "triu", "trunc",
+    "truncated_normal", "uint16", "uint32", "uint64", "uint8", "unique_all", "unique_counts",
+    "unique_inverse", "unique_values", "unstack", "value_and_grad", "var", "variables_initializer",
+    "vecdot", "vector_norm", "vjp", "where", "while_loop", "xlog1py", "xlogy", "zeros",
+    "zeros_like",
 ]

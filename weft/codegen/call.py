@@ -53,7 +53,14 @@ class Status:
     """
 
 
-Arg = Address | Pool | Scratch | WorkerScratch | Status | int
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The address of another kernel, for a kernel that calls it."""
+
+    kernel: Kernel
+
+
+Arg = Address | Pool | Scratch | WorkerScratch | Status | Code | int
 
 
 @dataclass(frozen=True, slots=True)

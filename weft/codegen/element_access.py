@@ -33,7 +33,7 @@ def from_memory(e: Emitter, value: ir.Value, dtype: str) -> ir.Value:
     if dtype == "bool":
         return e.builder.icmp_unsigned("!=", value, ir.Constant(I8, 0))
     if dtype in HALVES:
-        return half_to_f32(e.builder, value, dtype, has_f16_instructions(e.context))
+        return half_to_f32(e.builder, value, dtype, has_f16_instructions())
     return value
 
 
@@ -42,7 +42,7 @@ def to_memory(e: Emitter, value: ir.Value, dtype: str) -> ir.Value:
     if dtype == "bool":
         return e.builder.zext(value, I8)
     if dtype in HALVES:
-        return f32_to_half(e.builder, value, dtype, has_f16_instructions(e.context))
+        return f32_to_half(e.builder, value, dtype, has_f16_instructions())
     return value
 
 

@@ -43,10 +43,10 @@ KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64, I64])
 class Emitter:
     """A position in an LLVM function under construction.
 
-    ``context`` is Numba's target context, ``symbol`` prefixes the LLVM names of all functions of
-    this kernel, ``arguments`` is the kernel's ``i64*``, ``lo``, ``hi`` and ``worker`` its other
-    parameters (None inside a loop function: pass them on).  ``flags`` are the fast-math flags of
-    the user's own arithmetic (add, multiply, ...).
+    ``context`` is Numba's target context if Numba compiles the kernel, otherwise None.  ``symbol``
+    prefixes the LLVM names of all functions of this kernel, ``arguments`` is the kernel's ``i64*``,
+    ``lo``, ``hi`` and ``worker`` its other parameters (None inside a loop function: pass them on).
+    ``flags`` are the fast-math flags of the user's own arithmetic (add, multiply, ...).
     """
 
     context: Any
@@ -100,9 +100,17 @@ class Emitter:
 
     @contextmanager
     def for_range(
-        self, start: ir.Value, stop: ir.Value, step: ir.Value | None = None
+        self,
+        start: ir.Value,
+        stop: ir.Value,
+        step: ir.Value | None = None,
+        interleave: int = 0,
     ) -> Iterator[ir.Value]:
-        """``for index in range(start, stop, step)`` for step > 0 (i64); yields the index."""
+        """``for index in range(start, stop, step)`` for step > 0 (i64); yields the index.
+
+        ``interleave``: how many vectors one iteration of the vectorised loop does (a power of two);
+        0 is LLVM's choice.
+        """
         builder = self.builder
         before = builder.block
         head = builder.append_basic_block("for.head")
@@ -117,7 +125,9 @@ class Emitter:
         yield index
         following = builder.add(index, self.index(1) if step is None else step, flags=["nsw"])
         index.add_incoming(following, builder.block)
-        builder.branch(head)
+        back = builder.branch(head)
+        if interleave:
+            back.set_metadata("llvm.loop", _loop_id(self.module, interleave))
         builder.position_at_end(after)
 
     @contextmanager
@@ -151,3 +161,17 @@ class Emitter:
         self.builder.call(function, [*pointers, *scalars])
         yield inner, list(function.args[: len(pointers)]), list(function.args[len(pointers) :])
         inner.builder.ret_void()
+
+
+class _LoopId(ir.MDValue):  # type: ignore[misc]
+    """``distinct !{itself, properties}``: a loop's identity and what LLVM is told about it."""
+
+    def descr(self, buf: list[str]) -> None:
+        references = ", ".join(node.get_reference() for node in (self, *self.operands))
+        buf += (f"distinct !{{ {references} }}", "\n")
+
+
+def _loop_id(module: ir.Module, interleave: int) -> ir.MDValue:
+    name = ir.MetaDataString(module, "llvm.loop.interleave.count")
+    count = ir.Constant(ir.IntType(32), interleave)
+    return _LoopId(module, [module.add_metadata([name, count])], str(len(module.metadata)))

@@ -1,7 +1,7 @@
 """FloatBuilder: exact-order f32/f64 arithmetic for polynomials, free of fast-math flags.
 
 Compensated sums are destroyed by reassociation, so nothing here carries a flag.  ``fma`` is LLVM's
-``fmuladd``: fused where the target has it; no formula relies on the fusion for its error bound.
+``fmuladd``: fused where the target has it; formulas that rely on the fusion use ``exact_fma``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,16 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from weft.codegen.elements import F32, F64, I1, I32, I64
+from weft.codegen.llvm_target import host
 
 MANTISSA_BITS = {"f32": 23, "f64": 52}
 BIAS = {"f32": 127, "f64": 1023}
+
+
+def _has_scalef() -> bool:
+    """Whether llvm.ldexp is one vector instruction (AVX-512's vscalef) and not a library call."""
+    features = host().features.split(",")
+    return "+avx512f" in features and "+avx512vl" in features
 
 
 class FloatBuilder:
@@ -63,6 +70,26 @@ class FloatBuilder:
     def fma(self, a: ir.Value | float, b: ir.Value | float, c: ir.Value | float) -> ir.Value:
         """a * b + c, fused if the target fuses"""
         return self.call("fmuladd", a, b, c)
+
+    def exact_fma(self, a: ir.Value | float, b: ir.Value | float, c: ir.Value | float) -> ir.Value:
+        """a * b + c with one rounding on every target; slow where the target has no such thing"""
+        return self.call("fma", a, b, c)
+
+    def two_product(self, a: ir.Value, b: ir.Value | float) -> tuple[ir.Value, ir.Value]:
+        """(product, error): a * b exactly"""
+        product = self.mul(a, b)
+        return product, self.exact_fma(a, b, self.neg(product))
+
+    def two_sum(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """(sum, error): a + b exactly (D. Knuth, "The Art of Computer Programming", 4.2.2)"""
+        total = self.add(a, b)
+        part = self.sub(total, a)
+        return total, self.add(self.sub(a, self.sub(total, part)), self.sub(b, part))
+
+    def fast_two_sum(self, a: ir.Value | float, b: ir.Value | float) -> tuple[ir.Value, ir.Value]:
+        """(sum, error): a + b exactly for |a| >= |b| (T. Dekker, 1971)"""
+        total = self.add(a, b)
+        return total, self.sub(b, self.sub(total, a))
 
     def call(self, intrinsic: str, *args: ir.Value | float) -> ir.Value:
         """LLVM's intrinsic of this name at this dtype."""
@@ -136,6 +163,11 @@ class FloatBuilder:
 
     def scale_by_power_of_two(self, a: ir.Value, exponent: ir.Value) -> ir.Value:
         """a * 2**exponent, |exponent| < 2 * bias, with one rounding if the result is denormal."""
+        if _has_scalef():
+            exponent = exponent if self.dtype == "f32" else self.builder.trunc(exponent, I32)
+            signature = ir.FunctionType(self.kind, [self.kind, I32])
+            ldexp = self.builder.module.declare_intrinsic("llvm.ldexp", [self.kind, I32], signature)
+            return self.builder.call(ldexp, [a, exponent])
         first = self.builder.ashr(exponent, self.int_const(1))
         second = self.builder.sub(exponent, first)
         return self.mul(self.mul(a, self.power_of_two(first)), self.power_of_two(second))

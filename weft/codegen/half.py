@@ -7,20 +7,20 @@ truncated); f32 values beyond the 16-bit range become inf; denormals are kept.
 from __future__ import annotations
 
 import platform
-from typing import Any
 
 from llvmlite import ir
 
 from weft.codegen.elements import F32, F64, I16, I32
+from weft.codegen.llvm_target import host
 
 _HALF = ir.HalfType()
 
 
-def has_f16_instructions(context: Any) -> bool:
+def has_f16_instructions() -> bool:
     """Whether the target converts f16 <-> f32 in hardware (x86 F16C, every 64-bit Arm)."""
     if platform.machine() in ("aarch64", "arm64"):
         return True
-    return "+f16c" in str(context.codegen()._get_host_cpu_features())
+    return "+f16c" in host().features
 
 
 def half_to_f32(builder: ir.IRBuilder, bits: ir.Value, dtype: str, hardware: bool) -> ir.Value:

@@ -1,17 +1,21 @@
 """The process-wide table of compiled kernels: content key -> native address.
 
 Every kernel has the C signature ``void kernel(int64_t *args, int64_t lo, int64_t hi, int64_t
-worker)``.  Kernels are immutable once compiled and live as long as the process.  Numba is imported
-when the first kernel is compiled.
+worker)``.  Kernels are immutable once compiled and live as long as the process.  LLVM is loaded
+when the first kernel is compiled; Numba only for kernels that call plain Python functions.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
 from weft.codegen.emitter import Emitter
 
@@ -21,8 +25,11 @@ __all__ = [
     "Kernel",
     "compile_count",
     "compile_kernels",
+    "is_done",
     "kernel_asm",
     "kernel_llvm",
+    "load_count",
+    "start_compiling",
 ]
 
 
@@ -30,52 +37,105 @@ class CodegenError(RuntimeError):
     """A kernel that weft generated did not compile: always weft's fault, never the user's."""
 
 
+class NeedsNumbaError(Exception):
+    """The kernel calls a plain Python function, which only Numba compiles."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A kernel emitted as LLVM.
 
-    ``key`` identifies its content (equal keys = equal code), ``name`` is for people and appears in
-    LLVM and assembly, ``emit`` builds the body at ``e.builder`` and reads ``e.argument(k)``.
+    ``key`` identifies its content (equal keys = equal code, on disk too: `weft.codegen.cache_key`),
+    ``name`` is for people and appears in LLVM and assembly, ``emit`` builds the body at
+    ``e.builder`` and reads ``e.argument(k)``.  ``loops=False`` says that it is control code, which
+    LLVM shall compile with few passes; functions marked ``alwaysinline`` are inlined there, no
+    others.
     """
 
     key: str
     name: str
     emit: Callable[[Emitter], None]
+    loops: bool = True
 
 
-class Library(Protocol):
-    """Machine code of one or more kernels; texts are made when asked for."""
+class Code(Protocol):
+    """Machine code of one kernel in this process; texts are made when asked for."""
 
-    def llvm(self, symbol: str) -> str: ...
+    @property
+    def address(self) -> int: ...
 
-    def asm(self, symbol: str) -> str: ...
+    @property
+    def from_disk(self) -> bool: ...
+
+    def llvm(self) -> str: ...
+
+    def asm(self) -> str: ...
+
+
+Outcome = Code | Exception
 
 
 class Engine(Protocol):
-    """What `weft.codegen.numba_engine` provides."""
+    """What turns kernels into code: `weft.codegen.llvm_engine`, `weft.codegen.numba_engine`."""
 
-    def compile_emitted(
-        self, kernels: Sequence[tuple[Kernel, str]]
-    ) -> tuple[Library, list[int]]: ...
+    def compile(self, kernels: Sequence[Kernel]) -> Sequence[Outcome]: ...
 
 
-@dataclass(frozen=True)
-class _Compiled:
-    address: int
-    symbol: str
-    library: Library  # keeps the machine code alive
+#: When this process read weft's sources, roughly (seconds since the epoch).
+LOADED_AT = time.time()
+
+_compiled: dict[str, Code] = {}
+# Never freed, not even at exit: LLVM's bindings may be gone by then, and code may still run.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_compiled))
+_counts = {"compiled": 0, "loaded": 0}
+# Reentrant: the thread that forks may hold it.
+_lock = threading.RLock()
 
 
-_compiled: dict[str, _Compiled] = {}
-_lock = threading.Lock()
+def _before_fork() -> None:
+    """Wait for compilations in progress: a child would find LLVM's own locks as they are now, held
+    by threads that it does not have."""
+    _lock.acquire()
+    if _engine.cache_info().currsize:
+        _engine().wait()
+
+
+if hasattr(os, "register_at_fork"):
+    # Handlers run last in, first out: this one before that module's, whose lock compilations take.
+    importlib.import_module("concurrent.futures.thread")
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
+
+
+@cache
+def _engine() -> Any:
+    return importlib.import_module("weft.codegen.llvm_engine").ENGINE
+
+
+def start_compiling(kernels: Sequence[Kernel]) -> None:
+    """Begin to compile those of ``kernels`` that are new, in other threads, and return at once.
+
+    `compile_kernels` takes the results, failures among them.
+    """
+    missing = [k for k in kernels if k.key not in _compiled]
+    if missing:
+        with _lock:
+            _engine().start([k for k in missing if k.key not in _compiled])
+
+
+def is_done(kernel: Kernel) -> bool:
+    """Whether `compile_kernels` would return at once: it did, or what `start_compiling` began is
+    over."""
+    return kernel.key in _compiled or bool(_engine().is_done(kernel.key))
 
 
 def compile_kernels(kernels: Sequence[Kernel]) -> dict[str, int]:
     """Compile those of ``kernels`` that are new; returns key -> address for all of them.
 
-    All new kernels go into one LLVM module (far cheaper than one module each).  Safe
-    to call from any number of threads.  Raises CodegenError, naming the kernel, if one does not
-    compile; the others of the call are compiled all the same.
+    New kernels come from the cache on disk or are compiled, several at a time.  Safe to call from
+    any number of threads.  Raises CodegenError, naming the kernel, if one does not compile; the
+    others of the call are compiled all the same.
     """
     # Entries are only ever added, so a complete hit needs no lock.
     if any(kernel.key not in _compiled for kernel in kernels):
@@ -85,65 +145,46 @@ def compile_kernels(kernels: Sequence[Kernel]) -> dict[str, int]:
 
 
 def compile_count() -> int:
-    """How many kernels this process has compiled so far."""
-    return len(_compiled)
+    """How many kernels this process has compiled so far, those from disk not counted."""
+    return _counts["compiled"]
+
+
+def load_count() -> int:
+    """How many kernels this process has loaded from the cache on disk so far."""
+    return _counts["loaded"]
 
 
 def kernel_llvm(key: str) -> str:
     """Optimised LLVM IR of the kernel's functions; KeyError if it is not compiled."""
-    entry = _compiled[key]
-    return entry.library.llvm(entry.symbol)
+    return _compiled[key].llvm()
 
 
 def kernel_asm(key: str) -> str:
     """Assembly of the kernel's functions; KeyError if it is not compiled."""
-    entry = _compiled[key]
-    return entry.library.asm(entry.symbol)
+    return _compiled[key].asm()
 
 
 def _compile_missing(kernels: Sequence[Kernel]) -> None:
     missing = list({k.key: k for k in kernels if k.key not in _compiled}.values())
     if not missing:
         return
+    outcomes: list[Outcome] = list(_engine().compile(missing))
+    others = [k for k, outcome in enumerate(outcomes) if isinstance(outcome, NeedsNumbaError)]
+    if others:
+        numba: Engine = importlib.import_module("weft.codegen.numba_engine").ENGINE
+        compiled = numba.compile([missing[k] for k in others])
+        for k, outcome in zip(others, compiled, strict=True):
+            outcomes[k] = outcome
     failures: list[tuple[str, Exception]] = []
-    try:
-        _compile_together(missing)
-    except Exception as error:
-        # One bad kernel spoils its module: compile singly to find it and to keep the rest.
-        failures += _compile_singly(missing) if len(missing) > 1 else [(missing[0].name, error)]
+    for kernel, outcome in zip(missing, outcomes, strict=True):
+        if isinstance(outcome, Exception):
+            failures.append((kernel.name, outcome))
+            continue
+        _compiled[kernel.key] = outcome
+        _counts["loaded" if outcome.from_disk else "compiled"] += 1
     if failures:
         name, cause = failures[0]
-        others = "".join(f", {other!r}" for other, _ in failures[1:])
+        rest = "".join(f", {other!r}" for other, _ in failures[1:])
         raise CodegenError(
-            f"weft bug: kernel {name!r}{others} did not compile: {type(cause).__name__}: {cause}"
+            f"weft bug: kernel {name!r}{rest} did not compile: {type(cause).__name__}: {cause}"
         ) from cause
-
-
-def _compile_singly(kernels: Sequence[Kernel]) -> list[tuple[str, Exception]]:
-    failures: list[tuple[str, Exception]] = []
-    for kernel in kernels:
-        try:
-            _compile_together([kernel])
-        except Exception as error:
-            failures.append((kernel.name, error))
-    # All fine alone but not together: symbols clash, which `_symbol` is there to prevent.
-    return failures
-
-
-def _compile_together(kernels: Sequence[Kernel]) -> None:
-    symbols = [_symbol(kernel, len(_compiled) + k) for k, kernel in enumerate(kernels)]
-    library, addresses = _engine().compile_emitted(list(zip(kernels, symbols, strict=True)))
-    for kernel, symbol, address in zip(kernels, symbols, addresses, strict=True):
-        _compiled[kernel.key] = _Compiled(address, symbol, library)
-
-
-def _symbol(kernel: Kernel, number: int) -> str:
-    """An LLVM name unique in the process, so that debuggers and profilers tell kernels apart."""
-    readable = "".join(c if c.isascii() and c.isalnum() else "_" for c in kernel.name)
-    return f"weft_k{number}_{readable}"
-
-
-def _engine() -> Engine:
-    # Numba takes 0.3-1 s to import; `import weft` must not pay for it.
-    engine: Engine = importlib.import_module("weft.codegen.numba_engine").ENGINE
-    return engine

@@ -1,6 +1,9 @@
-"""matmul: BLAS for f32, f64, c64, c128; a loop for integers (exact), 16-bit floats (f32 sums)."""
+"""matmul: weft's own product for floats, BLAS for complex numbers, a loop for integers (exact)."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import numpy as np
 from llvmlite import ir
@@ -8,8 +11,11 @@ from llvmlite import ir
 from weft.codegen.blas import LETTER, blas_address
 from weft.codegen.call import Address, Arg, KernelCall, Pool
 from weft.codegen.element_access import constant, load_element, store_element
-from weft.codegen.elements import memory_type
+from weft.codegen.elements import COMPLEXES, HALVES, memory_type
 from weft.codegen.emitter import I64, Emitter
+from weft.codegen.gemm_call import Product, gemm_calls
+from weft.codegen.gemm_epilogue import Follow, store_calls
+from weft.codegen.gemm_tile import ACCUMULATOR
 from weft.codegen.jit import Kernel
 from weft.codegen.scalar import emit_scalar
 from weft.ir.attributes import ConstArray
@@ -25,45 +31,61 @@ def _type(value: Value) -> TensorType:
     return value.type
 
 
-def _offsets(
-    batch: tuple[int, ...], of: tuple[int, ...], size: int
-) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def _offsets(batch: tuple[int, ...], of: tuple[int, ...], size: int) -> tuple[int, ...]:
     """Element offset of the operand's matrix for each matrix of the broadcast batch."""
-    count = int(np.prod(of, dtype=np.int64))
-    index = np.arange(count, dtype=np.int64).reshape(of)
-    return np.ascontiguousarray(np.broadcast_to(index, batch).reshape(-1) * size)
+    index = np.arange(math.prod(of), dtype=np.int64).reshape(of) * size
+    return tuple(np.broadcast_to(index, batch).reshape(-1).tolist())
+
+
+def product_of(op: Operation) -> Product:
+    """The sizes of a matmul; rows of all matrices of A are one matrix if B is the same for all."""
+    a, b = (_type(v) for v in op.operands)
+    ta, tb = bool(op.attrs["transpose_a"]), bool(op.attrs["transpose_b"])
+    *batch, m, n = _type(op.result).static_shape
+    k = a.static_shape[-2 if ta else -1]
+    count = math.prod(batch)
+    a_batch, b_batch = a.static_shape[:-2], b.static_shape[:-2]
+    if not ta and math.prod(b_batch) == 1 and count == math.prod(a_batch):
+        m, a_batch, b_batch, batch = m * count, (), (), []
+    a_at, b_at = _offsets(tuple(batch), a_batch, m * k), _offsets(tuple(batch), b_batch, k * n)
+    return Product(a.dtype.short, m, n, k, a_at, b_at, ta, tb)
+
+
+def matmul_with(
+    op: Operation, a: Address, b: Address, epilogue: Callable[[int], Follow]
+) -> list[KernelCall]:
+    """A product whose blocks are handed to an epilogue."""
+    p = product_of(op)
+    follow = epilogue(p.m)
+    return gemm_calls(p, 0, a, b, follow.kernel, follow.args, follow.statements)
 
 
 def lower_matmul(op: Operation) -> list[KernelCall]:
-    """One kernel call: all matrices of the batch in one native loop."""
-    a, b = (_type(v) for v in op.operands)
-    out = _type(op.result)
-    ta, tb = bool(op.attrs["transpose_a"]), bool(op.attrs["transpose_b"])
-    *batch, m, n = out.static_shape
-    k = a.static_shape[-2 if ta else -1]
-    count = int(np.prod(batch, dtype=np.int64))
-    a_batch, b_batch = a.static_shape[:-2], b.static_shape[:-2]
-    if (
-        not ta
-        and int(np.prod(b_batch, dtype=np.int64)) == 1
-        and count == int(np.prod(a_batch, dtype=np.int64))
-    ):
-        m, count, a_batch, b_batch, batch = m * count, 1, (), (), []  # rows of all matrices at once
-    a_at, b_at = _offsets(tuple(batch), a_batch, m * k), _offsets(tuple(batch), b_batch, k * n)
-    dtype = a.dtype.short
+    """The product of all matrices of the batch is one call; one before it may pack B."""
+    dtype = _type(op.result).dtype
+    product = product_of(op)
+    c, a, b = Address(op.result), Address(op.operands[0]), Address(op.operands[1])
+    if product.dtype in HALVES:
+        return store_calls(product, c, a, b)
+    if product.dtype in ACCUMULATOR:
+        return gemm_calls(product, c, a, b)
+    p = product
     args: tuple[Arg, ...] = (
-        Address(op.result), Address(op.operands[0]), Address(op.operands[1]),
-        Pool(ConstArray(a_at)), Pool(ConstArray(b_at)), count, m, n, k, int(ta), int(tb),
+        c, a, b, Pool(ConstArray(np.array(p.a_at, np.int64))),
+        Pool(ConstArray(np.array(p.b_at, np.int64))), len(p.a_at), p.m, p.n, p.k,
+        int(p.transpose_a), int(p.transpose_b),
     )  # fmt: skip
-    if dtype in LETTER:
-        routine = LETTER[dtype] + "gemm"
+    if p.dtype in COMPLEXES:
+        routine = LETTER[p.dtype] + "gemm"
         kernel = Kernel(
-            f"matmul-blas-1-{dtype}", f"matmul_{routine}", lambda e: _emit_blas(e, dtype)
+            f"matmul-blas-1-{p.dtype}", f"matmul_{routine}", lambda e: _emit_blas(e, p.dtype)
         )
         return [KernelCall(kernel, (*args, blas_address(routine)))]
-    if not a.dtype.is_numeric:
-        raise UnsupportedError(f"op 'matmul' on {a.dtype.name} is not supported")
-    kernel = Kernel(f"matmul-loop-1-{dtype}", f"matmul_{dtype}", lambda e: _emit_loop(e, dtype))
+    if not dtype.is_numeric:
+        raise UnsupportedError(f"op 'matmul' on {dtype.name} is not supported")
+    kernel = Kernel(
+        f"matmul-loop-1-{p.dtype}", f"matmul_{p.dtype}", lambda e: _emit_loop(e, p.dtype)
+    )
     return [KernelCall(kernel, args)]
 
 

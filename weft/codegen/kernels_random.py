@@ -6,6 +6,7 @@ import numpy as np
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall
+from weft.codegen.cost import split
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel
 from weft.codegen.kernels_shape import tensor
@@ -13,13 +14,17 @@ from weft.ir.graph import Operation
 from weft.ir.ops_random import PARITY, ROTATIONS, ROUNDS
 
 I32 = ir.IntType(32)
+#: One Threefry block in a vectorised loop.
+NS_PER_BLOCK = 2.0
 
 
 def lower_random_bits(op: Operation) -> list[KernelCall]:
     """Element i is word i & 1 of the block with counter i >> 1."""
     count = int(np.prod(tensor(op.result).static_shape, dtype=np.int64))
-    kernel = Kernel("random-bits-1", "random_bits", _emit_bits)
-    return [KernelCall(kernel, (Address(op.result), Address(op.operands[0]), count))]
+    blocks = (count + 1) // 2
+    kernel = Kernel("random-bits-2", "random_bits", _emit_bits)
+    args = (Address(op.result), Address(op.operands[0]), count)
+    return [KernelCall(kernel, args, blocks, split(blocks, NS_PER_BLOCK))]
 
 
 def lower_random_fold_in(op: Operation) -> list[KernelCall]:
@@ -54,8 +59,10 @@ def _key(e: Emitter, pointer: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def _emit_bits(e: Emitter) -> None:
+    """Units: blocks of two words; of the last one only the first may be wanted."""
     pointers = [e.pointer_argument(0, "u32"), e.pointer_argument(1, "u32")]
-    with e.loop_function("bits", pointers, [e.argument(2)]) as (f, (out, key_at), (count,)):
+    scalars = [e.argument(2), e.lo, e.hi]
+    with e.loop_function("bits", pointers, scalars) as (f, (out, key_at), (count, lo, hi)):
         b = f.builder
         key = _key(f, key_at)
         one = f.index(1)
@@ -64,10 +71,11 @@ def _emit_bits(e: Emitter) -> None:
             return _threefry(f, key, b.trunc(i, I32), b.trunc(b.lshr(i, f.index(32)), I32))
 
         pairs = b.lshr(count, one)
-        with f.for_range(f.index(0), pairs) as i:
+        whole = b.select(b.icmp_signed("<", hi, pairs), hi, pairs)
+        with f.for_range(lo, whole) as i:
             for k, word in enumerate(block(i)):
                 b.store(word, f.at(out, b.add(b.shl(i, one), f.index(k))))
-        with b.if_then(b.icmp_signed("!=", b.and_(count, one), f.index(0))):
+        with b.if_then(b.icmp_signed(">", hi, pairs)):
             b.store(block(pairs)[0], f.at(out, b.shl(pairs, one)))
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from weft.codegen.call import Address, KernelCall
-from weft.codegen.nest import Access, Nest, Store, contiguous_strides, simplify_nest
+from weft.codegen.nest import Access, Nest, Store, simplify_nest
 from weft.codegen.nest_emit import call_nest
 from weft.ir.attributes import ConstArray
 from weft.ir.graph import Operation, Value
+from weft.ir.index_maps import contiguous_strides
 from weft.ir.types import TensorType
 
 #: The dtype that stands for elements of so many bytes.

@@ -14,7 +14,7 @@ from functools import cache
 # f32 and f64 versions exist of each, f32's with the suffix "f".
 REAL_FUNCTIONS = (
     *("tan", "asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2", "hypot", "pow"),
-    *("sin", "cos", "exp", "expm1", "log", "lgamma_r"),
+    *("sin", "cos", "exp", "expm1", "log", "lgamma_r", "fma"),
 )
 # double complex versions only: c64 is computed in c128 and rounded.
 COMPLEX_FUNCTIONS = (

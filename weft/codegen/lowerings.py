@@ -5,19 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.codegen.call import KernelCall
+from weft.codegen.conv_lowering import conv_with, lower_conv
+from weft.codegen.gemm_epilogue import Lower
+from weft.codegen.kernels_first import lower_first_occurrence
 from weft.codegen.kernels_index import lower_along_axis, lower_nd
-from weft.codegen.kernels_linalg import lower_matmul
+from weft.codegen.kernels_linalg import lower_matmul, matmul_with
 from weft.codegen.kernels_random import lower_random_bits, lower_random_fold_in
 from weft.codegen.kernels_scan import lower_arg_reduction, lower_cumulative
 from weft.codegen.kernels_shape import lower_concat, lower_dim_size, lower_pad, lower_slice_update
 from weft.codegen.kernels_sort import lower_searchsorted, lower_sort
+from weft.codegen.kernels_window import lower_window
+from weft.codegen.kernels_window_place import lower_window_place
 from weft.ir.graph import Operation
 
 Lowering = Callable[[Operation], list[KernelCall]]
 
+#: Products that a `fused` op may begin with.
+PRODUCTS: dict[str, Lower] = {"matmul": matmul_with, "conv": conv_with, "conv_input": conv_with}
+
 LOWERINGS: dict[str, Lowering] = {
     # linear algebra
     "matmul": lower_matmul,
+    # windows
+    "conv": lower_conv,
+    "conv_input": lower_conv,
+    "conv_kernel": lower_conv,
+    "window_sum": lower_window,
+    "window_spread": lower_window,
+    "window_max": lower_window,
+    "window_pick": lower_window,
+    "window_place": lower_window_place,
     # moving elements
     "concat": lower_concat,
     "pad": lower_pad,
@@ -28,6 +45,7 @@ LOWERINGS: dict[str, Lowering] = {
     "index_add": lower_along_axis,
     "take_along_axis": lower_along_axis,
     "scatter_along_axis_add": lower_along_axis,
+    "first_occurrence": lower_first_occurrence,
     "gather_nd": lower_nd,
     "scatter_nd_add": lower_nd,
     "scatter_nd_update": lower_nd,

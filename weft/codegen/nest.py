@@ -12,15 +12,17 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from weft.codegen.nest_cost import interleave
 from weft.codegen.scalar import supported
 from weft.ir.attributes import ConstArray
 from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Operation, Value
+from weft.ir.index_maps import contiguous_strides, read_of
 from weft.ir.ops import lookup
 from weft.ir.types import TensorType
 
 #: Bumped whenever the code that is emitted for a nest changes.
-EMITTER_VERSION = 2
+EMITTER_VERSION = 6
 
 Leaf = (
     int | ConstArray | Literal["index"]
@@ -38,7 +40,7 @@ class Access:
 
     def pattern(self) -> str:
         """Per loop: `0` not moving, `1` contiguous, `s` strided (a run-time stride)."""
-        return "".join("0" if s == 0 else "1" if s == 1 else "s" for s in self.strides)
+        return pattern(self.strides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,16 @@ class Nest:
     in_place: tuple[tuple[int, int], ...] = ()
 
     @property
+    def interleave(self) -> int:
+        """Vectors in one iteration of the innermost loop; 0: as many as LLVM likes."""
+        return interleave(((s.op, s.dtype) for s in self.statements), self.extents)
+
+    @property
     def structure(self) -> str:
         """The part of the nest that its machine code depends on, as readable text."""
         leaf_number: dict[object, int] = {}
         rows = [f"v{EMITTER_VERSION} loops " + "".join("R" if r else "P" for r in self.reduced)]
+        rows += [f"interleave {self.interleave}"] * (self.interleave > 0)
         shared = dict(self.in_place)
         for load in self.loads:
             kind = "index" if load.leaf == "index" else "buffer"
@@ -94,9 +102,8 @@ class Nest:
             rows.append(f"load {kind} {load.dtype} {load.pattern()}{alias}")
         rows += [f"{s.op} {s.dtype} {_refs(s.args)} -> {s.result_dtype}" for s in self.statements]
         for store in self.stores:
-            pattern = "".join("0" if s == 0 else "1" if s == 1 else "s" for s in store.strides)
-            source = _refs((store.source,))
-            rows.append(f"store {store.output} {store.dtype} {store.reduction} {source} {pattern}")
+            fold = f"{store.reduction} {_refs((store.source,))}"
+            rows.append(f"store {store.output} {store.dtype} {fold} {pattern(store.strides)}")
         return "\n".join(rows)
 
     @property
@@ -112,13 +119,15 @@ class Nest:
             lines.append("  " * (k + 1) + f"for i{k} in range({extent}):  # {kind}")
         pad = "  " * (len(self.extents) + 1)
         for k, load in enumerate(self.loads):
-            lines.append(f"{pad}l{k}: {load.dtype} = {_describe_access(load)}")
+            lines.append(
+                f"{pad}l{k}: {load.dtype} = {describe_leaf(load.leaf, load.offset, load.strides)}"
+            )
         for n, s in enumerate(self.statements):
             args = ", ".join(("l" if kind == "load" else "v") + str(i) for kind, i in s.args)
             lines.append(f"{pad}v{n}: {s.result_dtype} = {s.op}({args})")
         for store in self.stores:
             kind, i = store.source
-            where = f"out{store.output}[{_affine(0, store.strides)}]"
+            where = f"out{store.output}[{affine(0, store.strides)}]"
             source = ("l" if kind == "load" else "v") + str(i)
             lines.append(
                 pad
@@ -135,25 +144,23 @@ def _refs(args: tuple[tuple[str, int], ...]) -> str:
     return " ".join(kind[0] + str(i) for kind, i in args)
 
 
-def _affine(offset: int, strides: tuple[int, ...]) -> str:
+def pattern(strides: tuple[int, ...]) -> str:
+    """Per loop: `0` not moving, `1` contiguous, `s` strided (a run-time stride)."""
+    return "".join("0" if s == 0 else "1" if s == 1 else "s" for s in strides)
+
+
+def affine(offset: int, strides: tuple[int, ...]) -> str:
+    """`3 + i0*64 + i1`: a position in terms of the loops, for people."""
     terms = [f"i{k}" if s == 1 else f"i{k}*{s}" for k, s in enumerate(strides) if s]
     return " + ".join([str(offset)] * (offset != 0 or not terms) + terms)
 
 
-def _describe_access(load: Access) -> str:
-    where = _affine(load.offset, load.strides)
-    if isinstance(load.leaf, ConstArray):
-        return str(load.leaf.array)
-    return where if load.leaf == "index" else f"in{load.leaf}[{where}]"
-
-
-def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Element strides of a C-contiguous array; 0 for dimensions of size 1."""
-    out, step = [0] * len(shape), 1
-    for k in reversed(range(len(shape))):
-        out[k] = step if shape[k] != 1 else 0
-        step *= shape[k]
-    return tuple(out)
+def describe_leaf(leaf: Leaf, offset: int, strides: tuple[int, ...]) -> str:
+    """`in0[i0*64 + i1]`, or the constant."""
+    if isinstance(leaf, ConstArray):
+        return str(leaf.array)
+    where = affine(offset, strides)
+    return where if leaf == "index" else f"in{leaf}[{where}]"
 
 
 def build_nest(op: Operation, in_place: tuple[tuple[int, int], ...] = ()) -> Nest:
@@ -161,7 +168,12 @@ def build_nest(op: Operation, in_place: tuple[tuple[int, int], ...] = ()) -> Nes
 
     Raises UnsupportedError, at the user's line, for an op that has no native code at its dtype.
     """
-    return simplify_nest(_NestBuilder(op, in_place).build())
+    return simplify_nest(plain_nest(op, in_place))
+
+
+def plain_nest(op: Operation, in_place: tuple[tuple[int, int], ...] = ()) -> Nest:
+    """The loop nest of a `fused` op as it stands: a loop for each axis. Errors as `build_nest`."""
+    return _NestBuilder(op, in_place).build()
 
 
 def simplify_nest(nest: Nest) -> Nest:
@@ -173,6 +185,22 @@ def _tensor(value: Value) -> TensorType:
     if not isinstance(value.type, TensorType):
         raise InternalError(f"a loop nest holds a value of type {value.type}")
     return value.type
+
+
+def check_native(op: Operation) -> tuple[str, str]:
+    """The dtypes of an elementwise op's operands (the last one's) and result.
+
+    Raises UnsupportedError, at the user's line, if there is no native code for them.
+    """
+    dtype, result_dtype = _tensor(op.operands[-1]).dtype.short, _tensor(op.result).dtype.short
+    if not supported(op.name, dtype, {"dtype": result_dtype}):
+        types = ", ".join(str(v.type) for v in op.operands)
+        raise UnsupportedError(
+            f"op '{op.name}' on ({types}) -> {op.result.type} has no native code",
+            hint="convert with wf.astype first, or call it outside @wf.compile",
+            location=op.locations,
+        )
+    return dtype, result_dtype
 
 
 class _NestBuilder:
@@ -211,15 +239,7 @@ class _NestBuilder:
 
     def _statement(self, op: Operation) -> None:
         args = tuple(self._reference(v) for v in op.operands)
-        dtype = _tensor(op.operands[-1]).dtype.short
-        result_dtype = _tensor(op.result).dtype.short
-        if not supported(op.name, dtype, {"dtype": result_dtype}):
-            types = ", ".join(str(v.type) for v in op.operands)
-            raise UnsupportedError(
-                f"op '{op.name}' on ({types}) -> {op.result.type} has no native code",
-                hint="convert with wf.astype first, or call it outside @wf.compile",
-                location=op.locations,
-            )
+        dtype, result_dtype = check_native(op)
         self.number[op.result] = len(self.statements)
         self.statements.append(Statement(op.name, dtype, args, result_dtype))
 
@@ -241,43 +261,17 @@ class _NestBuilder:
 
     def _access(self, value: Value) -> Access:
         """Where an element of `value` is found, as strides over the value's own dimensions."""
-        type_, op = _tensor(value), value.op
-        dtype = type_.dtype.short
+        read, dtype = read_of(value), _tensor(value).dtype.short
+        op = read.source.op
         if op is None:
-            return Access(self.argument[value], dtype, 0, contiguous_strides(type_.static_shape))
+            return Access(self.argument[read.source], dtype, read.offset, read.strides)
         if op.name == "constant":
             held = op.attrs["value"]
             assert isinstance(held, ConstArray)
             return Access(held, dtype, 0, ())
         if op.name == "iota":
-            axis = op.attrs["axis"]
-            return Access("index", dtype, 0, tuple(int(k == axis) for k in range(type_.rank)))
-        return self._mapped(op, self._access(op.operands[0]))
-
-    @staticmethod
-    def _mapped(op: Operation, inner: Access) -> Access:
-        source, target = _tensor(op.operands[0]).static_shape, _tensor(op.result).static_shape
-        strides = inner.strides
-        if op.name == "permute_dims":
-            axes: tuple[int, ...] = op.attrs["axes"]  # type: ignore[assignment]
-            return replace(inner, strides=tuple(strides[a] for a in axes))
-        if op.name == "broadcast_to":
-            grown = len(target) - len(source)
-            kept = tuple(0 if d == 1 else s for d, s in zip(source, strides, strict=True))
-            return replace(inner, strides=(0,) * grown + kept)
-        if op.name == "slice":
-            starts: tuple[int, ...] = op.attrs["starts"]  # type: ignore[assignment]
-            steps: tuple[int, ...] = op.attrs["steps"]  # type: ignore[assignment]
-            offset = inner.offset + sum(a * s for a, s in zip(starts, strides, strict=True))
-            return replace(
-                inner,
-                offset=offset,
-                strides=tuple(s * t for s, t in zip(strides, steps, strict=True)),
-            )
-        if op.name == "reshape":
-            moving = iter([s for d, s in zip(source, strides, strict=True) if d != 1])
-            return replace(inner, strides=tuple(0 if d == 1 else next(moving) for d in target))
-        raise InternalError(f"op '{op.name}' is not an index map")
+            return Access("index", dtype, read.offset, read.strides)
+        raise InternalError(f"a loop nest reads what '{op.name}' made through an index map")
 
 
 def _select(nest: Nest, loops: list[int]) -> Nest:
@@ -300,9 +294,12 @@ def _drop_unit_loops(nest: Nest) -> Nest:
 
 
 def _order_loops(nest: Nest) -> Nest:
-    """Reduced loops innermost where the accumulator must stay in a register (16-bit floats)."""
+    """Reduced loops innermost where the accumulator must stay in a register: 16-bit floats, unless
+    the outermost loop is reduced, which makes partial results in f32.
+    """
     loops = list(range(len(nest.extents)))
-    if any(s.reduction and s.dtype in ("f16", "bf16") for s in nest.stores):
+    halves = any(s.reduction and s.dtype in ("f16", "bf16") for s in nest.stores)
+    if halves and nest.reduced[:1] == (False,):
         loops.sort(key=lambda k: nest.reduced[k])
     return _select(nest, loops)
 

@@ -1,19 +1,21 @@
 """Compiling kernels through Numba: the one module that knows Numba's compiler.
 
-LLVM-emitted kernels become internal functions of one module, built inside an ``@intrinsic``; the
-function around it, explicitly typed, stores their addresses into a table.  Reusing Numba's context
-gives us its target set-up, optimisation pipeline, JIT memory and scalar functions in plain Python.
+For kernels that call plain Python functions (`Emitter.call_function`), which
+`weft.codegen.llvm_engine` cannot compile.  A kernel becomes an internal function of a module, built
+inside an ``@intrinsic``; the function around it, explicitly typed, stores its address into a table.
+Such kernels are not kept on disk.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numba
-import numpy as np
 from llvmlite import ir
 from numba.core import compiler, typing
 from numba.core.compiler_lock import global_compiler_lock
@@ -22,7 +24,7 @@ from numba.extending import intrinsic
 
 from weft.codegen.elements import SIGNED, UNSIGNED
 from weft.codegen.emitter import KERNEL_TYPE, Emitter
-from weft.codegen.jit import Kernel
+from weft.codegen.jit import Kernel, Outcome
 from weft.codegen.libm import register_libm
 
 # Numba is annotated in part only, and not for its extension interface.
@@ -41,6 +43,7 @@ _NUMBA_TYPES = {
     "c128": _types.complex128,
 }
 _TABLE = _types.CPointer(_types.int64)
+_numbers = itertools.count()
 
 
 class NumbaLibrary:
@@ -78,33 +81,59 @@ def _is_of(name: str, symbol: str) -> bool:
     return name == symbol or name.startswith(symbol + ".")
 
 
+@dataclass(frozen=True)
+class NumbaCode:
+    """Implements `weft.codegen.jit.Code`."""
+
+    address: int
+    symbol: str
+    library: NumbaLibrary  # keeps the machine code alive
+    from_disk: bool = False
+
+    def llvm(self) -> str:
+        text: str = self.library.llvm(self.symbol)
+        return text
+
+    def asm(self) -> str:
+        text: str = self.library.asm(self.symbol)
+        return text
+
+
 class NumbaEngine:
     """Implements `weft.codegen.jit.Engine`."""
 
-    def compile_emitted(
-        self, kernels: Sequence[tuple[Kernel, str]]
-    ) -> tuple[NumbaLibrary, list[int]]:
-        """Compile (kernel, symbol) pairs into one module; their addresses in the same order."""
-        register_libm()
+    def compile(self, kernels: Sequence[Kernel]) -> list[Outcome]:
+        """The code of each kernel, or the exception that stopped it."""
+        return [_outcome(kernel) for kernel in kernels]
 
-        @_intrinsic  # type: ignore[untyped-decorator]
-        def define_kernels(_typing_context: Any, table: Any) -> Any:
-            def codegen(context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
-                for position, (kernel, symbol) in enumerate(kernels):
-                    function = _emit_kernel(context, builder.module, kernel, symbol)
-                    slot = builder.gep(args[0], [ir.Constant(ir.IntType(64), position)])
-                    builder.store(builder.ptrtoint(function, ir.IntType(64)), slot)
-                return context.get_dummy_value()
 
-            return _typing.signature(_types.void, table), codegen
+def _outcome(kernel: Kernel) -> Outcome:
+    try:
+        return _compile(kernel)
+    except Exception as error:
+        return error
 
-        def store_addresses(table: Any) -> None:
-            define_kernels(table)
 
-        compiled = _cfunc(_types.void(_TABLE), nopython=True)(store_addresses)
-        addresses = np.zeros(len(kernels), np.int64)
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)(addresses.ctypes.data)
-        return NumbaLibrary(compiled._library), [int(address) for address in addresses]
+def _compile(kernel: Kernel) -> NumbaCode:
+    register_libm()
+    symbol = f"weft_numba{next(_numbers)}"
+
+    @_intrinsic  # type: ignore[untyped-decorator]
+    def define_kernel(_typing_context: Any, table: Any) -> Any:
+        def codegen(context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
+            function = _emit_kernel(context, builder.module, kernel, symbol)
+            builder.store(builder.ptrtoint(function, ir.IntType(64)), args[0])
+            return context.get_dummy_value()
+
+        return _typing.signature(_types.void, table), codegen
+
+    def store_address(table: Any) -> None:
+        define_kernel(table)
+
+    compiled = _cfunc(_types.void(_TABLE), nopython=True)(store_address)
+    address = ctypes.c_int64()
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)(ctypes.addressof(address))
+    return NumbaCode(address.value, symbol, NumbaLibrary(compiled._library))
 
 
 def _emit_kernel(context: Any, module: ir.Module, kernel: Kernel, symbol: str) -> ir.Function:

@@ -1,99 +1,117 @@
-"""A step as one native call: a flat table of kernel calls, walked by native code.
+"""A step as one native call: the program of kernel calls, loops and branches for a fused graph.
 
-A `Plan` is data: which kernel runs when, on which buffers, with which extents. The machine code
-behind it - the kernels and the walker - knows no sizes, so a plan for another batch size compiles
-nothing.
+The program is data: which kernel runs when, on which buffers, with which extents; `loop_table` lays
+it out for the walker. The machine code behind it - the kernels and the walker - knows no sizes, so
+a plan for another batch size compiles nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
 from llvmlite import ir
 
-from weft.codegen.call import (
-    Address,
-    Arg,
-    KernelCall,
-    Pool,
-    Scratch,
-    Status,
-    WorkerScratch,
-    worker_stride,
-)
+from weft.codegen.call import Address, Arg, KernelCall
+from weft.codegen.cost import NS_PER_BYTE_STREAMED, split
 from weft.codegen.emitter import I64, Emitter
-from weft.codegen.jit import Kernel, compile_kernels
-from weft.codegen.lowerings import LOWERINGS
-from weft.codegen.nest import Nest
-from weft.codegen.nest_emit import nest_call
-from weft.ir.attributes import ConstArray
-from weft.ir.errors import InternalError, PassError, UnsupportedError
-from weft.ir.graph import Graph, Operation, Value
+from weft.codegen.gemm_epilogue import is_product, product_calls
+from weft.codegen.jit import Kernel
+from weft.codegen.loop_program import Branch, Loop, Node, PlannedCall
+from weft.codegen.loop_scalar_emit import scalar_loop_call
+from weft.codegen.loop_table import SlotOf
+from weft.codegen.lowerings import LOWERINGS, PRODUCTS
+from weft.codegen.nest_emit import nest_calls
+from weft.codegen.nest_rows import checking_ops
+from weft.ir.errors import PassError, UnsupportedError
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.rules import int_attr
 from weft.ir.source import Locations
 from weft.ir.types import RefType, TensorType, Type
+
+__all__ = ["PlannedCall", "check_supported", "copy_call", "plan_program"]
 
 #: Ops that need no code: they name buffers or order effects.
 NO_CODE = frozenset(
     {"variable", "read", "assign", "constant", "group", "reshape", "identity", "stop_gradient"}
 )
 
-SlotOf = Callable[[Value], tuple[str, int | str]]
+#: Kernel calls for the memory plan's copies, by block (None: the graph itself) and op position.
+Copies = Mapping[tuple[Block | None, int], Sequence[PlannedCall]]
+
+
+def plan_program(
+    graph: Graph, slot_of: SlotOf, copies: Copies, registers: Container[Operation] = ()
+) -> list[Node]:
+    """The program of a fused graph. UnsupportedError for ops without native code.
+
+    registers: the control flow that becomes one kernel each.
+    """
+    return list(_Planner(graph.stage, slot_of, copies, registers).block(graph.block, None))
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedCall:
-    """One row of the plan; `op` is None for copies, `nest` is set for loop nests."""
+class _Planner:
+    stage: str
+    slot_of: SlotOf
+    copies: Copies
+    registers: Container[Operation]
 
-    call: KernelCall
-    op: Operation | None
-    nest: Nest | None = None
-    why: str = ""
+    def block(self, block: Block, where: Block | None) -> tuple[Node, ...]:
+        nodes: list[Node] = list(self.copies.get((where, -1), ()))
+        for position, op in enumerate(block.ops):
+            nodes += self.op(op)
+            nodes += self.copies.get((where, position), ())
+        return tuple(nodes)
 
-    def describe(self) -> str:
-        """The call for people: pseudo-code for nests, one line for the rest."""
-        if self.nest is not None:
-            return self.nest.describe()
-        return f"{self.call.kernel.name}  # {self.why or (self.op.name if self.op else '')}"
-
-
-@dataclass(slots=True)
-class Table:
-    """The plan as int64 words, before addresses are known.
-
-    words: the arguments of all calls, one after another. calls: per call the kernel's address, its
-    first word, its units and its chunk (`CALL_WORDS` words).
-    patches: (word, slot number, byte offset) to fill per call; arena: (word, byte offset) to fill
-    per frame; workers: words that hold the address of the workers' scratch (`worker_bytes` for each
-    thread that may run the step); status: words that hold the address of the status word.
-    """
-
-    words: list[int] = field(default_factory=list)
-    calls: list[int] = field(default_factory=list)
-    patches: list[int] = field(default_factory=list)
-    arena: list[tuple[int, int]] = field(default_factory=list)
-    workers: list[int] = field(default_factory=list)
-    status: list[int] = field(default_factory=list)
-    keep: list[Any] = field(default_factory=list)
-    scratch_bytes: int = 0
-    worker_bytes: int = 0
-
-
-def plan_calls(
-    graph: Graph, slot_of: SlotOf, copies: dict[int, list[PlannedCall]]
-) -> list[PlannedCall]:
-    """The kernel calls of a fused graph in order. UnsupportedError for ops without native code."""
-    calls = list(copies.get(-1, ()))
-    for position, op in enumerate(graph.ops):
+    def op(self, op: Operation) -> Sequence[Node]:
+        if op.name in NO_CODE:
+            return ()
+        if is_product(op):
+            lower = PRODUCTS[op.regions[0].ops[0].name]
+            calls, follows = product_calls(op, _in_place(op, self.slot_of), lower)
+            packing = [PlannedCall(call, op, why="packs the product's B") for call in calls[:-1]]
+            return [*packing, PlannedCall(calls[-1], op, follows)]
         if op.name == "fused":
-            call, nest = nest_call(op, _in_place(op, slot_of))
-            calls.append(PlannedCall(call, op, nest))
-        elif op.name not in NO_CODE:
-            calls += [PlannedCall(call, op) for call in _lower(op, graph.stage)]
-        calls += copies.get(position, ())
-    return calls
+            made, nest = nest_calls(op, _in_place(op, self.slot_of))
+            more = [PlannedCall(c, op, why="adds up partial results") for c in made[1:]]
+            return [PlannedCall(made[0], op, nest, faults=checking_ops(op)), *more]
+        if op in self.registers:
+            call, copied = scalar_loop_call(op)
+            pairs = [(op.operands[k], op.results[k]) for k in copied]
+            copies = [_copy_of(a, b) for a, b in pairs if self.slot_of(a) != self.slot_of(b)]
+            return [*copies, call]
+        if op.name == "cond":
+            then, orelse = (self.block(region, region) for region in op.regions)
+            return [Branch(op, op.operands[0], then, orelse)]
+        if op.name in ("while", "scan"):
+            return self.loop(op)
+        calls = _lower(op, self.stage)
+        return [PlannedCall(call, op) for call in calls if self.is_needed(op, call, calls)]
+
+    def loop(self, op: Operation) -> Sequence[Node]:
+        limit = int_attr(op.attrs, "limit" if op.name == "while" else "length")
+        if limit == 0:
+            return ()
+        *tests, body = op.regions
+        nodes = [self.block(region, region) for region in (*tests, body)]
+        if not tests:
+            return [Loop(op, limit, (), None, nodes[0])]
+        return [Loop(op, limit, nodes[0], tests[0].results[0], nodes[1])]
+
+    def is_needed(self, op: Operation, call: KernelCall, calls: Sequence[KernelCall]) -> bool:
+        """False for the copy that an update begins with, of an operand that is there already, and
+        for the check of indices before one that leaves variables and inputs alone if it fails: the
+        update itself checks them again.
+        """
+        if not op.operands or len(calls) < 2:
+            return True
+        place = self.slot_of(op.result)
+        if call.kernel.key.startswith("check-"):
+            return place[0] in ("variable", "input") or call is calls[-1]
+        addresses = (Address(op.result), Address(op.operands[0]))
+        copies = call.kernel.name == "strided_copy" and call.args[:2] == addresses
+        return not copies or place != self.slot_of(op.operands[0])
 
 
 def _in_place(op: Operation, slot_of: SlotOf) -> tuple[tuple[int, int], ...]:
@@ -109,7 +127,7 @@ def check_supported(graph: Graph) -> None:
     """
     for arg, name in zip(graph.args, graph.arg_names, strict=True):
         _check_type(arg.type, f"input '{name}'", ())
-    for op in graph.ops:
+    for op in graph.walk():
         for value in (*op.operands, *op.results):
             _check_type(value.type, f"op '{op.name}'", op.locations)
 
@@ -153,74 +171,28 @@ def _lower(op: Operation, stage: str) -> list[KernelCall]:
         raise error.at(op.locations) from None
 
 
+def _copy_of(source: Value, target: Value) -> PlannedCall:
+    assert isinstance(source.type, TensorType)
+    why = "the first value of a carry that a loop changes in place"
+    return copy_call(Address(source), Address(target), source.type.nbytes, why)
+
+
 def copy_call(source: Arg, target: Arg, nbytes: int, why: str) -> PlannedCall:
     """A byte copy from one buffer to another."""
-    kernel = Kernel("copy-bytes", "copy", _emit_copy)
-    return PlannedCall(KernelCall(kernel, (target, source, nbytes)), None, why=why)
+    kernel = Kernel("copy-bytes-3", "copy", _emit_copy)
+    pages = -(-nbytes // 4096)
+    chunk = split(pages, 2 * 4096 * NS_PER_BYTE_STREAMED)
+    return PlannedCall(KernelCall(kernel, (target, source, nbytes), pages, chunk), None, why=why)
 
 
 def _emit_copy(e: Emitter) -> None:
     target, source = e.pointer_argument(0, "u8"), e.pointer_argument(1, "u8")
     i1 = ir.IntType(1)
     memcpy = e.module.declare_intrinsic("llvm.memcpy", [target.type, source.type, I64])
-    e.builder.call(memcpy, [target, source, e.argument(2), ir.Constant(i1, 0)])
-
-
-def build_table(
-    calls: list[PlannedCall],
-    slot_of: SlotOf,
-    slot_number: dict[tuple[str, int | str], int],
-    constants: list[np.ndarray[Any, Any]],
-) -> Table:
-    """Compile what is missing and lay the calls out as words."""
-    table = Table()
-    addresses = compile_kernels([c.call.kernel for c in calls])
-    pool: dict[ConstArray, np.ndarray[Any, Any]] = {}
-    for planned in calls:
-        call = planned.call
-        table.calls += [addresses[call.kernel.key], len(table.words), call.units, call.chunk]
-        for arg in call.args:
-            table.words.append(_word(table, arg, slot_of, slot_number, constants, pool))
-    table.keep += [constants, pool]
-    return table
-
-
-def _word(
-    table: Table,
-    arg: Arg,
-    slot_of: SlotOf,
-    slot_number: dict[tuple[str, int | str], int],
-    constants: list[np.ndarray[Any, Any]],
-    pool: dict[ConstArray, np.ndarray[Any, Any]],
-) -> int:
-    position = len(table.words)
-    match arg:
-        case int():
-            return arg
-        case Pool(held):
-            if held not in pool:
-                pool[held] = held.array
-            return int(pool[held].ctypes.data)
-        case Scratch(nbytes):
-            table.scratch_bytes = max(table.scratch_bytes, nbytes)
-            table.arena.append((position, -1))
-            return 0
-        case WorkerScratch(nbytes):
-            table.worker_bytes = max(table.worker_bytes, worker_stride(nbytes))
-            table.workers.append(position)
-            return 0
-        case Status():
-            table.status.append(position)
-            return 0
-        case Address(value, offset):
-            kind, which = slot_of(value)
-            if kind == "arena":
-                assert isinstance(which, int)
-                table.arena.append((position, which + offset))
-            elif kind == "constant":
-                assert isinstance(which, int)
-                return int(constants[which].ctypes.data) + offset
-            else:
-                table.patches += [position, slot_number[(kind, which)], offset]
-            return 0
-    raise InternalError(f"unknown kernel argument {arg!r}")
+    apart = e.builder.icmp_unsigned("!=", target, source)  # a carry may be home already
+    page, size, b = e.index(4096), e.argument(2), e.builder
+    first, last = b.mul(e.lo, page), b.mul(e.hi, page)
+    last = b.select(b.icmp_signed("<", last, size), last, size)
+    with b.if_then(b.and_(apart, b.icmp_signed("<", first, last))):
+        ends = [e.at(target, first), e.at(source, first), b.sub(last, first)]
+        b.call(memcpy, [*ends, ir.Constant(i1, 0)])

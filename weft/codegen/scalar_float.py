@@ -15,7 +15,6 @@ from weft.codegen import scalar_functions, vector_math
 from weft.codegen.elements import F32, F64, I32
 from weft.codegen.emitter import Emitter
 from weft.codegen.float_builder import FloatBuilder
-from weft.codegen.libm import libm_name
 from weft.codegen.scalar_int import COMPARISONS
 
 FloatOp = Callable[[Emitter, str, list[ir.Value]], ir.Value]
@@ -46,18 +45,16 @@ def _unary(function: vector_math.UnaryFunction) -> FloatOp:
     return emit
 
 
-def _intrinsic(name: str) -> FloatOp:
+def _binary(function: vector_math.BinaryFunction) -> FloatOp:
     def emit(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-        return FloatBuilder(e.builder, dtype).call(name, *args)
+        return function(FloatBuilder(e.builder, dtype), *args)
 
     return emit
 
 
-def _libm(base: str) -> FloatOp:
-    """A call of the C library; does not vectorise."""
-
+def _intrinsic(name: str) -> FloatOp:
     def emit(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-        return call_libm(e, libm_name(base, dtype), args[0].type, args)
+        return FloatBuilder(e.builder, dtype).call(name, *args)
 
     return emit
 
@@ -130,21 +127,6 @@ def _floor_divide(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
     return m.select(m.compare("==", b, 0.0), ratio, floor)
 
 
-def _power(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-    if dtype == "f32":
-        return vector_math.pow_f32(FloatBuilder(e.builder, dtype), *args)
-    return _libm("pow")(e, dtype, args)
-
-
-def _vectorised_f32(op: str, function: vector_math.UnaryFunction) -> FloatOp:
-    """Inline at f32, the C library at f64."""
-
-    def emit(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-        return _unary(function)(e, dtype, args) if dtype == "f32" else _libm(op)(e, dtype, args)
-
-    return emit
-
-
 def _logaddexp(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
     """max + log(1 + e**-|x - y|); equal operands, infinities among them, apart (as NumPy)."""
     m = FloatBuilder(e.builder, dtype)
@@ -178,15 +160,10 @@ def next_bits(
     return m.builder.select(m.is_nan(x), x_bits, result)
 
 
-def _by_f64(function: Callable[..., float]) -> FloatOp:
-    """A plain scalar function, in f64."""
-
-    def emit(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-        wide = args[0] if dtype == "f64" else e.builder.fpext(args[0], F64)
-        result = e.call_function(function, "f64", ["f64"], [wide])
-        return result if dtype == "f64" else e.builder.fptrunc(result, F32)
-
-    return emit
+def _digamma(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
+    wide = args[0] if dtype == "f64" else e.builder.fpext(args[0], F64)
+    result = scalar_functions.digamma(e.builder, wide)
+    return result if dtype == "f64" else e.builder.fptrunc(result, F32)
 
 
 def _lgamma(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
@@ -221,13 +198,9 @@ FLOAT_OPS: dict[str, FloatOp] = {
     "sign": _unary(_sign),
     "reciprocal": _unary(_reciprocal),
     **{op: _unary(function) for op, function in vector_math.VECTORISED.items()},
-    **{op: _vectorised_f32(op, f) for op, f in vector_math.VECTORISED_F32.items()},
-    **{op: _libm(op) for op in ("tan", "asin", "acos", "atan", "asinh", "acosh", "atanh")},
-    **{op: _libm(op) for op in ("atan2", "hypot")},
-    "erfinv": _by_f64(scalar_functions.erfinv),
-    "digamma": _by_f64(scalar_functions.digamma),
+    **{op: _binary(function) for op, function in vector_math.VECTORISED_BINARY.items()},
+    "digamma": _digamma,
     "lgamma": _lgamma,
-    "power": _power,
     "logaddexp": _logaddexp,
     "nextafter": _nextafter,
     "floor_divide": _floor_divide,

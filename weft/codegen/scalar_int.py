@@ -158,7 +158,7 @@ def _shift_right(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
 def _power(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
     """base ** exponent by squaring in 64 bits, which wraps to the same low bits."""
     base, exponent = (_widen(e, dtype, value) for value in args)
-    wide = e.call_function(integer_power, "i64", ["i64", "u64"], [base, exponent])
+    wide = integer_power(e.builder, base, exponent)
     result = wide if wide.type == args[0].type else e.builder.trunc(wide, args[0].type)
     if not is_signed(dtype):
         return result

@@ -27,7 +27,6 @@ class _Table:
     lowest: float  # exp of less is 0
     highest: float  # exp of more is inf, and exp(highest) / 4 is finite
     minus_one: float  # expm1 of less is -1
-    tanh_one: float  # tanh of more is 1
 
 
 _TABLES = {
@@ -38,7 +37,6 @@ _TABLES = {
         lowest=-104.0,
         highest=89.7,
         minus_one=-20.0,
-        tanh_one=10.0,
     ),
     "f64": _Table(
         ln2_high=0.6931471803691238,
@@ -52,25 +50,40 @@ _TABLES = {
         lowest=-746.0,
         highest=710.8,
         minus_one=-40.0,
-        tanh_one=22.0,
     ),
 }
 
 
 def _reduce(
     m: FloatBuilder, x: ir.Value, correction: ir.Value | None = None
-) -> tuple[ir.Value, ir.Value]:
-    """(e**r - 1, integer n) with x + correction = n ln2 + r, for x clamped to the table's range."""
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """(n, n as integer, r), x + correction = n ln2 + r, for x clamped to the table's range."""
     table = _TABLES[m.dtype]
     n, integer = m.nearest_integer(x, LOG2_E)
     r = m.fma(n, -table.ln2_low, m.fma(n, -table.ln2_high, x))
     if correction is not None:
         r = m.add(r, correction)
-    return _expm1_reduced(m, r), integer
+    return n, integer, r
 
 
-def _expm1_reduced(m: FloatBuilder, r: ir.Value) -> ir.Value:
-    return m.fma(m.mul(r, r), m.horner(r, _TABLES[m.dtype].q), r)
+def _rest_of_expm1(m: FloatBuilder, r: ir.Value) -> ir.Value:
+    return m.mul(m.mul(r, r), m.horner(r, _TABLES[m.dtype].q))
+
+
+def expm1_reduced(m: FloatBuilder, r: ir.Value, low: ir.Value | None = None) -> ir.Value:
+    """e**(r + low) - 1 for |r| <= ln2 / 2 and a far smaller low."""
+    q = m.horner(r, _TABLES[m.dtype].q)
+    square = m.mul(r, r)
+    result = m.fma(square, q, r)
+    if low is None:
+        return result
+    return m.add(m.fma(square, q, m.fma(low, result, low)), r)
+
+
+def exp_of_moderate(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """e**x where it is a normal number."""
+    _, n, r = _reduce(m, x)
+    return m.mul(m.add(expm1_reduced(m, r), 1.0), m.power_of_two(n))
 
 
 def _clamp(m: FloatBuilder, x: ir.Value, lowest: float) -> ir.Value:
@@ -79,8 +92,21 @@ def _clamp(m: FloatBuilder, x: ir.Value, lowest: float) -> ir.Value:
 
 def exp(m: FloatBuilder, x: ir.Value, correction: ir.Value | None = None) -> ir.Value:
     """e**x, or e**(x + correction) for a small correction."""
-    p, n = _reduce(m, _clamp(m, x, _TABLES[m.dtype].lowest), correction)
-    return m.scale_by_power_of_two(m.add(p, 1.0), n)
+    _, n, r = _reduce(m, _clamp(m, x, _TABLES[m.dtype].lowest), correction)
+    return m.scale_by_power_of_two(m.add(expm1_reduced(m, r), 1.0), n)
+
+
+# 2**r on |r| <= 1/2, minimax, relative error 2**-29.
+_EXP2 = (
+    *(1.000000000554172, 0.6931472057361125, 0.24022646890577753, 0.055503287772197346),
+    *(0.009618488966838246, 0.0013399931366474356, 0.00015345809408112463),
+)
+
+
+def exp2_wide(wide: FloatBuilder, x: ir.Value) -> ir.Value:
+    """2**x in f64 for |x| < 1000, relative error 2**-29: for f32 results."""
+    n, integer = wide.nearest_integer(x, 1.0)
+    return wide.mul(wide.horner(wide.sub(x, n), _EXP2), wide.power_of_two(integer))
 
 
 def exp2(m: FloatBuilder, x: ir.Value) -> ir.Value:
@@ -88,53 +114,46 @@ def exp2(m: FloatBuilder, x: ir.Value) -> ir.Value:
     limit = float(m.bias + m.mantissa_bits + 2)
     x = m.at_least(m.at_most(x, limit), -limit)
     n, integer = m.nearest_integer(x, 1.0)
-    p = _expm1_reduced(m, m.mul(m.sub(x, n), LN_2))
+    p = expm1_reduced(m, m.mul(m.sub(x, n), LN_2))
     return m.scale_by_power_of_two(m.add(p, 1.0), integer)
-
-
-def _scaled_expm1(m: FloatBuilder, p: ir.Value, n: ir.Value, shift: int) -> ir.Value:
-    """(2**n (1 + p) - 1) / 2**shift: with shift 2, finite up to where sinh overflows."""
-    scale = m.power_of_two(m.builder.sub(n, m.int_const(shift)))
-    return m.fma(scale, p, m.sub(scale, 2.0**-shift))
 
 
 def expm1(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """e**x - 1; its sign is that of x, -0 included."""
-    p, n = _reduce(m, _clamp(m, x, _TABLES[m.dtype].minus_one))
-    result = m.mul(_scaled_expm1(m, p, n, shift=2), 4.0)
+    n, integer, r = _reduce(m, _clamp(m, x, _TABLES[m.dtype].minus_one))
+    # e**r - 1 as a sum, (2**n (1 + p) - 1) / 4 from it: finite up to where expm1 overflows.
+    p, low = m.fast_two_sum(r, _rest_of_expm1(m, r))
+    scale = m.power_of_two(m.builder.sub(integer, m.int_const(2)))
+    total = m.fma(scale, p, m.sub(scale, 0.25))
+    result = m.mul(m.fma(scale, low, total), 4.0)
     # Near 0 the result is p itself, which scaling would cost its last bits if it is denormal.
-    unscaled = m.builder.icmp_signed("==", n, m.int_const(0))
+    unscaled = m.compare("==", n, 0.0)
     return m.copysign(m.select(unscaled, p, result), x)
 
 
 def sigmoid(m: FloatBuilder, x: ir.Value) -> ir.Value:
-    """1 / (1 + e**-x), from e**-|x| so that nothing overflows and denormal results are kept."""
-    decay = exp(m, m.neg(m.abs(x)))
-    numerator = m.select(m.compare("<", x, 0.0), decay, 1.0)
-    return m.div(numerator, m.add(decay, 1.0))
+    """1 / (1 + d) or d / (1 + d) with d = e**-|x|: nothing overflows, denormals are kept.
+
+    d and 1 + d are kept as sums, 1 / (1 + d) is improved by its remainder.
+    """
+    decay = m.at_least(m.neg(m.abs(x)), _TABLES[m.dtype].lowest)
+    _, n, r = _reduce(m, decay)
+    one_p, low = m.fast_two_sum(1.0, expm1_reduced(m, r))
+    # A d whose exponent is cut off here is lost in 1 + d anyway.
+    smallest = m.int_const(1 - m.bias)
+    scale = m.power_of_two(m.builder.select(m.builder.icmp_signed("<", n, smallest), smallest, n))
+    total, lost = m.fast_two_sum(1.0, m.mul(one_p, scale))
+    inverse = m.div(1.0, total)
+    lost = m.fma(low, scale, lost)
+    error = m.exact_fma(m.neg(inverse), lost, m.exact_fma(m.neg(inverse), total, 1.0))
+    positive = m.fma(inverse, error, inverse)
+    share = m.mul(one_p, inverse)
+    negative = m.scale_by_power_of_two(m.fma(share, m.add(error, low), share), n)
+    return m.select(m.compare("<", x, 0.0), negative, positive)
 
 
-def tanh(m: FloatBuilder, x: ir.Value) -> ir.Value:
-    """t / (t + 2) with t = e**(2|x|) - 1."""
-    magnitude = m.at_most(m.abs(x), _TABLES[m.dtype].tanh_one)
-    t = _scaled_expm1(m, *_reduce(m, m.add(magnitude, magnitude)), shift=0)
-    return m.copysign(m.div(t, m.add(t, 2.0)), x)
-
-
-def sinh(m: FloatBuilder, x: ir.Value) -> ir.Value:
-    """(t + t / (t + 1)) / 2 with t = e**|x| - 1 (FreeBSD msun, e_sinh.c)."""
-    magnitude = m.abs(x)
-    reduced = _reduce(m, _clamp(m, magnitude, 0.0))
-    half = m.mul(_scaled_expm1(m, *reduced, shift=2), 2.0)
-    bounded = m.at_most(half, 2.0**m.mantissa_bits)  # lest inf / inf
-    result = m.add(half, m.div(bounded, m.fma(bounded, 2.0, 1.0)))
-    # sinh(x) = x + x**3/6, and scaling would cost a denormal its last bits.
-    tiny = m.compare("<", magnitude, 2.0 ** -(m.mantissa_bits // 2 + 1))
-    return m.copysign(m.select(tiny, magnitude, result), x)
-
-
-def cosh(m: FloatBuilder, x: ir.Value) -> ir.Value:
-    """h + 1 / (4 h) with h = e**|x| / 2."""
-    p, n = _reduce(m, _clamp(m, m.abs(x), 0.0))
-    half = m.scale_by_power_of_two(m.add(p, 1.0), m.builder.sub(n, m.int_const(1)))
-    return m.add(half, m.div(0.25, half))
+def half_exp(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """e**x / 2 for x >= 0, finite where sinh(x) is."""
+    _, n, r = _reduce(m, _clamp(m, x, 0.0))
+    e_to_r = m.add(expm1_reduced(m, r), 1.0)
+    return m.scale_by_power_of_two(e_to_r, m.builder.sub(n, m.int_const(1)))

@@ -1,8 +1,9 @@
-"""Logarithms and f32 power as branch-free polynomials that LLVM's loop vectoriser can widen.
+"""Logarithms as branch-free polynomials that LLVM's loop vectoriser can widen.
 
 x = 2**k (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2); with s = f / (2 + f),
 log(1 + f) = f - f**2/2 + s (f**2/2 + R(s**2)) (FreeBSD msun, e_log.c and k_log.h).  R is the
-minimax polynomial, fitted by Remez exchange in 50 digits and rounded to the dtype.
+minimax polynomial, fitted by Remez exchange in 50 digits and rounded to the dtype.  log and log1p
+at f32 start mantissas at 2/3 and have a polynomial in f.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from weft.codegen.elements import F32, F64
+from weft.codegen.elements import F64
 from weft.codegen.float_builder import FloatBuilder
 
 
@@ -55,20 +56,23 @@ _TABLES = {
 }
 
 
-def _split_exponent(m: FloatBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """(integer k, 1 + f) of a positive normal x."""
-    sqrt_half = m.bits(m.const(math.sqrt(0.5)))
-    offset = m.builder.sub(m.bits(x), sqrt_half)
+def split_exponent(
+    m: FloatBuilder, x: ir.Value, lowest: float = math.sqrt(0.5)
+) -> tuple[ir.Value, ir.Value]:
+    """(integer k, 1 + f) of a positive normal x = 2**k (1 + f), lowest <= 1 + f < 2 lowest."""
+    offset = m.builder.sub(m.bits(x), m.bits(m.const(lowest)))
     k = m.builder.ashr(offset, m.int_const(m.mantissa_bits))
     shifted = m.builder.shl(k, m.int_const(m.mantissa_bits))
     return k, m.from_bits(m.builder.sub(m.bits(x), shifted))
 
 
-def _decompose(m: FloatBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+def decompose(
+    m: FloatBuilder, x: ir.Value, lowest: float = math.sqrt(0.5)
+) -> tuple[ir.Value, ir.Value]:
     """(float k, f) of a positive finite x, denormals included."""
     denormal = m.compare("<", x, _TABLES[m.dtype].smallest_normal)
     lift = m.mantissa_bits + 2
-    k, mantissa = _split_exponent(m, m.select(denormal, m.mul(x, 2.0**lift), x))
+    k, mantissa = split_exponent(m, m.select(denormal, m.mul(x, 2.0**lift), x), lowest)
     k_float = m.builder.sitofp(k, m.kind)
     return m.select(denormal, m.sub(k_float, float(lift)), k_float), m.sub(mantissa, 1.0)
 
@@ -89,32 +93,106 @@ def _special(m: FloatBuilder, x: ir.Value, zero: float, result: ir.Value) -> ir.
     return m.select(m.compare("<", x, zero), math.nan, result)
 
 
+# f32: (log(1 + f) - f + f**2 / 2) / f**3 on |f| <= 1/3, minimax by Remez exchange in 45 digits,
+# 2**-27 of the logarithm: a division costs more than the longer polynomial.
+_LOG_F32 = (
+    *(0.33333218, -0.24999799, 0.2001033, -0.16680421, 0.14006905, -0.121851064),
+    *(0.13979973, -0.12888221),
+)
+
+
 def log(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """Natural logarithm."""
+    k, f = decompose(m, x, _lowest(m))
+    return _special(m, x, 0.0, _log_of_parts(m, k, f))
+
+
+def _lowest(m: FloatBuilder) -> float:
+    """Where mantissas start: the least for the polynomial at f32, for the division at f64."""
+    return 2.0 / 3.0 if m.dtype == "f32" else math.sqrt(0.5)
+
+
+def _log_of_parts(
+    m: FloatBuilder, k: ir.Value, f: ir.Value, correction: ir.Value | None = None
+) -> ir.Value:
+    """k ln2 + log(1 + f) + correction"""
     high, low = _TABLES[m.dtype].ln2
-    k, f = _decompose(m, x)
-    half_square, rest = _series(m, f)
+    if m.dtype == "f32":
+        half_square = None
+        rest = m.mul(m.mul(f, f), m.fma(f, m.horner(f, _LOG_F32), -0.5))
+    else:
+        half_square, rest = _series(m, f)
     tail = m.fma(k, low, rest)
-    return _special(m, x, 0.0, m.fma(k, high, m.add(m.sub(tail, half_square), f)))
+    tail = tail if correction is None else m.add(tail, correction)
+    tail = tail if half_square is None else m.sub(tail, half_square)
+    return m.fma(k, high, m.add(tail, f))
 
 
-def log1p(m: FloatBuilder, x: ir.Value) -> ir.Value:
-    """log(1 + x), accurate for small x (FreeBSD msun, s_log1p.c)."""
-    high, low = _TABLES[m.dtype].ln2
-    u = m.add(x, 1.0)
-    k_integer, mantissa = _split_exponent(m, u)
-    k = m.builder.sitofp(k_integer, m.kind)
-    # What rounding 1 + x lost, relative to u.
-    lost = m.select(m.compare(">", x, 1.0), m.sub(1.0, m.sub(u, x)), m.sub(x, m.sub(u, 1.0)))
-    correction = m.div(lost, u)
-    is_small = m.builder.icmp_signed("==", k_integer, m.int_const(0))
-    f = m.select(is_small, x, m.sub(mantissa, 1.0))
-    correction = m.select(is_small, 0.0, correction)
-    half_square, rest = _series(m, f)
-    tail = m.add(rest, m.fma(k, low, correction))
-    result = m.fma(k, high, m.add(m.sub(tail, half_square), f))
+def log1p(m: FloatBuilder, x: ir.Value, rest_of_x: ir.Value | None = None) -> ir.Value:
+    """log(1 + x), accurate for small x; or, in f64, log(1 + x + rest_of_x)."""
+    if m.dtype == "f32":
+        result = _log_of_parts(m, *_parts_f32(m, x))
+    else:
+        result = _log_of_parts(m, *_parts_f64(m, x, rest_of_x))
     result = _special(m, x, -1.0, result)
     return m.select(m.compare("==", x, 0.0), x, result)
+
+
+def _parts_f32(m: FloatBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """(k, f, correction) of 1 + x: f = x 2**-k + (2**-k - 1) rounds once, and that is corrected."""
+    k, _ = split_exponent(m, m.add(x, 1.0), _lowest(m))
+    # 2**-k may be denormal: by a quarter of 2**(2 - k).
+    power = m.mul(m.power_of_two(m.builder.sub(m.int_const(2), k)), 0.25)
+    less = m.sub(power, 1.0)
+    f = m.fma(x, power, less)
+    lost = m.fma(x, power, m.sub(less, f))
+    return m.builder.sitofp(k, m.kind), f, lost
+
+
+def _parts_f64(
+    m: FloatBuilder, x: ir.Value, rest_of_x: ir.Value | None
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """(k, f, correction) of 1 + x, corrected for what rounding it lost (FreeBSD, s_log1p.c)."""
+    u = m.add(x, 1.0)
+    k, mantissa = split_exponent(m, u, _lowest(m))
+    lost = m.select(m.compare(">", x, 1.0), m.sub(1.0, m.sub(u, x)), m.sub(x, m.sub(u, 1.0)))
+    is_small = m.builder.icmp_signed("==", k, m.int_const(0))
+    f = m.select(is_small, x, m.sub(mantissa, 1.0))
+    lost = m.select(is_small, 0.0, lost)
+    lost = lost if rest_of_x is None else m.add(lost, rest_of_x)
+    return m.builder.sitofp(k, m.kind), f, m.div(lost, u)
+
+
+# (atanh(s)/s - 1) / s**2 in powers of s**2, minimax for |s| < 0.215, error 2**-41 of atanh.
+_ATANH = (
+    *(0.3333333337913941, 0.1999998605596424, 0.14287090036942932, 0.11052149505189864),
+    0.10223940787268836,
+)
+
+
+def log1p_wide(wide: FloatBuilder, x: ir.Value) -> ir.Value:
+    """log(1 + x) in f64 for 0 <= x, relative error 2**-40."""
+    k, mantissa = split_exponent(wide, wide.add(x, 1.0))
+    is_small = wide.builder.icmp_signed("==", k, wide.int_const(0))
+    f = wide.select(is_small, x, wide.sub(mantissa, 1.0))
+    return wide.select(wide.compare("<", x, math.inf), _log_wide(wide, k, f), x)
+
+
+def log_wide(wide: FloatBuilder, x: ir.Value) -> ir.Value:
+    """log(x) in f64 for a positive, normal, finite x, absolute error 2**-40."""
+    k, mantissa = split_exponent(wide, x)
+    return _log_wide(wide, k, wide.sub(mantissa, 1.0))
+
+
+def _log_wide(wide: FloatBuilder, k_integer: ir.Value, f: ir.Value) -> ir.Value:
+    """k ln2 + 2 atanh(f / (2 + f))"""
+    s = wide.div(f, wide.add(f, 2.0))
+    z = wide.mul(s, s)
+    twice = wide.add(s, s)
+    # k fits 32 bits, and only from there is the conversion cheap without AVX-512.
+    k = wide.builder.sitofp(wide.builder.trunc(k_integer, ir.IntType(32)), F64)
+    series = wide.fma(wide.mul(twice, z), wide.horner(z, _ATANH), twice)
+    return wide.fma(k, math.log(2.0), series)
 
 
 def _split_log(m: FloatBuilder, f: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -127,7 +205,7 @@ def _split_log(m: FloatBuilder, f: ir.Value) -> tuple[ir.Value, ir.Value]:
 def log2(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """Logarithm to base 2, exact for powers of 2 (FreeBSD msun, e_log2.c)."""
     factor_high, factor_low = _TABLES[m.dtype].log2_e
-    k, f = _decompose(m, x)
+    k, f = decompose(m, x)
     high, low = _split_log(m, f)
     value = m.mul(high, factor_high)
     rest = m.fma(m.add(low, high), factor_low, m.mul(low, factor_high))
@@ -140,7 +218,7 @@ def log10(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """Logarithm to base 10 (FreeBSD msun, e_log10.c)."""
     factor_high, factor_low = _TABLES[m.dtype].log10_e
     two_high, two_low = _TABLES[m.dtype].log10_2
-    k, f = _decompose(m, x)
+    k, f = decompose(m, x)
     high, low = _split_log(m, f)
     value = m.mul(high, factor_high)
     rest = m.fma(m.add(low, high), factor_low, m.mul(low, factor_high))
@@ -149,52 +227,3 @@ def log10(m: FloatBuilder, x: ir.Value) -> ir.Value:
     total = m.add(exponent_part, value)
     rest = m.add(rest, m.add(m.sub(exponent_part, total), value))
     return _special(m, x, 0.0, m.add(rest, total))
-
-
-# log2((1 + s) / (1 - s)) / s in powers of s**2, and 2**r on |r| <= 1/2: minimax, good to 2**-45,
-# 2**-29.
-_LOG2_S = (
-    *(2.885390081777845, 0.9617966941230254, 0.5770779393116531, 0.41220958251428086),
-    *(0.31989135288017007, 0.2831156118876911),
-)
-_EXP2 = (
-    *(1.000000000554172, 0.6931472057361125, 0.24022646890577753, 0.055503287772197346),
-    *(0.009618488966838246, 0.0013399931366474356, 0.00015345809408112463),
-)
-
-
-def pow_f32(m: FloatBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """x**y for f32, by 2**(y log2|x|) in f64; special cases of C99 F.9.4.4, as NumPy."""
-    wide = FloatBuilder(m.builder, "f64")
-    magnitude = m.abs(x)
-    wide_x = m.builder.fpext(magnitude, F64)
-    log_of_x = _log2_wide(wide, wide_x)
-    log_of_x = wide.select(m.compare("<", magnitude, math.inf), log_of_x, wide_x)  # inf, NaN
-    log_of_x = wide.select(m.compare("==", x, 0.0), -math.inf, log_of_x)
-    exponent = wide.mul(log_of_x, m.builder.fpext(y, F64))
-    exponent = wide.at_least(wide.at_most(exponent, 200.0), -200.0)
-    n, integer = wide.nearest_integer(exponent, 1.0)
-    power = wide.mul(wide.horner(wide.sub(exponent, n), _EXP2), wide.power_of_two(integer))
-    result = m.builder.fptrunc(power, F32)
-
-    whole = m.compare("==", m.call("floor", y), y)
-    half_y = m.mul(y, 0.5)
-    half_whole = m.compare("==", m.call("floor", half_y), half_y)
-    odd = m.builder.and_(whole, m.builder.not_(half_whole))
-    result = m.select(odd, m.copysign(result, x), result)
-    finite_negative = m.builder.and_(m.compare("<", x, 0.0), m.compare(">", x, -math.inf))
-    undefined = m.builder.and_(finite_negative, m.builder.not_(whole))
-    result = m.select(undefined, math.nan, result)
-    unit = m.builder.and_(m.compare("==", x, -1.0), m.compare("==", m.abs(y), math.inf))
-    one = m.either(m.compare("==", x, 1.0), m.compare("==", y, 0.0), unit)
-    return m.select(one, 1.0, result)
-
-
-def _log2_wide(wide: FloatBuilder, x: ir.Value) -> ir.Value:
-    """log2 in f64 of a positive f32 number (so never denormal), relative error 2**-44."""
-    k, mantissa = _split_exponent(wide, x)
-    s = wide.div(wide.sub(mantissa, 1.0), wide.add(mantissa, 1.0))
-    fraction = wide.mul(s, wide.horner(wide.mul(s, s), _LOG2_S))
-    # k fits 32 bits, and only from there is the conversion cheap without AVX-512.
-    narrow = wide.builder.trunc(k, ir.IntType(32))
-    return wide.add(wide.builder.sitofp(narrow, F64), fraction)

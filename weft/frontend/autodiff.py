@@ -261,8 +261,9 @@ def _name(fn: Callable[..., Any]) -> str:
 def _sources(x: Any, trace: Trace) -> list[Tensor]:
     """The tensors that an x of `gradients` stands for."""
     if isinstance(x, Variable):
-        root = trace.root()
-        return [root.tensor(v) for v in root.effects.reads.get(x, [])]
+        if trace.parent is not None:
+            return [trace.tensor(v) for v in trace.seen.get(x, ())]
+        return [trace.tensor(v) for v in trace.effects.reads.get(x, [])]
     if not isinstance(x, Tensor):
         raise GradientError(
             f"wf.gradients: xs holds a {type(x).__name__}; it takes tensors and variables",

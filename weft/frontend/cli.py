@@ -1,4 +1,4 @@
-"""The command line: `weft run`, `weft opt`, `weft diff` and `weft view` on dumped graphs.
+"""The command line: `weft run`, `bench`, `opt`, `diff` and `view` on graphs, and `weft cache`.
 
 Exit status: 0 for success, 1 if `diff` found a difference, 2 for an error, which stderr explains.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from weft.frontend import cli_run
+from weft.frontend import cli_bench, cli_cache, cli_run
 from weft.ir.diff import diff_graphs
 from weft.ir.dot import dot
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError, suggest
@@ -183,14 +183,40 @@ def _view(args: Namespace) -> int:
     return SUCCESS
 
 
+# ----------------------------------------------------------------------------------------- cache
+
+
+def _cache(args: Namespace) -> int:
+    for line in cli_cache.run_cache(args):
+        print(line)
+    return SUCCESS
+
+
+# ----------------------------------------------------------------------------------------- bench
+
+
+def _bench(args: Namespace) -> int:
+    cli_bench.run_bench(args, read_graph)
+    return SUCCESS
+
+
 # ------------------------------------------------------------------------------------------ main
 
 COMMANDS: tuple[Command, ...] = (
     Command(
         "run", "execute a graph on arrays from files or random ones", cli_run.add_arguments, _run
     ),
+    Command(
+        "bench",
+        "time kernels: bytes, flops, share of the machine's measured peak, assembly",
+        cli_bench.add_arguments,
+        _bench,
+    ),
     Command("opt", "run passes over a graph and print the result", _opt_arguments, _opt),
     Command("diff", "compare the structure of two graphs", _diff_arguments, _diff),
+    Command(
+        "cache", "list or remove the compiled kernels kept on disk", cli_cache.add_arguments, _cache
+    ),
     Command("view", "print a graph as Graphviz DOT text, for `dot -Tsvg`", _view_arguments, _view),
 )
 

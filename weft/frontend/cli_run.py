@@ -19,7 +19,7 @@ from weft.ir.interpreter import DictState, as_array, bind_symbols, interpret, ty
 from weft.ir.types import RefType, TensorType, Type
 from weft.passes.differential import random_inputs, random_sizes, random_state
 from weft.passes.specialize import specialize
-from weft.runtime.executable import compile_graph
+from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.variables import VariableState
 
 Array = np.ndarray[Any, Any]
@@ -28,6 +28,18 @@ Array = np.ndarray[Any, Any]
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of `weft run`."""
     parser.add_argument("file", help="IR text; - reads standard input")
+    add_array_arguments(parser)
+    parser.add_argument(
+        "--compiled", action="store_true", help="compile the graph; otherwise it is interpreted"
+    )
+    parser.add_argument(
+        "--print", action="store_true", dest="show", help="print the arrays, not only a summary"
+    )
+    parser.add_argument("--save", metavar="DIR", help="write the results as DIR/result0.npy, ...")
+
+
+def add_array_arguments(parser: ArgumentParser) -> None:
+    """The options that say what a graph runs on."""
     parser.add_argument(
         "--feed",
         action="append",
@@ -55,13 +67,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME=N",
         help="with --seed: the size of the symbolic dimension NAME",
     )
-    parser.add_argument(
-        "--compiled", action="store_true", help="compile the graph; otherwise it is interpreted"
-    )
-    parser.add_argument(
-        "--print", action="store_true", dest="show", help="print the arrays, not only a summary"
-    )
-    parser.add_argument("--save", metavar="DIR", help="write the results as DIR/result0.npy, ...")
 
 
 @dataclass
@@ -91,7 +96,17 @@ def run_file(graph: Graph, args: Namespace) -> Iterator[str]:
 
 def execute(graph: Graph, args: Namespace) -> Outcome:
     """Load or make up the arrays, and run the graph."""
-    fed, held = _pairs(args.feed, "--feed"), _pairs(args.state, "--state")
+    arrays, before = given_arrays(graph, args)
+    run = _compiled if args.compiled else _interpreted
+    return run(graph, arrays, before)
+
+
+def given_arrays(graph: Graph, args: Namespace) -> tuple[list[Array], dict[str, Array]]:
+    """The inputs, and the variables' values, that `--feed`, `--state`, `--seed` and `--size` give.
+
+    NotFoundError or InvalidArgumentError for options that do not fit the graph.
+    """
+    fed, held = named_pairs(args.feed, "--feed"), named_pairs(args.state, "--state")
     variables = variable_types(graph)
     _check_names(fed, graph.arg_names, "input")
     _check_names(held, list(variables), "variable")
@@ -108,8 +123,7 @@ def execute(graph: Graph, args: Namespace) -> Outcome:
     typed = {n: a.type for n, a in zip(graph.arg_names, graph.args, strict=True)}
     arrays = [_as_bfloat16(inputs[n], typed[n]) for n in graph.arg_names]
     before = {n: _as_bfloat16(a, variables[n]) for n, a in state.items()}
-    run = _compiled if args.compiled else _interpreted
-    return run(graph, [as_array(a) for a in arrays], before)
+    return [as_array(a) for a in arrays], before
 
 
 def variable_types(graph: Graph) -> dict[str, TensorType]:
@@ -128,14 +142,21 @@ def _interpreted(graph: Graph, inputs: Sequence[Array], before: Mapping[str, Arr
 
 
 def _compiled(graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]) -> Outcome:
+    executable, variables = compile_for(graph, inputs, before)
+    results = executable([np.ascontiguousarray(a).reshape(a.shape) for a in inputs])
+    after = {n: v.read() for n, v in variables.items() if v.initialized}
+    return Outcome(results, dict(before), after)
+
+
+def compile_for(
+    graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]
+) -> tuple[Executable, dict[str, VariableState]]:
+    """The graph compiled for inputs of these shapes, and its variables with the values `before`."""
     static = specialize(graph, bind_symbols(graph, inputs), [a.shape for a in inputs])
     variables = {}
     for name, t in variable_types(static).items():
         variables[name] = VariableState(name, t.dtype, t.static_shape, before.get(name))
-    executable = compile_graph(static, variables)
-    results = executable([np.ascontiguousarray(a).reshape(a.shape) for a in inputs])
-    after = {n: v.read() for n, v in variables.items() if v.initialized}
-    return Outcome(results, dict(before), after)
+    return compile_graph(static, variables), variables
 
 
 # ---------------------------------------------------------------------------------------- arrays
@@ -176,7 +197,7 @@ def _fill(graph: Graph, args: Namespace, inputs: dict[str, Array], state: dict[s
             for dim, size in zip(given.shape, array.shape, strict=True):
                 if isinstance(dim, SymbolicDim) and dim == SymbolicDim.symbol(min(dim.symbols)):
                     sizes[min(dim.symbols)] = size
-    for name, text in _pairs(args.size, "--size").items():
+    for name, text in named_pairs(args.size, "--size").items():
         _check_names({name: text}, list(sizes), "symbolic dimension")
         if not re.fullmatch(r"[0-9]{1,9}", text):
             raise InvalidArgumentError(f"--size {name}={text}: the size must be an integer")
@@ -188,7 +209,7 @@ def _fill(graph: Graph, args: Namespace, inputs: dict[str, Array], state: dict[s
         state.setdefault(name, array)
 
 
-def _pairs(options: Sequence[str], option: str) -> dict[str, str]:
+def named_pairs(options: Sequence[str], option: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for text in options:
         name, equals, value = text.partition("=")

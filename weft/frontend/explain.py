@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from weft.ir.errors import PassError, suggest
 from weft.ir.graph import Graph
 from weft.ir.source import Locations, caller_location
-from weft.passes.fuse import why_not_fused
+from weft.passes.fuse import fusion_reasons
+from weft.passes.fuse_matmul import product_reasons
 from weft.passes.manager import PassReport
+from weft.passes.sparse_updates import sparse_reasons
 from weft.runtime.executable import Executable
-
-
-class Cost(NamedTuple):
-    """Of one call: ops of the final graph, native kernel calls, bytes they move, bytes alive at
-    most."""
-
-    ops: int
-    kernels: int
-    bytes: int | None
-    peak_bytes: int
-
-
-def cost_of(executable: Executable) -> Cost:
-    """The cost of one call of `executable`."""
-    last = executable.report.passes[-1]
-    memory = executable.report.memory
-    return Cost(last.ops_after, len(executable.report.calls), last.bytes, memory.peak_bytes)
 
 
 def graph_after(reports: Sequence[PassReport], after: str | None) -> Graph:
@@ -62,18 +46,43 @@ def explain(
     if location:
         lines.append(f"  called at {location[0].describe()}")
     lines += ["", "passes", *_pass_table(report.passes)]
-    effort = f"{report.kernels_compiled} compiled for it, {report.seconds * 1e3:.0f} ms in all"
+    effort = (
+        f"{report.kernels_compiled} compiled for it, {report.kernels_loaded} loaded from disk, "
+        f"{report.seconds * 1e3:.0f} ms in all"
+    )
     lines += ["", f"one call runs {len(report.calls)} native kernels ({effort})"]
-    for number, call in enumerate(report.calls, 1):
-        text = call.describe().rstrip().splitlines()
-        lines += [f"  {number}. {text[0]}", *(f"     {line}" for line in text[1:])]
+    lines += [f"  {line}" for line in report.describe_program()]
     lines += [
         "",
         "not fused",
         *(_not_fused(report.passes) or ["  nothing: every edge that could be is"]),
     ]
+    products = _products(report.passes)
+    lines += ["", "products", *products] if products else []
+    tables = _tables(report.passes)
+    lines += ["", "gradients of looked-up rows", *tables] if tables else []
     lines += ["", "memory", *(f"  {line}" for line in report.memory.describe().splitlines())]
     return "\n".join(lines)
+
+
+def _products(reports: Sequence[PassReport]) -> list[str]:
+    """Of each matrix product, whether the nest that follows it is part of its kernel."""
+    position = next((i for i, r in enumerate(reports) if r.name == "fuse_matmul"), None)
+    lines = []
+    for op, why in product_reasons(reports[position - 1].graph) if position else ():
+        where = f" ({op.locations[0]})" if op.locations else ""
+        lines.append(f"  matmul {op.result.type}{where}: {why}")
+    return lines
+
+
+def _tables(reports: Sequence[PassReport]) -> list[str]:
+    """Of each gradient that is made of looked-up rows, what of its table is updated."""
+    position = next((i for i, r in enumerate(reports) if r.name == "sparse_updates"), None)
+    lines = []
+    for op, how in sparse_reasons(reports[position - 1].graph) if position else ():
+        where = f" ({op.locations[0]})" if op.locations else ""
+        lines.append(f"  table {op.result.type}{where}: {how}")
+    return lines
 
 
 def _pass_table(reports: Sequence[PassReport]) -> Iterator[str]:
@@ -100,6 +109,7 @@ def _not_fused(reports: Sequence[PassReport]) -> list[str]:
         for inner in op.regions[0].ops if op.name == "fused" else (op,):
             group.setdefault((inner.name, inner.locations), set()).add(id(op))
     lines = []
+    reasons = fusion_reasons(reports[position - 1].graph)
     for consumer in reports[position - 1].graph.ops:
         for value in consumer.operands:
             producer = value.op
@@ -109,6 +119,6 @@ def _not_fused(reports: Sequence[PassReport]) -> list[str]:
             if mine & group.get((producer.name, producer.locations), set()):
                 continue
             where = f" ({consumer.locations[0]})" if consumer.locations else ""
-            why = why_not_fused(producer, consumer)
+            why = reasons(producer, consumer)
             lines.append(f"  {producer.name} -> {consumer.name}{where}: {why}")
     return list(dict.fromkeys(lines))

@@ -19,20 +19,22 @@ from weft.frontend import pytree
 from weft.frontend.accessors import Flattener, flattener
 from weft.frontend.bound import bind, defines, is_bound, signature_of
 from weft.frontend.compiled import Compiled
-from weft.frontend.explain import Cost, cost_of, explain, graph_after
+from weft.frontend.donation import donated_leaves, run_donated
 from weft.frontend.fast_call import NamedCalls, scan
+from weft.frontend.look_in import LookIn
+from weft.frontend.native_call import NativeCalls, callable_class
 from weft.frontend.pipeline import pipeline_of
 from weft.frontend.signature import (
     LeafKey,
     Signature,
-    differences,
     has_value,
     leaves_of,
     passes_as_is,
     static_key,
 )
-from weft.frontend.specializations import CacheInfo, Specializations
+from weft.frontend.specializations import Specializations
 from weft.frontend.tensor import Tensor
+from weft.frontend.threads import checked
 from weft.frontend.trace import _current, current_trace
 from weft.frontend.tracing import (
     Argument,
@@ -45,11 +47,11 @@ from weft.frontend.tracing import (
 from weft.frontend.waiting import TraceLock
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, suggest
-from weft.ir.graph import Graph
-from weft.ir.printer import print_graph
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
 from weft.passes.manager import Pass
+from weft.runtime.ahead import compile_ahead
+from weft.runtime.native_api import is_native_api_known
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,11 +59,23 @@ _log = logging.getLogger("weft.compile")
 _MAX_FLATTENERS = 8  # each is tried in turn on every call with nested arguments
 
 
-class CompiledFunction(Generic[P, R]):
-    """What `@wf.compile` makes of a function; call it as you would the function itself."""
+class CompiledFunction(LookIn, Generic[P, R]):
+    """What `@wf.compile` makes of a function; call it as you would the function itself.
+
+    Instances are of a subclass that CPython calls natively for signatures that were met before
+    (`frontend/native_call.py`); `__call__` here is for all others.
+    """
+
+    def __new__(cls, *_: Any) -> CompiledFunction[P, R]:
+        return object.__new__(_NATIVE_CLASS)
 
     def __init__(
-        self, fn: Callable[P, R], static_argnames: Sequence[str], passes: Sequence[Pass]
+        self,
+        fn: Callable[P, R],
+        static_argnames: Sequence[str],
+        passes: Sequence[Pass],
+        threads: int | None = None,
+        donate: Sequence[str] = (),
     ) -> None:
         signature = signature_of(fn)
         functools.update_wrapper(self, fn)
@@ -71,13 +85,10 @@ class CompiledFunction(Generic[P, R]):
         self._parameters = tuple(self._signature.parameters)
         self._static = frozenset(static_argnames)
         self._passes = tuple(passes)
-        for name in static_argnames:
-            if name not in self._signature.parameters:
-                raise InvalidArgumentError(
-                    f"static_argnames names '{name}', but the parameters of '{self._name}' are "
-                    f"{', '.join(self._parameters) or 'none'}{suggest(name, self._parameters)}",
-                    location=caller_location(),
-                )
+        self._threads = threads
+        self._donate = tuple(donate)
+        self._check_names("static_argnames", static_argnames)
+        self._check_names("donate", [n for n in donate if n not in self._static])
         self._named_calls = NamedCalls(self._signature, self._static)
         self._specializations: Specializations[Compiled] = Specializations(self._name)
         self._fast: dict[Any, Compiled] = {}
@@ -85,6 +96,16 @@ class CompiledFunction(Generic[P, R]):
         self._structures: set[pytree.Structure] = set()
         self._first_trace = TraceLock()
         self._traced_before = False
+        self._native = NativeCalls(self)
+
+    def _check_names(self, option: str, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in self._parameters:
+                raise InvalidArgumentError(
+                    f"{option} names '{name}', but the parameters of '{self._name}' are "
+                    f"{', '.join(self._parameters) or 'none'}{suggest(name, self._parameters)}",
+                    location=caller_location(),
+                )
 
     def __repr__(self) -> str:
         return f"<compiled {self._name}{self._signature}>"
@@ -98,7 +119,10 @@ class CompiledFunction(Generic[P, R]):
 
         def make() -> CompiledFunction[Any, Any]:
             static = [n for n in self._parameters[1:] if n in self._static]
-            return CompiledFunction(self._fn.__get__(instance), static, self._passes)
+            donate = [n for n in self._donate if n != self._parameters[0]]
+            return CompiledFunction(
+                self._fn.__get__(instance), static, self._passes, self._threads, donate
+            )
 
         return bind(self, self._name, instance, make)
 
@@ -106,12 +130,13 @@ class CompiledFunction(Generic[P, R]):
         """Copied and pickled as functions are: by name; a method with its object."""
         if not is_bound(self._fn):
             return str(vars(self)["__qualname__"])
-        return (_recompiled, (self._fn, tuple(self._static), self._passes))
+        given = (self._fn, tuple(self._static), self._passes, self._threads, self._donate)
+        return (_recompiled, given)
 
     # -------------------------------------------------------------------------------------- calls
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function compiled. Errors as those of the ops in it, with the user's lines."""
-        if _current.get() is not None:
+        if self._donate or _current.get() is not None:
             return cast(R, self._call(args, kwargs, None))
         key: list[Any] = []
         arrays: list[Any] = []
@@ -155,9 +180,22 @@ class CompiledFunction(Generic[P, R]):
             found = self._specialization(key, values)
         else:
             found.used = True
+        if found.donated:
+            return run_donated(self._name, self._parameters, found, values[0], leaves)
+        result = found.pack(found.run([a for a in leaves if a is not None]))
+        if not is_native_api_known():
+            return result  # `_fast` would leave out the next lines
         if alias is not None and all(map(passes_as_is, values[0], key[1])):
             self._fast[alias] = found
-        return found.pack(found.run([a for a in leaves if a is not None]))
+        if not found.native_tried:
+            self._add_native(found, values)
+        return result
+
+    def _add_native(self, found: Compiled, values: list[Any]) -> None:
+        """From now on calls like this one go through the native entry, if it knows their kind."""
+        if found.add_native(self._parameters, self._static, values) is not None:
+            made = [c.native for c in self._specializations.entries.copy().values()]
+            self._native.install(entry for entry in reversed(made) if entry is not None)
 
     def _call_in_trace(self, args: Any, kwargs: Any) -> Any:
         """The function as a part of the current trace: numbers become tensors unless static."""
@@ -210,12 +248,14 @@ class CompiledFunction(Generic[P, R]):
 
     # --------------------------------------------------------------------------------- compiling
     def _specialization(self, key: Any, values: list[Any]) -> Compiled:
+        compile_ahead()
         cache = self._specializations
         evicted = cache.evicted
         made = cache.get_or_make(key, lambda: self._make(Signature(*key), values))
         if cache.evicted != evicted:
             live = set(cache.entries.copy().values())
             self._fast = {alias: c for alias, c in self._fast.copy().items() if c in live}
+            self._native.install(c.native for c in live if c.native is not None)
         return made
 
     def _make(self, signature: Signature, values: list[Any]) -> Compiled:
@@ -223,7 +263,10 @@ class CompiledFunction(Generic[P, R]):
         _log.debug("tracing %s: %s", self._name, "; ".join(reasons))
         traced = self._trace(signature, values)
         self._add_flattener(signature)
-        made = Compiled(signature, traced, self._passes)
+        made = Compiled(
+            signature, traced, self._passes, self._threads,
+            donated_leaves(self._donate, signature, self._parameters),
+        )  # fmt: skip
         made.reasons = reasons
         return made
 
@@ -279,63 +322,20 @@ class CompiledFunction(Generic[P, R]):
             location=definition(self._fn),
         )
 
-    def _reasons(self, signature: Signature) -> list[str]:
-        """Why `signature` needs a specialisation: its differences from the nearest one there is."""
-        others = list(self._specializations.entries.copy().values())
-        if not others:
-            return ["first call"]
-        options = [(differences(signature, o.signature, self._parameters), o) for o in others]
-        lines, nearest = min(options, key=lambda option: len(option[0]))
-        return [f"{line} (specialisation {nearest.number})" for line in lines]
-
     # --------------------------------------------------------------------------------- looking in
     def _specialized(self, args: Any, kwargs: Any) -> Compiled:
         key, _, values = self._key(args, kwargs)
         return self._specialization(key, values)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Graph:
-        """The graph as traced for these arguments (values, or `TensorType`s in place of
-        tensors)."""
-        return self._specialized(args, kwargs).traced.graph
 
-    def ir(self, *args: Any, after: str | None = None, **kwargs: Any) -> str:
-        """The text of the graph after the pass `after` ("traced": before all; None: after the
-        last).
-
-        PassError for a pass that is not in the pipeline.
-        """
-        return print_graph(graph_after(self._specialized(args, kwargs).reports(), after))
-
-    def explain(self, *args: Any, **kwargs: Any) -> str:
-        """Why this was compiled, what each pass did, what was fused and what not, and the memory
-        plan."""
-        made = self._specialized(args, kwargs)
-        fields = made.signature.fields(self._parameters)
-        title = (
-            f"{self._name}: specialisation {made.number} of {len(self._specializations.entries)}"
-        )
-        return explain(title, fields, made.reasons, made.location, made.executable())
-
-    def llvm(self, *args: Any, **kwargs: Any) -> str:
-        """Optimised LLVM IR of the kernels that one call runs."""
-        return self._specialized(args, kwargs).executable().llvm()
-
-    def asm(self, *args: Any, **kwargs: Any) -> str:
-        """Assembly of the kernels that one call runs, for this machine."""
-        return self._specialized(args, kwargs).executable().asm()
-
-    def cost(self, *args: Any, **kwargs: Any) -> Cost:
-        """Ops, kernels, bytes moved and peak memory of one call, by the last pass's report."""
-        return cost_of(self._specialized(args, kwargs).executable())
-
-    def cache_info(self) -> CacheInfo:
-        """How many specialisations there are, were made, and were dropped."""
-        return self._specializations.info()
+_NATIVE_CLASS = callable_class(CompiledFunction)
 
 
-def _recompiled(fn: Any, static: Sequence[str], passes: Sequence[Pass]) -> Any:
+def _recompiled(fn: Any, *options: Any) -> Any:
     """The copy of a compiled method; `fn` is one itself if the class names the compiled one."""
-    return fn if isinstance(fn, CompiledFunction) else CompiledFunction(fn, static, passes)
+    if isinstance(fn, CompiledFunction):
+        return fn
+    return CompiledFunction(fn, *options)
 
 
 @overload
@@ -344,7 +344,7 @@ def compile(fn: Callable[P, R], /) -> CompiledFunction[P, R]: ...
 def compile(
     *,
     static_argnames: str | Sequence[str] = (),
-    donate: object = None,
+    donate: str | Sequence[str] = (),
     threads: int | None = None,
     device: str = "cpu",
     passes: str | Sequence[Pass | str] | None = None,
@@ -356,7 +356,7 @@ def compile(
     /,
     *,
     static_argnames: str | Sequence[str] = (),
-    donate: object = None,
+    donate: str | Sequence[str] = (),
     threads: int | None = None,
     device: str = "cpu",
     passes: str | Sequence[Pass | str] | None = None,
@@ -366,27 +366,32 @@ def compile(
 
     static_argnames: parameters whose (hashable) values the code depends on; each value compiles
     anew. passes: the pipeline, names or functions from graph to graph (default: "standard"); calls
-    need one that ends with "fuse". Raises UnsupportedError for donate=, threads= and any device but
-    "cpu": not built yet.
+    need one that ends with "fuse". threads: one call uses at most so many, and never more than
+    `get_num_threads()`; the results' bits do not depend on it. donate: parameters whose memory the
+    call takes for results of the same type; the tensors passed for them cannot be used afterwards,
+    and it is an error if no result can take their memory, or if someone else sees it. Raises
+    UnsupportedError for any device but "cpu": not built yet.
     """
-    given = {"donate": donate, "threads": threads}
-    for name, value in given.items():
-        if value is not None:
-            raise UnsupportedError(
-                f"wf.compile({name}={value!r}) is not supported yet",
-                hint=f"leave {name}= out",
-                location=caller_location(),
-            )
+    if threads is not None:
+        checked(threads, "wf.compile(threads=)")
     if device != "cpu":
         raise UnsupportedError(
             f'wf.compile(device={device!r}): only "cpu" is supported yet',
             location=caller_location(),
         )
     static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    donated = (donate,) if isinstance(donate, str) else tuple(donate)
+    both = [name for name in donated if name in static]
+    if both:
+        raise InvalidArgumentError(
+            f"wf.compile: '{both[0]}' is in static_argnames and in donate",
+            hint="a static argument has no memory to donate",
+            location=caller_location(),
+        )
     pipeline = pipeline_of(passes)
 
     def decorate(function: Callable[..., Any]) -> CompiledFunction[Any, Any]:
-        return CompiledFunction(function, static, pipeline)
+        return CompiledFunction(function, static, pipeline, threads, donated)
 
     return decorate if fn is None else decorate(fn)
 

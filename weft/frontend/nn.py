@@ -18,6 +18,16 @@ from weft.frontend.nn_activations import (
     softplus,
     softsign,
 )
+from weft.frontend.nn_conv import (
+    conv,
+    conv1d,
+    conv1d_transpose,
+    conv2d,
+    conv2d_transpose,
+    conv3d,
+    depthwise_conv2d,
+    separable_conv2d,
+)
 from weft.frontend.nn_losses import (
     Moments,
     batch_norm,
@@ -33,6 +43,15 @@ from weft.frontend.nn_losses import (
     sparse_softmax_cross_entropy_with_logits,
     weighted_cross_entropy_with_logits,
 )
+from weft.frontend.nn_pool import (
+    avg_pool,
+    avg_pool1d,
+    avg_pool2d,
+    max_pool,
+    max_pool1d,
+    max_pool2d,
+    pool,
+)
 from weft.frontend.ops_elementwise import sigmoid, tanh
 from weft.frontend.ops_reduction import logsumexp
 from weft.frontend.ops_sort import top_k
@@ -41,8 +60,18 @@ batch_normalization = batch_norm  # TF1's name
 
 __all__ = [
     "Moments",
+    "avg_pool",
+    "avg_pool1d",
+    "avg_pool2d",
     "batch_norm",
     "batch_normalization",
+    "conv",
+    "conv1d",
+    "conv1d_transpose",
+    "conv2d",
+    "conv2d_transpose",
+    "conv3d",
+    "depthwise_conv2d",
     "dropout",
     "elu",
     "embedding_lookup",
@@ -55,12 +84,17 @@ __all__ = [
     "log_sigmoid",
     "log_softmax",
     "logsumexp",
+    "max_pool",
+    "max_pool1d",
+    "max_pool2d",
     "mean_squared_error",
     "mish",
     "moments",
+    "pool",
     "relu",
     "relu6",
     "selu",
+    "separable_conv2d",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
     "silu",

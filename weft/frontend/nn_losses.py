@@ -297,7 +297,8 @@ def embedding_lookup(
     """The rows of the table `params` at the integers `ids`: shape ids.shape + params.shape[1:].
 
     params: one table. Tables split over several tensors (a list, for which `partition_strategy`
-    counts) come with distribution and raise UnsupportedError until then.
+    counts) come with distribution and raise UnsupportedError until then. In a compiled step the
+    gradient of a large table is never made as a whole (`f.explain` says what the update touches).
     """
     if isinstance(params, (list, tuple)):
         if len(params) != 1:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-import numpy as np
-
 from weft.frontend.arguments import check_axis, check_int, check_shape, concrete_array
+from weft.frontend.arrays import contiguous
 from weft.frontend.dispatch import apply
+from weft.frontend.dlpack import foreign_array
 from weft.frontend.ops_arithmetic import add, equal, greater_equal, multiply, subtract, where
 from weft.frontend.promotion import (
     TensorLike,
@@ -39,7 +39,7 @@ from weft.ir.dtypes import (
     float64,
     int64,
 )
-from weft.ir.errors import InvalidArgumentError, TracerError
+from weft.ir.errors import InvalidArgumentError, TracerError, TypeRuleError, UnsupportedError
 from weft.ir.source import caller_location
 
 
@@ -58,9 +58,30 @@ def asarray(x: TensorLike, /, *, dtype: object = None, copy: bool | None = None)
     return cast(x if is_scalar(x) else as_tensor(x), target)
 
 
-def from_dlpack(x: Any, /) -> Tensor:
-    """A copy of an array of another library, through DLPack (of CPU memory)."""
-    return as_tensor(np.from_dlpack(x))
+def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
+    """An array of another library (PyTorch, JAX, NumPy), through DLPack, of CPU memory.
+
+    It shares the memory where that is contiguous, unless `copy`: do not write to `x` while the
+    tensor is in use. BufferError if copy=False and a copy is needed; TypeRuleError for what has no
+    DLPack and for other devices.
+    """
+    if device not in (None, "cpu"):
+        raise UnsupportedError(
+            f'wf.from_dlpack(device={device!r}): only "cpu" is supported',
+            location=caller_location(),
+        )
+    if not hasattr(x, "__dlpack__"):
+        raise TypeRuleError(
+            f"a {type(x).__name__} has no DLPack", hint="use wf.asarray", location=caller_location()
+        )
+    array = foreign_array(x)
+    check_dtype(array.dtype)
+    held = contiguous(array)
+    if copy is False and held is not array:
+        raise BufferError("wf.from_dlpack(copy=False): the array is not contiguous and aligned")
+    if copy and held is array:
+        return as_tensor(array)
+    return Tensor(held)
 
 
 def constant(value: TensorLike, dtype: object = None, shape: Any = None) -> Tensor:

@@ -35,7 +35,7 @@ from weft.ir.source import caller_location
 TensorLike: TypeAlias = Any
 Scalar: TypeAlias = bool | int | float | complex
 
-_REPRESENTATIVE: dict[str, Scalar] = {"bool": False, "int": 0, "float": 0.0, "complex": 0j}
+REPRESENTATIVE: dict[str, Scalar] = {"bool": False, "int": 0, "float": 0.0, "complex": 0j}
 #: The dtypes in which weak values are held, lowest kind first.
 _WIDE = {"bool": bool_, "int": int64, "float": float64, "complex": complex128}
 
@@ -93,7 +93,7 @@ def common_dtype(op: str, xs: Sequence[TensorLike], *, wide: bool = False) -> DT
                 continue
             t = as_tensor(x)
             if t.weak:
-                weak.append(_REPRESENTATIVE[t.dtype.kind])
+                weak.append(REPRESENTATIVE[t.dtype.kind])
             else:
                 strong = t.dtype if strong is None else promote(strong, t.dtype)
         if strong is None and wide:
@@ -118,7 +118,7 @@ def renamed(error: WeftError, op: str) -> WeftError:
 def strong_tensor(x: TensorLike) -> Tensor:
     """`x` as a tensor that is not weak: Python scalars take the default dtype of their kind."""
     t = as_tensor(x)
-    return cast(t, scalar_dtype(_REPRESENTATIVE[t.dtype.kind])) if t.weak else t
+    return cast(t, scalar_dtype(REPRESENTATIVE[t.dtype.kind])) if t.weak else t
 
 
 def promote_tensors(*xs: TensorLike, op: str = "result_type") -> list[Tensor]:

@@ -109,13 +109,20 @@ class Session:
                 location=caller_location(),
             )
         leaves, structure = pytree.flatten(fetches)
-        paths = pytree.paths(structure, "fetches")
-        values = [self._fetch(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
+        trace = self.graph._trace
+        if all(type(t) is Tensor and t._trace is trace for t in leaves):
+            values = [t._value for t in leaves]
+        else:
+            paths = pytree.paths(structure, "fetches")
+            values = [self._fetch(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
         feeds = self._feeds(feed_dict or {})
         key = (tuple(values), tuple((value, a.shape) for value, a in feeds.items()))
-        step = self._steps.get_or_make(key, lambda: self._compile(values, feeds))
+        step = self._steps.entries.get(key)
+        if step is None:
+            step = self._steps.get_or_make(key, lambda: self._compile(values, feeds))
+        step.used = True
         results = iter(self._execute(step, list(feeds.values())))
-        out = [next(results)[()] if _is_tensor(v) else None for v in values]
+        out = [_fetched(next(results)) if _is_tensor(v) else None for v in values]
         return pytree.unflatten(structure, out)
 
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] = ()) -> Callable[..., Any]:
@@ -213,13 +220,41 @@ class Session:
         return out
 
 
+def _fetched(array: Array) -> Any:
+    """Without axes a NumPy scalar, as indexing gives it."""
+    return array if array.ndim else array[()]
+
+
 def _is_tensor(value: Value | None) -> bool:
     return value is not None and isinstance(value.type, TensorType)
 
 
 def _feed_array(given: Any, t: Tensor) -> Array:
     """`given` as a value for `t`. TypeRuleError or InvalidArgumentError if it does not fit."""
-    wanted = t.dtype
+    assert t._value is not None
+    kind = t._value.type
+    assert isinstance(kind, TensorType)
+    if type(given) is np.ndarray and given.dtype == kind.dtype.numpy and given.dtype.kind != "O":
+        data: Array = given
+    else:
+        data = _converted(given, t)
+    fits = data.shape == kind.shape or (
+        data.ndim == t.ndim
+        and all(
+            d is None or isinstance(d, SymbolicDim) or d == n
+            for d, n in zip(kind.shape, data.shape, strict=True)
+        )
+    )
+    if not fits:
+        raise InvalidArgumentError(
+            f"a value of shape {list(data.shape)} was fed for {t.describe()}",
+            hint=f"its shape must fit {format_shape(t.shape)}",
+            location=caller_location(),
+        )
+    return contiguous(data)
+
+
+def _converted(given: Any, t: Tensor) -> Array:
     try:
         value = given if isinstance(given, Tensor) else as_tensor(given)
     except WeftError as error:
@@ -233,18 +268,7 @@ def _feed_array(given: Any, t: Tensor) -> Array:
             hint="feed NumPy arrays or concrete tensors; in a graph, connect the tensors instead",
             location=caller_location(),
         )
-    data = _cast(value._data, value.dtype, wanted, t)
-    fits = data.ndim == t.ndim and all(
-        d is None or isinstance(d, SymbolicDim) or d == n
-        for d, n in zip(t.shape, data.shape, strict=True)
-    )
-    if not fits:
-        raise InvalidArgumentError(
-            f"a value of shape {list(data.shape)} was fed for {t.describe()}",
-            hint=f"its shape must fit {format_shape(t.shape)}",
-            location=caller_location(),
-        )
-    return contiguous(data)
+    return _cast(value._data, value.dtype, t.dtype, t)
 
 
 _ORDER = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}

@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.frontend import pytree
 from weft.frontend.arrays import contiguous, owned_array, plain_array
+from weft.frontend.dlpack import foreign_array, is_foreign
 from weft.frontend.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.trace import check_usable
@@ -151,6 +152,8 @@ def leaf_of(value: Any) -> tuple[LeafKey, Array | None]:
         return (value.static_shape, value.dtype.numpy, False), None
     if isinstance(value, Operators):
         return Identity(value), None
+    if is_foreign(value):
+        return leaf_of(foreign_array(value))
     if isinstance(value, (str, bytes)) or not hasattr(value, "__array__"):
         raise TypeError
     return leaf_of(as_tensor(value))

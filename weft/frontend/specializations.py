@@ -35,6 +35,11 @@ class Specialization:
         self.used = False
         self.number = 0
 
+    def take_used(self) -> bool:
+        """Whether it was used since this was last asked."""
+        used, self.used = self.used, False
+        return used
+
 
 S = TypeVar("S", bound=Specialization)
 
@@ -109,10 +114,9 @@ class Specializations(Generic[S]):
         while True:
             key, entry = next(iter(self.entries.items()))
             del self.entries[key]
-            if not entry.used:
+            if not entry.take_used():
                 self.evicted += 1
                 return
-            entry.used = False
             self.entries[key] = entry
 
     def _warn(self) -> None:

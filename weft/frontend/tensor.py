@@ -22,6 +22,8 @@ from weft.frontend.arrays import (
     python_array,
     string_array,
 )
+from weft.frontend.dlpack import export
+from weft.frontend.donated import donated
 from weft.frontend.numpy_protocol import array_function, array_ufunc
 from weft.frontend.operators import METHOD_NAMES as METHOD_NAMES
 from weft.frontend.operators import METHODS as METHODS
@@ -73,6 +75,8 @@ class Tensor(Operators):
     def _type(self) -> TensorType:
         if self._data is not None:
             return TensorType(as_dtype(self._data.dtype), self._data.shape)
+        if gone := donated(self._trace):
+            raise gone.error()
         assert self._value is not None
         assert isinstance(self._value.type, TensorType)
         return self._value.type
@@ -136,6 +140,8 @@ class Tensor(Operators):
         return self._trace.arg_locations.get(self._value, self._trace.location)
 
     def __repr__(self) -> str:
+        if gone := donated(self._trace):
+            return f"<tensor donated to '{gone.function}'>"
         if self._data is None:
             return f"<symbolic Tensor {self.describe()}>"
         body = np.array2string(self._data, separator=", ", prefix="Tensor(")
@@ -268,21 +274,23 @@ class Tensor(Operators):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        data = self._concrete("converting a tensor to a NumPy array", NUMPY_HINT)
-        if self.dtype in (
-            bfloat16,
-            string,
-        ):  # the interface cannot name them; NumPy then asks __array__
-            raise AttributeError("__array_interface__")
-        view = data.view()
-        view.setflags(write=False)
-        return dict(view.__array_interface__)
+        return dict(self._interface("__array_interface__"))
+
+    @property
+    def __array_struct__(self) -> Any:  # NumPy asks this first: it holds our array, as donate= sees
+        return self._interface("__array_struct__")
+
+    def _interface(self, name: str) -> Any:
+        self._concrete("converting a tensor to a NumPy array", NUMPY_HINT)
+        if self.dtype in (bfloat16, string):  # it cannot name them; NumPy then asks __array__
+            raise AttributeError(name)
+        return getattr(self.numpy(), name)
 
     __array_ufunc__ = array_ufunc
     __array_function__ = array_function
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self._concrete("exporting a tensor through DLPack", NUMPY_HINT).__dlpack__(**options)
+        return export(self._concrete("exporting a tensor through DLPack", NUMPY_HINT), options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # kDLCPU
@@ -292,9 +300,10 @@ class Tensor(Operators):
 
 
 NUMPY_HINT = (
-    "use the function of the same name in weft (wf.sin for np.sin), or return the tensor first"
+    "use the function of the same name in weft (wf.sin for np.sin; to index a NumPy array with a "
+    "tensor, wf.asarray(array)[i]), or return the tensor first"
 )
-NO_CONTROL_FLOW = "structured control flow is not there yet"
+NO_CONTROL_FLOW = "wf.cond and wf.while_loop branch and loop on tensors"
 
 
 def as_tensor(x: Any, dtype: object = None) -> Tensor:

@@ -109,6 +109,11 @@ class Trace:
         self.owner: Any = None  # the wf.Graph that this is the trace of
         self.is_thread_default = False  # current because of a placeholder outside any graph
         self.captures: dict[Value, Value] = {}  # region: outer value -> block argument
+        #: In the body of a loop or branch: the values of the variables that it carries or has
+        #: assigned to; None elsewhere.
+        self.state: dict[Variable, Tensor] | None = None
+        self.written: dict[Variable, None] = {}
+        self.seen: dict[Variable, dict[Value, None]] = {}  # region: what reading gave
         #: Python integers among the inputs that meet a narrower dtype: they must fit it.
         self.narrowed: dict[tuple[Value, DType], Locations] = {}
         self._constants: dict[int, tuple[Array, Value]] = {}
@@ -177,6 +182,25 @@ class Trace:
                 value,
             )  # holding the array keeps its id taken
         return known[1]
+
+    # ------------------------------------------------------------------------------------- state
+    def value_of(self, variable: Variable) -> Tensor:
+        """The value of a variable at this point of the program."""
+        if self.state is not None and variable in self.state:
+            t = self.state[variable]
+        elif self.parent is None:
+            return self.tensor(self.effects.read(variable))
+        else:
+            t = self.tensor(self.lift(self.parent.value_of(variable)))
+        self.seen.setdefault(variable, {})[self.lift(t)] = None
+        return t
+
+    def carry(self, variable: Variable, value: Tensor) -> Tensor:
+        """In the body of a loop or branch: the variable has this value from here on."""
+        assert self.state is not None
+        self.state[variable] = self.tensor(self.lift(value))
+        self.written[variable] = None
+        return self.state[variable]
 
     # -------------------------------------------------------------------------------------- scope
     @contextmanager

@@ -164,9 +164,7 @@ class Variable(Operators):
         trace = current_trace()
         if trace is None:
             return Tensor(self.state.read())
-        root = trace.root()
-        t = root.tensor(root.effects.read(self))
-        return t if root is trace else trace.tensor(trace.lift(t))
+        return trace.value_of(self)
 
     value = read
 
@@ -241,6 +239,9 @@ class Variable(Operators):
 
     def _update(self, compute: Callable[[Tensor], Any], reads: bool = True) -> Tensor:
         """Assign `compute(old value)`; atomic when done at once."""
+        inner = current_trace()
+        if inner is not None and inner.state is not None:
+            return inner.carry(self, self._fit(compute(inner.value_of(self))))
         trace = effect_trace(f"assigning to variable '{self.name}'")
         if trace is None:
             with self.state.lock:

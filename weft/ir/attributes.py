@@ -50,8 +50,8 @@ class ConstArray:
         return f"ConstArray({self.array!r})"
 
 
-AttrKind = Literal["int", "float", "bool", "str", "dtype", "ints", "shape", "array", "strs"]
-AttrValue = int | float | bool | str | DType | ConstArray | tuple[Any, ...] | None
+AttrKind = Literal["int", "float", "bool", "str", "dtype", "ints", "dim", "shape", "array", "strs"]
+AttrValue = int | float | bool | str | DType | ConstArray | SymbolicDim | tuple[Any, ...] | None
 Attrs = Mapping[str, AttrValue]
 
 REQUIRED: Any = object()
@@ -75,6 +75,8 @@ class AttrSpec:
         match self.kind:
             case "int":
                 return is_int
+            case "dim":
+                return is_int or isinstance(value, SymbolicDim)
             case "float":
                 return isinstance(value, float)
             case "bool":

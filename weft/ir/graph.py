@@ -55,7 +55,7 @@ class Operation:
         self.regions = tuple(regions)
         self.control = tuple(control)
         self.locations = locations
-        self.results = tuple(Value(t, self, i) for i, t in enumerate(result_types))
+        self.results = tuple([Value(t, self, i) for i, t in enumerate(result_types)])
 
     @property
     def result(self) -> Value:
@@ -123,7 +123,12 @@ class Graph:
         return replace(self, stage=stage)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Graph) and canonical(self) == canonical(other)
+        if not isinstance(other, Graph):
+            return False
+        named = (self.name, self.stage, self.arg_names)
+        return named == (other.name, other.stage, other.arg_names) and same_block(
+            self.block, other.block
+        )
 
     __hash__ = object.__hash__
 
@@ -160,6 +165,41 @@ def canonical_block(block: Block) -> tuple[object, ...]:
         )
     rows.append(tuple(number[v] for v in block.results))
     return tuple(rows)
+
+
+def same_block(a: Block, b: Block) -> bool:
+    """`canonical_block(a) == canonical_block(b)`, decided at the first difference."""
+    if a is b:
+        return True
+    sizes = (len(a.args), len(a.ops), len(a.results))
+    if sizes != (len(b.args), len(b.ops), len(b.results)):
+        return False
+    if [v.type for v in a.args] != [v.type for v in b.args]:
+        return False
+    twin: dict[Value, Value] = dict(zip(a.args, b.args, strict=True))
+    for x, y in zip(a.ops, b.ops, strict=True):
+        if not _same_op(x, y, twin):
+            return False
+        twin.update(zip(x.results, y.results, strict=True))
+    return [twin[v] for v in a.results] == list(b.results)
+
+
+def _same_op(x: Operation, y: Operation, twin: Mapping[Value, Value]) -> bool:
+    if [twin[v] for v in x.operands] != list(y.operands):
+        return False
+    if [twin[v] for v in x.control] != list(y.control):
+        return False
+    if x is y:
+        return True
+    return (
+        x.name == y.name
+        and x.locations == y.locations
+        and [r.type for r in x.results] == [r.type for r in y.results]
+        and [(k, _attr_key(v)) for k, v in x.attrs.items()]
+        == [(k, _attr_key(v)) for k, v in y.attrs.items()]
+        and len(x.regions) == len(y.regions)
+        and all(map(same_block, x.regions, y.regions))
+    )
 
 
 def _attr_key(value: AttrValue) -> object:

@@ -26,6 +26,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.interpreter_control import RUN_REGIONS
 from weft.ir.ops import lookup
 from weft.ir.source import caller_location
 from weft.ir.spec import Array
@@ -233,10 +234,13 @@ class _Run:
     def __init__(self, state: State | None, sizes: Mapping[str, int]) -> None:
         self.state = state
         self.sizes = sizes
+        self.last_uses: dict[Block, dict[Value, int]] = {}
 
     def block(self, block: Block, args: Sequence[object]) -> list[object]:
         """Execute the ops in order (which respects all uses and effects); free dead values."""
-        last = _last_uses(block)
+        last = self.last_uses.get(block)
+        if last is None:  # once for all iterations of a loop
+            last = self.last_uses[block] = _last_uses(block)
         values = {v: x for v, x in zip(block.args, args, strict=True) if v in last}
         for i, op in enumerate(block.ops):
             missing = [v for v in (*op.operands, *op.control) if v not in values]
@@ -256,12 +260,13 @@ class _Run:
 
     def op(self, op: Operation, operands: Sequence[Any]) -> list[Any]:
         """The checked results of one op. Errors name the op, its operand types, the user's line."""
-        if op.name == "fused":  # outside the try: the ops of the region name themselves
-            results = self.block(op.regions[0], operands)
+        wanted = [substitute_type(r.type, self.sizes) for r in op.results]
+        run_regions = RUN_REGIONS.get(op.name)
+        if run_regions is not None:  # outside the try: the ops of the regions name themselves
+            results = run_regions(self.block, op, operands, self.attrs(op), wanted)
         try:
-            if op.name != "fused":
+            if run_regions is None:
                 results = _EXECUTE.get(op.name, _reference)(self, op, operands)
-            wanted = [substitute_type(r.type, self.sizes) for r in op.results]
             if len(results) != len(wanted):
                 raise InternalError(f"gave {len(results)} results, needs {len(wanted)}")
             return [_checked(r, t) for r, t in zip(results, wanted, strict=True)]
@@ -286,6 +291,8 @@ class _Run:
 
 
 def _substitute(value: AttrValue, sizes: Mapping[str, int]) -> AttrValue:
+    if isinstance(value, SymbolicDim):
+        return substitute_dim(value, sizes)
     if isinstance(value, tuple):
         return tuple(substitute_dim(v, sizes) if isinstance(v, SymbolicDim) else v for v in value)
     return value

@@ -34,6 +34,9 @@ LEGALITY: Mapping[str, Legality] = {
     "read": Legality(in_nest=False),
     "assign": Legality(in_nest=False),
     "group": Legality(in_nest=False),
+    "cond": Legality(in_nest=False),
+    "while": Legality(in_nest=False),
+    "scan": Legality(in_nest=False),
 }
 ANYWHERE = Legality()
 

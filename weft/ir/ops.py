@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from weft.ir import (
+    ops_control,
+    ops_conv,
     ops_core,
     ops_elementwise,
     ops_index,
@@ -11,6 +13,7 @@ from weft.ir import (
     ops_reduction,
     ops_shape,
     ops_sort,
+    ops_window,
 )
 from weft.ir.errors import NotFoundError, suggest
 from weft.ir.spec import OpSpec
@@ -24,6 +27,9 @@ _TABLES = (
     ops_sort.TABLE,
     ops_linalg.TABLE,
     ops_random.TABLE,
+    ops_control.TABLE,
+    ops_conv.TABLE,
+    ops_window.TABLE,
 )
 
 OPS: dict[str, OpSpec] = {spec.name: spec for table in _TABLES for spec in table}

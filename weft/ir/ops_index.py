@@ -13,6 +13,7 @@ import numpy as np
 from weft.ir.attributes import Attrs, AttrSpec
 from weft.ir.dims import Dim, Shape
 from weft.ir.dtype_classes import ANY, NUMERIC, REAL, DTypeClass, require_dtype
+from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.graph import Block
 from weft.ir.rules import check_same_dtype, check_shape, checked_axis, int_attr
@@ -198,6 +199,22 @@ def _scatter_nd(combine: np.ufunc | None) -> Reference:
     return reference
 
 
+def _first_occurrence_type(
+    types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]
+) -> list[Type]:
+    (indices,) = tensors("first_occurrence", types)
+    _check_integer("first_occurrence", indices)
+    if indices.rank != 1:
+        raise ShapeError(f"op 'first_occurrence' takes indices of rank 1, got {indices}")
+    return [TensorType(int64, indices.shape)]
+
+
+def _first_occurrence(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    index = wrap_indices(arrays[0], 0, int_attr(attrs, "size"))
+    _, first, which = np.unique(index, return_index=True, return_inverse=True)
+    return np.asarray(first[which], np.int64)
+
+
 _AXIS = {"axis": AttrSpec("int")}
 _ALONG_AXIS_ADD = "Operand 0 with updates[.., i, ..] added at idx[.., i, ..] along the axis."
 
@@ -210,6 +227,14 @@ TABLE: tuple[OpSpec, ...] = (
         _index_add,
         "Operand 0 plus the updates at the indices of an axis; duplicates add (adjoint of take).",
         _AXIS,
+    ),
+    OpSpec(
+        "first_occurrence",
+        1,
+        _first_occurrence_type,
+        _first_occurrence,
+        "For each index into an axis of that size, where the same index occurs first.",
+        {"size": AttrSpec("int")},
     ),
     OpSpec(
         "take_along_axis",

@@ -157,6 +157,8 @@ class ValueParser:
                 return self.string(context)
             case "dtype":
                 return self.dtype(context)
+            case "dim":
+                return self.dim()
             case "shape":
                 return self.raw_shape(context)
             case "ints":
@@ -340,6 +342,7 @@ def _hint(kind: AttrKind) -> str:
         "str": 'a quoted string, as in "W"',
         "dtype": "a dtype, as in f32",
         "ints": "integers, as in [0, 1]",
+        "dim": "a size, as in 3 or b",
         "shape": "dimensions, as in [2, b, ?]",
         "strs": 'quoted strings, as in ["a", "b"]',
         "array": "a type and elements, as in f32[2] [1.0, 2.0]",

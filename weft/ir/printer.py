@@ -70,6 +70,8 @@ def format_attr(value: AttrValue) -> str:
             return quote(value)
         case DType():
             return value.short
+        case SymbolicDim():
+            return format_dim(value)
         case ConstArray():
             kind = TensorType(value.dtype, value.array.shape)
             return f"{kind} {format_array(value.array, value.dtype)}"

@@ -183,7 +183,8 @@ def _apply_rule(
             tuple(map(at_op, op.results)),
             tuple(None if g is None else at_op(g.value) for g in arrived),
             tuple(v in active for v in op.operands),
-            lambda ops, ys, given, xs: _pull_back(builder, ops, ys, given, xs),
+            _pull_back,
+            _depends_on,
         )
     )
     for i, (value, grad) in enumerate(zip(op.operands, grads, strict=True)):

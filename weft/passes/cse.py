@@ -21,17 +21,17 @@ from weft.passes.rewrite import bind, has_effect, rebuilt, relocate, with_block,
 
 def cse(graph: Graph) -> Graph:
     """Merge equal ops, inside regions too (each region by itself)."""
-    return with_block(graph, _cse_block(graph.block))
+    return with_block(graph, cse_block(graph.block))
 
 
-def _cse_block(block: Block) -> Block:
+def cse_block(block: Block) -> Block:
     mapping: dict[Value, Value] = {}
     ordering = {v for op in block.ops for v in op.control}
     seen: dict[object, Operation] = {}
     ops: list[Operation] = []
     merged: dict[Operation, list[Locations]] = {}
     for op in block.ops:
-        new = with_operands(op, mapping, tuple(_cse_block(r) for r in op.regions))
+        new = with_operands(op, mapping, tuple(cse_block(r) for r in op.regions))
         fixed = op.control or has_effect(op) or any(r in ordering for r in op.results)
         key = None if fixed or "no_cse" in lookup(op.name).traits else _key(new)
         first = None if key is None else seen.get(key)

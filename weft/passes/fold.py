@@ -60,6 +60,9 @@ def _fold_op(builder: Builder, op: Operation) -> Sequence[Value] | None:
     if op.name == "dim_size":
         size = shape_of(op.operands[0])[int_attr(op.attrs, "axis")]
         return [_constant(builder, op, np.array(size))] if isinstance(size, int) else None
+    for value in op.operands:
+        if value.op is None or value.op.name not in ("constant", "broadcast_to"):
+            return None  # nearly all ops end here
     spec = lookup(op.name)
     known = "no_fold" not in spec.traits and not op.regions and spec.reference is not None
     if not known or not op.operands or not isinstance(op.results[0].type, TensorType):

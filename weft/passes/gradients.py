@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.ir.rules import int_attr
-from weft.passes import gradients_array, gradients_elementwise, gradients_linalg
+from weft.passes import (
+    gradients_array,
+    gradients_control,
+    gradients_conv,
+    gradients_elementwise,
+    gradients_linalg,
+)
 from weft.passes.expression import Expr
 from weft.passes.gradients_rule import Rule, Site
 
@@ -29,7 +35,7 @@ def _fused(s: Site) -> Sequence[Expr | None]:
     start = len(builder.ops)
     ys = builder.inline(s.op.regions[0], xs)
     given = [None if g is None else g.value for g in s.cotangents]
-    grads = s.pull_back(builder.ops[start:], ys, given, xs)
+    grads = s.pull_back(builder, builder.ops[start:], ys, given, xs)
     return [None if g is None else s.x.wrap(g) for g in grads]
 
 
@@ -37,6 +43,8 @@ GRADIENTS: dict[str, Rule] = {
     **gradients_elementwise.GRADIENTS,
     **gradients_array.GRADIENTS,
     **gradients_linalg.GRADIENTS,
+    **gradients_control.GRADIENTS,
+    **gradients_conv.GRADIENTS,
     "identity": lambda s: [s.g],
     "custom_gradient": _custom_gradient,
     "fused": _fused,

@@ -162,12 +162,14 @@ def _scatter_nd_update(s: Site) -> Sequence[Expr | None]:
     """Of several updates of one place only the last counts: number them to find it."""
     x, index, update = s.operands
     rows = index.shape[:-1]
+    kept = s.g.op("scatter_nd_update", index, update.full(0)) if s.needed[0] else None
+    if not rows:  # one row
+        return [kept, None, s.g.op("gather_nd", index) if s.needed[2] else None]
     number = x.iota((product(rows),), 0, int64).reshape(rows)
     written = number.full(0, _indexed_shape(x, index)).op("scatter_nd_update", index, number)
     last = written.op("gather_nd", index).equals(number)
     ones: Shape = (1,) * (update.rank - len(rows))
     last = last.reshape((*rows, *ones)).broadcast_to(update.shape)
-    kept = s.g.op("scatter_nd_update", index, update.full(0)) if s.needed[0] else None
     return [kept, None, last.where(s.g.op("gather_nd", index), 0)]
 
 
@@ -216,5 +218,8 @@ GRADIENTS: Mapping[str, Rule] = {
 
 #: Sizes, positions, truth values, or without operands.
 NO_GRADIENT = frozenset(
-    ("iota", "dim_size", "all", "any", "argmax", "argmin", "argsort", "searchsorted")
-)
+    {
+        "iota", "dim_size", "all", "any", "argmax", "argmin", "argsort", "searchsorted",
+        "first_occurrence",
+    }
+)  # fmt: skip

@@ -8,21 +8,24 @@ op y = f(x) with the complex derivative f' gives the cotangent g * conj(f'(x)).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from weft.ir.attributes import Attrs
+from weft.ir.builder import Builder
 from weft.ir.dims import Shape
 from weft.ir.graph import Operation, Value
 from weft.ir.rules import ints_attr
 from weft.passes.expression import Expr
 from weft.passes.fold import uniform
 
-#: (ops, ys, cotangents of ys, xs) -> cotangents of xs, through those ops only.
+#: (builder, ops, ys, cotangents of ys, xs) -> cotangents of xs, through those ops only.
 PullBack = Callable[
-    [Sequence[Operation], Sequence[Value], Sequence[Value | None], Sequence[Value]],
+    [Builder, Sequence[Operation], Sequence[Value], Sequence[Value | None], Sequence[Value]],
     list[Value | None],
 ]
+#: (xs, ops) -> the xs and what depends on them by way of differentiable ops.
+Active = Callable[[Iterable[Value], Sequence[Operation]], set[Value]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +42,7 @@ class Site:
     cotangents: tuple[Expr | None, ...]
     needed: tuple[bool, ...]
     pull_back: PullBack
+    active: Active
 
     @property
     def attrs(self) -> Attrs:

@@ -8,8 +8,13 @@ from weft.passes.dce import dce
 from weft.passes.effects import order_effects
 from weft.passes.fold import fold
 from weft.passes.fuse import fuse
+from weft.passes.fuse_matmul import fuse_matmul
+from weft.passes.loop_layout import transpose_outside_loops
 from weft.passes.manager import Pass
+from weft.passes.recompute import recompute
 from weft.passes.simplify import simplify
+from weft.passes.simplify_control import simplify_control
+from weft.passes.sparse_updates import sparse_updates
 from weft.passes.strip import strip_gradient_ops
 
 #: Every pass by name, as `weft opt --passes=cse,dce` takes them.
@@ -20,7 +25,12 @@ PASSES: dict[str, Pass] = {
     "fold": fold,
     "simplify": simplify,
     "cse": cse,
+    "simplify_control": simplify_control,
+    "sparse_updates": sparse_updates,
+    "transpose_outside_loops": transpose_outside_loops,
     "fuse": fuse,
+    "recompute": recompute,
+    "fuse_matmul": fuse_matmul,
 }
 
 #: Passes that change what a graph computes, for `weft opt` (the frontend takes gradients while it
@@ -35,8 +45,13 @@ STANDARD: tuple[Pass, ...] = (
     fold,  # scalars and sizes; constants that repeat one element become broadcasts of it
     simplify,  # algebra, views of views, transposes into matmul's flags
     cse,  # gradients recompute what the forward pass has; after simplify equal things look equal
+    simplify_control,  # equal operands and bodies show which loops are one, what is invariant
+    sparse_updates,  # algebra has shown what updates are; what it makes is still simplified
     simplify,  # merged values open new rules: x - x, where(c, x, x)
     fold,  # and those new constants
     dce,  # what the rewrites left behind, or fusion would write it to memory
-    fuse,  # last: it hides ops in regions
+    transpose_outside_loops,  # after simplify, which has put the transposes into the flags
+    fuse,  # near the end: it hides ops in regions
+    recompute,  # of what nests hand to each other, before products take nests over
+    fuse_matmul,  # products take over the nests that fuse has made
 )

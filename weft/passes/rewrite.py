@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from weft.ir.attributes import AttrValue, ConstArray
 from weft.ir.builder import Builder
@@ -39,11 +40,12 @@ def rewrite_block(block: Block, rule: Rule) -> Block:
     builder = extend(block)
     mapping: dict[Value, Value] = {}
     for op in block.ops:
-        regions = tuple(rewrite_block(r, rule) for r in op.regions)
+        regions = op.regions and tuple(rewrite_block(r, rule) for r in op.regions)
         new = with_operands(op, mapping, regions)
         results: Sequence[Value] | None = None
         start = len(builder.ops)
-        if not (op.control or has_effect(op) or any(r in ordering for r in op.results)):
+        ordered = not ordering.isdisjoint(op.results)
+        if not (op.control or ordered or has_effect(op)):
             results = rule(builder, new)
         if results is None:
             del builder.ops[start:]  # what the rule began and gave up
@@ -63,22 +65,29 @@ def extend(block: Block) -> Builder:
 def bind(mapping: dict[Value, Value], op: Operation, results: Sequence[Value]) -> None:
     """Note in `mapping` what stands for the results of `op` from now on. Checks the types."""
     for old, new in zip(op.results, results, strict=True):
+        if old is new:
+            continue
         if old.type != new.type:
             raise InternalError(
                 f"a pass replaced op '{op.name}' of type {old.type} by a {new.type}",
                 location=op.locations,
             )
-        if old is not new:
-            mapping[old] = new
+        mapping[old] = new
 
 
 def with_operands(
     op: Operation, mapping: Mapping[Value, Value], regions: tuple[Block, ...] | None = None
 ) -> Operation:
     """`op` with its operands mapped and other regions; itself if nothing changes."""
+    regions = op.regions if regions is None else regions
+    if not op.control and regions == op.regions:  # nearly all ops: nothing is made for them
+        for value in op.operands:
+            if value in mapping:
+                break
+        else:
+            return op
     operands = tuple(mapping.get(v, v) for v in op.operands)
     control = tuple(dict.fromkeys(mapping.get(v, v) for v in op.control))
-    regions = op.regions if regions is None else regions
     if operands == op.operands and control == op.control and regions == op.regions:
         return op
     types = [r.type for r in op.results]
@@ -167,11 +176,20 @@ def constant_of(value: Value) -> ConstArray | None:
 
 def has_effect(op: Operation) -> bool:
     """Whether the op reads or writes state, or must run for another reason than its results."""
+    if not (op.regions or _may_have_effect(op.name)):
+        return False
     return must_run(op) or any(True for _ in accesses(op))
+
+
+@cache
+def _may_have_effect(name: str) -> bool:
+    return bool(lookup(name).traits & {"no_dce", "reads_state", "writes_state"})
 
 
 def must_run(op: Operation) -> bool:
     """Whether the op stays even if nobody uses its results."""
     if "no_dce" in lookup(op.name).traits:
         return True
+    if not op.regions:
+        return False
     return any(must_run(inner) for region in op.regions for inner in region.ops)

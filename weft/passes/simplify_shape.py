@@ -180,8 +180,11 @@ def _matmul(op: Operation, x: Sequence[Expr]) -> Expr | None:
     changed = False
     for i, flag in enumerate(flags):
         inner = same_op(operands[i], "permute_dims")
-        if inner and _swaps_last_two(ints_attr(inner.attrs, "axes")):
-            operands[i] = inside(operands[i], inner)
+        axes = ints_attr(inner.attrs, "axes") if inner else ()
+        if inner and axes[-2:-1] == (len(axes) - 1,):
+            # the innermost axis stays innermost: what is left of the permutation moves whole rows
+            given = inside(operands[i], inner)
+            operands[i] = given.permute([*axes[:-2], axes[-1], axes[-2]])
             flags[flag], changed = not flags[flag], True
     return operands[0].op("matmul", operands[1], **flags) if changed else None
 
@@ -220,11 +223,6 @@ def _matrix_vector(op: Operation, x: Sequence[Expr]) -> Expr | None:
     thin = x[vector].reshape((size, 1) if axis == 0 else (1, size))
     products = thin.broadcast_to(matrix.shape) * matrix
     return products.op("sum", axes=(axis,), keepdims=False).reshape(target)
-
-
-def _swaps_last_two(axes: tuple[int, ...]) -> bool:
-    rank = len(axes)
-    return rank >= 2 and axes == (*range(rank - 2), rank - 1, rank - 2)
 
 
 SHAPE_RULES: Mapping[str, tuple[LocalRule, ...]] = {

@@ -52,6 +52,7 @@ def _filled(t: Type, shape: Sequence[int]) -> Type:
 def _is_symbolic(block: Block) -> bool:
     for op in block.ops:
         dims = [d for v in op.attrs.values() if isinstance(v, tuple) for d in v]
+        dims += [v for v in op.attrs.values() if isinstance(v, SymbolicDim)]
         dims += [d for r in op.results if isinstance(r.type, TensorType) for d in r.type.shape]
         if any(d is None or isinstance(d, SymbolicDim) for d in dims):
             return True
@@ -90,10 +91,21 @@ def _region_types(
     if op.name == "custom_gradient":  # the cotangents of the outputs, and the captures
         outputs, inputs = int_attr(op.attrs, "outputs"), int_attr(op.attrs, "inputs")
         return [*given[:outputs], *given[outputs + inputs :]]
+    if op.name == "cond":
+        return given[1:]
+    if op.name == "while":
+        return given
+    if op.name == "scan":
+        count, sequences = int_attr(op.attrs, "carries"), int_attr(op.attrs, "sequences")
+        rows = given[count : count + sequences]
+        parts = [TensorType(t.dtype, t.shape[1:]) for t in rows if isinstance(t, TensorType)]
+        return [*given[:count], *parts, *given[count + sequences :]]
     return [substitute_type(a.type, sizes) for a in region.args]
 
 
 def _substituted(value: AttrValue, sizes: Mapping[str, int]) -> AttrValue:
+    if isinstance(value, SymbolicDim):
+        return substitute_dim(value, sizes)
     if isinstance(value, tuple):
         return tuple(substitute_dim(v, sizes) if isinstance(v, SymbolicDim) else v for v in value)
     return value

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,7 @@ class VariableState:
     that updates it is atomic with respect to other steps and to eager reads.
     """
 
-    __slots__ = ("array", "dtype", "lock", "name", "shape")
+    __slots__ = ("__weakref__", "array", "dtype", "lock", "name", "shape")
 
     def __init__(
         self, name: str, dtype: DType, shape: tuple[int, ...], initial: Array | None = None
@@ -32,6 +34,8 @@ class VariableState:
         self.shape = shape
         self.lock = threading.RLock()
         self.array: Array | None = None
+        with _forking:
+            _states.add(self)
         if initial is not None:
             self.write(initial)
 
@@ -73,6 +77,30 @@ class VariableState:
             else:
                 self.array[...] = value
 
+
+_states: weakref.WeakSet[VariableState] = weakref.WeakSet()
+_forking = threading.RLock()  # held while `_states` changes, and by a thread that forks
+_held: list[list[VariableState]] = []
+
+
+def _before_fork() -> None:
+    """Wait for the steps of other threads: a child has no thread that would release their locks."""
+    _forking.acquire()
+    _held.append(sorted(_states, key=id))
+    for state in _held[-1]:  # in the order in which steps take them
+        state.lock.acquire()
+
+
+def _after_fork() -> None:
+    for state in _held.pop():
+        state.lock.release()
+    _forking.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+    )
 
 _SUFFIX = re.compile(r"_copy_\d+$")
 _copies = itertools.count(1)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.frontend.ops_arithmetic import add, divide, multiply, square, subtract
+from weft.frontend.ops_arithmetic import add, divide, equal, multiply, square, subtract, where
 from weft.frontend.ops_elementwise import pow, rsqrt, sqrt
 from weft.frontend.promotion import TensorLike, cast
 from weft.frontend.tensor import Tensor
@@ -27,7 +27,11 @@ def _decayed(slot: Variable, decay: TensorLike, new: Tensor) -> Tensor:
 
 
 class Adagrad(Optimizer):
-    """accum += grad^2; var -= learning_rate * grad / sqrt(accum) (Duchi, Hazan and Singer 2011)."""
+    """accum += grad^2; var -= learning_rate * grad / sqrt(accum) (Duchi, Hazan and Singer 2011).
+
+    Where grad is 0, var stays as it is, also if accum is 0 there. So of a table that is looked up
+    (`wf.nn.embedding_lookup`) a compiled step touches the looked-up rows only.
+    """
 
     def __init__(
         self,
@@ -44,6 +48,7 @@ class Adagrad(Optimizer):
         slot = self._slot(var, "accumulator", self.initial_accumulator_value)
         accum = add(slot, square(grad))
         step = multiply(multiply(grad, self._rate(var)), rsqrt(accum))
+        step = where(equal(grad, 0), 0, step)
         return [slot.assign(accum), var.assign_sub(step)]
 
 

@@ -1,0 +1,150 @@
+"""Native loops against JAX, PyTorch and plain Numba.
+
+python benchmarks/loops.py [--json benchmarks/loops.json] [--rounds 30] [--only lstm]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numba
+import numpy as np
+import torch
+from harness import Comparison, compare, report
+from models import LSTM_WIDTH, lstm_inputs, lstm_loss
+
+import weft as wf
+
+STEPS, CARRIES = 614, 60
+ITERATIONS = 1 << 22
+
+
+def scalar_carries(rounds: int) -> Comparison:
+    """60 scalar carries over 614 iterations, value and gradient (the shape of jax-ml/jax#40150)."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(STEPS).astype(np.float32)
+    start = {f"s{k}": np.float32(v) for k, v in enumerate(rng.uniform(0.5, 1, CARRIES))}
+
+    def loss(m: Any, scan: Callable[..., Any], start: Any, x: Any) -> Any:
+        def step(carry: Any, value: Any) -> Any:
+            out, seen = {}, value
+            for name, held in carry.items():
+                expected = m.tanh(held)
+                error = seen - expected
+                precision = 1 / (1 + m.exp(-held))
+                out[name] = held + 0.1 * precision * error
+                seen = expected + 0.01 * error * error
+            return out, seen
+
+        last, ys = scan(step, start, x)
+        return m.sum(ys * ys) + sum(v * v for v in last.values())
+
+    mine = wf.compile(
+        wf.value_and_grad(lambda s, x: loss(wf, lambda f, i, xs: wf.scan(f, init=i, xs=xs), s, x))
+    )
+    theirs = jax.jit(jax.value_and_grad(lambda s, x: loss(jnp, jax.lax.scan, s, x)))
+    device = {k: jnp.asarray(v) for k, v in start.items()}, jnp.asarray(x)
+    (a, da), (b, db) = mine(start, x), theirs(*device)
+    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4)
+    for k in da:
+        np.testing.assert_allclose(np.asarray(da[k]), np.asarray(db[k]), rtol=2e-3, atol=1e-4)
+    contestants = {
+        "weft": lambda: mine(start, x),
+        "jax": lambda: jax.block_until_ready(theirs(*device)),
+    }
+    return compare("60 scalar carries, 614 steps, value and gradient", contestants, rounds=rounds)
+
+
+@numba.njit
+def _numba_while(n: int, a: float) -> tuple[int, float]:  # pragma: no cover
+    i = 0
+    while i < n:
+        a = a * np.float32(0.999) + np.float32(0.5)
+        i += 1
+    return i, a
+
+
+def tiny_iterations(rounds: int) -> Comparison:
+    """A while of 2^22 tiny iterations."""
+    n, a = np.int64(ITERATIONS), np.float32(3)
+
+    def body(i: Any, a: Any) -> Any:
+        return i + 1, a * 0.999 + 0.5
+
+    mine = wf.compile(lambda n, a: wf.while_loop(lambda i, a: i < n, body, (wf.asarray(0), a)))
+    theirs = jax.jit(
+        lambda n, a: jax.lax.while_loop(lambda s: s[0] < n, lambda s: body(*s), (0, a))
+    )
+    np.testing.assert_allclose(np.asarray(mine(n, a)[1]), _numba_while(n, a)[1], rtol=1e-5)
+    contestants = {
+        "weft": lambda: mine(n, a),
+        "jax": lambda: jax.block_until_ready(theirs(n, a)),
+        "numba": lambda: _numba_while(n, a),
+    }
+    return compare("while, 2^22 iterations", contestants, rounds=rounds)
+
+
+def lstm(rounds: int) -> Comparison:
+    """LSTM(128), T=50, batch 16: loss and the gradients of the weights and of the input."""
+    params, x = lstm_inputs()
+    scan = lambda f, i, xs: wf.scan(f, init=i, xs=xs)  # noqa: E731
+    mine = wf.compile(
+        wf.value_and_grad(lambda p, x: lstm_loss(wf, wf.sigmoid, scan, p, x), argnums=(0, 1))
+    )
+    theirs = jax.jit(
+        jax.value_and_grad(
+            lambda p, x: lstm_loss(jnp, jax.nn.sigmoid, jax.lax.scan, p, x), argnums=(0, 1)
+        )
+    )
+    device = tuple(jnp.asarray(p) for p in params), jnp.asarray(x)
+    module = torch.nn.LSTM(LSTM_WIDTH, LSTM_WIDTH)
+    with torch.no_grad():
+        module.weight_ih_l0.copy_(torch.from_numpy(params[0].T.copy()))
+        module.weight_hh_l0.copy_(torch.from_numpy(params[1].T.copy()))
+        module.bias_ih_l0.copy_(torch.from_numpy(params[2]))
+        module.bias_hh_l0.zero_()
+    given = torch.from_numpy(x).requires_grad_()
+
+    def torch_step() -> Any:
+        module.zero_grad(set_to_none=True)
+        given.grad = None
+        loss = (module(given)[0] ** 2).mean()
+        loss.backward()
+        return loss
+
+    loss, (dp, dx) = mine(params, x)
+    other, (jp, jx) = theirs(*device)
+    np.testing.assert_allclose(np.asarray(loss), np.asarray(other), rtol=1e-4)
+    for a, b in zip((*dp, dx), (*jp, jx), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-3, atol=1e-6)
+    np.testing.assert_allclose(np.asarray(loss), torch_step().item(), rtol=1e-4)
+    contestants = {
+        "weft": lambda: mine(params, x),
+        "jax": lambda: jax.block_until_ready(theirs(*device)),
+        "torch.nn.LSTM": torch_step,
+    }
+    return compare("LSTM(128), T=50, batch 16, value and gradient", contestants, rounds=rounds)
+
+
+WORKLOADS = {"while": tiny_iterations, "scalars": scalar_carries, "lstm": lstm}
+
+
+def main() -> None:
+    """Print one table for each workload, as their peers differ; write the last with --json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--only", choices=sorted(WORKLOADS))
+    given = parser.parse_args()
+    for name, run in WORKLOADS.items():
+        if given.only in (None, name):
+            path = given.json and given.json.replace(".json", f".{name}.json")
+            report(f"Loops: {name}", [run(given.rounds)], path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Carry out a compiled graph's kernel calls in random cuts, as the pool's threads might.
+
+    step = compile_graph(graph)
+    whole = step(inputs)
+    with cut_calls(step, random.Random(seed)):
+        assert_same_bits(step(inputs), whole)
+
+Each call's units [0, units) are cut at random places and the pieces done in random order by random
+worker numbers: what a kernel may not depend on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft.codegen import cost
+from weft.codegen.walker import CALL_WORDS, FIRST_ADDRESS
+from weft.runtime.executable import Executable
+
+Array = np.ndarray[Any, Any]
+KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+WORKERS = 5
+MOST_PIECES = 6
+
+
+def cut_everything(patch: pytest.MonkeyPatch, chunks: int = 16) -> None:
+    """From now on every call of more than one unit is compiled to be cut over threads."""
+    patch.setattr(cost, "WORTH_CUTTING_NS", 0.0)
+    patch.setattr(cost, "CHUNK_NS", 1e-9)
+    patch.setattr(cost, "MOST_CHUNKS", chunks)
+
+
+@contextmanager
+def cut_calls(step: Executable, rng: random.Random) -> Iterator[list[int]]:
+    """Within it, `step` does its calls in pieces; yields the list of how many pieces each was.
+
+    Workers' numbers stay below the number of threads that `step` was compiled for.
+    """
+    workers = WORKERS if not step._table.worker_bytes else min(WORKERS, step.threads)
+    rows = step._calls.reshape(-1, CALL_WORDS)
+    before = rows.copy()
+    pieces: list[int] = []
+    kept = []
+    for row in rows:
+        if row[0] < FIRST_ADDRESS:
+            continue
+        cutter = KERNEL(_cutter(KERNEL(int(row[0])), rng, workers, pieces))
+        kept.append(cutter)
+        row[0] = ctypes.cast(cutter, ctypes.c_void_p).value
+        row[3] = 0
+    try:
+        yield pieces
+    finally:
+        rows[:] = before
+
+
+def _cutter(kernel: Any, rng: random.Random, workers: int, pieces: list[int]) -> Any:
+    def run(arguments: int, lo: int, hi: int, worker: int) -> None:
+        assert (lo, worker) == (0, 0)
+        inner = range(1, min(hi, 1 << 40))
+        places = sorted(rng.sample(inner, min(len(inner), rng.randrange(MOST_PIECES))))
+        bounds = list(zip([0, *places], [*places, hi], strict=True))
+        rng.shuffle(bounds)
+        pieces.append(len(bounds))
+        for start, stop in bounds:
+            kernel(arguments, start, stop, rng.randrange(workers))
+
+    return run
+
+
+def assert_same_bits(got: Sequence[Any], wanted: Sequence[Any]) -> None:
+    """Every result has the same bits; tokens are None."""
+    assert len(got) == len(wanted)
+    for k, (a, b) in enumerate(zip(got, wanted, strict=True)):
+        if b is None:
+            assert a is None
+        else:
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            assert a.tobytes() == b.tobytes(), f"result {k} ({b.dtype}{list(b.shape)}) differs"

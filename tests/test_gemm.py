@@ -1,0 +1,237 @@
+"""weft's own matrix product: any sizes, layouts and dtypes, whatever way the work is cut."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cut_calls import assert_same_bits, cut_calls, cut_everything
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from weft.codegen import gemm_call
+from weft.codegen.call import Address
+from weft.codegen.gemm import gemm_kernel
+from weft.codegen.gemm_tile import target_vector_bits, tile_of
+from weft.codegen.jit import compile_kernels, kernel_asm
+from weft.codegen.kernels_linalg import product_of
+from weft.ir.builder import Builder
+from weft.ir.dtypes import as_dtype
+from weft.ir.graph import Graph
+from weft.ir.interpreter import interpret
+from weft.ir.types import TensorType
+from weft.passes.fuse import fuse
+from weft.runtime.executable import compile_graph
+from weft.runtime.pool import POOL
+
+Array = np.ndarray[Any, Any]
+SIZES = st.sampled_from([0, 1, 2, 3, 7, 8, 9, 16, 17, 31, 48, 49, 64, 97, 100])
+DEPTHS = st.sampled_from([0, 1, 2, 3, 15, 16, 17, 33, 64, 255, 257, 300])
+BATCHES = st.sampled_from([((), ()), ((3,), (3,)), ((3,), ()), ((), (2,)), ((2, 1), (3,))])
+TYPES = {
+    "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
+    "i32": np.int32, "u8": np.uint8, "c64": np.complex64, "c128": np.complex128,
+}  # fmt: skip
+#: Units in the last place of sums of |a| |b|; a sum of k terms in any order errs by at most k.
+ROUNDING = {"f32": 2.0**-24, "f64": 2.0**-53, "f16": 2.0**-11, "bf16": 2.0**-8}
+
+
+@pytest.fixture
+def small_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Many blocks even of small products: with and without packing."""
+    direct, once, before = request.param
+    limit = POOL.limit
+    with pytest.MonkeyPatch.context() as patch:
+        cut_everything(patch)
+        for name, value in {
+            "RUN": 32,
+            "BLOCK_ROWS": 16,
+            "LEAST_ROWS": 16,
+            "BLOCK_COLUMNS": 48,
+            "DIRECT_B_BYTES": direct << 30,
+            "PACKED_B_BYTES": once << 30,
+            "PACKED_BEFORE_BYTES": before << 30,
+        }.items():
+            patch.setattr(gemm_call, name, value)
+        POOL.set_limit(16)
+        yield
+    POOL.set_limit(limit)
+
+
+def operands(
+    batches: tuple[tuple[int, ...], tuple[int, ...]],
+    sizes: tuple[int, int, int],
+    flags: tuple[bool, bool],
+    dtype: str,
+    seed: int = 0,
+) -> tuple[Array, Array]:
+    m, n, k = sizes
+    rng = np.random.default_rng(seed)
+    shapes = [(k, m) if flags[0] else (m, k), (n, k) if flags[1] else (k, n)]
+    out = []
+    for batch, shape in zip(batches, shapes, strict=True):
+        x = rng.standard_normal((*batch, *shape))
+        x = rng.integers(0, 200, x.shape) if dtype[0] in "iu" else x
+        out.append((x + 1j * x[::-1] if dtype[0] == "c" else x).astype(TYPES[dtype]))
+    return out[0], out[1]
+
+
+def product(a: Array, b: Array, flags: tuple[bool, bool]) -> Graph:
+    builder = Builder([TensorType(as_dtype(x.dtype), x.shape) for x in (a, b)])
+    attrs = {"transpose_a": flags[0], "transpose_b": flags[1]}
+    results = builder.emit("matmul", list(builder.args), attrs)
+    return builder.graph("product", ("a", "b"), results)
+
+
+def bound(a: Array, b: Array, flags: tuple[bool, bool], dtype: str) -> Array:
+    """How far a product in `dtype` may be from the exact one: k roundings of sum |a| |b|."""
+    x, y = (np.abs(v.astype(np.float64)) for v in (a, b))
+    x, y = np.swapaxes(x, -1, -2) if flags[0] else x, np.swapaxes(y, -1, -2) if flags[1] else y
+    accumulated = (x.shape[-1] + 2) * ROUNDING["f64" if dtype == "f64" else "f32"]
+    return np.asarray((x @ y) * (accumulated + ROUNDING[dtype]) + 1e-7)
+
+
+def check(a: Array, b: Array, flags: tuple[bool, bool], dtype: str) -> None:
+    graph = product(a, b, flags)
+    (got,) = compile_graph(graph, passes=(fuse,))([a, b])
+    if dtype not in ROUNDING:
+        (wanted,) = interpret(graph, [a, b])
+        if dtype[0] in "iu":
+            assert_same_bits([got], [wanted])
+        else:
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-3)
+        return
+    wide = [x.astype(np.float64) for x in (a, b)]
+    (wanted,) = interpret(product(wide[0], wide[1], flags), wide)
+    assert got.dtype == TYPES[dtype]
+    assert got.shape == wanted.shape
+    assert (np.abs(got.astype(np.float64) - wanted) <= bound(a, b, flags, dtype)).all()
+
+
+@settings(max_examples=120)
+@given(
+    BATCHES,
+    st.tuples(SIZES, SIZES, DEPTHS),
+    st.tuples(st.booleans(), st.booleans()),
+    st.sampled_from(sorted(TYPES)),
+)
+@example(((), ()), (200, 130, 600), (True, False), "f32")
+@example(((), ()), (200, 130, 600), (False, True), "f32")
+@example(((), ()), (130, 200, 530), (True, True), "f16")
+def test_against_the_interpreter(
+    batches: tuple[tuple[int, ...], tuple[int, ...]],
+    sizes: tuple[int, int, int],
+    flags: tuple[bool, bool],
+    dtype: str,
+) -> None:
+    check(*operands(batches, sizes, flags, dtype), flags, dtype)
+
+
+WAYS = [(0, 0, 0), (0, 1, 0), (0, 1, 1), (1, 1, 1)]
+NAMES = ["anew", "once", "before", "in place"]
+
+
+@pytest.mark.parametrize("small_blocks", WAYS, indirect=True, ids=NAMES)
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
+class TestSmallBlocks:
+    @pytest.mark.parametrize("flags", [(a, b) for a in (False, True) for b in (False, True)])
+    def test_against_the_interpreter(self, dtype: str, flags: tuple[bool, bool]) -> None:
+        for batches, sizes in (
+            (((), ()), (50, 101, 100)),
+            (((2,), (2,)), (33, 64, 31)),
+            (((3,), ()), (17, 49, 65)),
+        ):
+            check(*operands(batches, sizes, flags, dtype), flags, dtype)
+
+    def test_bits_in_random_cuts_and_on_threads(self, dtype: str) -> None:
+        stacks = (((3,), (3,)), ((), ()))
+        for flags, batches in itertools.product(((False, False), (True, True)), stacks):
+            a, b = operands(batches, (70, 130, 90), flags, dtype)
+            step = compile_graph(product(a, b, flags), passes=(fuse,))
+            POOL.set_limit(1)
+            whole = step([a, b])
+            POOL.set_limit(16)
+            most = 0
+            for seed in range(5):
+                with cut_calls(step, random.Random(seed)) as pieces:
+                    assert_same_bits(step([a, b]), whole)
+                most = max(most, *pieces)
+            assert most > 1
+            for threads in (2, 4, 16):
+                POOL.set_limit(threads)
+                assert_same_bits(step([a, b]), whole)
+
+
+@pytest.mark.parametrize("flags", [(a, b) for a in (False, True) for b in (False, True)])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nan_and_inf_stay_in_their_row_and_column(bad: float, flags: tuple[bool, bool]) -> None:
+    a, b = operands(((), ()), (9, 50, 33), flags, "f32")
+    a = np.abs(a)
+    a[(20, 8) if flags[0] else (8, 20)] = bad  # the last row
+    b[(49, 3) if flags[1] else (3, 49)] = bad  # the last column
+    (got,) = compile_graph(product(a, b, flags), passes=(fuse,))([a, b])
+    assert not np.isfinite(got[8]).any()
+    assert not np.isfinite(got[:, 49]).any()
+    assert np.isfinite(got[:8, :49]).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_less_accurate_than_blas(seed: int) -> None:
+    a, b = operands(((), ()), (64, 64, 4096), (False, False), "f32", seed)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    (got,) = compile_graph(product(a, b, (False, False)), passes=(fuse,))([a, b])
+    blas = np.abs(a @ b - exact)
+    assert np.sqrt(np.mean((got - exact) ** 2)) <= 1.25 * np.sqrt(np.mean(blas**2))
+
+
+def test_sizes_are_arguments() -> None:
+    """All sizes, flags and batches of a dtype share one kernel."""
+    keys = set()
+    for sizes, flags in (((3, 4, 5), (False, False)), ((700, 800, 900), (True, True))):
+        a, b = operands(((), ()), sizes, flags, "f32")
+        (op,) = product(a, b, flags).ops
+        p = product_of(op)
+        *_, call = gemm_call.gemm_calls(p, *map(Address, (op.result, *op.operands)))
+        keys.add(call.kernel.key)
+    assert len(keys) == 1
+
+
+@pytest.mark.skipif(target_vector_bits() < 256, reason="a tile for AVX2 or AVX-512")
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_accumulators_stay_in_registers(dtype: str) -> None:
+    """The loop over k has one multiply-add for each vector of the tile and stores nothing."""
+    kernel, tile = gemm_kernel(dtype), tile_of(dtype)
+    compile_kernels([kernel])
+    blocks = re.split(r"^\.?L\S+:|^\S+:", kernel_asm(kernel.key), flags=re.M)
+    loops = [b for b in blocks if b.count("vfmadd") == tile.rows * tile.vectors]
+    assert loops
+    spill = re.compile(r"vmov\w+\s+%[xyz]mm\d+, -?\w*\(|vmov\w+\s+-?\w*\(%rsp\), %[xyz]mm")
+    assert not [line for b in loops for line in b.splitlines() if spill.search(line)]
+
+
+@pytest.mark.parametrize(
+    "sizes", [(128, 800, 512), (1024, 1024, 1024), (32, 784, 100), (16, 512, 128), (800, 128, 512)]
+)
+def test_two_threads_have_similar_shares(sizes: tuple[int, int, int]) -> None:
+    """One takes blocks from the front, the other from the back: neither has above two thirds."""
+    m, k, n = sizes
+    cut = gemm_call.blocking(
+        gemm_call.Product("f32", m, n, k, (0,), (0,), False, False), tile_of("f32")
+    )
+    blocks = [
+        min(cut.rows, m - i) * min(cut.columns, n - j)
+        for j in range(0, n, cut.columns)
+        for i in range(0, m, cut.rows)
+    ]
+    shares = [0, 0]
+    while blocks:
+        taker = int(shares[1] < shares[0])
+        shares[taker] += blocks.pop(-taker)
+    assert max(shares) <= m * n * 2 / 3

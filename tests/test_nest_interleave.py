@@ -1,0 +1,108 @@
+"""Interleaved loops, scaling by powers of two: the same bits, and no kernels for a batch size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from llvmlite import ir
+
+import weft as wf
+from weft.codegen import float_builder, jit, nest, nest_cost
+from weft.codegen.elements import F32, F64
+from weft.codegen.emitter import Emitter
+from weft.codegen.llvm_engine import emit_text
+from weft.codegen.nest_cost import interleave
+
+COSTLY = [("multiply", "f32"), ("tanh", "f32")]
+
+
+def some_floats(count: int, dtype: type = np.float32) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal(count) * np.exp(rng.uniform(-20, 6, count))
+    x[:: max(1, count // 7)] = 0.0
+    return x.astype(dtype)
+
+
+class TestChoice:
+    def test_cheap_and_huge_bodies_are_left_to_llvm(self) -> None:
+        assert interleave([("add", "f32")], [1000]) == 0
+        assert interleave(COSTLY, [1000]) == 4
+        assert interleave([("lgamma", "f32")], [1000]) == 0
+
+    def test_one_loop_does_not_depend_on_its_extent(self) -> None:
+        assert interleave(COSTLY, [1]) == interleave(COSTLY, [1 << 20]) == 4
+
+    def test_short_rows_are_left_to_llvm(self) -> None:
+        assert interleave(COSTLY, [4096, 100]) == 0
+        assert interleave(COSTLY, [4096, 256]) == 4
+
+    def test_a_new_batch_size_compiles_nothing(self) -> None:
+        f = wf.compile(lambda x, b: wf.tanh(x + b))
+        g = wf.compile(lambda x: wf.nn.softmax(wf.tanh(x)))
+        bias = some_floats(300)
+        f(some_floats(600).reshape(2, 300), bias), g(some_floats(600).reshape(2, 300))
+        before = set(jit._compiled)
+        f(some_floats(2100).reshape(7, 300), bias), g(some_floats(2100).reshape(7, 300))
+        assert set(jit._compiled) == before
+
+
+class TestHint:
+    def test_it_is_on_the_innermost_loop(self) -> None:
+        def emit(e: Emitter) -> None:
+            with e.for_range(e.index(0), e.hi), e.for_range(e.index(0), e.hi, interleave=4):
+                pass
+
+        text = emit_text(jit.Kernel("test.interleave", "test", emit), "test_interleave")
+        assert text.count("!llvm.loop") == 1
+        assert '"llvm.loop.interleave.count", i32 4' in text.replace("!", "")
+        assert "distinct !{" in text
+
+    @pytest.mark.parametrize("shape", [(1,), (63,), (1000,), (5, 257), (3, 1024)])
+    def test_bits_do_not_depend_on_it(
+        self, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        x = some_floats(int(np.prod(shape))).reshape(shape)
+        bias = some_floats(shape[-1])
+
+        def f(x: wf.Tensor, b: wf.Tensor) -> wf.Tensor:
+            v = x * 1.5 + b
+            return v * wf.tanh(wf.log1p(wf.exp(v)))
+
+        interleaved = wf.compile(f)(x, bias)
+        monkeypatch.setattr(nest_cost, "INTERLEAVE", 0)
+        np.testing.assert_array_equal(interleaved, wf.compile(f)(x, bias))
+
+
+class TestScaling:
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_one_instruction_or_two_products(
+        self, dtype: type, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """exp and power over normal and denormal results and overflow, with and without ldexp."""
+        top = 100.0 if dtype is np.float32 else 760.0
+        x = np.linspace(-1.1 * top, top, 40_001, dtype=dtype)
+        x = np.concatenate([x, np.array([np.nan, np.inf, -np.inf, -0.0], dtype)])
+        functions = (wf.exp, wf.exp2, wf.nn.sigmoid, wf.sinh, wf.erf)
+        found = []
+        for has in (True, False):
+            monkeypatch.setattr(float_builder, "_has_scalef", lambda has=has: has)
+            # part of the key: kernels of their own for each of the two
+            monkeypatch.setattr(nest, "EMITTER_VERSION", f"test {has}")
+            found.append([np.asarray(wf.compile(f)(x)) for f in functions])
+        for function, a, b in zip(functions, *found, strict=True):
+            np.testing.assert_array_equal(a, b, err_msg=function.__name__)
+
+    @pytest.mark.parametrize(("kind", "dtype"), [(F32, "f32"), (F64, "f64")])
+    def test_which_instruction(
+        self, kind: ir.Type, dtype: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        texts = []
+        for has in (True, False):
+            monkeypatch.setattr(float_builder, "_has_scalef", lambda has=has: has)
+
+            def emit(e: Emitter) -> None:
+                m = float_builder.FloatBuilder(e.builder, dtype)
+                m.scale_by_power_of_two(ir.Constant(kind, 1.0), m.int_const(3))
+
+            texts.append(emit_text(jit.Kernel("test.scale", "test", emit), "test_scale"))
+        assert [f"llvm.ldexp.{dtype}.i32" in text for text in texts] == [True, False]

@@ -1,0 +1,270 @@
+"""Compiled kernels on disk: one file each, found by content, checked when read.
+
+WEFT_CACHE=0        neither reads nor writes the cache
+WEFT_CACHE_DIR=dir  where it is; otherwise $XDG_CACHE_HOME/weft or ~/.cache/weft
+WEFT_CACHE_SIZE=n   at most so many bytes (k, M, G allowed; 512M if not set), least used go first
+
+A file is written under a temporary name and renamed, so that readers see all of it or nothing, and
+two writers of one kernel replace each other's equal file. Objects are code that will run: a file or
+folder that another user owns, or that others may write, is not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.ir.errors import InvalidArgumentError
+
+DEFAULT_SIZE = 512 << 20
+SUFFIX = ".kernel"
+_MAGIC = b"weft-kernel-1"
+_UNITS = {"k": 10, "m": 20, "g": 30}
+_STALE_SECONDS = 3600.0  # a temporary file this old has lost its writer
+_USED_SECONDS = 3600.0  # how exactly the time of the last use is kept
+_log = logging.getLogger("weft.compile")
+
+
+@dataclass(frozen=True)
+class CachedObject:
+    """A kernel's name for people, its exported symbol, its object code and its LLVM bitcode."""
+
+    name: str
+    symbol: str
+    code: bytes
+    bitcode: bytes
+    from_disk: bool = True
+
+
+@dataclass(frozen=True)
+class CacheFile:
+    """A file of the cache: bytes on disk, and seconds since the epoch of its last use."""
+
+    path: Path
+    size: int
+    used: float
+
+
+class DamagedFileError(ValueError):
+    """A cache file that does not hold what it should."""
+
+
+class KernelCache:
+    """The cache in `folder`, of at most `limit` bytes."""
+
+    def __init__(self, folder: Path, limit: int = DEFAULT_SIZE) -> None:
+        self.folder = folder
+        self.limit = limit
+        self._written = limit  # since the folder was last looked through: the first store does
+        self._broken = False
+
+    def load(self, description: str) -> CachedObject | None:
+        """The kernel whose description this is, None if it is not there."""
+        path = self._path(description)
+        try:
+            data = _read_trusted(path)
+            if data is None:
+                return None
+            found = unpack(data, description)
+            if time.time() - path.stat().st_mtime > _USED_SECONDS:
+                os.utime(path)
+        except FileNotFoundError:
+            return None
+        except DamagedFileError as error:
+            _log.warning("cache: %s is damaged (%s), its kernel is compiled again", path, error)
+            return None
+        except OSError as error:
+            self._give_up("read", error)
+            return None
+        return found
+
+    def store(self, description: str, kernel: CachedObject) -> None:
+        """Write the kernel; whatever prevents that is logged once and costs nothing more."""
+        if self._broken:
+            return
+        data = pack(description, kernel)
+        path = self._path(description)
+        temporary = path.with_name(f".{path.stem[:16]}-{os.getpid()}-{os.urandom(4).hex()}.tmp")
+        try:
+            _make_private(self.folder)
+            try:
+                with os.fdopen(os.open(temporary, _NEW_FILE, 0o600), "wb") as file:
+                    file.write(data)
+                os.replace(temporary, path)
+            except OSError:
+                temporary.unlink(missing_ok=True)
+                raise
+            self._written += len(data)
+            # looking through the folder takes a system call for each file
+            if self._written > self.limit // 16:
+                self._written = 0
+                self._shrink()
+        except OSError as error:
+            self._give_up("write", error)
+
+    def files(self) -> list[CacheFile]:
+        """All kernels in the cache, the least recently used first."""
+        found = []
+        for path, status in self._entries():
+            if path.suffix == SUFFIX:
+                found.append(CacheFile(path, status.st_size, status.st_mtime))
+        return sorted(found, key=lambda f: (f.used, f.path.name))
+
+    def clear(self) -> list[CacheFile]:
+        """Remove all kernels, and what interrupted writers left; returns the kernels."""
+        removed = self.files()
+        for path, _ in self._entries():
+            if path.suffix in (SUFFIX, ".tmp"):
+                path.unlink(missing_ok=True)
+        return removed
+
+    def _shrink(self) -> None:
+        """Down to nine tenths of the limit if it is passed. Two processes may do it at once."""
+        for path, status in self._entries():
+            if path.suffix == ".tmp" and time.time() - status.st_mtime > _STALE_SECONDS:
+                path.unlink(missing_ok=True)
+        files = self.files()
+        total = sum(f.size for f in files)
+        if total <= self.limit:
+            return
+        for file in files:
+            if total <= self.limit * 9 // 10:
+                break
+            file.path.unlink(missing_ok=True)
+            total -= file.size
+
+    def _entries(self) -> Iterator[tuple[Path, os.stat_result]]:
+        try:
+            paths = list(self.folder.iterdir())
+        except FileNotFoundError:
+            return
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                yield path, path.lstat()
+
+    def _path(self, description: str) -> Path:
+        return self.folder / (hashlib.sha256(description.encode()).hexdigest() + SUFFIX)
+
+    def _give_up(self, verb: str, error: OSError) -> None:
+        if not self._broken:
+            _log.warning("cache: cannot %s %s (%s): going on without", verb, self.folder, error)
+        self._broken = True
+
+
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+
+
+def pack(description: str, kernel: CachedObject) -> bytes:
+    """The content of a file: magic and checksum, a line of JSON, object code, bitcode."""
+    header = json.dumps(
+        {
+            "name": kernel.name,
+            "symbol": kernel.symbol,
+            "description": description,
+            "code": len(kernel.code),
+            "bitcode": len(kernel.bitcode),
+        }
+    )
+    body = header.encode() + b"\n" + kernel.code + kernel.bitcode
+    return _MAGIC + b" " + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def unpack(data: bytes, description: str | None = None) -> CachedObject:
+    """The opposite of `pack`. DamagedFileError unless every bit is as it was written, and, if a
+    description is given, the kernel is that one."""
+    magic, _, rest = data.partition(b" ")
+    checksum, _, body = rest.partition(b"\n")
+    if magic != _MAGIC:
+        raise DamagedFileError("it does not begin as a kernel does")
+    if hashlib.sha256(body).hexdigest().encode() != checksum:
+        raise DamagedFileError("its checksum is wrong")
+    header, _, payload = body.partition(b"\n")
+    fields = json.loads(header)
+    if description is not None and fields["description"] != description:
+        raise DamagedFileError("it is another kernel's")
+    size = fields["code"]
+    return CachedObject(fields["name"], fields["symbol"], payload[:size], payload[size:])
+
+
+def read_name(path: Path) -> str:
+    """The name of the kernel in a cache file, for people; "(damaged)" if it cannot be read."""
+    try:
+        return unpack(path.read_bytes()).name
+    except (OSError, DamagedFileError):
+        return "(damaged)"
+
+
+def _read_trusted(path: Path) -> bytes | None:
+    """The file's bytes; None, with a line in the log, if someone else could have written them."""
+    flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe must not block
+    descriptor = os.open(path, os.O_RDONLY | flags)
+    with os.fdopen(descriptor, "rb") as file:
+        for where, status in ((path, os.fstat(descriptor)), (path.parent, path.parent.stat())):
+            if not _is_private(status):
+                _log.warning("cache: %s is not read, other users can write it", where)
+                return None
+        return file.read()
+
+
+def _is_private(status: os.stat_result) -> bool:
+    if not hasattr(os, "geteuid"):
+        return True
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _make_private(folder: Path) -> None:
+    if not folder.is_dir():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_private(folder.stat()):
+        raise PermissionError(f"other users can write {folder}")
+
+
+def cache_folder() -> Path | None:
+    """Where the cache is, by the environment; None if there is no home directory."""
+    given = os.environ.get("WEFT_CACHE_DIR", "")
+    if given:
+        return Path(given).absolute()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if base:
+        return Path(base) / "weft"
+    try:
+        return Path.home() / ".cache" / "weft"
+    except RuntimeError:
+        return None
+
+
+def cache_limit() -> int:
+    """WEFT_CACHE_SIZE in bytes. Raises InvalidArgumentError if it is not a size."""
+    given = os.environ.get("WEFT_CACHE_SIZE", "").strip()
+    if not given:
+        return DEFAULT_SIZE
+    text = given.lower().removesuffix("b").removesuffix("i")
+    shift = _UNITS.get(text[-1:], 0)
+    try:
+        return int(text[:-1] if shift else text) << shift
+    except ValueError:
+        raise InvalidArgumentError(
+            f"WEFT_CACHE_SIZE={given} is not a number of bytes", hint="512M, for example"
+        ) from None
+
+
+_caches: dict[tuple[Path, int], KernelCache] = {}
+
+
+def kernel_cache() -> KernelCache | None:
+    """The cache that the environment names; None with WEFT_CACHE=0 or without a home directory."""
+    if os.environ.get("WEFT_CACHE", "") == "0":
+        return None
+    folder = cache_folder()
+    if folder is None:
+        return None
+    where = folder, cache_limit()
+    return _caches.setdefault(where, KernelCache(*where))

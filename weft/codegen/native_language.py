@@ -1,0 +1,216 @@
+"""Native code written as Python functions over int64: a small translator from `ast` to LLVM.
+
+For code that is about addresses and never about arrays: the native call path
+(`weft.runtime.native_entry`). A module in this language is Python that ruff and mypy read as such;
+its functions take and return int64, are never run by Python, and know:
+
+* local variables, int constants (`name` or `module.name`), and each other;
+* `+ - * & | << >>`, comparisons, `not`, `and`/`or` (both sides are computed: no effects in them);
+* `if`, `while`, `return`, assignment, calls as statements;
+* the functions below: memory, and C functions by address.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from llvmlite import ir
+
+from weft.codegen.emitter import Emitter
+
+I64, I32 = ir.IntType(64), ir.IntType(32)
+#: Part of a kernel's key: what this translator makes of a source.
+LANGUAGE_VERSION = "1"
+
+
+def load(address: int) -> int:
+    """The int64 at `address`."""
+    _native("load")
+
+
+def load32(address: int) -> int:
+    """The int32 at `address`."""
+    _native("load32")
+
+
+def store(address: int, value: int) -> None:
+    """Write the int64 at `address`."""
+    _native("store")
+
+
+def stack(words: int) -> int:
+    """The address of so many words on the stack, until the function returns."""
+    _native("stack")
+
+
+def call(function: int, *arguments: int) -> int:
+    """Call the C function at an address: 64-bit arguments and result."""
+    _native("call")
+
+
+def call32(function: int, *arguments: int) -> int:
+    """Call a C function that returns an `int`."""
+    _native("call32")
+
+
+def _native(name: str) -> NoReturn:
+    raise NotImplementedError(f"{name} exists in native code only")
+
+
+_BINARY = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.BitAnd: "and_", ast.BitOr: "or_",
+    ast.LShift: "shl", ast.RShift: "lshr",
+}  # fmt: skip
+_COMPARE = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+
+
+def emit_source(
+    e: Emitter, source: str, constants: Mapping[str, Any], exports: Sequence[str]
+) -> None:
+    """Emit all functions of `source`; the kernel stores the addresses of `exports` at its
+    arguments. `constants`: int constants, and modules that hold some, by name."""
+    definitions = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]
+    functions: dict[str, ir.Function] = {}
+    for node in definitions:
+        kind = ir.FunctionType(I64, [I64] * len(node.args.args))
+        made = ir.Function(e.module, kind, e.module.get_unique_name(f"{e.symbol}.{node.name}"))
+        made.linkage = "internal"
+        made.attributes.add("nounwind")
+        functions[node.name] = made
+    for node in definitions:
+        _Translator(functions, constants, functions[node.name]).function(node)
+    for position, name in enumerate(exports):
+        slot = e.builder.gep(e.arguments, [e.index(position)])
+        e.builder.store(e.builder.ptrtoint(functions[name], I64), slot)
+
+
+class _Translator:
+    """One function. Variables are stack slots; LLVM puts them into registers."""
+
+    def __init__(
+        self, functions: Mapping[str, ir.Function], constants: Mapping[str, Any], made: ir.Function
+    ) -> None:
+        self.functions = functions
+        self.constants = constants
+        self.made = made
+        self.variables: dict[str, ir.Value] = {}
+        self.b = ir.IRBuilder(made.append_basic_block("entry"))
+
+    def function(self, node: ast.FunctionDef) -> None:
+        for parameter, value in zip(node.args.args, self.made.args, strict=True):
+            self._assign(parameter.arg, value)
+        self._body(node.body)
+        if not self.b.block.is_terminated:
+            self.b.ret(self._number(0))
+
+    def _body(self, statements: list[ast.stmt]) -> None:
+        for statement in statements:
+            if self.b.block.is_terminated:
+                break
+            self._statement(statement)
+
+    def _statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                pass  # a docstring
+            case ast.Expr(value=value):
+                self._value(value)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                self._assign(name, self._value(value))
+            case ast.AugAssign(target=ast.Name(id=name), op=op, value=value):
+                old = self.b.load(self.variables[name])
+                self._assign(name, getattr(self.b, _BINARY[type(op)])(old, self._value(value)))
+            case ast.Return(value=value):
+                self.b.ret(self._number(0) if value is None else self._value(value))
+            case ast.If():
+                self._if(node)
+            case ast.While():
+                self._while(node)
+            case _:
+                raise SyntaxError(f"not in the native language: {ast.unparse(node)}")
+
+    def _assign(self, name: str, value: ir.Value) -> None:
+        if name not in self.variables:
+            with self.b.goto_entry_block():
+                self.variables[name] = self.b.alloca(I64)
+        self.b.store(value, self.variables[name])
+
+    def _if(self, node: ast.If) -> None:
+        then, other, after = (self.b.append_basic_block(n) for n in ("then", "else", "after"))
+        self.b.cbranch(self._condition(node.test), then, other)
+        for block, statements in ((then, node.body), (other, node.orelse)):
+            self.b.position_at_end(block)
+            self._body(statements)
+            if not self.b.block.is_terminated:
+                self.b.branch(after)
+        self.b.position_at_end(after)
+
+    def _while(self, node: ast.While) -> None:
+        head, body, after = (self.b.append_basic_block(n) for n in ("head", "body", "after"))
+        self.b.branch(head)
+        self.b.position_at_end(head)
+        self.b.cbranch(self._condition(node.test), body, after)
+        self.b.position_at_end(body)
+        self._body(node.body)
+        if not self.b.block.is_terminated:
+            self.b.branch(head)
+        self.b.position_at_end(after)
+
+    # ------------------------------------------------------------------------------- expressions
+    def _number(self, value: int) -> ir.Constant:
+        return ir.Constant(I64, value)
+
+    def _value(self, node: ast.expr) -> ir.Value:
+        match node:
+            case ast.Constant(value=int(value)):
+                return self._number(value)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+                return self._number(-value)
+            case ast.Name(id=name) if name in self.variables:
+                return self.b.load(self.variables[name])
+            case ast.Name(id=name):
+                return self._number(int(self.constants[name]))
+            case ast.Attribute(value=ast.Name(id=module), attr=name):
+                return self._number(getattr(self.constants[module], name))
+            case ast.BinOp(left=left, op=op, right=right):
+                build = getattr(self.b, _BINARY[type(op)])
+                return build(self._value(left), self._value(right))
+            case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
+                return self.b.zext(self._condition(node), I64)
+            case ast.Call(func=ast.Name(id=name), args=arguments):
+                return self._call(name, [self._value(a) for a in arguments])
+        raise SyntaxError(f"not in the native language: {ast.unparse(node)}")
+
+    def _condition(self, node: ast.expr) -> ir.Value:
+        match node:
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return self.b.icmp_signed(_COMPARE[type(op)], self._value(left), self._value(right))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return self.b.not_(self._condition(operand))
+            case ast.BoolOp(op=op, values=values):
+                join = self.b.and_ if isinstance(op, ast.And) else self.b.or_
+                made = self._condition(values[0])
+                for value in values[1:]:
+                    made = join(made, self._condition(value))
+                return made
+        return self.b.icmp_signed("!=", self._value(node), self._number(0))
+
+    def _call(self, name: str, arguments: list[ir.Value]) -> ir.Value:
+        b = self.b
+        match name:
+            case "load":
+                return b.load(b.inttoptr(arguments[0], I64.as_pointer()))
+            case "load32":
+                return b.sext(b.load(b.inttoptr(arguments[0], I32.as_pointer())), I64)
+            case "store":
+                return b.store(arguments[1], b.inttoptr(arguments[0], I64.as_pointer()))
+            case "stack":
+                return b.ptrtoint(b.alloca(I64, arguments[0]), I64)
+            case "call" | "call32":
+                result = I64 if name == "call" else I32
+                kind = ir.FunctionType(result, [I64] * (len(arguments) - 1))
+                made = b.call(b.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+                return made if result is I64 else b.sext(made, I64)
+        return b.call(self.functions[name], arguments)

@@ -1,0 +1,78 @@
+"""Interleaved timing: every contestant runs in every round, so that a noisy machine disturbs all
+alike.
+
+A figure is a ratio against a peer measured in the same run, from minima and from medians; the
+absolute times are there to show the scale.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+
+from weft.runtime.machine import cpu_name
+from weft.runtime.repeat import Timing
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One workload: the timing of each contestant by name ("weft" among them)."""
+
+    workload: str
+    timings: dict[str, Timing]
+
+    def ratio(self, peer: str) -> tuple[float, float]:
+        """How many times faster weft is than `peer`, by minima and by medians."""
+        mine, other = self.timings["weft"], self.timings[peer]
+        return other.minimum / mine.minimum, other.median / mine.median
+
+
+def compare(
+    workload: str,
+    contestants: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int = 200,
+    inner: int = 1,
+    elsewhere: Mapping[str, Callable[[int], float]] | None = None,
+) -> Comparison:
+    """Time `inner` calls of each contestant in turn, `rounds` times, after a warm-up.
+
+    A contestant must finish its work before it returns (block until ready). Those `elsewhere` run
+    in another process: given `inner`, they return the seconds of one call.
+    """
+    elsewhere = elsewhere or {}
+    for run in contestants.values():
+        for _ in range(max(3, rounds // 20)):
+            run()
+    for time_there in elsewhere.values():
+        time_there(max(3, rounds // 20))
+    seconds: dict[str, list[float]] = {name: [] for name in (*contestants, *elsewhere)}
+    for _ in range(rounds):
+        for name, run in contestants.items():
+            started = time.perf_counter()
+            for _ in range(inner):
+                run()
+            seconds[name].append((time.perf_counter() - started) / inner)
+        for name, time_there in elsewhere.items():
+            seconds[name].append(time_there(inner))
+    return Comparison(workload, {n: Timing.of(s) for n, s in seconds.items()})
+
+
+def machine() -> dict[str, object]:
+    """What a reader must know of the machine and the peers' versions."""
+    versions = {}
+    for package in ("numpy", "numba", "llvmlite", "scipy", "jax", "torch"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": versions,
+    }

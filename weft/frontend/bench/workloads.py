@@ -1,0 +1,241 @@
+"""The built-in suites: small functions that weft, NumPy, JAX and PyTorch all compute.
+
+Each function takes a vocabulary (`weft.frontend.bench.words`) and arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.frontend import nn
+from weft.ir.ops import OPS
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """function(vocabulary, *arrays), on what `make(quick)` gives. wrt: with its value, the
+    gradients with respect to these arguments (the function gives a scalar then)."""
+
+    suite: str
+    name: str
+    function: Callable[..., Any]
+    make: Callable[[bool], list[Array]]
+    wrt: tuple[int, ...] = ()
+
+
+# ---------------------------------------------------------------------------------------- chains
+
+
+def gelu_chain(m: Any, x: Any, w: Any, b: Any) -> Any:
+    """gelu(x * w + b), tanh form."""
+    v = x * w + b
+    return 0.5 * v * (1 + m.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v * v * v)))
+
+
+def normal_pdf(m: Any, x: Any, w: Any, b: Any) -> Any:
+    """Normal density at x, mean b, deviation |w| + 1."""
+    s = m.abs(w) + 1
+    z = (x - b) / s
+    return m.exp(-0.5 * z * z) / (s * math.sqrt(2 * math.pi))
+
+
+def mish(m: Any, x: Any, w: Any, b: Any) -> Any:
+    """x tanh(softplus(x)) of x * w + b."""
+    v = x * w + b
+    return v * m.tanh(m.log1p(m.exp(v)))
+
+
+def swish_gate(m: Any, x: Any, w: Any, b: Any) -> Any:
+    """swish(x) * w + b, swish(x) = x / (1 + exp(-x))."""
+    return x / (1 + m.exp(-x)) * w + b
+
+
+def black_scholes(m: Any, spot: Any, strike: Any, years: Any) -> Any:
+    """European call option: rate 2 %, volatility 30 %; the arguments' exponentials are used."""
+    spot, strike, years = m.exp(0.1 * spot), m.exp(0.1 * strike), m.exp(0.1 * years)
+    deviation = 0.3 * m.sqrt(years)
+    d1 = (m.log(spot / strike) + (0.02 + 0.5 * 0.3**2) * years) / deviation
+    discounted = strike * m.exp(-0.02 * years)
+    return spot * _normal_cdf(m, d1) - discounted * _normal_cdf(m, d1 - deviation)
+
+
+def _normal_cdf(m: Any, x: Any) -> Any:
+    return 0.5 * (1 + m.erf(x * math.sqrt(0.5)))
+
+
+CHAINS = (gelu_chain, normal_pdf, mish, swish_gate, black_scholes)
+
+# ------------------------------------------------------------------------------------------- rows
+
+
+def softmax(m: Any, x: Any) -> Any:
+    """Row softmax."""
+    return m.softmax(x)
+
+
+def softmax_written_out(m: Any, x: Any) -> Any:
+    """Row softmax in its parts, as the array API has them."""
+    e = m.exp(x - m.max(x, axis=1, keepdims=True))
+    return e / m.sum(e, axis=1, keepdims=True)
+
+
+def layer_norm(m: Any, x: Any, gamma: Any, beta: Any, seen: Any) -> Any:
+    """sum(layer_norm(x) * seen): its gradients are layer norm's backward pass."""
+    return m.sum(m.layer_norm(x, gamma, beta) * seen)
+
+
+def cross_entropy(m: Any, logits: Any, labels: Any) -> Any:
+    """Mean softmax cross entropy with integer labels."""
+    return m.cross_entropy(logits, labels)
+
+
+# ----------------------------------------------------------------------- matmul, reductions, copies
+
+
+def matmul(m: Any, a: Any, b: Any) -> Any:
+    """A product."""
+    return m.matmul(a, b)
+
+
+def dense(m: Any, x: Any, w: Any, b: Any) -> Any:
+    """relu(x w + b)."""
+    return m.relu(m.matmul(x, w) + b)
+
+
+def sum_all(m: Any, x: Any) -> Any:
+    """The sum of everything."""
+    return m.sum(x)
+
+
+def sum_squares(m: Any, x: Any, y: Any) -> Any:
+    """The squared distance."""
+    d = x - y
+    return m.sum(d * d)
+
+
+def row_max(m: Any, x: Any) -> Any:
+    """The maximum of each row."""
+    return m.max(x, axis=1)
+
+
+def column_sum(m: Any, x: Any) -> Any:
+    """The sum of each column."""
+    return m.sum(x, axis=0)
+
+
+def add_transposed(m: Any, x: Any, y: Any) -> Any:
+    """A transposed array plus another one, so that nobody returns a view."""
+    return m.permute(x, (1, 0)) + y
+
+
+def scale(m: Any, x: Any) -> Any:
+    """2 x: STREAM's scale."""
+    return x * 2.0
+
+
+def join(m: Any, x: Any, y: Any) -> Any:
+    """Two arrays below one another."""
+    return m.concat([x, y])
+
+
+def gather_rows(m: Any, x: Any, rows: Any) -> Any:
+    """Rows by number: an embedding."""
+    return m.take(x, rows)
+
+
+def conv3x3(m: Any, x: Any, kernel: Any) -> Any:
+    """A 3 x 3 convolution, NHWC, same padding."""
+    return m.conv(x, kernel)
+
+
+# ------------------------------------------------------------------------------------------ table
+
+
+def _normal(*shape: int) -> Array:
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+
+
+def _vectors(count: int, exponent: int) -> Callable[[bool], list[Array]]:
+    def make(quick: bool) -> list[Array]:
+        size = 1 << (12 if quick else exponent)
+        return list(_normal(count, size))
+
+    return make
+
+
+def _matrices(*shapes: tuple[int, ...]) -> Callable[[bool], list[Array]]:
+    """quick: every extent an eighth."""
+
+    def make(quick: bool) -> list[Array]:
+        return [_normal(*(max(3, d // 8) if quick and d > 8 else d for d in s)) for s in shapes]
+
+    return make
+
+
+def _with_labels(rows: int, classes: int, count: int) -> Callable[[bool], list[Array]]:
+    """An array, and `count` numbers that fit either of its axes."""
+
+    def make(quick: bool) -> list[Array]:
+        r, c, n = (d // 8 if quick else d for d in (rows, classes, count))
+        return [_normal(r, c), np.random.default_rng(0).integers(0, min(r, c), n)]
+
+    return make
+
+
+def _image(quick: bool) -> list[Array]:
+    side = 8 if quick else 32
+    return [_normal(32, side, side, 32), _normal(3, 3, 32, 64)]
+
+
+_WIDE = (4096, 1024)
+WORKLOADS: tuple[Workload, ...] = (
+    *(
+        Workload("chains", f"{f.__name__} 2^{e}", f, _vectors(3, e))
+        for e in (20, 24)
+        for f in CHAINS
+    ),
+    Workload("rows", "softmax", softmax, _matrices(_WIDE)),
+    Workload(
+        "rows", "layer norm, value and gradients", layer_norm,
+        _matrices(_WIDE, (1024,), (1024,), _WIDE), (0, 1, 2),
+    ),
+    Workload(
+        "rows", "cross entropy, value and gradient", cross_entropy,
+        _with_labels(4096, 1024, 4096), (0,),
+    ),
+    Workload("matmul", "512 x 512 x 512", matmul, _matrices((512, 512), (512, 512))),
+    Workload("matmul", "1024 x 784 x 100", matmul, _matrices((1024, 784), (784, 100))),
+    Workload(
+        "matmul", "relu(x w + b) 1024 x 512 x 512", dense,
+        _matrices((1024, 512), (512, 512), (512,)),
+    ),
+    Workload("reductions", "sum 2^22", sum_all, _vectors(1, 22)),
+    Workload("reductions", "squared distance 2^22", sum_squares, _vectors(2, 22)),
+    Workload("reductions", "row maximum 4096 x 1024", row_max, _matrices(_WIDE)),
+    Workload("reductions", "column sum 4096 x 1024", column_sum, _matrices(_WIDE)),
+    Workload("copies", "scale 2^24", scale, _vectors(1, 24)),
+    Workload(
+        "copies", "x.T + y 2048 x 2048", add_transposed, _matrices((2048, 2048), (2048, 2048))
+    ),
+    Workload("copies", "concat 2 x 2048 x 1024", join, _matrices((2048, 1024), (2048, 1024))),
+    Workload("copies", "gather 8192 rows of 1024", gather_rows, _with_labels(4096, 1024, 8192)),
+)  # fmt: skip
+
+
+def workloads() -> tuple[Workload, ...]:
+    """All of them; convolutions where this weft has them."""
+    if "conv" not in OPS or not hasattr(nn, "conv2d"):
+        return WORKLOADS
+    return (*WORKLOADS, Workload("conv", "3 x 3, 32 to 64 channels, 32 x 32 x 32", conv3x3, _image))
+
+
+def suites() -> list[str]:
+    """The suites' names."""
+    return list(dict.fromkeys(w.suite for w in workloads()))

@@ -1,0 +1,126 @@
+"""The rules of fusion that need no state: what kinds of ops there are, and which frames fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.ir.dims import Shape
+from weft.ir.graph import Operation
+from weft.ir.index_maps import Frame, Read, folded, is_fold, shape_of, wide_axes
+from weft.ir.ops import lookup
+from weft.ir.types import TensorType
+
+#: Fewer rows than this, each longer than that, are left to nests of their own: a row kernel would
+#: save no traffic, and its threads would have no work.
+FEW_ROWS, LONG_ROW = 8, 1 << 18
+REDUCTIONS = frozenset({"sum", "prod", "max", "min", "all", "any"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edge:
+    """`consumer` reads what `source` makes: element by element (`direct`), else as `read` says.
+
+    over: the shape of what is read. read is None where a shape is not static.
+    """
+
+    source: Operation
+    consumer: Operation
+    direct: bool
+    over: Shape
+    read: Read | None
+
+
+def iteration_space(op: Operation) -> Shape | None:
+    """The shape that the op's loop nest runs over; None if the op is not of the loop-nest kind."""
+    if op.name in REDUCTIONS:
+        return shape_of(op.operands[0])
+    if "elementwise" in lookup(op.name).traits and op.results:
+        return None if _has_strings(op) else shape_of(op.result)
+    return None
+
+
+def _has_strings(op: Operation) -> bool:
+    types = [v.type for v in (*op.operands, *op.results)]
+    return any(isinstance(t, TensorType) and t.dtype.kind == "string" for t in types)
+
+
+def static(shape: Shape) -> tuple[int, ...] | None:
+    """The shape if all its dimensions are numbers."""
+    known = tuple(d for d in shape if isinstance(d, int))
+    return known if len(known) == len(shape) else None
+
+
+def choose_frame(
+    space: Shape, folds: Sequence[Operation], used: Sequence[Operation]
+) -> Frame | str:
+    """The frame in which all `folds` fit one row kernel, or the reason why there is none.
+
+    used: the folds whose results are needed inside.
+    """
+    shape = static(space)
+    if shape is None or 0 in shape:
+        return "a row kernel needs known sizes other than 0"
+    over_space = [f for f in folds if shape_of(f.operands[0]) == space]
+    if any(shape_of(f.operands[0]) != space for f in used):
+        return "a reduction of row values is complete only after the last row"
+    wide = wide_axes(shape)
+    candidates = [folded(f) for f in used] or [folded(f) for f in over_space]
+    candidates = [c for c in dict.fromkeys(candidates) if wide and max(wide) in c and c != wide]
+    if not candidates:
+        return _no_rows(used, wide)
+    for inner in candidates:
+        frame = Frame(shape, tuple(sorted(inner)))
+        if all(fits_frame(f, frame) for f in folds) and all(folded(f) == inner for f in used):
+            return _few_long_rows(frame) if used and _few_long_rows(frame) else frame
+    return "the reductions of the two fold axes that make no rows in common"
+
+
+def _few_long_rows(frame: Frame) -> str:
+    """Why a row kernel would not pay; "" if it does."""
+    length = math.prod(frame.space[k] for k in frame.inner)
+    rows = math.prod(frame.space[k] for k in frame.outer)
+    if rows >= FEW_ROWS or length <= LONG_ROW:
+        return ""
+    return f"{rows} rows of {length} elements: no row fits a cache, and they are too few to share"
+
+
+def _no_rows(used: Sequence[Operation], wide: frozenset[int]) -> str:
+    if used and folded(used[0]) == wide:
+        return f"the result of '{used[0].name}' over everything is complete only after its nest"
+    if used:
+        return (
+            f"'{used[0].name}' folds other axes than the innermost: its result is complete only "
+            f"after its nest"
+        )
+    return "the reductions of the two fold different axes"
+
+
+def fits_frame(fold: Operation, frame: Frame) -> bool:
+    """Can a row kernel of this frame do the reduction: of a row, over all rows, of everything?"""
+    source = static(shape_of(fold.operands[0]))
+    if source is None:
+        return False
+    axes = folded(fold)
+    if source == frame.space:
+        wide = wide_axes(frame.space)
+        inner = frozenset(frame.inner)
+        return axes in (inner, wide - inner, wide)
+    return frame.is_row_shape(source) and axes == wide_axes(source)
+
+
+def edge_fits(edge: Edge, space: Shape, frame: Frame | None) -> bool:
+    """May both ops of the edge be in one nest over `space` (with a frame: a row kernel)?"""
+    source, over = edge.source, static(edge.over)
+    if not is_fold(source):
+        if edge.direct:
+            return True
+    elif frame is None or (shape_of(source.operands[0]), folded(source)) != (
+        space,
+        frozenset(frame.inner),
+    ):
+        return False
+    if frame is None or edge.read is None or over is None:
+        return False
+    return frame.reads_own_element(edge.read, over)

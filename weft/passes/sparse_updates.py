@@ -1,0 +1,284 @@
+"""Sparse updates: a table whose gradient comes from looked-up rows is changed in those rows only.
+
+Before (a step of gradient descent on an embedding)::
+
+    %0 = read(%w) : f32[100000,64]
+    %1 = broadcast_to(%zero) {shape=[100000,64]} : f32[100000,64]
+    %2 = index_add(%1, %ids, %g) {axis=0} : f32[100000,64]
+    %3 = multiply(%2, %rate) : f32[100000,64]
+    %4 = subtract(%0, %3) : f32[100000,64]
+    %5 = assign(%w, %4) after(%0) : token
+
+After: the gradient is summed in one row for each id (`first_occurrence` says which ids are equal),
+`%3` and `%4` are computed on the rows at `%ids`, and `%4` is a ``scatter_nd_update`` of them into
+`%0`, which needs no copy. All rows of equal ids are computed alike, so it does not matter which of
+them is written last; the sums add the same numbers in the same order.
+
+Rows that were not looked up are what the same ops make of a gradient of 0. Where that is the table
+itself, they are left alone: gradient descent, Adagrad's accumulator. 0 times a scalar counts as 0
+and x + 0 as x: a learning rate that is not finite reaches the looked-up rows only. 0 times an
+element of a table may be NaN and does not count. Otherwise (a momentum decays everywhere) all rows
+are computed without a gradient, which is then not made as a whole, and those looked up are written
+over them.
+
+The pass leaves alone what would not pay (`worth_it`), and gradients that are needed as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from weft.ir.dtypes import uint64
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.index_maps import is_index_map
+from weft.ir.interpreter import evaluate_op
+from weft.ir.ops import lookup
+from weft.ir.rules import int_attr
+from weft.ir.types import TensorType
+from weft.passes.fold import Array, uniform
+from weft.passes.rewrite import fixed_point, shape_of, tensor
+from weft.passes.sparse_rows import Rewriter
+
+#: Rows of the table for each id, at least; and elements of the table.
+ROWS_PER_ID, SMALLEST_TABLE = 4, 4096
+
+
+def sparse_updates(graph: Graph) -> Graph:
+    """Rewrite the updates that allow it (see the module's text); the graph's own block only."""
+    return fixed_point(graph, _rewrite_first)
+
+
+def _rewrite_first(graph: Graph) -> Graph:
+    for update in _updates(graph):
+        new = update.rewritten(graph)
+        if new is not graph:
+            return new
+    return graph
+
+
+def sparse_reasons(graph: Graph) -> list[tuple[Operation, str]]:
+    """For people: each gradient of looked-up rows that is added into a whole table, and what is
+    updated because of it.
+    """
+    out: list[tuple[Operation, str]] = []
+    for update in _updates(graph):
+        dense = update.rewritten(graph) is graph
+        why = update.why_dense or ("a gradient comes from a changed table" if dense else "")
+        how = "only its looked-up rows are updated"
+        if why:
+            how = f"all of it is updated, by a gradient as large: {why}"
+        elif update.why_whole:
+            how = f"all rows are updated, the gradient stays in rows: {update.why_whole}"
+        out += [(leaf, how) for leaf in update.leaves]
+    return out
+
+
+@dataclass(slots=True)
+class Update:
+    """What is computed, element by element, from gradients of rows of one table.
+
+    leaves: the gradients. ops: all that depends on them, in order. kept: the values that variables
+    are set to, and the table that each of them is where all gradients are 0; None: something else.
+    why_whole: what. why_dense: what stands in the way of the rewrite.
+    """
+
+    leaves: list[Operation]
+    ops: list[Operation] = field(default_factory=list)
+    kept: dict[Value, Value | None] = field(default_factory=dict)
+    why_dense: str = ""
+    why_whole: str = ""
+
+    def rewritten(self, graph: Graph) -> Graph:
+        """The graph with the update on rows; the same object if that cannot be."""
+        if self.why_dense:
+            return graph
+        return Rewriter(graph, self.leaves, self.ops, self.kept).run()
+
+
+def _updates(graph: Graph) -> Iterator[Update]:
+    leaves = [op for op in graph.ops if is_leaf(op)]
+    if not leaves:
+        return
+    users: dict[Value, list[Operation | None]] = {}
+    for op in graph.ops:
+        for value in dict.fromkeys((*op.operands, *op.control)):
+            users.setdefault(value, []).append(op)
+    for value in graph.results:
+        users.setdefault(value, []).append(None)
+    seen: set[Operation] = set()
+    for op in leaves:
+        if op not in seen:
+            update = _grown(graph, op, users)
+            seen.update(update.leaves)
+            yield update
+
+
+def is_leaf(op: Operation) -> bool:
+    """Does `op` add rows into a table of zeros (the gradient of looked-up rows)?"""
+    if op.name != "index_add" or int_attr(op.attrs, "axis") != 0:
+        return False
+    zero = uniform(op.operands[0])
+    static = all(isinstance(v.type, TensorType) and v.type.is_static for v in op.operands)
+    floating = tensor(op.result).dtype.is_floating
+    return static and floating and zero is not None and not zero and not np.signbit(zero)
+
+
+def _grown(graph: Graph, leaf: Operation, users: dict[Value, list[Operation | None]]) -> Update:
+    """All that depends on `leaf` element by element, and the other leaves that meet it there."""
+    table = shape_of(leaf.result)
+    members, leaves, outside = {leaf}, {leaf}, dict[Value, list[Operation | None]]()
+    todo = [leaf]
+    while todo:
+        value = todo.pop().result
+        for user in users.get(value, ()):
+            if user is None or not _is_elementwise(user, table):
+                outside.setdefault(value, []).append(user)
+                continue
+            met = [v.op for v in user.operands if v.op is not None and is_leaf(v.op)]
+            for op in (user, *met):
+                if op not in members:
+                    members.add(op)
+                    todo.append(op)
+            leaves.update(met)
+    ordered = [op for op in graph.ops if op in members]
+    update = Update([op for op in ordered if op in leaves])
+    update.ops = [op for op in ordered if op not in leaves]
+    update.why_dense = worth_it(update.leaves) or _tables(update, outside) or _foreign(update)
+    return update
+
+
+def _is_elementwise(op: Operation, table: object) -> bool:
+    return "elementwise" in lookup(op.name).traits and all(
+        isinstance(v.type, TensorType) and v.type.shape == table for v in (*op.operands, op.result)
+    )
+
+
+def worth_it(leaves: list[Operation]) -> str:
+    """Why sparse updates would not pay; "" if they do.
+
+    A dense step writes zeros and the gradient, reads it and reads and writes k tables: 2k + 3 times
+    the table. A sparse one moves about 6k + 6 rows for each id.
+    """
+    rows, *rest = tensor(leaves[0].result).static_shape
+    ids = sum(prod(tensor(op.operands[1]).static_shape) for op in leaves)
+    if not ids:
+        return "there are no ids"
+    kinds = {tensor(op.operands[1]).dtype for op in leaves}
+    if len(kinds) > 1 and uint64 in kinds:
+        return "the ids are of dtypes that have none in common"
+    if rows * prod(rest) < SMALLEST_TABLE:
+        return f"the table has only {rows * prod(rest)} elements"
+    return "" if ids * ROWS_PER_ID <= rows else f"{ids} ids are too many for {rows} rows"
+
+
+def _tables(update: Update, outside: dict[Value, list[Operation | None]]) -> str:
+    """Find which table each value that is needed outside changes; or why that is not known."""
+    without = _Without(update)
+    for value, readers in outside.items():
+        assigned = [r for r in readers if r is not None and r.name == "assign"]
+        if not assigned or value.op in update.leaves:
+            where = next((f"'{r.name}'" for r in readers if r is not None), "the caller")
+            return f"{where} needs all of what '{_name(value)}' makes"
+        table = without.gradient(value)
+        update.kept[value] = None
+        if isinstance(table, Value) and any(_reads(table, r.operands[0]) for r in assigned):
+            update.kept[value] = table
+        elif isinstance(table, Value):
+            update.why_whole = f"without a gradient they are what '{_name(table)}' makes"
+        else:
+            update.why_whole = without.why or "without a gradient they are 0"
+    return "" if update.kept else "nothing is assigned"
+
+
+def _reads(table: Value, ref: Value) -> bool:
+    op = table.op
+    return (
+        op is not None
+        and op.name == "read"
+        and op.operands[0].op is not None
+        and ref.op is not None
+        and op.operands[0].op.attrs.get("name") == ref.op.attrs.get("name")
+    )
+
+
+def _foreign(update: Update) -> str:
+    """Why the rows of another operand cannot be had without all of it; "" if they can."""
+    seen = {op.result for op in (*update.leaves, *update.ops)}
+    todo = [v for op in update.ops for v in op.operands]
+    while todo:
+        value = todo.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        op = value.op
+        if op is not None and "elementwise" in lookup(op.name).traits:
+            todo += op.operands
+        elif op is not None and is_index_map(op) and op.name not in ("broadcast_to", "constant"):
+            return f"'{op.name}' has no rows in memory"
+    return ""
+
+
+def _name(value: Value) -> str:
+    return value.op.name if value.op is not None else "the argument"
+
+
+@dataclass(slots=True)
+class _Without:
+    """What values are where all gradients are 0: a number (an array of rank 0), a value, or None if
+    that is not known (`why` says where it ended).
+    """
+
+    update: Update
+    known: dict[Value, Array | Value | None] = field(default_factory=dict)
+    why: str = ""
+
+    def gradient(self, value: Value) -> Array | Value | None:
+        if not self.known:
+            self._compute()
+        return self.known.get(value)
+
+    def _compute(self) -> None:
+        for leaf in self.update.leaves:
+            self.known[leaf.result] = np.zeros((), tensor(leaf.result).dtype.numpy)
+        for op in self.update.ops:
+            self.known[op.result] = found = self._op(op, [self._operand(v) for v in op.operands])
+            if found is None and not self.why:
+                self.why = f"'{op.name}' may change every row"
+
+    def _operand(self, value: Value) -> Array | Value | None:
+        if value in self.known:
+            return self.known[value]
+        number = uniform(value)
+        return value if number is None else number
+
+    def _op(self, op: Operation, given: list[Array | Value | None]) -> Array | Value | None:
+        numbers = [x for x in given if isinstance(x, np.ndarray)]
+        if len(numbers) == len(given):
+            (array,) = evaluate_op(op.name, numbers, op.attrs)
+            return array
+        if op.name == "where" and isinstance(given[0], np.ndarray):
+            return given[1] if given[0] else given[2]
+        if op.name in ("add", "subtract") and _is_zero(given[1]):
+            return given[0]
+        if op.name == "add" and _is_zero(given[0]):
+            return given[1]
+        for k in (0, 1) if op.name == "multiply" else (0,) if op.name == "divide" else ():
+            other = op.operands[1 - k]
+            if _is_zero(given[k]) and _is_scalar(other):
+                return given[k]
+        return None
+
+
+def _is_zero(x: Array | Value | None) -> bool:
+    return isinstance(x, np.ndarray) and not x
+
+
+def _is_scalar(value: Value) -> bool:
+    """Is `value` one number, repeated?"""
+    if value.op is None or value.op.name != "broadcast_to":
+        return False
+    return prod(tensor(value.op.operands[0]).static_shape) == 1

@@ -1,0 +1,86 @@
+"""From a fused graph and its memory plan to the table of words that the walker carries out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.codegen.call import Address
+from weft.codegen.loop_program import Node, PlannedCall, all_calls
+from weft.codegen.loop_table import MovingPlace, SlotKey, Table, build_table
+from weft.codegen.plan import copy_call, plan_program
+from weft.ir.attributes import ConstArray
+from weft.ir.dtypes import uint8
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.types import TensorType
+from weft.passes.memory import Copy, MemoryPlan, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgram:
+    """nodes: what runs, as a tree; calls: the kernel calls in it, in the order of the table.
+
+    slot_number: the number of each buffer that comes anew with every call.
+    """
+
+    nodes: tuple[Node, ...]
+    calls: tuple[PlannedCall, ...]
+    table: Table
+    slot_number: dict[SlotKey, int]
+
+
+def step_program(graph: Graph, memory: MemoryPlan) -> StepProgram:
+    """Compile the kernels of a fused graph, and lay the step out. Errors as `plan_program`."""
+    copies = _copies(memory)
+
+    def slot_of(value: Value) -> SlotKey:
+        return _key(memory.slots[value])
+
+    nodes = plan_program(graph, slot_of, copies, memory.registers)
+    moving = [
+        MovingPlace(m.loop, _key(m.even), _key(m.odd), m.offset, m.stride) for m in memory.moving
+    ]
+    numbers = slot_numbers(graph)
+    constants = [_constant(op) for op in memory.constants]
+    table = build_table(nodes, slot_of, numbers, constants, moving)
+    return StepProgram(tuple(nodes), tuple(all_calls(nodes)), table, numbers)
+
+
+def _key(slot: Slot) -> SlotKey:
+    return (slot.kind, slot.which)
+
+
+def _constant(op: Operation) -> np.ndarray[Any, Any]:
+    held = op.attrs["value"]
+    assert isinstance(held, ConstArray)
+    return held.array
+
+
+def slot_numbers(graph: Graph) -> dict[SlotKey, int]:
+    """The number of each buffer that comes anew with every call."""
+    keys: list[SlotKey] = [("input", i) for i in range(len(graph.args))]
+    keys += [("result", i) for i, v in enumerate(graph.results) if isinstance(v.type, TensorType)]
+    keys += [("variable", str(op.attrs["name"])) for op in graph.ops if op.name == "variable"]
+    return {key: i for i, key in enumerate(dict.fromkeys(keys))}
+
+
+def _copies(memory: MemoryPlan) -> dict[tuple[Block | None, int], list[PlannedCall]]:
+    """The plan's copies as calls; a stand-in value carries each slot."""
+    out: dict[tuple[Block | None, int], list[PlannedCall]] = {}
+    for copy in memory.copies:
+        if copy.nbytes:
+            source, target = (
+                _slot_value(memory, copy, copy.source),
+                _slot_value(memory, copy, copy.target),
+            )
+            call = copy_call(source, target, copy.nbytes, copy.why)
+            out.setdefault((copy.block, copy.position), []).append(call)
+    return out
+
+
+def _slot_value(memory: MemoryPlan, copy: Copy, slot: Slot) -> Address:
+    value = Value(TensorType(uint8, (copy.nbytes,)))
+    memory.slots[value] = slot
+    return Address(value)
