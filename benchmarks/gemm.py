@@ -112,12 +112,8 @@ def main() -> None:
         work = 2.0 * size[0] * size[1] * size[2] * size[3]
         rates = ", ".join(f"{n} {work / t.minimum / 1e9:.0f}" for n, t in row.timings.items())
         print(f"{row.workload}: GFLOP/s {rates}; peak {peak_gflops():.0f}", flush=True)
-    plain = [Comparison(r.workload, {k: v for k, v in r.timings.items() if k != "openblas"})
-             for r in rows]  # fmt: skip
     core = os.environ.get("OPENBLAS_CORETYPE", "its own choice")
-    report(f"Matrix products, one weft thread; OpenBLAS kernels: {core}", plain, None)
-    if options.json:
-        report("Matrix products, one weft thread", rows, options.json)
+    report(f"Matrix products, one weft thread; OpenBLAS kernels: {core}", rows, options.json)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ __all__ = ["Comparison", "Timing", "compare", "machine", "report"]
 
 def report(title: str, comparisons: list[Comparison], path: str | None) -> None:
     """Print the table; write it with the machine's description as JSON if `path` is given."""
-    peers = [n for n in comparisons[0].timings if n != "weft"]
+    peers = list(dict.fromkeys(n for c in comparisons for n in c.timings if n != "weft"))
     table = Table(title=title)
     for column in (
         "workload",
@@ -32,7 +32,8 @@ def report(title: str, comparisons: list[Comparison], path: str | None) -> None:
         table.add_column(column, justify="left" if column == "workload" else "right")
     for c in comparisons:
         mine = c.timings["weft"]
-        cells = [f"{a:.2f}x / {b:.2f}x" for a, b in map(c.ratio, peers)]
+        ratios = [c.ratio(p) if p in c.timings else None for p in peers]
+        cells = [f"{r[0]:.2f}x / {r[1]:.2f}x" if r else "-" for r in ratios]
         table.add_row(c.workload, f"{mine.minimum * 1e6:.1f} / {mine.median * 1e6:.1f}", *cells)
     Console(width=140).print(table)
     if path:

@@ -84,7 +84,8 @@ def torch_step(make: MakeModel, compiled: bool) -> Callable[[], Any]:
     def loss_of(x: Any, labels: Any) -> Any:
         return model.loss(words, params, x, labels)
 
-    evaluate = torch.compile(loss_of) if compiled else loss_of
+    # the models share this function: without dynamic=False the second one would get symbolic sizes
+    evaluate = torch.compile(loss_of, dynamic=False) if compiled else loss_of
 
     def step() -> Any:
         optimizer.zero_grad(set_to_none=True)
