@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -276,17 +277,55 @@ def test_least_recently_used_files_go_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("", 512 << 20), ("1000", 1000), ("2k", 2048), ("3MB", 3 << 20), ("1GiB", 1 << 30)],
+    [
+        ("", 512 << 20),
+        ("1000", 1000),
+        ("2k", 2048),
+        ("3MB", 3 << 20),
+        ("1GiB", 1 << 30),
+        ("1T", 1 << 40),
+        ("1.5M", 3 << 19),
+        (".5 k", 512),
+        ("2b", 2),
+    ],
 )
 def test_sizes(text: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE_SIZE", text)
     assert cache_limit() == size
 
 
-def test_a_wrong_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WEFT_CACHE_SIZE", "much")
-    with pytest.raises(InvalidArgumentError, match="WEFT_CACHE_SIZE=much"):
+@pytest.mark.parametrize("text", ["much", "-5", "-1G", "1e9", "1,5M", "M", "1X", "."])
+def test_a_wrong_size_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CACHE_SIZE", text)
+    with pytest.raises(InvalidArgumentError, match=f"WEFT_CACHE_SIZE={re.escape(text)} is not"):
         cache_limit()
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_what_is_no_file_is_a_miss_and_no_more(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = KernelCache(tmp_path / "cache")
+    one, two = CachedObject("k", "s", b"1", b"2"), CachedObject("k", "s", b"3", b"4")
+    cache.store("one", one)
+    path = cache.files()[0].path
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(tmp_path / "elsewhere")
+    with caplog.at_level("WARNING", logger="weft.compile"):
+        assert cache.load("one") is None
+    assert "is no file" in caplog.text
+    cache.store("one", one)
+    assert (cache.load("one") is None) == (kind == "folder"), "a link is replaced, a folder stays"
+    assert not (tmp_path / "elsewhere").exists()
+    cache.store("two", two)
+    found = cache.load("two")
+    assert found is not None
+    assert found.code == b"3"
+    cache.clear()
+    assert cache.files() == []
 
 
 def test_processes_fill_one_cache_at_once(folder: Path) -> None:

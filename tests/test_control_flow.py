@@ -442,3 +442,41 @@ def test_training_in_a_loop() -> None:
         wf.scan(body, None, data)
 
     np.testing.assert_allclose(train(in_scan), train(in_python), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "dtype"),
+    [
+        (0, 7, wf.int64),
+        (0, np.int32(7), wf.int32),
+        (np.int32(0), 7, wf.int32),
+        (np.int8(0), np.int16(7), wf.int16),
+    ],
+)
+def test_fori_loop_counts_in_the_dtype_of_its_bounds(lower: Any, upper: Any, dtype: Any) -> None:
+    """At once, and compiled with the bounds inside and as arguments."""
+
+    def loop(a: Any, b: Any) -> Any:
+        return wf.fori_loop(a, b, lambda i, c: c + i, 0)
+
+    results = [loop(lower, upper), wf.compile(loop)(lower, upper)]
+    results.append(wf.compile(lambda: loop(lower, upper))())
+    for result in results:
+        assert (result.dtype, result.weak, int(result)) == (dtype, dtype is wf.int64, 21)
+
+
+@pytest.mark.parametrize("none", [(), []])
+def test_while_loop_without_loop_variables(none: Any) -> None:
+    """Functions of no argument or of one; the state is a variable."""
+    v = wf.Variable(np.int64(0))
+
+    def count(*_: Any) -> Any:
+        v.assign_add(1)
+        return none
+
+    for call in (lambda f: f(), lambda f: wf.compile(f)()):
+        v.assign(0)
+        assert call(lambda: wf.while_loop(lambda: v < 5, lambda: count(), none)) == none
+        assert v.numpy() == 5
+        call(lambda: wf.while_loop(lambda s: v < 7, lambda s: count(s), none))
+        assert v.numpy() == 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -274,3 +275,23 @@ def test_integers_become_the_default_float() -> None:
     assert wf.nn.softmax([1, 2, 3]).dtype is wf.float32
     assert wf.nn.gelu(np.arange(3)).dtype is wf.float32
     assert wf.nn.relu(np.arange(3)).dtype is wf.int64
+
+
+@pytest.mark.parametrize("fn", [wf.nn.softmax, wf.nn.log_softmax])
+def test_softmax_of_nothing(fn: Callable[..., Any]) -> None:
+    """As in JAX and TensorFlow: no elements, no weights, no error."""
+    for shape, axis in (((3, 0), -1), ((0, 3), 0), ((0, 3), 1)):
+        x = np.zeros(shape, np.float32)
+        assert fn(x, axis=axis).shape == shape
+        assert wf.compile(partial(fn, axis=axis))(x).shape == shape
+        assert wf.grad(lambda x, axis=axis: wf.sum(fn(x, axis=axis)))(wf.asarray(x)).shape == shape
+
+
+def test_logsumexp_of_nothing() -> None:
+    """The log of an empty sum, as in JAX."""
+    x = np.zeros((2, 0), np.float32)
+    for keep in (False, True):
+        expected = np.full((2, 1) if keep else 2, -np.inf, np.float32)
+        np.testing.assert_array_equal(wf.logsumexp(x, axis=1, keepdims=keep), expected)
+        compiled = wf.compile(partial(wf.logsumexp, axis=1, keepdims=keep))
+        np.testing.assert_array_equal(compiled(x), expected)

@@ -2,7 +2,8 @@
 
 WEFT_CACHE=0        neither reads nor writes the cache
 WEFT_CACHE_DIR=dir  where it is; otherwise $XDG_CACHE_HOME/weft or ~/.cache/weft
-WEFT_CACHE_SIZE=n   at most so many bytes (k, M, G allowed; 512M if not set), least used go first
+WEFT_CACHE_SIZE=n   at most so many bytes (k, M, G, T and decimals
+                    allowed; 512M if not set), least used go first
 
 A file is written under a temporary name and renamed, so that readers see all of it or nothing, and
 two writers of one kernel replace each other's equal file. Objects are code that will run: a file or
@@ -16,10 +17,12 @@ import hashlib
 import json
 import logging
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from weft.ir.errors import InvalidArgumentError
@@ -27,7 +30,8 @@ from weft.ir.errors import InvalidArgumentError
 DEFAULT_SIZE = 512 << 20
 SUFFIX = ".kernel"
 _MAGIC = b"weft-kernel-1"
-_UNITS = {"k": 10, "m": 20, "g": 30}
+_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
+_SHIFT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _STALE_SECONDS = 3600.0  # a temporary file this old has lost its writer
 _USED_SECONDS = 3600.0  # how exactly the time of the last use is kept
 _log = logging.getLogger("weft.compile")
@@ -101,6 +105,8 @@ class KernelCache:
                 os.replace(temporary, path)
             except OSError:
                 temporary.unlink(missing_ok=True)
+                if path.is_dir():
+                    return  # in the way of this kernel alone
                 raise
             self._written += len(data)
             # looking through the folder takes a system call for each file
@@ -114,7 +120,7 @@ class KernelCache:
         """All kernels in the cache, the least recently used first."""
         found = []
         for path, status in self._entries():
-            if path.suffix == SUFFIX:
+            if path.suffix == SUFFIX and not stat.S_ISDIR(status.st_mode):
                 found.append(CacheFile(path, status.st_size, status.st_mtime))
         return sorted(found, key=lambda f: (f.used, f.path.name))
 
@@ -122,7 +128,7 @@ class KernelCache:
         """Remove all kernels, and what interrupted writers left; returns the kernels."""
         removed = self.files()
         for path, _ in self._entries():
-            if path.suffix in (SUFFIX, ".tmp"):
+            if path.suffix in (SUFFIX, ".tmp") and not path.is_dir():
                 path.unlink(missing_ok=True)
         return removed
 
@@ -203,7 +209,11 @@ def read_name(path: Path) -> str:
 
 
 def _read_trusted(path: Path) -> bytes | None:
-    """The file's bytes; None, with a line in the log, if someone else could have written them."""
+    """The file's bytes; None, with a line in the log, if it is no file of ours: a folder, a link,
+    or what someone else could have written."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        _log.warning("cache: %s is no file, its kernel is compiled again", path)
+        return None
     flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe must not block
     descriptor = os.open(path, os.O_RDONLY | flags)
     with os.fdopen(descriptor, "rb") as file:
@@ -246,14 +256,13 @@ def cache_limit() -> int:
     given = os.environ.get("WEFT_CACHE_SIZE", "").strip()
     if not given:
         return DEFAULT_SIZE
-    text = given.lower().removesuffix("b").removesuffix("i")
-    shift = _UNITS.get(text[-1:], 0)
-    try:
-        return int(text[:-1] if shift else text) << shift
-    except ValueError:
+    found = _SIZE.fullmatch(given)
+    if found is None:
         raise InvalidArgumentError(
-            f"WEFT_CACHE_SIZE={given} is not a number of bytes", hint="512M, for example"
-        ) from None
+            f"WEFT_CACHE_SIZE={given} is not a number of bytes",
+            hint="512M, for example, or 1.5G; WEFT_CACHE=0 turns the cache off",
+        )
+    return int(Fraction(found[1]) * (1 << _SHIFT[found[2].lower()]))
 
 
 _caches: dict[tuple[Path, int], KernelCache] = {}

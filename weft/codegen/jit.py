@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from weft.codegen.emitter import Emitter
+from weft.ir.fork import around_fork
 
 __all__ = [
     "CodegenError",
@@ -100,12 +100,9 @@ def _before_fork() -> None:
         _engine().wait()
 
 
-if hasattr(os, "register_at_fork"):
-    # Handlers run last in, first out: this one before that module's, whose lock compilations take.
-    importlib.import_module("concurrent.futures.thread")
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_lock.release, after_in_child=_lock.release
-    )
+# Handlers run last in, first out: this one before that module's, whose lock compilations take.
+importlib.import_module("concurrent.futures.thread")
+around_fork(_before_fork, _lock.release)
 
 
 @cache

@@ -7,17 +7,17 @@ and one that was pickled begin without any: specialisations hold locks and nativ
 from __future__ import annotations
 
 import inspect
-import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
-from weft.ir.errors import TypeRuleError, UnsupportedError
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, suggest
+from weft.ir.fork import ForkLock
 from weft.ir.source import caller_location
 
 T = TypeVar("T")
 _ATTRIBUTE = "__weft_compiled__"
-_lock = threading.RLock()  # held while an object gets its first compiled method
+_lock = ForkLock()  # held while an object gets its first compiled method
 
 
 class Methods(dict[object, T], Generic[T]):
@@ -95,6 +95,19 @@ def signature_of(function: Any) -> inspect.Signature:
             hint="compile a Python function of tensors that calls functions of weft",
             location=caller_location(),
         ) from None
+
+
+def check_names(
+    option: str, names: Iterable[str], parameters: Sequence[str], function: str
+) -> None:
+    """InvalidArgumentError for a name, given in `option` of wf.compile, that is no parameter."""
+    for name in names:
+        if name not in parameters:
+            raise InvalidArgumentError(
+                f"{option} names '{name}', but the parameters of '{function}' are "
+                f"{', '.join(parameters) or 'none'}{suggest(name, parameters)}",
+                location=caller_location(),
+            )
 
 
 def is_bound(function: object) -> bool:

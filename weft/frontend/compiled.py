@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from typing import Any
@@ -14,6 +13,7 @@ from weft.frontend.native_call import NativeEntry, Static, prepare
 from weft.frontend.signature import Signature
 from weft.frontend.specializations import Specialization
 from weft.frontend.tracing import Traced
+from weft.ir.fork import ForkLock
 from weft.ir.source import Locations, caller_location
 from weft.passes.manager import Pass, PassReport, run_passes
 from weft.runtime.executable import Executable, compile_graph
@@ -42,7 +42,7 @@ class Compiled(Specialization):
         self.pack = packer(traced.structure, traced.weak)
         self.location: Locations = caller_location()
         self.reasons: list[str] = []
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._passes = passes
         self._threads = threads
         self.donated = donated

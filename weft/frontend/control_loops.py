@@ -96,10 +96,12 @@ def _limit(maximum: Any) -> int:
 
 def _spreads(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Any) -> bool:
     """Whether the functions take the items of `loop_vars` as arguments of their own."""
-    if not isinstance(loop_vars, (list, tuple)) or not loop_vars:
+    if not isinstance(loop_vars, (list, tuple)):
         return False
     count = len(loop_vars)
     required = [_required(fn) for fn in (cond, body)]
+    if not count:
+        return not any(required)
     if count == 1:
         return type(loop_vars) is list and all(n in (0, 1) for n in required)
     if any(n == 1 for n in required):
@@ -174,22 +176,12 @@ def fori_loop(
 ) -> Any:
     """`for i in range(lower, upper): init = body(i, init)`, as JAX's lax.fori_loop.
 
-    lower, upper: integers. If both are Python ints the loop is a `wf.scan`, which has gradients;
-    otherwise a `wf.while_loop`, and maximum_iterations is as there. `i` is a tensor: int64 that
-    yields to the dtype of what it meets, or the dtype that `lower` and `upper` have.
+    lower, upper: integers. If both are numbers of Python or NumPy the loop is a `wf.scan`, which
+    has gradients; otherwise a `wf.while_loop`, and maximum_iterations is as there. `i` is a tensor
+    of the dtype that `lower` and `upper` promote to: of Python ints alone, int64 that yields to the
+    dtype of what it meets.
     """
     check_callable("wf.fori_loop", body=body)
-    plain = (int, np.integer)
-    if isinstance(lower, plain) and isinstance(upper, plain) and maximum_iterations is None:
-        count = max(0, int(upper) - int(lower))
-        start = as_tensor(lower)
-
-        def counted(state: Any, _: None) -> Any:
-            i, carry = state
-            return (METHODS["add"](i, 1), body(i, carry)), None
-
-        (_, result), _ = scan(counted, (start, init), length=count)
-        return result
     first, last = as_tensor(lower), as_tensor(upper)
     for name, t in (("lower", first), ("upper", last)):
         if not t.dtype.is_integer or t.ndim:
@@ -200,6 +192,16 @@ def fori_loop(
     if last.dtype is not first.dtype or last.weak != first.weak:
         total = METHODS["add"](first, last)  # in the dtype that both promote to
         first = METHODS["astype"](first, total.dtype) if not total.weak else first
+    plain = (int, np.integer)
+    if isinstance(lower, plain) and isinstance(upper, plain) and maximum_iterations is None:
+        count = max(0, int(upper) - int(lower))
+
+        def counted(state: Any, _: None) -> Any:
+            i, carry = state
+            return (METHODS["add"](i, 1), body(i, carry)), None
+
+        (_, result), _ = scan(counted, (first, init), length=count)
+        return result
     _, result = while_loop(
         lambda state: METHODS["less"](state[0], last),
         lambda state: (METHODS["add"](state[0], 1), body(state[0], state[1])),

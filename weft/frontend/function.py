@@ -17,7 +17,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from weft.frontend import pytree
 from weft.frontend.accessors import Flattener, flattener
-from weft.frontend.bound import bind, defines, is_bound, signature_of
+from weft.frontend.bound import bind, check_names, defines, is_bound, signature_of
 from weft.frontend.compiled import Compiled
 from weft.frontend.donation import donated_leaves, run_donated
 from weft.frontend.fast_call import NamedCalls, scan
@@ -46,7 +46,7 @@ from weft.frontend.tracing import (
 )
 from weft.frontend.waiting import TraceLock
 from weft.ir.dtypes import as_dtype
-from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, suggest
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
 from weft.passes.manager import Pass
@@ -87,8 +87,10 @@ class CompiledFunction(LookIn, Generic[P, R]):
         self._passes = tuple(passes)
         self._threads = threads
         self._donate = tuple(donate)
-        self._check_names("static_argnames", static_argnames)
-        self._check_names("donate", [n for n in donate if n not in self._static])
+        check_names("static_argnames", static_argnames, self._parameters, self._name)
+        check_names(
+            "donate", [n for n in donate if n not in self._static], self._parameters, self._name
+        )
         self._named_calls = NamedCalls(self._signature, self._static)
         self._specializations: Specializations[Compiled] = Specializations(self._name)
         self._fast: dict[Any, Compiled] = {}
@@ -97,15 +99,6 @@ class CompiledFunction(LookIn, Generic[P, R]):
         self._first_trace = TraceLock()
         self._traced_before = False
         self._native = NativeCalls(self)
-
-    def _check_names(self, option: str, names: Sequence[str]) -> None:
-        for name in names:
-            if name not in self._parameters:
-                raise InvalidArgumentError(
-                    f"{option} names '{name}', but the parameters of '{self._name}' are "
-                    f"{', '.join(self._parameters) or 'none'}{suggest(name, self._parameters)}",
-                    location=caller_location(),
-                )
 
     def __repr__(self) -> str:
         return f"<compiled {self._name}{self._signature}>"

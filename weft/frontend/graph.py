@@ -8,7 +8,6 @@ add to it, until `wf.reset_default_graph()`. `with wf.Graph().as_default():` lim
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +32,7 @@ from weft.ir.errors import (
     WeftError,
     suggest,
 )
+from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.ops import lookup
@@ -49,7 +49,7 @@ class Graph:
         self._trace.owner = self
         self._named: dict[str, Tensor] = {}
         self._symbols: set[str] = set()
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
 
     def __repr__(self) -> str:
         return f"<wf.Graph {self.name!r}: {len(self._trace.builder.ops)} ops>"
@@ -151,7 +151,7 @@ def _symbol_tensor(symbol: str) -> Tensor:
 SymbolicDim.as_operand = dim_tensor
 
 _default: Graph | None = None
-_default_lock = threading.Lock()
+_default_lock = ForkLock()
 
 
 def get_default_graph() -> Graph:

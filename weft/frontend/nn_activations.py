@@ -141,6 +141,8 @@ def _shifted(t: Tensor, axis: int) -> Tensor:
     """t minus its largest element along `axis`: exp of it cannot overflow, and the shift
     cancels.
     """
+    if t.shape[axis] == 0:
+        return t  # there is no largest element, and nothing to shift
     top = apply("max", t, axes=(axis,), keepdims=True)
     return subtract(t, apply("stop_gradient", where(isfinite(top), top, 0)))
 

@@ -198,7 +198,7 @@ def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False)
 
 
 def logsumexp(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """log(sum(exp(x))) over `axis` without overflow; -inf where all elements are -inf.
+    """log(sum(exp(x))) over `axis` without overflow; -inf where all elements are -inf, or none is.
 
     Bools and integers become the default float; real x. The largest element is taken out first
     (Blanchard, Higham and Higham, "Accurately computing the log-sum-exp", 2021, equation 1.4).
@@ -206,6 +206,8 @@ def logsumexp(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) ->
     t = inexact_tensor(x, "logsumexp")
     axes = check_axes("logsumexp", axis, t.ndim)
     wide = widened(t)
+    if 0 in [t.shape[a] for a in axes]:  # there is no largest element
+        return cast(log(apply("sum", wide, axes=axes, keepdims=bool(keepdims))), t.dtype)
     top = apply("max", wide, axes=axes, keepdims=True)
     top = apply("stop_gradient", where(isfinite(top), top, 0))
     total = apply("sum", exp(subtract(wide, top)), axes=axes, keepdims=bool(keepdims))

@@ -8,7 +8,6 @@ every step that fetches it advances it.
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from weft.frontend import random_keys
@@ -17,6 +16,7 @@ from weft.frontend.tensor import Tensor
 from weft.frontend.trace import current_trace, suspend_trace
 from weft.frontend.variable import Variable
 from weft.ir.dtypes import DEFAULT_FLOAT
+from weft.ir.fork import ForkLock
 
 _DEFAULT_SEED = 0
 
@@ -109,7 +109,7 @@ def _advance(state: Variable) -> Tensor:
     return random_keys.fold_in(stored, 1)
 
 
-_lock = threading.Lock()
+_lock = ForkLock()
 _seed = _DEFAULT_SEED
 _generators: dict[int | None, Generator] = {}
 

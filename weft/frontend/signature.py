@@ -154,6 +154,9 @@ def leaf_of(value: Any) -> tuple[LeafKey, Array | None]:
         return Identity(value), None
     if is_foreign(value):
         return leaf_of(foreign_array(value))
+    for kind in _SCALARS:
+        if isinstance(value, kind):  # a subclass, such as an IntEnum
+            return leaf_of(kind(value))
     if isinstance(value, (str, bytes)) or not hasattr(value, "__array__"):
         raise TypeError
     return leaf_of(as_tensor(value))

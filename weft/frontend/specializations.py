@@ -3,13 +3,13 @@ threads ask."""
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 from weft.frontend.waiting import TraceLock
 from weft.ir.errors import FailedPreconditionError
+from weft.ir.fork import ForkLock
 from weft.ir.source import caller_location
 
 
@@ -57,7 +57,7 @@ class Specializations(Generic[S]):
         self.entries: dict[Hashable, S] = {}
         self.made = 0
         self.evicted = 0
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._pending: dict[Hashable, TraceLock] = {}
         self._warned = False
 

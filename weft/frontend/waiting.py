@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from types import FrameType
 
 from weft.ir.errors import FailedPreconditionError
+from weft.ir.fork import ForkLock, in_child
 from weft.ir.source import caller_location
 
 _POLL = 0.05  # seconds between two looks at what the holder does
@@ -24,15 +25,19 @@ _RESULT = Future.result.__code__
 _RUN = executors._WorkItem.run.__code__
 
 _wanted: dict[int, TraceLock] = {}  # by thread: the lock that it waits for
+in_child(_wanted.clear)  # the numbers of threads that are gone are given out again
 
 
 class TraceLock:
     """A reentrant lock. `acquire` gives up where waiting for it could never end."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._depth = 0
-        self.owner: int | None = None  # the thread that holds it
+        self._lock = ForkLock()
+
+    @property
+    def owner(self) -> int | None:
+        """The thread that holds it."""
+        return self._lock.owner
 
     def acquire(self, name: str) -> bool:
         """True once this thread holds the lock; False if the holder waits for this thread.
@@ -46,16 +51,11 @@ class TraceLock:
                 if not self._wait(name):
                     return False
             finally:
-                del _wanted[threading.get_ident()]
-        self.owner = threading.get_ident()
-        self._depth += 1
+                _wanted.pop(threading.get_ident(), None)
         return True
 
     def release(self) -> None:
         """Give it back."""
-        self._depth -= 1
-        if not self._depth:
-            self.owner = None
         self._lock.release()
 
     def _wait(self, name: str) -> bool:

@@ -11,7 +11,6 @@ import itertools
 import logging
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 
 from weft.ir.errors import PassError, VerifyError, suggest
+from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
 from weft.ir.source import caller_location
@@ -170,7 +170,7 @@ def _count(graph: Graph) -> int:
 #: What a dump folder holds besides the graphs: the kernels of the step and its memory.
 PLAN_FILE = "plan.txt"
 
-_lock = threading.Lock()
+_lock = ForkLock()
 _folders: set[Path] = set()
 
 

@@ -8,26 +8,23 @@ takes for a transformer's training step. Reference counts free what is dropped m
 from __future__ import annotations
 
 import gc
-import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_lock = threading.Lock()
+from weft.ir.fork import ForkLock, in_child
+
+_lock = ForkLock()
 _state = {"depth": 0, "was_enabled": False}
 
 
 def _after_fork_in_child() -> None:
     """No other thread is here to end its pause. One of the thread that forked ends early."""
-    global _lock
-    _lock = threading.Lock()
     if _state["depth"] and _state["was_enabled"]:
         gc.enable()
     _state["depth"] = 0
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+in_child(_after_fork_in_child)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from weft.codegen.emitter import Emitter
 from weft.codegen.native_language import LANGUAGE_VERSION, emit_source
 from weft.ir.dtypes import float64
 from weft.ir.errors import InvalidArgumentError
+from weft.ir.fork import around_fork
 from weft.runtime import native_blocks, native_entry, native_run
 from weft.runtime import native_layout as at
 from weft.runtime.variables import VariableState
@@ -94,10 +95,7 @@ class NativeApi:
 
 _lock = threading.RLock()  # reentrant: the thread that forks may hold it
 _made: list[NativeApi | None] = []
-if hasattr(os, "register_at_fork"):  # no child inherits it from a thread that it does not have
-    os.register_at_fork(
-        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
-    )
+around_fork(_lock.acquire, _lock.release)  # LLVM is at work below it
 
 
 def native_api() -> NativeApi | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import threading
 import weakref
@@ -13,6 +12,7 @@ import numpy as np
 
 from weft.ir.dtypes import DType
 from weft.ir.errors import FailedPreconditionError, ShapeError
+from weft.ir.fork import around_fork
 
 Array = np.ndarray[Any, Any]
 
@@ -97,10 +97,7 @@ def _after_fork() -> None:
     _forking.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
-    )
+around_fork(_before_fork, _after_fork)
 
 _SUFFIX = re.compile(r"_copy_\d+$")
 _copies = itertools.count(1)

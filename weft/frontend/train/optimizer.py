@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -29,6 +28,7 @@ from weft.ir.errors import (
     TypeRuleError,
     UnsupportedError,
 )
+from weft.ir.fork import ForkLock
 from weft.ir.rules import fits
 from weft.ir.source import caller_location
 
@@ -52,7 +52,7 @@ class Optimizer:
         self.name = type(self).__name__ if name is None else name
         self.learning_rate = self._checked("learning_rate", learning_rate)
         self._slots: dict[tuple[Variable, str], Variable] = {}
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
 
     def __getstate__(self) -> dict[str, Any]:
         """Copied and pickled with the slots, which belong to the copies of the variables."""
@@ -62,7 +62,7 @@ class Optimizer:
         return held
 
     def __setstate__(self, held: dict[str, Any]) -> None:
-        self.__dict__.update(held, _lock=threading.RLock())
+        self.__dict__.update(held, _lock=ForkLock())
 
     # ------------------------------------------------------------------------------ public
     def minimize(

@@ -1,0 +1,157 @@
+"""A forked child of a process whose other threads hold locks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.frontend import bound, graph, random_state
+from weft.frontend.waiting import TraceLock
+from weft.ir.fork import ForkLock
+from weft.passes import manager
+from weft.runtime import collector
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+X = np.ones(3, np.float32)
+
+
+@contextmanager
+def elsewhere(*locks: ForkLock) -> Iterator[None]:
+    """Another thread holds `locks`."""
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        for lock in locks:
+            lock.acquire()
+        held.set()
+        done.wait()
+        for lock in reversed(locks):
+            lock.release()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def in_child(work: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """What `work` returns in a forked child; False where it raises or takes too long."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return status == 0
+        time.sleep(0.01)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    return False
+
+
+def test_a_child_finds_the_lock_of_a_lost_thread_free() -> None:
+    lock = ForkLock()
+    with elsewhere(lock):
+        assert not lock.acquire(blocking=False)
+        assert in_child(lambda: lock.acquire(timeout=5) and lock.owner == threading.get_ident())
+        assert not lock.acquire(blocking=False), "the parent's is held as before"
+    assert lock.acquire(blocking=False)
+    lock.release()
+    assert lock.owner is None
+
+
+def test_a_child_still_holds_what_its_thread_held() -> None:
+    lock = ForkLock()
+
+    def release() -> bool:
+        held = lock.owner == threading.get_ident()
+        lock.release()
+        lock.release()  # raises if it was not held twice
+        return held and lock.owner is None
+
+    with lock, lock:
+        assert in_child(release)
+
+
+def test_trace_lock_of_a_lost_thread() -> None:
+    lock = TraceLock()
+    with elsewhere(lock._lock, lock._lock):
+        assert in_child(lambda: lock.acquire("f") and lock.owner == threading.get_ident())
+    assert lock.acquire("f")
+    lock.release()
+
+
+def test_compiled_functions_in_a_child() -> None:
+    """Locks of a function, of its specialisations, and of modules, all held by another thread."""
+    f = wf.compile(lambda x: wf.sum(x * 2))
+    f(X)
+    entry = f._specialized((X,), {})
+    modules = [bound._lock, graph._default_lock, random_state._lock, manager._lock, collector._lock]
+    locks = [f._specializations._lock, f._first_trace._lock, entry._lock, *modules]
+
+    class Model:
+        @wf.compile
+        def __call__(self, x: wf.Tensor) -> wf.Tensor:
+            return x + 1
+
+    def work() -> bool:
+        entry.executable()
+        wf.random_uniform([2])
+        wf.get_default_graph()
+        return (
+            float(f(X)) == 6.0
+            and float(f(X[:2])) == 4.0
+            and float(wf.compile(lambda x: wf.sum(x) + 1)(X)) == 4.0
+            and float(Model()(X)[0]) == 2.0
+        )
+
+    with elsewhere(*locks):
+        assert in_child(work)
+
+
+def test_optimizer_in_a_child() -> None:
+    optimizer = wf.train.MomentumOptimizer(0.5, 0.9)  # makes a slot under its lock
+    v = wf.Variable(np.ones(2, np.float32))
+
+    def work() -> bool:
+        optimizer.minimize(lambda: wf.sum(v * 2))
+        return v.numpy().tolist() == [0.0, 0.0]
+
+    with elsewhere(optimizer._lock):
+        assert in_child(work)
+
+
+def test_fork_while_a_function_is_traced() -> None:
+    """In the middle of a trace, by the thread that traces, and by another one."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    @wf.compile
+    def f(x: wf.Tensor) -> wf.Tensor:
+        if threading.current_thread() is not threading.main_thread():
+            inside.set()
+            go_on.wait(20)
+        return x * 2
+
+    thread = threading.Thread(target=lambda: f(X))
+    thread.start()
+    inside.wait()
+    assert in_child(lambda: f(X).numpy().tolist() == [2, 2, 2])
+    go_on.set()
+    thread.join()
+    assert f(X).numpy().tolist() == [2, 2, 2]
