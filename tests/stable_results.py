@@ -125,9 +125,10 @@ def _spread(samples: list[Any]) -> Any:
         return first, np.where(wild, np.inf, 0.0)
     wide = np.complex128 if first.dtype.kind == "c" else np.float64
     centre = first.astype(wide)
-    eps = np.finfo(first.dtype).eps
+    info = np.finfo(first.dtype)
     with np.errstate(all="ignore"):
-        most = ULPS * eps * np.abs(centre)
+        # an ulp of a subnormal number is the smallest of them
+        most = ULPS * np.maximum(info.eps * np.abs(centre), float(info.smallest_subnormal))
         for x in samples[1:]:
             y = x.astype(wide)
             same = (y == centre) | (np.isnan(y) & np.isnan(centre))

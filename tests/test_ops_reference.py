@@ -296,6 +296,13 @@ def test_special_functions_in_all_floating_dtypes(name: str, function: str) -> N
         np.testing.assert_allclose(got, wanted, rtol=limit, atol=1e-6 * (dtype.bits < 64))
 
 
+def test_erfc_has_the_subnormal_numbers_that_scipy_has_not() -> None:
+    x = np.array([26.0, 26.6, 27.0, 27.2, 28.0, np.inf, np.nan])
+    wanted = [math.erfc(v) for v in x]
+    assert 0 < wanted[2] < np.finfo(np.float64).tiny
+    np.testing.assert_allclose(evaluate_op("erfc", [x])[0], wanted, rtol=1e-13)
+
+
 @pytest.mark.parametrize("spec", BINARY, ids=lambda s: s.name)
 def test_commutative_ops_and_no_others_commute(spec: OpSpec) -> None:
     dtype = next(d for d in (dtypes.float64, dtypes.int64, dtypes.bool_) if allowed(spec.name, d))

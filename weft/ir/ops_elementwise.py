@@ -10,6 +10,7 @@ A `scalar` expression is Python over a, b, c with C's names for functions (`asin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -119,6 +120,16 @@ def _special(name: str) -> Function:
     return call
 
 
+def _erfc(x: Array) -> Any:
+    """SciPy's gives 0 below 2e-308 (x > 26.54); the C library has the subnormal numbers as well."""
+    result = np.asarray(_special("erfc")(x))
+    small = (result == 0) & np.isfinite(x)
+    if result.dtype == np.float64 and small.any():
+        result = result.copy()
+        result[small] = [math.erfc(v) for v in np.asarray(x)[small]]
+    return result
+
+
 def _power(a: Array, b: Array) -> Array:
     if a.dtype.kind == "i":
         # NumPy refuses negative exponents; here the exact power is truncated: 0 unless |a| is 1
@@ -161,7 +172,7 @@ UNARY = (
     unary("acosh", INEXACT, np.arccosh, "acosh(a)", "Inverse hyperbolic cosine."),
     unary("atanh", INEXACT, np.arctanh, "atanh(a)", "Inverse hyperbolic tangent."),
     unary("erf", FLOATING, _special("erf"), "erf(a)", "2/sqrt(pi) times int_0^a exp(-t^2) dt."),
-    unary("erfc", FLOATING, _special("erfc"), "erfc(a)", "1 - erf(a), accurate for large a."),
+    unary("erfc", FLOATING, _erfc, "erfc(a)", "1 - erf(a), accurate for large a."),
     unary("erfinv", FLOATING, _special("erfinv"), "erfinv(a)", "The x with erf(x) = a."),
     unary("lgamma", FLOATING, _special("gammaln"), "lgamma(a)", "log |Gamma(a)|."),
     unary("digamma", FLOATING, _special("psi"), "digamma(a)", "Derivative of log Gamma at a."),
