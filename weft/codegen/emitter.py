@@ -175,3 +175,30 @@ def _loop_id(module: ir.Module, interleave: int) -> ir.MDValue:
     name = ir.MetaDataString(module, "llvm.loop.interleave.count")
     count = ir.Constant(ir.IntType(32), interleave)
     return _LoopId(module, [module.add_metadata([name, count])], str(len(module.metadata)))
+
+
+def emit_kernel(
+    emit: Callable[[Emitter], None],
+    module: ir.Module,
+    symbol: str,
+    context: Any,
+    function_caller: FunctionCaller,
+) -> ir.Function:
+    """Define the kernel `symbol` in `module`, with the body that `emit` builds."""
+    function = ir.Function(module, KERNEL_TYPE, symbol)
+    function.attributes.add("nounwind")
+    arguments, lo, hi, worker = function.args
+    emitter = Emitter(
+        context=context,
+        builder=ir.IRBuilder(function.append_basic_block("entry")),
+        module=module,
+        symbol=symbol,
+        function_caller=function_caller,
+        arguments=arguments,
+        lo=lo,
+        hi=hi,
+        worker=worker,
+    )
+    emit(emitter)
+    emitter.builder.ret_void()
+    return function

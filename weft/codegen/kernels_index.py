@@ -6,7 +6,8 @@ scatter_nd_* as rows that a tuple of indices numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from llvmlite import ir
@@ -185,6 +186,19 @@ def report_index(f: Emitter, status: ir.Value, position: ir.Value) -> None:
     f.builder.atomic_rmw("umax", status, f.builder.add(position, f.index(1)), "monotonic")
 
 
+@contextmanager
+def _good_index(
+    f: Emitter, index: ir.Value, position: ir.Value, dtype: str, size: ir.Value, status: ir.Value
+) -> Iterator[ir.Value]:
+    """The index at `position`; one out of bounds is reported, and the body skipped."""
+    picked, good = checked_index(f, f.at(index, position), dtype, size)
+    with f.builder.if_else(good, likely=True) as (then, otherwise):
+        with otherwise:
+            report_index(f, status, position)
+        with then:
+            yield picked
+
+
 def _emit_gather_axis(e: Emitter, op: str, dtype: str, index_dtype: str, along: bool) -> None:
     """Units: elements of the result."""
     pointers = [e.pointer_argument(k, d) for k, d in enumerate((dtype, index_dtype, dtype, "i64"))]
@@ -201,14 +215,10 @@ def _emit_gather_axis(e: Emitter, op: str, dtype: str, index_dtype: str, along: 
                 row = b.mul(b.add(b.mul(o, n), j), inner)
 
                 def part(position: ir.Value, first: ir.Value, last: ir.Value) -> None:
-                    picked, good = checked_index(f, f.at(index, position), index_dtype, size)
-                    with b.if_else(good, likely=True) as (then, otherwise):
-                        with then:
-                            source = f.at(data, b.mul(b.add(plane, picked), inner))
-                            with f.for_range(first, last) as i:
-                                _meet(f, op, dtype, f.at(source, i), f.at(f.at(other, row), i))
-                        with otherwise:
-                            report_index(f, status, position)
+                    with _good_index(f, index, position, index_dtype, size, status) as picked:
+                        source = f.at(data, b.mul(b.add(plane, picked), inner))
+                        with f.for_range(first, last) as i:
+                            _meet(f, op, dtype, f.at(source, i), f.at(f.at(other, row), i))
 
                 if along:
                     with f.for_range(first, last) as i:
@@ -259,14 +269,10 @@ def _emit_scatter_axis(e: Emitter, op: str, dtype: str, index_dtype: str, along:
             row = b.mul(b.add(b.mul(o, n), j), inner)
 
             def part(position: ir.Value, first: ir.Value, last: ir.Value) -> None:
-                picked, good = checked_index(f, f.at(index, position), index_dtype, size)
-                with b.if_else(good, likely=True) as (then, otherwise):
-                    with then:
-                        target = f.at(data, b.mul(b.add(b.mul(o, size), picked), inner))
-                        with f.for_range(first, last) as i:
-                            _meet(f, op, dtype, f.at(target, i), f.at(f.at(other, row), i))
-                    with otherwise:
-                        report_index(f, status, position)
+                with _good_index(f, index, position, index_dtype, size, status) as picked:
+                    target = f.at(data, b.mul(b.add(b.mul(o, size), picked), inner))
+                    with f.for_range(first, last) as i:
+                        _meet(f, op, dtype, f.at(target, i), f.at(f.at(other, row), i))
 
             if along:
                 with f.for_range(first, last) as i:

@@ -18,7 +18,7 @@ from llvmlite import ir
 
 from weft.codegen.cache import CachedObject, KernelCache, kernel_cache
 from weft.codegen.cache_key import describe_kernel
-from weft.codegen.emitter import KERNEL_TYPE, Emitter
+from weft.codegen.emitter import emit_kernel
 from weft.codegen.jit import Kernel, NeedsNumbaError, Outcome
 from weft.codegen.llvm_compile import assembly_text, compile_text, llvm_text
 from weft.codegen.llvm_link import Linked, UnknownSymbolError, imports_of, link
@@ -187,21 +187,7 @@ def emit_text(kernel: Kernel, symbol: str) -> str:
     target = host()
     module = ir.Module(kernel.name)
     module.triple, module.data_layout = target.triple, target.data_layout
-    function = ir.Function(module, KERNEL_TYPE, symbol)
-    function.attributes.add("nounwind")
-    emitter = Emitter(
-        context=None,
-        builder=ir.IRBuilder(function.append_basic_block("entry")),
-        module=module,
-        symbol=symbol,
-        function_caller=_needs_numba,
-        arguments=function.args[0],
-        lo=function.args[1],
-        hi=function.args[2],
-        worker=function.args[3],
-    )
-    kernel.emit(emitter)
-    emitter.builder.ret_void()
+    emit_kernel(kernel.emit, module, symbol, None, _needs_numba)
     return str(module)
 
 

@@ -23,7 +23,7 @@ from numba.core.decorators import cfunc
 from numba.extending import intrinsic
 
 from weft.codegen.elements import SIGNED, UNSIGNED
-from weft.codegen.emitter import KERNEL_TYPE, Emitter
+from weft.codegen.emitter import emit_kernel
 from weft.codegen.jit import Kernel, Outcome
 from weft.codegen.libm import register_libm
 
@@ -121,7 +121,9 @@ def _compile(kernel: Kernel) -> NumbaCode:
     @_intrinsic  # type: ignore[untyped-decorator]
     def define_kernel(_typing_context: Any, table: Any) -> Any:
         def codegen(context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> Any:
-            function = _emit_kernel(context, builder.module, kernel, symbol)
+            function = emit_kernel(kernel.emit, builder.module, symbol, context, _call_function)
+            function.linkage = "internal"
+            function.attributes.add("noinline")
             builder.store(builder.ptrtoint(function, ir.IntType(64)), args[0])
             return context.get_dummy_value()
 
@@ -134,27 +136,6 @@ def _compile(kernel: Kernel) -> NumbaCode:
     address = ctypes.c_int64()
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)(ctypes.addressof(address))
     return NumbaCode(address.value, symbol, NumbaLibrary(compiled._library))
-
-
-def _emit_kernel(context: Any, module: ir.Module, kernel: Kernel, symbol: str) -> ir.Function:
-    function = ir.Function(module, KERNEL_TYPE, symbol)
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    function.attributes.add("nounwind")
-    emitter = Emitter(
-        context=context,
-        builder=ir.IRBuilder(function.append_basic_block("entry")),
-        module=module,
-        symbol=symbol,
-        function_caller=_call_function,
-        arguments=function.args[0],
-        lo=function.args[1],
-        hi=function.args[2],
-        worker=function.args[3],
-    )
-    kernel.emit(emitter)
-    emitter.builder.ret_void()
-    return function
 
 
 def _call_function(
