@@ -18,8 +18,8 @@ import numpy as np
 from harness import Comparison, compare, report
 
 import weft as wf
-from weft.codegen.gemm import WORDS, gemm_kernel
-from weft.codegen.gemm_tile import tile_of
+from weft.codegen.gemm.product import WORDS, gemm_kernel
+from weft.codegen.gemm.tile import tile_of
 from weft.codegen.jit import compile_kernels
 
 #: (batch, m, n, k, A is stored transposed, B is stored transposed)

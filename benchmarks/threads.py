@@ -31,8 +31,8 @@ from rich.table import Table
 import weft as wf
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel, compile_kernels
-from weft.codegen.walker import CALL_WORDS, HEADER, WALKER
-from weft.runtime.pool import POOL
+from weft.codegen.steps.walker import CALL_WORDS, HEADER, WALKER
+from weft.runtime.pool.pool import POOL
 
 CALLS = 100
 #: Turns of each contestant, and the seconds of one.

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from weft.codegen.emitter import KERNEL_TYPE, Emitter
 from weft.codegen.jit import Kernel, compile_kernels
-from weft.codegen.walker import HEADER, WALKER
+from weft.codegen.steps.walker import HEADER, WALKER
 
 CALLS = 200
 

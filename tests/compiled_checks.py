@@ -1,8 +1,8 @@
 """What the tests of compiled code share: the pipeline, the error bounds, arrays of awkward values.
 
 Compiled code is compared with the interpreter. Integers, bools and moved data agree exactly. Floats
-agree within `bound_ulps` units in the last place: the bound that `weft.codegen.vector_math` states
-for the native function plus REFERENCE_ULPS, NumPy's and SciPy's own error. NaN agrees with NaN.
+agree within `bound_ulps` units in the last place: what `weft.codegen.vector.functions` states for
+the native function plus REFERENCE_ULPS, NumPy's and SciPy's own error. NaN agrees with NaN.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from weft.codegen.vector_math import ULP_BOUND
+from weft.codegen.vector.functions import ULP_BOUND
 from weft.ir.attributes import Attrs
 from weft.ir.builder import Builder
 from weft.ir.dtypes import ALL, DType, as_dtype, int64
@@ -23,7 +23,7 @@ from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import interpret
 from weft.ir.ops import OPS
 from weft.ir.types import TensorType
-from weft.passes.fuse import fuse
+from weft.passes.fusion.fuse import fuse
 from weft.passes.pipelines import STANDARD
 from weft.runtime.executable import compile_graph
 

@@ -5,7 +5,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from weft.runtime.native_api import native_api
+from weft.runtime.native.api import native_api
 
 # The first call of a compiled function compiles it, so one example may take a hundred times as
 # long as the next: no deadline per example. CI must give the same verdict twice on the same tree,

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from weft.codegen import cost
-from weft.codegen.walker import CALL_WORDS, FIRST_ADDRESS
+from weft.codegen.steps.walker import CALL_WORDS, FIRST_ADDRESS
 from weft.runtime.executable import Executable
 
 Array = np.ndarray[Any, Any]

@@ -15,9 +15,9 @@ import numpy as np
 from llvmlite import ir
 
 from weft.codegen.elements import F32, F64, I32, I64
-from weft.codegen.float_builder import FloatBuilder
 from weft.codegen.jit import Emitter, Kernel, compile_kernels
-from weft.codegen.scalar import emit_scalar
+from weft.codegen.scalar.float_builder import FloatBuilder
+from weft.codegen.scalar.scalar import emit_scalar
 
 BLOCK = 1 << 16  # arguments of which one maximum is kept
 

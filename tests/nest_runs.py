@@ -19,7 +19,7 @@ from weft.codegen.call import (
     worker_stride,
 )
 from weft.codegen.jit import compile_kernels
-from weft.codegen.nest_emit import nest_calls
+from weft.codegen.nests.emit import nest_calls
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.codegen.elements import COMPLEXES, DTYPES, FLOATS, INTEGERS
 from weft.codegen.jit import Emitter, Kernel, compile_kernels
-from weft.codegen.scalar import (
+from weft.codegen.scalar.scalar import (
     emit_scalar,
     load_element,
     result_dtype,

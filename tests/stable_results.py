@@ -17,7 +17,7 @@ import numpy as np
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.interpreter_control import RUN_REGIONS
 from weft.ir.ops import lookup
-from weft.ir.ops_control import CONTROL
+from weft.ir.ops.control import CONTROL
 
 Array = np.ndarray[Any, Any]
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.codegen.peak_kernels import vector_bytes
+from weft.codegen.kernels.peaks import vector_bytes
 from weft.frontend.bench import peers, picture
 from weft.frontend.bench.workloads import suites, workloads
-from weft.frontend.cli import main
+from weft.frontend.cli.main import main
 from weft.runtime.peaks import machine_peaks
-from weft.runtime.pool import POOL
+from weft.runtime.pool.pool import POOL
 
 MODEL = """\
 import numpy as np
@@ -198,7 +198,7 @@ def test_a_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_missing_peers_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("weft.frontend.cli_bench.missing", lambda given: ["jax", "torch"])
+    monkeypatch.setattr("weft.frontend.cli.bench.missing", lambda given: ["jax", "torch"])
     assert bench("reductions") == 0
     out = capsys.readouterr().out
     assert "not installed, so not compared with: jax, torch" in out

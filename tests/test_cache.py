@@ -18,8 +18,10 @@ import pytest
 from test_codegen_jit import scale_kernel, scaled
 
 import weft as wf
-from weft.codegen import cache_key, jit
-from weft.codegen.cache import (
+from weft.codegen import jit
+from weft.codegen.jit import CodegenError, Emitter, Kernel, compile_kernels
+from weft.codegen.llvm import cache_key
+from weft.codegen.llvm.cache import (
     CachedObject,
     DamagedFileError,
     KernelCache,
@@ -28,8 +30,7 @@ from weft.codegen.cache import (
     pack,
     unpack,
 )
-from weft.codegen.jit import CodegenError, Emitter, Kernel, compile_kernels
-from weft.frontend.cli import main
+from weft.frontend.cli.main import main
 from weft.ir.errors import InvalidArgumentError
 
 SAMPLE = CachedObject("name", "symbol", b"\x7fELF code", b"BC bitcode")

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import pytest
 
-from weft.frontend.cli import passes_named
+from weft.frontend.cli.main import passes_named
 from weft.ir.errors import WeftError
-from weft.ir.parser import parse_graph
-from weft.ir.printer import print_graph
+from weft.ir.text.parser import parse_graph
+from weft.ir.text.printer import print_graph
 from weft.ir.verify import verify
 from weft.passes.manager import PassOptions, run_passes
 

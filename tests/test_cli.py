@@ -11,13 +11,13 @@ import pytest
 from graphs import graphs
 from hypothesis import given, settings
 
-from weft.frontend.cli import main
-from weft.ir.diff import diff_graphs
-from weft.ir.dot import dot
+from weft.frontend.cli.main import main
 from weft.ir.dtypes import bfloat16
 from weft.ir.graph import Graph
-from weft.ir.parser import parse_graph
-from weft.ir.printer import print_graph
+from weft.ir.text.diff import diff_graphs
+from weft.ir.text.dot import dot
+from weft.ir.text.parser import parse_graph
+from weft.ir.text.printer import print_graph
 
 STEP = """\
 graph @step(%x: f32[2,3], %rate: f32[]) -> (f32[2,3], token) stage=traced {

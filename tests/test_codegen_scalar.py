@@ -21,11 +21,11 @@ from scalar_kernels import (
     special_floats,
 )
 
-from weft.codegen import half
 from weft.codegen.elements import COMPLEXES, DTYPES, FLOATS, INTEGERS
 from weft.codegen.jit import Emitter, Kernel, compile_kernels
-from weft.codegen.scalar import Unsupported, constant, emit_scalar, store_element, supported
-from weft.codegen.vector_math import ULP_BOUND
+from weft.codegen.scalar import half
+from weft.codegen.scalar.scalar import Unsupported, constant, emit_scalar, store_element, supported
+from weft.codegen.vector.functions import ULP_BOUND
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::RuntimeWarning", "ignore::numpy.exceptions.ComplexWarning"

@@ -13,8 +13,8 @@ from scalar_kernels import BINARY, NUMPY, floats, loop_kernel, pairs, run, speci
 from special_function_truth import TRUTH
 
 from weft.codegen.jit import compile_kernels, kernel_asm, kernel_llvm
-from weft.codegen.scalar import supported
-from weft.codegen.vector_math import ULP_BOUND, VECTORISED, VECTORISED_BINARY
+from weft.codegen.scalar.scalar import supported
+from weft.codegen.vector.functions import ULP_BOUND, VECTORISED, VECTORISED_BINARY
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

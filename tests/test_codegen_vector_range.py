@@ -16,7 +16,7 @@ from scalar_kernels import BINARY, NUMPY, floats, loop_kernel, pairs, run, speci
 from test_codegen_vector_math import ELEMENTARY, assert_within, errors_in_ulp
 
 from weft.codegen.jit import compile_kernels, kernel_asm
-from weft.codegen.vector_math import ULP_BOUND, VECTORISED, VECTORISED_BINARY
+from weft.codegen.vector.functions import ULP_BOUND, VECTORISED, VECTORISED_BINARY
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.codegen import nest_folds
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel, compile_kernels, is_done, start_compiling
+from weft.codegen.nests import folds as nest_folds
 from weft.ir.graph import Graph, canonical
-from weft.ir.parser import parse_graph
+from weft.ir.text.parser import parse_graph
 from weft.runtime.collector import collector_paused
 
 NUMBERS = itertools.count()

@@ -28,7 +28,7 @@ from weft.codegen.jit import compile_count
 from weft.ir import dtypes
 from weft.ir.dtypes import ALL, DType
 from weft.ir.ops import OPS
-from weft.passes.fuse import fuse
+from weft.passes.fusion.fuse import fuse
 
 Array = np.ndarray[Any, Any]
 

@@ -16,12 +16,12 @@ from compiled_checks import (
     plain,
 )
 
-from weft.codegen.scalar import supported
+from weft.codegen.scalar.scalar import supported
 from weft.ir import dtypes
 from weft.ir.dtypes import ALL, DType
 from weft.ir.errors import UnsupportedError
 from weft.ir.types import TensorType, tensor_type
-from weft.passes.fuse import fuse
+from weft.passes.fusion.fuse import fuse
 from weft.runtime.executable import compile_graph
 
 Array = np.ndarray[Any, Any]

@@ -19,7 +19,7 @@ from weft.ir.interpreter import DictState, interpret
 from weft.ir.ops import OPS
 from weft.ir.types import tensor_type
 from weft.ir.verify import verify
-from weft.passes.fuse import fuse
+from weft.passes.fusion.fuse import fuse
 from weft.runtime.executable import compile_graph
 from weft.runtime.variables import VariableState
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from weft.ir.builder import Builder
-from weft.ir.dot import dot
 from weft.ir.dtypes import bool_, float32, int64
 from weft.ir.errors import ParseError, ShapeError, TypeRuleError, VerifyError
 from weft.ir.graph import Block, Graph
 from weft.ir.interpreter import interpret
-from weft.ir.parser import parse_graph
-from weft.ir.printer import print_graph
+from weft.ir.text.dot import dot
+from weft.ir.text.parser import parse_graph
+from weft.ir.text.printer import print_graph
 from weft.ir.types import TensorType, Type, tensor_type
 from weft.ir.verify import verify
 from weft.passes.dce import dce

@@ -19,10 +19,10 @@ from weft.codegen.jit import compile_count
 from weft.ir.builder import Builder
 from weft.ir.graph import Graph
 from weft.ir.interpreter import evaluate_op, interpret, type_of
-from weft.passes.fuse import fuse
-from weft.passes.fuse_matmul import fuse_matmul
+from weft.passes.fusion.fuse import fuse
+from weft.passes.fusion.matmul import fuse_matmul
 from weft.runtime.executable import compile_graph
-from weft.runtime.pool import POOL
+from weft.runtime.pool.pool import POOL
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)

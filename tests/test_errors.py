@@ -34,7 +34,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.graph import Block, Graph, Operation
-from weft.ir.parser import parse_graph
+from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
 from weft.ir.verify import verify
 

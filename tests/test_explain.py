@@ -15,7 +15,7 @@ from weft.ir.errors import (
 )
 from weft.ir.types import TensorType
 from weft.passes.dce import dce
-from weft.passes.fuse import fuse
+from weft.passes.fusion.fuse import fuse
 
 ONES = np.ones(3, np.float32)
 

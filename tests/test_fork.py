@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend import bound, graph, random_state
-from weft.frontend.waiting import TraceLock
+from weft.frontend.calls import bound
+from weft.frontend.calls.waiting import TraceLock
+from weft.frontend.random import state as random_state
+from weft.frontend.session import graph
 from weft.ir.fork import ForkLock
 from weft.passes import manager
 from weft.runtime import collector

@@ -11,9 +11,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import weft as wf
-from weft.frontend.operators import METHOD_NAMES, METHODS
+from weft.frontend.ops.operators import METHOD_NAMES, METHODS
 from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.trace import Trace, current_trace, suspend_trace
+from weft.frontend.tracing.trace import Trace, current_trace, suspend_trace
 from weft.ir.errors import (
     TracerError,
 )

@@ -21,7 +21,7 @@ from weft.ir.graph import Graph
 from weft.ir.index_maps import frame_of
 from weft.ir.interpreter import DictState, interpret
 from weft.ir.verify import verify
-from weft.passes.fuse import fuse
+from weft.passes.fusion.fuse import fuse
 
 Array = np.ndarray[Any, Any]
 

@@ -15,20 +15,20 @@ from cut_calls import assert_same_bits, cut_calls, cut_everything
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from weft.codegen import gemm_call
 from weft.codegen.call import Address
-from weft.codegen.gemm import gemm_kernel
-from weft.codegen.gemm_tile import target_vector_bits, tile_of
+from weft.codegen.gemm import call as gemm_call
+from weft.codegen.gemm.product import gemm_kernel
+from weft.codegen.gemm.tile import target_vector_bits, tile_of
 from weft.codegen.jit import compile_kernels, kernel_asm
-from weft.codegen.kernels_linalg import product_of
+from weft.codegen.kernels.linalg import product_of
 from weft.ir.builder import Builder
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
 from weft.ir.interpreter import interpret
 from weft.ir.types import TensorType
-from weft.passes.fuse import fuse
+from weft.passes.fusion.fuse import fuse
 from weft.runtime.executable import compile_graph
-from weft.runtime.pool import POOL
+from weft.runtime.pool.pool import POOL
 
 Array = np.ndarray[Any, Any]
 SIZES = st.sampled_from([0, 1, 2, 3, 7, 8, 9, 16, 17, 31, 48, 49, 64, 97, 100])

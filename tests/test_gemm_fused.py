@@ -11,12 +11,12 @@ import pytest
 from cut_calls import assert_same_bits, cut_calls, cut_everything
 
 import weft as wf
-from weft.codegen import gemm_call
+from weft.codegen.gemm import call as gemm_call
 from weft.ir.interpreter import interpret
-from weft.passes.fuse import fuse
-from weft.passes.fuse_matmul import fuse_matmul
+from weft.passes.fusion.fuse import fuse
+from weft.passes.fusion.matmul import fuse_matmul
 from weft.runtime.executable import Executable, compile_graph
-from weft.runtime.pool import POOL
+from weft.runtime.pool.pool import POOL
 
 Array = np.ndarray[Any, Any]
 

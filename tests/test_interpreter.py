@@ -30,9 +30,9 @@ from weft.ir.errors import (
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.interpreter import DictState, as_array, bind_symbols, evaluate_op, interpret
 from weft.ir.ops import OPS
-from weft.ir.parser import parse_graph
 from weft.ir.source import Location
 from weft.ir.spec import OpSpec
+from weft.ir.text.parser import parse_graph
 from weft.ir.types import TOKEN, TensorType, tensor_type
 from weft.ir.verify import verify
 

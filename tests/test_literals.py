@@ -11,9 +11,9 @@ from weft.ir.attributes import ConstArray
 from weft.ir.builder import Builder
 from weft.ir.dtypes import ALL, DType, bfloat16, float16, float64, string
 from weft.ir.graph import Graph
-from weft.ir.literals import format_float_bits
-from weft.ir.parser import parse_graph
-from weft.ir.printer import format_attr, print_graph
+from weft.ir.text.literals import format_float_bits
+from weft.ir.text.parser import parse_graph
+from weft.ir.text.printer import format_attr, print_graph
 
 
 def constant_graph(array: np.ndarray[Any, Any]) -> Graph:

@@ -17,13 +17,13 @@ from test_compiled_random import WHOLE, check_exactly
 
 import weft as wf
 from weft.codegen.jit import compile_count
-from weft.codegen.loop_program import Branch, Loop
-from weft.codegen.loop_scalar_check import in_registers, why_not_in_registers
+from weft.codegen.steps.program import Branch, Loop
+from weft.codegen.steps.scalar_check import in_registers, why_not_in_registers
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.interpreter import interpret
-from weft.passes.fuse import fuse
+from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import run_passes
-from weft.passes.memory import plan_memory
+from weft.passes.memory.plan_memory import plan_memory
 
 Array = np.ndarray[Any, Any]
 CONTROL = ("cond", "while", "scan")

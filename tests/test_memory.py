@@ -19,9 +19,9 @@ from weft.ir.builder import Builder
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, ShapeError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import tensor_type
-from weft.passes.fuse import fuse
+from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import run_passes
-from weft.passes.memory import MemoryPlan, Slot, plan_memory
+from weft.passes.memory.plan_memory import MemoryPlan, Slot, plan_memory
 from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.variables import VariableState
 

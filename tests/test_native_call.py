@@ -16,12 +16,12 @@ import pytest
 
 import weft as wf
 from weft.frontend import pytree
-from weft.frontend.function import CompiledFunction
+from weft.frontend.calls.function import CompiledFunction
 from weft.frontend.tensor import as_tensor
-from weft.runtime import native_api as native
-from weft.runtime import native_layout as at
-from weft.runtime.native_api import NativeApi, native_api
-from weft.runtime.native_step import size_class
+from weft.runtime.native import api as native
+from weft.runtime.native import layout as at
+from weft.runtime.native.api import NativeApi, native_api
+from weft.runtime.native.step import size_class
 
 
 @pytest.fixture
@@ -406,7 +406,7 @@ def test_without_the_native_path() -> None:
     code = """
 import logging, numpy as np, weft as wf
 logging.basicConfig(level=logging.INFO)
-from weft.runtime.native_api import native_api
+from weft.runtime.native.api import native_api
 x, v = np.arange(4, dtype=np.float32), wf.Variable(np.float32(1))
 f = wf.compile(lambda x, k: ({"y": x * k}, v.assign_add(1.0) * 1))
 for i in range(3):
@@ -499,7 +499,7 @@ def test_the_native_path_comes_by_itself() -> None:
     """In a process of its own, without a wait; f's results are the same before and after."""
     code = """
 import time, numpy as np, weft as wf
-from weft.runtime.native_api import is_native_api_known
+from weft.runtime.native.api import is_native_api_known
 x = np.arange(4, dtype=np.float32)
 f = wf.compile(lambda x: x * 3)
 f(x)

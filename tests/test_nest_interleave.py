@@ -7,11 +7,14 @@ import pytest
 from llvmlite import ir
 
 import weft as wf
-from weft.codegen import float_builder, jit, nest, nest_cost
+from weft.codegen import jit
 from weft.codegen.elements import F32, F64
 from weft.codegen.emitter import Emitter
-from weft.codegen.llvm_engine import emit_text
-from weft.codegen.nest_cost import interleave
+from weft.codegen.llvm.engine import emit_text
+from weft.codegen.nests import cost as nest_cost
+from weft.codegen.nests import nest
+from weft.codegen.nests.cost import interleave
+from weft.codegen.scalar import float_builder
 
 COSTLY = [("multiply", "f32"), ("tanh", "f32")]
 

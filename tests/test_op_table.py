@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from weft.codegen.lowerings import LOWERINGS
-from weft.codegen.plan import NO_CODE
+from weft.codegen.steps.plan import NO_CODE
 from weft.ir.ops import OPS
-from weft.ir.ops_control import CONTROL
-from weft.passes.fuse import INDEX_MAPS, REDUCTIONS
+from weft.ir.ops.control import CONTROL
+from weft.passes.fusion.fuse import INDEX_MAPS, REDUCTIONS
 from weft.passes.gradients import GRADIENTS, NO_GRADIENT
 
 FRONTEND = Path(__file__).parents[1] / "weft" / "frontend"
@@ -30,17 +30,17 @@ REWRITES = {"first_occurrence"}
 
 def test_every_op_has_a_meaning_in_numpy() -> None:
     missing = [n for n, s in OPS.items() if s.reference is None and n not in STATE | {"fused"}]
-    assert not missing, f"no reference in weft/ir/ops_*.py: {missing}"
+    assert not missing, f"no reference in weft/ir/ops/*.py: {missing}"
 
 
 def test_every_op_says_what_it_is() -> None:
     missing = [n for n, s in OPS.items() if not s.doc.endswith(".")]
-    assert not missing, f"no one-sentence doc in weft/ir/ops_*.py: {missing}"
+    assert not missing, f"no one-sentence doc in weft/ir/ops/*.py: {missing}"
 
 
 def test_every_op_has_a_gradient_or_none() -> None:
     missing = [n for n in OPS if n not in GRADIENTS and n not in NO_GRADIENT]
-    assert not missing, f"no row in weft/passes/gradients_*.py, nor in NO_GRADIENT: {missing}"
+    assert not missing, f"no row in weft/passes/gradients/*.py, nor in NO_GRADIENT: {missing}"
 
 
 def test_every_op_has_native_code() -> None:
@@ -54,4 +54,4 @@ def test_every_op_has_a_user() -> None:
     missing = [
         n for n in OPS if f'"{n}"' not in source and n not in ADJOINTS | REWRITES | {"fused"}
     ]
-    assert not missing, f"no function in weft/frontend/ops_*.py uses: {missing}"
+    assert not missing, f"no function in weft/frontend/ops/*.py uses: {missing}"

@@ -12,7 +12,7 @@ from weft.ir.dtypes import DType
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.interpreter import evaluate_op
 from weft.ir.ops import OPS
-from weft.ir.ops_elementwise import BINARY, UNARY
+from weft.ir.ops.elementwise import BINARY, UNARY
 from weft.ir.spec import OpSpec
 from weft.ir.types import TensorType, tensor_type
 

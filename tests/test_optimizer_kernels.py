@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.ir.parser import parse_graph
+from weft.ir.text.parser import parse_graph
 
 OPTIMIZERS: dict[str, tuple[Any, int, int]] = {  # and: kernels, calls besides one per parameter
     "SGD": (wf.train.SGD, 1, 0),

@@ -14,7 +14,7 @@ from weft.ir.attributes import ConstArray
 from weft.ir.builder import Builder
 from weft.ir.errors import PassError
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.parser import parse_graph
+from weft.ir.text.parser import parse_graph
 from weft.passes import manager
 from weft.passes.cse import cse
 from weft.passes.dce import dce

@@ -18,7 +18,7 @@ from weft.ir.dtypes import ALL, float64
 from weft.ir.errors import ShapeError, WeftError
 from weft.ir.graph import Graph
 from weft.ir.interpreter import DictState, evaluate_op, interpret
-from weft.ir.parser import parse_graph
+from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
 from weft.ir.verify import verify
 from weft.passes.differential import (

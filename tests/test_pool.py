@@ -17,8 +17,8 @@ import pytest
 from cut_calls import cut_everything
 
 import weft as wf
-from weft.runtime import pool_limits
-from weft.runtime.pool import POOL
+from weft.runtime.pool import limits as pool_limits
+from weft.runtime.pool.pool import POOL
 
 Array = np.ndarray[Any, Any]
 REPOSITORY = Path(__file__).parents[1]
@@ -205,7 +205,7 @@ def python(code: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         import weft as wf
         from weft.codegen import cost
         cost.WORTH_CUTTING_NS, cost.CHUNK_NS = 0.0, 1e-9
-        from weft.runtime.pool import POOL
+        from weft.runtime.pool.pool import POOL
         wf.set_num_threads(4)
         @wf.compile
         def f(x):
@@ -287,7 +287,7 @@ class TestExit:
     def test_after_a_step(self) -> None:
         started = time.perf_counter()
         done = python("""
-            import atexit, weft.runtime.pool
+            import atexit, weft.runtime.pool.pool
             t = time.perf_counter(); POOL.close(); took = time.perf_counter() - t
             assert POOL.workers() == 0 and took < 5, took
             assert f(x).numpy().tobytes() == wanted and POOL.workers() == 0  # alone
@@ -355,7 +355,7 @@ def test_workers_leave_signals_to_python() -> None:
 def test_a_long_call_of_few_chunks_wakes_the_workers() -> None:
     """What counts is the time that the work takes, not the number of chunks."""
     done = python("""
-        from weft.codegen.pool_words import WORDS
+        from weft.codegen.pool.words import WORDS
         def helped():
             own, ticks = str(os.getpid()), 0
             for task in os.listdir("/proc/self/task"):

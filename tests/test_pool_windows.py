@@ -16,7 +16,7 @@ from test_conv import DTYPES, check, graph_of, numbers
 import weft as wf
 from weft.ir.interpreter import evaluate_op, interpret
 from weft.runtime.executable import compile_graph
-from weft.runtime.pool import POOL
+from weft.runtime.pool.pool import POOL
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)

@@ -65,7 +65,7 @@ def test_threefry_vectors() -> None:
     key, counter, expected = vectors[0]
     got = wf.random.bits(np.array(key, np.uint32), (2,))
     np.testing.assert_array_equal(got, np.array(expected, np.uint32))
-    from weft.ir.ops_random import threefry2x32
+    from weft.ir.ops.random import threefry2x32
 
     for key, counter, expected in vectors:
         low, high = (np.array([c], np.uint32) for c in counter)

@@ -11,7 +11,7 @@ import weft as wf
 from weft.ir.graph import Graph
 from weft.ir.interpreter import interpret
 from weft.ir.verify import verify
-from weft.passes.fuse import fuse
+from weft.passes.fusion.fuse import fuse
 from weft.passes.recompute import recompute
 from weft.runtime.executable import compile_graph
 

@@ -11,8 +11,8 @@ from graphs import Case, graph_and_inputs
 from hypothesis import given, settings
 
 import weft as wf
-from weft.codegen.asm_facts import AsmFacts, asm_facts
-from weft.frontend.cli_run import variable_types
+from weft.codegen.llvm.asm_facts import AsmFacts, asm_facts
+from weft.frontend.cli.run import variable_types
 from weft.ir.dtypes import as_dtype, bool_, float16, float32, float64, int32, int64, uint8
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.ir.graph import Value

@@ -16,10 +16,10 @@ from weft.ir.dtypes import int8, int64
 from weft.ir.graph import Graph, Operation
 from weft.ir.interpreter import interpret
 from weft.ir.types import tensor_type
+from weft.passes.control.simplify import simplify_control
+from weft.passes.control.trip_count import trip_count
 from weft.passes.expression import Expr
 from weft.passes.pipelines import STANDARD
-from weft.passes.simplify_control import simplify_control
-from weft.passes.trip_count import trip_count
 
 COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "not_equal")
 

@@ -12,8 +12,8 @@ import weft as wf
 from tests.cut_calls import assert_same_bits, cut_calls, cut_everything
 from tests.plan_player import play
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.parser import parse_graph
-from weft.passes.memory import plan_memory
+from weft.ir.text.parser import parse_graph
+from weft.passes.memory.plan_memory import plan_memory
 from weft.passes.pipelines import PASSES, STANDARD
 from weft.passes.sparse_updates import sparse_updates
 from weft.runtime.executable import compile_graph

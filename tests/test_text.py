@@ -13,9 +13,9 @@ from weft.ir.dtypes import float32
 from weft.ir.errors import ParseError
 from weft.ir.graph import STAGES, Block, Graph, Operation, Value
 from weft.ir.ops import OPS
-from weft.ir.parser import parse_graph
-from weft.ir.printer import print_block, print_graph
 from weft.ir.source import Location
+from weft.ir.text.parser import parse_graph
+from weft.ir.text.printer import print_block, print_graph
 from weft.ir.types import TensorType
 from weft.ir.verify import verify
 

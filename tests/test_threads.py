@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend import waiting
-from weft.frontend.trace import current_trace, suspend_trace
+from weft.frontend.calls import waiting
+from weft.frontend.tracing.trace import current_trace, suspend_trace
 
 THREADS = 32
 

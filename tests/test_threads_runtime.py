@@ -17,7 +17,7 @@ from weft.ir.builder import Builder
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Graph
 from weft.ir.types import tensor_type
-from weft.passes.fuse import fuse
+from weft.passes.fusion.fuse import fuse
 from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.variables import VariableState
 

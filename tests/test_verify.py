@@ -17,8 +17,8 @@ from weft.ir.errors import VerifyError
 from weft.ir.graph import STAGES, Block, Graph, Operation, Value
 from weft.ir.legality import LEGALITY
 from weft.ir.ops import OPS
-from weft.ir.parser import parse_graph
 from weft.ir.source import Location, Locations
+from weft.ir.text.parser import parse_graph
 from weft.ir.types import TOKEN, RefType, TensorType, Type, tensor_type
 from weft.ir.verify import find_faults, verify
 

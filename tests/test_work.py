@@ -9,7 +9,7 @@ import pytest
 import weft as wf
 from weft.ir.graph import Operation
 from weft.ir.ops import OPS
-from weft.ir.parser import parse_graph
+from weft.ir.text.parser import parse_graph
 from weft.passes.work import ARITHMETIC, MOVES, TRANSCENDENTAL, Work, has_rule, work
 
 

@@ -12,22 +12,23 @@ from __future__ import annotations
 import math as _math
 
 # methods: imported for its effect, the operators of tensors call the functions below
-from weft.frontend import linalg, methods as _methods, nn, random, train  # noqa: F401
-from weft.frontend.autodiff import grad, gradients, jvp, stop_gradient, value_and_grad, vjp
-from weft.frontend.control_flow import case, cond, switch_case
-from weft.frontend.control_loops import fori_loop, while_loop
-from weft.frontend.control_scan import foldl, foldr, map_fn, scan
-from weft.frontend.custom_gradient import custom_gradient
-from weft.frontend.dtype_info import (
+from weft.frontend import linalg, nn, random, train
+from weft.frontend.ops import methods as _methods  # noqa: F401
+from weft.frontend.tracing.autodiff import grad, gradients, jvp, stop_gradient, value_and_grad, vjp
+from weft.frontend.control.branches import case, cond, switch_case
+from weft.frontend.control.loops import fori_loop, while_loop
+from weft.frontend.control.scan import foldl, foldr, map_fn, scan
+from weft.frontend.tracing.custom_gradient import custom_gradient
+from weft.frontend.ops.dtype_info import (
     FloatInfo, IntegerInfo, can_cast, finfo, iinfo, isdtype, result_type,
 )
-from weft.frontend.function import CompiledFunction, compile
-from weft.frontend.graph import (
+from weft.frontend.calls.function import CompiledFunction, compile
+from weft.frontend.session.graph import (
     Graph, control_dependencies, get_default_graph, global_variables, global_variables_initializer,
     group, initialize_all_variables, name_scope, name_tensor, no_op, placeholder,
     reset_default_graph, trainable_variables, variables_initializer,
 )
-from weft.frontend.ops_arithmetic import (
+from weft.frontend.ops.arithmetic import (
     abs, add, astype, bitcast, bitwise_and, bitwise_invert, bitwise_left_shift, bitwise_or,
     bitwise_right_shift, bitwise_xor, ceil, clip, conj, copysign, divide, equal, floor,
     floor_divide, greater, greater_equal, imag, isclose, isfinite, isinf, isnan, less, less_equal,
@@ -35,55 +36,55 @@ from weft.frontend.ops_arithmetic import (
     negative, nextafter, not_equal, positive, real, reciprocal, remainder, round, sign, signbit,
     square, squared_difference, subtract, trunc, where,
 )
-from weft.frontend.ops_creation import (
+from weft.frontend.ops.creation import (
     arange, asarray, constant, empty, empty_like, eye, from_dlpack, full, full_like, iota, linspace,
     meshgrid, one_hot, ones, ones_like, tril, triu, zeros, zeros_like,
 )
-from weft.frontend.ops_dynamic import (
+from weft.frontend.ops.dynamic import (
     UniqueAll, UniqueCounts, UniqueInverse, argwhere, boolean_mask, nonzero, unique_all,
     unique_counts, unique_inverse, unique_values,
 )
-from weft.frontend.ops_einsum import Term, einsum
-from weft.frontend.ops_elementwise import (
+from weft.frontend.ops.einsum import Term, einsum
+from weft.frontend.ops.elementwise import (
     acos, acosh, asin, asinh, atan, atan2, atanh, cos, cosh, deg2rad, digamma, erf, erfc, erfinv,
     exp, exp2, expm1, hypot, lgamma, log, log10, log1p, log2, logaddexp, pow, rad2deg, rsqrt,
     sigmoid, sin, sinc, sinh, sqrt, tan, tanh, xlog1py, xlogy,
 )
-from weft.frontend.ops_index import (
+from weft.frontend.ops.index import (
     gather, gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min,
     scatter_nd_update, segment_sum, take, take_along_axis,
 )
-from weft.frontend.ops_linalg import (
+from weft.frontend.ops.linalg import (
     cross, diag, diagonal, dot, inner, matmul, matrix_norm, matrix_power, outer, tensordot, trace,
     vecdot,
 )
-from weft.frontend.ops_rearrange import (
+from weft.frontend.ops.rearrange import (
     concat, diff, flip, pad, repeat, roll, rot90, split, stack, tile, unstack,
 )
-from weft.frontend.ops_reduction import (
+from weft.frontend.ops.reduction import (
     all, any, argmax, argmin, count_nonzero, cumulative_max, cumulative_min, cumulative_prod,
     cumulative_sum, logsumexp, max, mean, min, prod, std, sum, var, vector_norm,
 )
-from weft.frontend.ops_shape import (
+from weft.frontend.ops.shape import (
     broadcast_arrays, broadcast_to, expand_dims, flatten, matrix_transpose, moveaxis, permute_dims,
     rank, reshape, shape, size, squeeze, swapaxes, transpose,
 )
-from weft.frontend.ops_sort import TopK, argsort, searchsorted, sort, top_k
+from weft.frontend.ops.sort import TopK, argsort, searchsorted, sort, top_k
 from weft.frontend.pytree import register_pytree, tree_leaves, tree_map
-from weft.frontend.random_state import (
+from weft.frontend.random.state import (
     random_normal, random_shuffle, random_uniform, set_random_seed, truncated_normal,
 )
-from weft.frontend.session import Session
-from weft.frontend.specializations import RecompileWarning
+from weft.frontend.session.session import Session
+from weft.frontend.calls.specializations import RecompileWarning
 from weft.frontend.tensor import Tensor
-from weft.frontend.tf_names import (
+from weft.frontend.ops.tf_names import (
     cast, cumprod, cumsum, fill, identity, reduce_all, reduce_any, reduce_logsumexp, reduce_max,
     reduce_mean, reduce_min, reduce_prod, reduce_sum,
 )
 from weft.frontend.train.clipping import (
     clip_by_global_norm, clip_by_norm, clip_by_value, global_norm,
 )
-from weft.frontend.threads import get_num_threads, set_num_threads
+from weft.frontend.calls.threads import get_num_threads, set_num_threads
 from weft.frontend.variable import Variable
 from weft.ir import errors
 from weft.ir.dtypes import (

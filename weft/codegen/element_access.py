@@ -6,7 +6,7 @@ from llvmlite import ir
 
 from weft.codegen.elements import COMPLEXES, HALVES, I1, I8, PART, register_type, width_bits
 from weft.codegen.emitter import Emitter
-from weft.codegen.half import f32_to_half, half_to_f32, has_f16_instructions
+from weft.codegen.scalar.half import f32_to_half, half_to_f32, has_f16_instructions
 
 
 def load_element(e: Emitter, pointer: ir.Value, dtype: str) -> ir.Value:

@@ -45,7 +45,7 @@ class NeedsNumbaError(Exception):
 class Kernel:
     """A kernel emitted as LLVM.
 
-    ``key`` identifies its content (equal keys = equal code, on disk too: `weft.codegen.cache_key`),
+    ``key`` identifies its content (equal keys = equal code, on disk too: `llvm/cache_key.py`),
     ``name`` is for people and appears in LLVM and assembly, ``emit`` builds the body at
     ``e.builder`` and reads ``e.argument(k)``.  ``loops=False`` says that it is control code, which
     LLVM shall compile with few passes; functions marked ``alwaysinline`` are inlined there, no
@@ -76,7 +76,7 @@ Outcome = Code | Exception
 
 
 class Engine(Protocol):
-    """What turns kernels into code: `weft.codegen.llvm_engine`, `weft.codegen.numba_engine`."""
+    """What turns kernels into code: `codegen.llvm.engine`, `codegen.llvm.numba_engine`."""
 
     def compile(self, kernels: Sequence[Kernel]) -> Sequence[Outcome]: ...
 
@@ -107,7 +107,7 @@ around_fork(_before_fork, _lock.release)
 
 @cache
 def _engine() -> Any:
-    return importlib.import_module("weft.codegen.llvm_engine").ENGINE
+    return importlib.import_module("weft.codegen.llvm.engine").ENGINE
 
 
 def start_compiling(kernels: Sequence[Kernel]) -> None:
@@ -168,7 +168,7 @@ def _compile_missing(kernels: Sequence[Kernel]) -> None:
     outcomes: list[Outcome] = list(_engine().compile(missing))
     others = [k for k, outcome in enumerate(outcomes) if isinstance(outcome, NeedsNumbaError)]
     if others:
-        numba: Engine = importlib.import_module("weft.codegen.numba_engine").ENGINE
+        numba: Engine = importlib.import_module("weft.codegen.llvm.numba_engine").ENGINE
         compiled = numba.compile([missing[k] for k in others])
         for k, outcome in zip(others, compiled, strict=True):
             outcomes[k] = outcome

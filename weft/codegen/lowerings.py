@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.codegen.call import KernelCall
-from weft.codegen.conv_lowering import conv_with, lower_conv
-from weft.codegen.gemm_epilogue import Lower
-from weft.codegen.kernels_first import lower_first_occurrence
-from weft.codegen.kernels_index import lower_along_axis, lower_nd
-from weft.codegen.kernels_linalg import lower_matmul, matmul_with
-from weft.codegen.kernels_random import lower_random_bits, lower_random_fold_in
-from weft.codegen.kernels_scan import lower_arg_reduction, lower_cumulative
-from weft.codegen.kernels_shape import lower_concat, lower_dim_size, lower_pad, lower_slice_update
-from weft.codegen.kernels_sort import lower_searchsorted, lower_sort
-from weft.codegen.kernels_window import lower_window
-from weft.codegen.kernels_window_place import lower_window_place
+from weft.codegen.gemm.epilogue import Lower
+from weft.codegen.kernels.first import lower_first_occurrence
+from weft.codegen.kernels.index import lower_along_axis, lower_nd
+from weft.codegen.kernels.linalg import lower_matmul, matmul_with
+from weft.codegen.kernels.random import lower_random_bits, lower_random_fold_in
+from weft.codegen.kernels.scan import lower_arg_reduction, lower_cumulative
+from weft.codegen.kernels.shape import lower_concat, lower_dim_size, lower_pad, lower_slice_update
+from weft.codegen.kernels.sort import lower_searchsorted, lower_sort
+from weft.codegen.windows.lowering import conv_with, lower_conv
+from weft.codegen.windows.place import lower_window_place
+from weft.codegen.windows.reduce import lower_window
 from weft.ir.graph import Operation
 
 Lowering = Callable[[Operation], list[KernelCall]]

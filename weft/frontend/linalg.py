@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.frontend.ops_linalg import (
+from weft.frontend.ops.linalg import (
     cross,
     diag,
     diagonal,
@@ -15,8 +15,8 @@ from weft.frontend.ops_linalg import (
     trace,
     vecdot,
 )
-from weft.frontend.ops_reduction import vector_norm
-from weft.frontend.ops_shape import matrix_transpose
+from weft.frontend.ops.reduction import vector_norm
+from weft.frontend.ops.shape import matrix_transpose
 
 __all__ = [
     "cross",

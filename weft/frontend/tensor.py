@@ -22,12 +22,12 @@ from weft.frontend.arrays import (
     python_array,
     string_array,
 )
+from weft.frontend.calls.donated import donated
 from weft.frontend.dlpack import export
-from weft.frontend.donated import donated
-from weft.frontend.numpy_protocol import array_function, array_ufunc
-from weft.frontend.operators import METHOD_NAMES as METHOD_NAMES
-from weft.frontend.operators import METHODS as METHODS
-from weft.frontend.operators import Operators, holds_arrays
+from weft.frontend.ops.numpy_protocol import array_function, array_ufunc
+from weft.frontend.ops.operators import METHOD_NAMES as METHOD_NAMES
+from weft.frontend.ops.operators import METHODS as METHODS
+from weft.frontend.ops.operators import Operators, holds_arrays
 from weft.ir.dims import Dim, Shape, SymbolicDim, product
 from weft.ir.dtypes import (
     DType,
@@ -45,7 +45,7 @@ from weft.ir.source import Location, caller_location
 from weft.ir.types import TensorType
 
 if TYPE_CHECKING:
-    from weft.frontend.trace import Trace
+    from weft.frontend.tracing.trace import Trace
     from weft.ir.graph import Value
 
 

@@ -16,11 +16,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from weft.frontend.arrays import contiguous
-from weft.frontend.numpy_protocol import array_function
-from weft.frontend.operators import METHODS, Operators
-from weft.frontend.subgraph import constant_value
+from weft.frontend.ops.numpy_protocol import array_function
+from weft.frontend.ops.operators import METHODS, Operators
+from weft.frontend.session.subgraph import constant_value
 from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.trace import (
+from weft.frontend.tracing.trace import (
     Effect,
     Trace,
     current_trace,

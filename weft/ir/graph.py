@@ -133,7 +133,7 @@ class Graph:
     __hash__ = object.__hash__
 
     def __str__(self) -> str:
-        from weft.ir.printer import print_graph
+        from weft.ir.text.printer import print_graph
 
         return print_graph(self)
 

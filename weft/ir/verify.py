@@ -20,7 +20,7 @@ from weft.ir.errors import VerifyError, WeftError
 from weft.ir.graph import STAGES, Block, Graph, Operation, Value
 from weft.ir.legality import illegal
 from weft.ir.ops import lookup
-from weft.ir.printer import print_graph
+from weft.ir.text.printer import print_graph
 from weft.ir.types import RefType, TensorType, TokenType
 
 

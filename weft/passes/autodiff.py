@@ -28,7 +28,7 @@ from weft.ir.source import Locations, caller_location
 from weft.ir.types import TensorType
 from weft.passes.expression import Expr
 from weft.passes.gradients import GRADIENTS, NO_GRADIENT
-from weft.passes.gradients_rule import Site, accumulate
+from weft.passes.gradients.rule import Site, accumulate
 from weft.passes.rewrite import extend
 
 
@@ -43,7 +43,7 @@ def gradients(
     builder holds the ops that lead from the xs (its arguments, or results of its ops) to the ys.
     A missing grad_y means ones (the y must be real then). A gradient has the dtype and shape of its
     x; it is None where no differentiable path leads from x to the ys. For complex values see
-    `gradients_rule`. Raises GradientError for ys that have no gradient, naming the user's line.
+    `gradients/rule.py`. Raises GradientError for ys that have no gradient, naming the user's line.
     """
     seeds = [None] * len(ys) if grad_ys is None else list(grad_ys)
     if len(seeds) != len(ys):

@@ -21,7 +21,7 @@ from weft.ir.dtypes import DType
 from weft.ir.errors import PassError, WeftError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.interpreter import DictState, interpret
-from weft.ir.printer import print_graph
+from weft.ir.text.printer import print_graph
 from weft.ir.types import RefType, TensorType, substitute_type
 from weft.ir.verify import find_faults
 from weft.passes.dce import dce

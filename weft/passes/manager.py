@@ -21,8 +21,8 @@ from pathlib import Path
 from weft.ir.errors import PassError, VerifyError, suggest
 from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph
-from weft.ir.printer import print_graph
 from weft.ir.source import caller_location
+from weft.ir.text.printer import print_graph
 from weft.ir.verify import verify
 from weft.passes.differential import check_same_meaning
 from weft.passes.metrics import bytes_moved, kernel_count, peak_bytes

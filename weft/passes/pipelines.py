@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from weft.passes.autodiff import differentiate
+from weft.passes.control.layout import transpose_outside_loops
+from weft.passes.control.simplify import simplify_control
 from weft.passes.cse import cse
 from weft.passes.dce import dce
 from weft.passes.effects import order_effects
 from weft.passes.fold import fold
-from weft.passes.fuse import fuse
-from weft.passes.fuse_matmul import fuse_matmul
-from weft.passes.loop_layout import transpose_outside_loops
+from weft.passes.fusion.fuse import fuse
+from weft.passes.fusion.matmul import fuse_matmul
 from weft.passes.manager import Pass
 from weft.passes.recompute import recompute
 from weft.passes.simplify import simplify
-from weft.passes.simplify_control import simplify_control
 from weft.passes.sparse_updates import sparse_updates
 from weft.passes.strip import strip_gradient_ops
 

@@ -35,7 +35,7 @@ from weft.ir.ops import lookup
 from weft.ir.rules import int_attr
 from weft.ir.types import TensorType
 from weft.ir.windows import sliding_of
-from weft.passes.trip_count import trip_count
+from weft.passes.control.trip_count import trip_count
 
 
 @dataclass(frozen=True, slots=True)

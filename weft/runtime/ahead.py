@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.jit import compile_kernels, start_compiling
-from weft.codegen.pool_worker import CONTROL, WORKER
-from weft.codegen.walker import ARRAY_DATA_OFFSET, WALKER
+from weft.codegen.pool.worker import CONTROL, WORKER
+from weft.codegen.steps.walker import ARRAY_DATA_OFFSET, WALKER
 from weft.ir.errors import InternalError
 
 

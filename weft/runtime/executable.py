@@ -19,11 +19,11 @@ from weft.codegen.jit import (
     kernel_llvm,
     load_count,
 )
-from weft.codegen.loop_program import Node, PlannedCall, describe_program
-from weft.codegen.loop_scalar_check import in_registers
-from weft.codegen.loop_table import Table
-from weft.codegen.plan import check_supported
-from weft.codegen.walker import CALL_WORDS, HEADER
+from weft.codegen.steps.plan import check_supported
+from weft.codegen.steps.program import Node, PlannedCall, describe_program
+from weft.codegen.steps.scalar_check import in_registers
+from weft.codegen.steps.table import Table
+from weft.codegen.steps.walker import CALL_WORDS, HEADER
 from weft.ir.errors import (
     FailedPreconditionError,
     InternalError,
@@ -34,13 +34,13 @@ from weft.ir.errors import (
 from weft.ir.graph import Graph, Operation
 from weft.ir.types import RefType, TensorType
 from weft.passes.manager import PLAN_FILE, PassOptions, PassReport, dump_folder, run_passes
-from weft.passes.memory import MemoryPlan, plan_memory
+from weft.passes.memory.plan_memory import MemoryPlan, plan_memory
 from weft.passes.pipelines import STANDARD
 from weft.runtime.ahead import native_walker
 from weft.runtime.collector import collector_paused
-from weft.runtime.native_api import NativeApi, begin_native_api, native_api_or_none
-from weft.runtime.native_step import NativeStep, frame_words
-from weft.runtime.pool import POOL
+from weft.runtime.native.api import NativeApi, begin_native_api, native_api_or_none
+from weft.runtime.native.step import NativeStep, frame_words
+from weft.runtime.pool.pool import POOL
 from weft.runtime.program import step_program
 from weft.runtime.variables import VariableState
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.jit import Kernel, compile_kernels
-from weft.codegen.peak_kernels import (
+from weft.codegen.kernels.peaks import (
     STREAMS,
     UNROLL,
     fma_count,
@@ -28,7 +28,7 @@ from weft.codegen.peak_kernels import (
     vector_bytes,
 )
 from weft.runtime.machine import Caches, caches, cpu_name, free_memory
-from weft.runtime.pool import POOL
+from weft.runtime.pool.pool import POOL
 from weft.runtime.repeat import Repeat
 
 #: Measured figures are good for so long: neighbours come and go.

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.call import Address
-from weft.codegen.loop_program import Node, PlannedCall, all_calls
-from weft.codegen.loop_table import MovingPlace, SlotKey, Table, build_table
-from weft.codegen.plan import copy_call, plan_program
+from weft.codegen.steps.plan import copy_call, plan_program
+from weft.codegen.steps.program import Node, PlannedCall, all_calls
+from weft.codegen.steps.table import MovingPlace, SlotKey, Table, build_table
 from weft.ir.attributes import ConstArray
 from weft.ir.dtypes import uint8
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.types import TensorType
-from weft.passes.memory import Copy, MemoryPlan, Slot
+from weft.passes.memory.plan_memory import Copy, MemoryPlan, Slot
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.jit import compile_kernels
-from weft.codegen.walker import CALL_WORDS, HEADER, NEXT, SET, WALKER
+from weft.codegen.steps.walker import CALL_WORDS, HEADER, NEXT, SET, WALKER
 
 Row = tuple[int, int, int, int]
 
@@ -19,7 +19,7 @@ Row = tuple[int, int, int, int]
 class Walk:
     """Rows of a walker's table on `words`, run by `run`.
 
-    rows: as in `weft.codegen.walker`. pool, threads: as in the header of a frame. `failed` is the
+    rows: as in `walker.py`. pool, threads: as in the header of a frame. `failed` is the
     row at which a kernel set the status word, or -1.
     """
 

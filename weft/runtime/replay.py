@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.call import Address
-from weft.codegen.loop_program import PlannedCall
-from weft.codegen.walker import CALL_WORDS, FIRST_ADDRESS
+from weft.codegen.steps.program import PlannedCall
+from weft.codegen.steps.walker import CALL_WORDS, FIRST_ADDRESS
 from weft.ir.types import TensorType
 from weft.runtime.executable import Executable, _Frame
-from weft.runtime.pool import POOL
+from weft.runtime.pool.pool import POOL
 from weft.runtime.program import slot_numbers
 from weft.runtime.repeat import Repeat, Row, Timing, Walk
 from weft.runtime.variables import VariableState

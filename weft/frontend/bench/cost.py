@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from weft.codegen.asm_facts import AsmFacts
+from weft.codegen.llvm.asm_facts import AsmFacts
 from weft.passes.work import Work
 from weft.runtime.peaks import Peaks
 from weft.runtime.repeat import Timing

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from weft.codegen.asm_facts import kernel_facts
-from weft.codegen.cache import kernel_cache
 from weft.codegen.call import Address, Code
-from weft.codegen.loop_program import Branch, Loop, Node, PlannedCall
+from weft.codegen.llvm.asm_facts import kernel_facts
+from weft.codegen.llvm.cache import kernel_cache
+from weft.codegen.steps.program import Branch, Loop, Node, PlannedCall
 from weft.frontend.bench.cost import Cost, KernelCost
 from weft.ir.graph import Operation, Value
 from weft.ir.rules import int_attr
 from weft.ir.types import TensorType
+from weft.passes.control.trip_count import trip_count
 from weft.passes.differential import random_array
-from weft.passes.trip_count import trip_count
 from weft.passes.work import Work, work
 from weft.runtime.executable import Executable
 from weft.runtime.peaks import Peaks, machine_peaks

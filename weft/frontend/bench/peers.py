@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.autodiff import value_and_grad
 from weft.frontend.bench.timing import Comparison, compare
 from weft.frontend.bench.words import NumPy, Weft, jax_vocabulary, torch_vocabulary
 from weft.frontend.bench.workloads import Workload
-from weft.frontend.function import CompiledFunction, compile
+from weft.frontend.calls.function import CompiledFunction, compile
+from weft.frontend.tracing.autodiff import value_and_grad
 
 Array = np.ndarray[Any, Any]
 #: run() does the work once; flat() gives the results as a flat list of arrays.

@@ -17,11 +17,11 @@ import numpy as np
 from weft.frontend.bench.measure import inputs_of
 from weft.frontend.bench.peers import compiled
 from weft.frontend.bench.workloads import Workload, suites, workloads
-from weft.frontend.cli_run import compile_for, given_arrays, load, named_pairs
-from weft.frontend.function import CompiledFunction, compile
+from weft.frontend.calls.function import CompiledFunction, compile
+from weft.frontend.cli.run import compile_for, given_arrays, load, named_pairs
 from weft.ir.errors import InvalidArgumentError, NotFoundError, ParseError, suggest
 from weft.ir.graph import Graph
-from weft.ir.parser import parse_graph
+from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
 from weft.ir.verify import verify
 from weft.passes.differential import random_array

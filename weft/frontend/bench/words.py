@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend import (
-    nn,
-    ops_arithmetic,
-    ops_elementwise,
-    ops_index,
-    ops_linalg,
-    ops_rearrange,
-    ops_reduction,
-    ops_shape,
-)
+from weft.frontend import nn
+from weft.frontend.ops import arithmetic as ops_arithmetic
+from weft.frontend.ops import elementwise as ops_elementwise
+from weft.frontend.ops import index as ops_index
+from weft.frontend.ops import linalg as ops_linalg
+from weft.frontend.ops import rearrange as ops_rearrange
+from weft.frontend.ops import reduction as ops_reduction
+from weft.frontend.ops import shape as ops_shape
 
 EPSILON = 1e-5  # of layer norm
 

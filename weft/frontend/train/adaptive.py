@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.frontend.ops_arithmetic import add, divide, equal, multiply, square, subtract, where
-from weft.frontend.ops_elementwise import pow, rsqrt, sqrt
-from weft.frontend.promotion import TensorLike, cast
+from weft.frontend.ops.arithmetic import add, divide, equal, multiply, square, subtract, where
+from weft.frontend.ops.elementwise import pow, rsqrt, sqrt
+from weft.frontend.ops.promotion import TensorLike, cast
 from weft.frontend.tensor import Tensor
-from weft.frontend.trace import suspend_trace
+from weft.frontend.tracing.trace import suspend_trace
 from weft.frontend.train.optimizer import Hyper, Optimizer, hyper
 from weft.frontend.variable import Variable
 

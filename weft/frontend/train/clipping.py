@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.frontend.arguments import Axes
-from weft.frontend.ops_arithmetic import add, clip, divide, maximum, multiply, square
-from weft.frontend.ops_elementwise import sqrt
-from weft.frontend.ops_reduction import sum
-from weft.frontend.promotion import TensorLike, inexact_tensor
+from weft.frontend.ops.arguments import Axes
+from weft.frontend.ops.arithmetic import add, clip, divide, maximum, multiply, square
+from weft.frontend.ops.elementwise import sqrt
+from weft.frontend.ops.promotion import TensorLike, inexact_tensor
+from weft.frontend.ops.reduction import sum
 from weft.frontend.tensor import Tensor
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.source import caller_location

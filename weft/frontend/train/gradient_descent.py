@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.frontend.ops_arithmetic import add, multiply
+from weft.frontend.ops.arithmetic import add, multiply
 from weft.frontend.tensor import Tensor
 from weft.frontend.train.optimizer import Hyper, Optimizer, hyper
 from weft.frontend.variable import Variable

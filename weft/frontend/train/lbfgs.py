@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.frontend.arguments import check_int
-from weft.frontend.graph import group
-from weft.frontend.ops_arithmetic import (
+from weft.frontend.ops.arguments import check_int
+from weft.frontend.ops.arithmetic import (
     abs,
     add,
     divide,
@@ -30,14 +29,15 @@ from weft.frontend.ops_arithmetic import (
     subtract,
     where,
 )
-from weft.frontend.ops_creation import asarray
-from weft.frontend.ops_linalg import vecdot
-from weft.frontend.ops_rearrange import concat, split, unstack
-from weft.frontend.ops_reduction import sum
-from weft.frontend.ops_shape import expand_dims, flatten, reshape
-from weft.frontend.promotion import TensorLike
+from weft.frontend.ops.creation import asarray
+from weft.frontend.ops.linalg import vecdot
+from weft.frontend.ops.promotion import TensorLike
+from weft.frontend.ops.rearrange import concat, split, unstack
+from weft.frontend.ops.reduction import sum
+from weft.frontend.ops.shape import expand_dims, flatten, reshape
+from weft.frontend.session.graph import group
 from weft.frontend.tensor import Tensor
-from weft.frontend.trace import Effect, current_trace, suspend_trace
+from weft.frontend.tracing.trace import Effect, current_trace, suspend_trace
 from weft.frontend.train.optimizer import Hyper, Optimizer, hyper
 from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError, UnsupportedError

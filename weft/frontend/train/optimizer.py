@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.frontend.autodiff import gradients
-from weft.frontend.evaluate import run_traced
-from weft.frontend.graph import group
-from weft.frontend.promotion import TensorLike, cast, is_scalar
+from weft.frontend.ops.promotion import TensorLike, cast, is_scalar
+from weft.frontend.session.graph import group
 from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.trace import Effect, current_trace, suspend_trace
+from weft.frontend.tracing.autodiff import gradients
+from weft.frontend.tracing.evaluate import run_traced
+from weft.frontend.tracing.trace import Effect, current_trace, suspend_trace
 from weft.frontend.variable import Variable
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import (

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from weft.frontend.ops_arithmetic import (
+from weft.frontend.ops.arithmetic import (
     add,
     ceil,
     divide,
@@ -35,8 +35,8 @@ from weft.frontend.ops_arithmetic import (
     subtract,
     where,
 )
-from weft.frontend.ops_elementwise import cos, exp, pow
-from weft.frontend.promotion import TensorLike, cast, inexact_tensor, strong_tensor
+from weft.frontend.ops.elementwise import cos, exp, pow
+from weft.frontend.ops.promotion import TensorLike, cast, inexact_tensor, strong_tensor
 from weft.frontend.tensor import Tensor
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.source import caller_location

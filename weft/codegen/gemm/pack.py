@@ -1,0 +1,152 @@
+"""Packing for matrix multiplication: an operand's block as panels that the micro-kernel streams.
+
+    pack(source, item_stride, k_stride, items, k, target)
+
+copies items x k elements into groups of `width` items: the group g, element (i, p) lies at
+
+    target + (g / panel) * panel * width * k + p * panel * width + (g % panel) * width + i
+
+Of A the items are rows, `width` the rows of a tile, `panel` 1; of B they are columns, `width` the
+lanes of a vector and `panel` the vectors of a tile: a panel is as wide as a tile. A group at the
+edge is filled up with anything: the micro-kernel does not let it reach a result. 16-bit floats
+become f32 here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from weft.codegen.element_access import load_element
+from weft.codegen.elements import HALVES, memory_type
+from weft.codegen.emitter import I64, Emitter
+from weft.codegen.gemm.micro import I32, Vectors, internal_function
+from weft.codegen.gemm.tile import Tile
+
+
+def emit_pack(e: Emitter, tile: Tile, dtype: str, width: int, panel: int, name: str) -> ir.Function:
+    """Define the packing function of operands of `dtype` for groups of `width` items."""
+    kinds = [memory_type(dtype).as_pointer(), I64, I64, I64, I64, tile.element.as_pointer()]
+    with internal_function(e, name, kinds, (0, 5)) as (function, f):
+        _Pack(f, tile, dtype, width, panel, *function.args).write()
+    return function
+
+
+@dataclass(slots=True)
+class _Pack:
+    e: Emitter
+    tile: Tile
+    dtype: str
+    width: int
+    panel: int
+    source: ir.Value
+    item_stride: ir.Value
+    k_stride: ir.Value
+    items: ir.Value
+    k: ir.Value
+    target: ir.Value
+
+    def write(self) -> None:
+        e, b = self.e, self.e.builder
+        width, step = e.index(self.width), e.index(self.width * self.panel)
+        plain = self.dtype in HALVES
+        neighbours = b.icmp_signed("==", self.item_stride, e.index(1))
+        streams = b.and_(
+            b.icmp_signed("==", self.k_stride, e.index(1)),
+            b.icmp_signed(">=", self.k, e.index(self.tile.lanes)),
+        )
+        with e.for_range(e.index(0), self.items, width) as first:
+            group = b.sdiv(first, width)
+            whole, part = b.sdiv(group, e.index(self.panel)), b.srem(group, e.index(self.panel))
+            place = b.add(b.mul(b.mul(whole, self.k), step), b.mul(part, width))
+            target = e.at(self.target, place)
+            source = e.at(self.source, b.mul(first, self.item_stride))
+            rest = b.sub(self.items, first)
+            left = b.select(b.icmp_signed("<", rest, width), rest, width)
+            whole_group = b.icmp_signed("==", left, width)
+            if plain:
+                self._elements(source, target, left)
+            else:
+                copies = neighbours if self.tile.masks else b.and_(neighbours, whole_group)
+                self._fastest(copies, streams, (source, target, left))
+
+    def _fastest(
+        self, copies: ir.Value, streams: ir.Value, group: tuple[ir.Value, ir.Value, ir.Value]
+    ) -> None:
+        """The first way to move a group that its strides allow."""
+        b = self.e.builder
+        with b.if_else(copies) as (then, otherwise):
+            with then:
+                self._copy(*group)
+            with otherwise, b.if_else(streams) as (then_streams, one_by_one):
+                with then_streams:
+                    self._transpose(*group)
+                with one_by_one:
+                    self._elements(*group)
+
+    def _moved(self, target: ir.Value, p: ir.Value) -> ir.Value:
+        return self.e.at(target, self.e.builder.mul(p, self.e.index(self.width * self.panel)))
+
+    def _copy(self, source: ir.Value, target: ir.Value, left: ir.Value) -> None:
+        """The items are neighbours: one vector for each p."""
+        v = Vectors(self.e, self.tile, self.width)
+        mask = v.mask(left) if self.tile.masks else None
+        with self.e.for_range(self.e.index(0), self.k) as p:
+            place = self.e.at(source, self.e.builder.mul(p, self.k_stride))
+            value = v.load(place) if mask is None else v.masked_load(place, mask)
+            v.store(value, self._moved(target, p))
+
+    def _transpose(self, source: ir.Value, target: ir.Value, left: ir.Value) -> None:
+        """The elements of an item are neighbours: blocks of `lanes` p; the last one overlaps."""
+        e, b, lanes = self.e, self.e.builder, self.tile.lanes
+        assert self.panel == 1 or self.width == lanes
+        v = Vectors(e, self.tile)
+        last = b.sub(left, e.index(1))
+        starts = []
+        for i in range(self.width):
+            number = e.index(i)
+            inside = b.select(b.icmp_signed("<", number, last), number, last)
+            starts.append(e.at(source, b.mul(inside, self.item_stride)))
+        final = b.sub(self.k, e.index(lanes))
+        with e.for_range(e.index(0), self.k, e.index(lanes)) as block:
+            p = b.select(b.icmp_signed("<", block, final), block, final)
+            mixed = interleave(b, [v.load(e.at(start, p)) for start in starts])
+            for number, value in enumerate(mixed):
+                place = e.at(self._moved(target, p), e.index(number * lanes * self.panel))
+                v.store(value, place)
+
+    def _elements(self, source: ir.Value, target: ir.Value, left: ir.Value) -> None:
+        e, b = self.e, self.e.builder
+        with e.for_range(e.index(0), self.k) as p:
+            start, moved = e.at(source, b.mul(p, self.k_stride)), self._moved(target, p)
+            with e.for_range(e.index(0), left) as i:
+                value = load_element(e, e.at(start, b.mul(i, self.item_stride)), self.dtype)
+                b.store(value, e.at(moved, i))
+
+
+def interleave(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """Transpose: element (i, p) of the rows moves to place p * len(rows) + i of the result.
+
+    len(rows) is a power of two: log2 of it stages, each of which shuffles pairs of vectors like
+    two halves of a pack of cards.
+    """
+    count, lanes = len(rows), rows[0].type.count
+    low = ir.Constant(ir.VectorType(I32, lanes), _cards(lanes, 0))
+    high = ir.Constant(ir.VectorType(I32, lanes), _cards(lanes, lanes // 2))
+    shuffle: Callable[[ir.Value, ir.Value, ir.Value], ir.Value] = b.shuffle_vector
+    # Each item is the run of vectors that a set of rows, shuffled together, has become.
+    runs = [[row] for row in rows]
+    while len(runs) > 1:
+        half = len(runs) // 2
+        runs = [
+            [shuffle(x, y, m) for x, y in zip(one, two, strict=True) for m in (low, high)]
+            for one, two in zip(runs[:half], runs[half:], strict=True)
+        ]
+    assert len(runs[0]) == count
+    return runs[0]
+
+
+def _cards(lanes: int, start: int) -> list[int]:
+    return [k // 2 + start + (lanes if k % 2 else 0) for k in range(lanes)]

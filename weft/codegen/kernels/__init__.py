@@ -1,0 +1,1 @@
+"""Kernels of the ops that are not loop nests, one module for each kind."""

@@ -1,0 +1,319 @@
+"""Gathers and scatters. Every index is checked: one out of bounds sets the step's status word.
+
+take, index_add and the *_along_axis pair see their operand as (outer, size, inner); gather_nd and
+scatter_nd_* as rows that a tuple of indices numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from llvmlite import ir
+
+from weft.codegen.call import Address, Arg, KernelCall, Pool, Status
+from weft.codegen.cost import NS_PER_BYTE, split
+from weft.codegen.element_access import load_element, store_element
+from weft.codegen.emitter import I64, Emitter
+from weft.codegen.jit import Kernel
+from weft.codegen.kernels.shape import strided_copy, tensor
+from weft.codegen.scalar.scalar import emit_scalar
+from weft.codegen.units import unit_parts
+from weft.ir.attributes import ConstArray
+from weft.ir.graph import Operation, Value
+from weft.ir.index_maps import contiguous_strides
+
+#: To check one index and to begin its run of elements.
+NS_PER_INDEX = 2.0
+#: Bytes of a row that a scatter gives to one thread at least.
+CACHE_LINES = 128
+#: How an update meets the element that is there; None: it replaces it.
+_COMBINE = {
+    "index_add": "add",
+    "scatter_along_axis_add": "add",
+    "scatter_nd_add": "add",
+    "scatter_nd_min": "minimum",
+    "scatter_nd_max": "maximum",
+}
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def lower_along_axis(op: Operation) -> list[KernelCall]:
+    """take, index_add, take_along_axis, scatter_along_axis_add.
+
+    args: data, index, other (gathers: the result; scatters: the updates), status, outer, size,
+    inner, n. For the *_along_axis pair the index array is (outer, n, inner), for the others just
+    (n).
+    """
+    x, index = op.operands[:2]
+    axis = op.attrs["axis"]
+    assert isinstance(axis, int)
+    shape, picks = tensor(x).static_shape, tensor(index).static_shape
+    along = op.name in ("take_along_axis", "scatter_along_axis_add")
+    n = picks[axis] if along else _count(picks)
+    outer, size, inner = _count(shape[:axis]), shape[axis], _count(shape[axis + 1 :])
+    gather = len(op.operands) == 2
+    emit = _emit_gather_axis if gather else _emit_scatter_axis
+    single = gather and inner == 1 and size > 0
+    if single:
+        emit = _emit_gather_single
+    rows = outer * n if gather else n
+    return _calls(
+        op,
+        _count(picks),
+        (outer, size, inner, n),
+        (),
+        _cut(op, rows, outer * inner, inner, 1 if along else inner),
+        lambda e, o, d, i: emit(e, o, d, i, along),
+        "single" if single else "runs",
+    )
+
+
+def lower_nd(op: Operation) -> list[KernelCall]:
+    """gather_nd and scatter_nd_*; args as above but sizes, strides (tables), depth, rows, inner."""
+    x, index = op.operands[:2]
+    shape, picks = tensor(x).static_shape, tensor(index).static_shape
+    depth, rows, inner = picks[-1], _count(picks[:-1]), _count(shape[picks[-1] :])
+    strides = [_count(shape[k + 1 :]) for k in range(depth)]
+    tables = (
+        Pool(ConstArray(np.array(shape[:depth], np.int64))),
+        Pool(ConstArray(np.array(strides, np.int64))),
+    )
+    cut = _cut(op, rows, inner, inner, inner)
+    return _calls(op, rows, (depth, rows, inner), tables, cut, _emit_nd)
+
+
+_Emit = Callable[[Emitter, str, str, str], None]
+
+
+def _cut(op: Operation, rows: int, columns: int, inner: int, run: int) -> tuple[int, int]:
+    """(units, chunk). `run`: elements that one index moves.
+
+    A gather's units are the elements of its result. A scatter's are the columns of its target: all
+    updates of one element stay with one thread, in order; columns go in runs of cache lines.
+    """
+    itemsize = tensor(op.result).dtype.itemsize
+    each = 2 * itemsize * NS_PER_BYTE + NS_PER_INDEX / max(run, 1)
+    if len(op.operands) == 2:
+        return rows * inner, split(rows * inner, each)
+    chunk = split(columns, rows * each)
+    line = -(-CACHE_LINES // itemsize)
+    chunk = -(-chunk // line) * line
+    return columns, chunk if chunk < columns else 0
+
+
+def _calls(
+    op: Operation,
+    indices: int,
+    sizes: tuple[int, ...],
+    tables: tuple[Arg, ...],
+    cut: tuple[int, int],
+    emit: _Emit,
+    form: str = "runs",
+) -> list[KernelCall]:
+    x, index = op.operands[:2]
+    dtype, index_dtype = tensor(x).dtype.short, tensor(index).dtype.short
+    gather = len(op.operands) == 2
+    calls = [] if gather else [_check(op, indices), _copy(x, op.result)]
+    data, other = (x, op.result) if gather else (op.result, op.operands[2])
+    key = f"{op.name}-3-{form}-{dtype}-{index_dtype}"
+    kernel = Kernel(key, f"{op.name}_{dtype}", lambda e: emit(e, op.name, dtype, index_dtype))
+    args = (Address(data), Address(index), Address(other), Status(), *tables, *sizes)
+    if cut[0] and indices:
+        calls.append(KernelCall(kernel, args, *cut))
+    elif indices and gather:  # nothing moves, but an index out of bounds is an error all the same
+        calls.append(_check(op, indices))
+    return calls if indices else calls[1:]
+
+
+def _check(op: Operation, rows: int) -> KernelCall:
+    """args: index, status, sizes (table), depth, rows."""
+    shape, index = tensor(op.operands[0]).static_shape, tensor(op.operands[1])
+    axis, dtype = op.attrs.get("axis"), index.dtype.short
+    sizes = (shape[axis],) if isinstance(axis, int) else shape[: index.static_shape[-1]]
+    kernel = Kernel(f"check-1-{dtype}", f"check_{dtype}", lambda e: _emit_check(e, dtype))
+    table = Pool(ConstArray(np.array(sizes, np.int64)))
+    return KernelCall(kernel, (Address(op.operands[1]), Status(), table, len(sizes), rows))
+
+
+def _emit_check(e: Emitter, dtype: str) -> None:
+    index, status, sizes = (e.pointer_argument(k, d) for k, d in enumerate((dtype, "i64", "i64")))
+    depth, rows, b = e.argument(3), e.argument(4), e.builder
+    with e.for_range(e.index(0), rows) as r, e.for_range(e.index(0), depth) as d:
+        position = b.add(b.mul(r, depth), d)
+        _, good = checked_index(e, e.at(index, position), dtype, b.load(e.at(sizes, d)))
+        with b.if_then(b.not_(good)):
+            report_index(e, status, position)
+
+
+def _copy(source: Value, target: Value) -> KernelCall:
+    shape = tensor(source).static_shape
+    walk = contiguous_strides(shape)
+    return strided_copy(
+        shape, tensor(source).dtype.itemsize, (Address(source), walk), (Address(target), walk)
+    )
+
+
+def checked_index(
+    f: Emitter, index_at: ir.Value, dtype: str, size: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """The index as i64 in 0..size-1, and whether it was in bounds."""
+    b = f.builder
+    raw = emit_scalar(f, "astype", dtype, [load_element(f, index_at, dtype)], {"dtype": "i64"})
+    zero = f.index(0)
+    if dtype.startswith("i"):
+        raw = b.select(b.icmp_signed("<", raw, zero), b.add(raw, size), raw)
+    return raw, b.icmp_unsigned("<", raw, size)  # a negative one is a huge unsigned one
+
+
+def _meet(f: Emitter, op: str, dtype: str, data_at: ir.Value, other_at: ir.Value) -> None:
+    """Gather data into other, or combine other into data."""
+    if op in ("take", "take_along_axis", "gather_nd"):
+        f.builder.store(f.builder.load(data_at), other_at)
+        return
+    value, combine = load_element(f, other_at, dtype), _COMBINE.get(op)
+    if combine is not None:
+        value = emit_scalar(f, combine, dtype, [load_element(f, data_at, dtype), value], {})
+    store_element(f, value, data_at, dtype)
+
+
+def report_index(f: Emitter, status: ir.Value, position: ir.Value) -> None:
+    """An index out of bounds; of several, the last: whichever thread meets it."""
+    f.builder.atomic_rmw("umax", status, f.builder.add(position, f.index(1)), "monotonic")
+
+
+@contextmanager
+def _good_index(
+    f: Emitter, index: ir.Value, position: ir.Value, dtype: str, size: ir.Value, status: ir.Value
+) -> Iterator[ir.Value]:
+    """The index at `position`; one out of bounds is reported, and the body skipped."""
+    picked, good = checked_index(f, f.at(index, position), dtype, size)
+    with f.builder.if_else(good, likely=True) as (then, otherwise):
+        with otherwise:
+            report_index(f, status, position)
+        with then:
+            yield picked
+
+
+def _emit_gather_axis(e: Emitter, op: str, dtype: str, index_dtype: str, along: bool) -> None:
+    """Units: elements of the result."""
+    pointers = [e.pointer_argument(k, d) for k, d in enumerate((dtype, index_dtype, dtype, "i64"))]
+    _, size, inner, n = (e.argument(4 + k) for k in range(4))
+    with e.loop_function("loop", pointers, [size, inner, n, e.lo, e.hi]) as (
+        f,
+        (data, index, other, status),
+        (size, inner, n, lo, hi),
+    ):
+        b = f.builder
+        with unit_parts(f, lo, hi, b.mul(n, inner)) as (o, start, stop):
+            plane = b.mul(o, size)
+            with unit_parts(f, start, stop, inner) as (j, first, last):
+                row = b.mul(b.add(b.mul(o, n), j), inner)
+
+                def part(position: ir.Value, first: ir.Value, last: ir.Value) -> None:
+                    with _good_index(f, index, position, index_dtype, size, status) as picked:
+                        source = f.at(data, b.mul(b.add(plane, picked), inner))
+                        with f.for_range(first, last) as i:
+                            _meet(f, op, dtype, f.at(source, i), f.at(f.at(other, row), i))
+
+                if along:
+                    with f.for_range(first, last) as i:
+                        part(b.add(row, i), i, b.add(i, f.index(1)))
+                else:
+                    part(j, first, last)
+
+
+def _emit_gather_single(e: Emitter, op: str, dtype: str, index_dtype: str, along: bool) -> None:
+    """A gather of single elements (inner 1), without branches: an index out of bounds reads element
+    0 and is reported after the loop."""
+    pointers = [e.pointer_argument(k, d) for k, d in enumerate((dtype, index_dtype, dtype, "i64"))]
+    with e.loop_function("loop", pointers, [e.argument(5), e.argument(7), e.lo, e.hi]) as (
+        f,
+        (data, index, other, status),
+        (size, n, lo, hi),
+    ):
+        b = f.builder
+        bad = f.alloca(I64)
+        b.store(f.index(0), bad)
+        with unit_parts(f, lo, hi, n) as (o, first, last):
+            source, row = f.at(data, b.mul(o, size)), b.mul(o, n)
+            with f.for_range(first, last) as j:
+                position = b.add(row, j) if along else j
+                picked, good = checked_index(f, f.at(index, position), index_dtype, size)
+                found = f.at(source, b.select(good, picked, f.index(0)))
+                _meet(f, op, dtype, found, f.at(other, b.add(row, j)))
+                here, worst = b.select(good, f.index(0), b.add(position, f.index(1))), b.load(bad)
+                b.store(b.select(b.icmp_signed(">", here, worst), here, worst), bad)
+        with b.if_then(b.icmp_signed("!=", b.load(bad), f.index(0)), likely=False):
+            report_index(f, status, b.sub(b.load(bad), f.index(1)))
+
+
+def _emit_scatter_axis(e: Emitter, op: str, dtype: str, index_dtype: str, along: bool) -> None:
+    """Units: columns (outer, inner) of the target."""
+    pointers = [e.pointer_argument(k, d) for k, d in enumerate((dtype, index_dtype, dtype, "i64"))]
+    _, size, inner, n = (e.argument(4 + k) for k in range(4))
+    with e.loop_function("loop", pointers, [size, inner, n, e.lo, e.hi]) as (
+        f,
+        (data, index, other, status),
+        (size, inner, n, lo, hi),
+    ):
+        b = f.builder
+        with (
+            unit_parts(f, lo, hi, inner) as (o, first, last),
+            f.for_range(f.index(0), n) as j,
+        ):
+            row = b.mul(b.add(b.mul(o, n), j), inner)
+
+            def part(position: ir.Value, first: ir.Value, last: ir.Value) -> None:
+                with _good_index(f, index, position, index_dtype, size, status) as picked:
+                    target = f.at(data, b.mul(b.add(b.mul(o, size), picked), inner))
+                    with f.for_range(first, last) as i:
+                        _meet(f, op, dtype, f.at(target, i), f.at(f.at(other, row), i))
+
+            if along:
+                with f.for_range(first, last) as i:
+                    part(b.add(row, i), i, b.add(i, f.index(1)))
+            else:
+                part(j, first, last)
+
+
+def _emit_nd(e: Emitter, op: str, dtype: str, index_dtype: str) -> None:
+    """Units: elements of a gather's result, columns of a scatter's target."""
+    kinds = (dtype, index_dtype, dtype, "i64", "i64", "i64")
+    pointers = [e.pointer_argument(k, d) for k, d in enumerate(kinds)]
+    numbers = [*(e.argument(6 + k) for k in range(3)), e.lo, e.hi]
+    with e.loop_function("loop", pointers, numbers) as (
+        f,
+        (data, index, other, status, sizes, strides),
+        (depth, rows, inner, lo, hi),
+    ):
+        b = f.builder
+        offset, good_so_far = f.alloca(I64), f.alloca(ir.IntType(1))
+
+        def part(r: ir.Value, first: ir.Value, last: ir.Value) -> None:
+            b.store(f.index(0), offset)
+            b.store(ir.Constant(ir.IntType(1), 1), good_so_far)
+            with f.for_range(f.index(0), depth) as d:
+                position = b.add(b.mul(r, depth), d)
+                picked, good = checked_index(
+                    f, f.at(index, position), index_dtype, b.load(f.at(sizes, d))
+                )
+                step = b.mul(picked, b.load(f.at(strides, d)))
+                b.store(b.add(b.load(offset), step), offset)
+                with b.if_then(b.not_(good), likely=False):
+                    b.store(ir.Constant(ir.IntType(1), 0), good_so_far)
+                    report_index(f, status, position)
+            row = f.at(other, b.mul(r, inner))
+            with b.if_then(b.load(good_so_far)), f.for_range(first, last) as i:
+                _meet(f, op, dtype, f.at(data, b.add(b.load(offset), i)), f.at(row, i))
+
+        if op == "gather_nd":
+            with unit_parts(f, lo, hi, inner) as (r, first, last):
+                part(r, first, last)
+        else:
+            with f.for_range(f.index(0), rows) as r:
+                part(r, lo, hi)

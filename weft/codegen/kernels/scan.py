@@ -1,0 +1,310 @@
+"""Cumulative ops and arg-reductions: one walk along an axis, the data seen as (outer, n, inner).
+
+The units are the columns (outer, inner), each walked by one thread. Where the axis is the last one,
+a few rows are walked side by side (what one row does next waits for what it did last); elsewhere
+a block of neighbouring columns is, with one accumulator for each, so that loops vectorise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from llvmlite import ir
+
+from weft.codegen.call import Address, KernelCall
+from weft.codegen.cost import NS_PER_BYTE, split
+from weft.codegen.element_access import load_element, store_element
+from weft.codegen.elements import COMPLEXES, HALVES, I64, register_type
+from weft.codegen.emitter import Emitter
+from weft.codegen.jit import Kernel
+from weft.codegen.kernels.shape import tensor
+from weft.codegen.scalar.scalar import emit_scalar
+from weft.codegen.units import unit_parts
+from weft.ir.graph import Operation
+
+#: Rows that are walked side by side, and columns.
+ROWS, COLUMNS = 4, 64
+_COMBINE = {
+    "cumulative_sum": "add",
+    "cumulative_prod": "multiply",
+    "cumulative_max": "maximum",
+    "cumulative_min": "minimum",
+}
+
+
+def axis_sizes(op: Operation) -> tuple[int, int, int]:
+    """(outer, n, inner) of the first operand around the op's axis."""
+    shape, axis = tensor(op.operands[0]).static_shape, op.attrs["axis"]
+    assert isinstance(axis, int)
+    outer = int(np.prod(shape[:axis], dtype=np.int64))
+    return outer, shape[axis], int(np.prod(shape[axis + 1 :], dtype=np.int64))
+
+
+def _cut(sizes: tuple[int, int, int], itemsize: int, ns: float) -> tuple[int, int]:
+    """(units, chunk): whole blocks of rows or columns, as far as there are any."""
+    outer, n, inner = sizes
+    chunk = split(outer * inner, n * (ns + itemsize * NS_PER_BYTE))
+    block = ROWS if inner == 1 else max(1, min(inner, COLUMNS))
+    chunk = -(-chunk // block) * block
+    return outer * inner, chunk if chunk < outer * inner else 0
+
+
+def lower_cumulative(op: Operation) -> list[KernelCall]:
+    """args: result, operand, n, inner, reverse."""
+    type_, sizes = tensor(op.result).dtype, axis_sizes(op)
+    dtype = type_.short
+    emit = _emit_row_scan if sizes[2] == 1 else _emit_column_scan
+    kind = "rows" if sizes[2] == 1 else "columns"
+    kernel = Kernel(
+        f"{op.name}-2-{kind}-{dtype}", f"{op.name}_{dtype}", lambda e: emit(e, op.name, dtype)
+    )
+    args = (Address(op.result), Address(op.operands[0]), *sizes[1:], int(bool(op.attrs["reverse"])))
+    return [KernelCall(kernel, args, *_cut(sizes, 2 * type_.itemsize, 0.3))]
+
+
+def lower_arg_reduction(op: Operation) -> list[KernelCall]:
+    """args: result, operand, n, inner."""
+    type_, sizes = tensor(op.operands[0]).dtype, axis_sizes(op)
+    dtype = type_.short
+    emit = _emit_row_position if sizes[2] == 1 else _emit_column_position
+    kind = "rows" if sizes[2] == 1 else "columns"
+    kernel = Kernel(
+        f"{op.name}-2-{kind}-{dtype}", f"{op.name}_{dtype}", lambda e: emit(e, op.name, dtype)
+    )
+    args = (Address(op.result), Address(op.operands[0]), *sizes[1:])
+    return [KernelCall(kernel, args, *_cut(sizes, type_.itemsize, 0.2))]
+
+
+# ------------------------------------------------------------------------------------- cumulative
+def _emit_row_scan(e: Emitter, op: str, dtype: str) -> None:
+    pointers = [e.pointer_argument(0, dtype), e.pointer_argument(1, dtype)]
+    scalars = [e.argument(2), e.argument(4), e.lo, e.hi]
+    with e.loop_function("scan", pointers, scalars) as (f, (out, x), (n, reverse, lo, hi)):
+        b = f.builder
+        last = b.sub(n, f.index(1))
+        backward = b.icmp_signed("!=", reverse, f.index(0))
+        first = b.select(backward, last, f.index(0))
+        step = b.select(backward, f.index(-1), f.index(1))
+        held = [f.alloca(register_type(dtype)) for _ in range(ROWS)]
+
+        def walk(row: ir.Value, count: int) -> None:
+            starts = [b.add(b.mul(b.add(row, f.index(k)), n), first) for k in range(count)]
+
+            def each(j: ir.Value, combine: bool) -> None:
+                for k in range(count):
+                    at = b.add(starts[k], b.mul(j, step))
+                    value = load_element(f, f.at(x, at), dtype)
+                    if combine:
+                        args = [b.load(held[k]), value]
+                        value = emit_scalar(f, _COMBINE[op], dtype, args, {})
+                    b.store(value, held[k])
+                    store_element(f, value, f.at(out, at), dtype)
+
+            with b.if_then(b.icmp_signed(">", n, f.index(0))):
+                each(f.index(0), False)
+            with f.for_range(f.index(1), n) as j:
+                each(j, True)
+
+        _in_groups(f, lo, hi, walk)
+
+
+def _in_groups(
+    f: Emitter, lo: ir.Value, hi: ir.Value, walk: Callable[[ir.Value, int], None]
+) -> None:
+    """walk(row, ROWS) for whole groups of rows in [lo, hi), walk(row, 1) for the rest."""
+    b = f.builder
+    whole = b.add(lo, b.and_(b.sub(hi, lo), f.index(-ROWS)))
+    with f.for_range(lo, whole, f.index(ROWS)) as row:
+        walk(row, ROWS)
+    with f.for_range(whole, hi) as row:
+        walk(row, 1)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Columns [first, first + width) of one outer index; `held` has a cell for each."""
+
+    f: Emitter
+    held: ir.Value
+    base: ir.Value
+    width: ir.Value
+    inner: ir.Value
+
+    def cell(self, column: ir.Value) -> ir.Value:
+        return self.f.builder.gep(self.held, [self.f.index(0), column])
+
+    def at(self, j: ir.Value, column: ir.Value) -> ir.Value:
+        b = self.f.builder
+        return b.add(b.add(self.base, b.mul(j, self.inner)), column)
+
+
+def _emit_column_scan(e: Emitter, op: str, dtype: str) -> None:
+    pointers = [e.pointer_argument(0, dtype), e.pointer_argument(1, dtype)]
+    scalars = [*(e.argument(2 + k) for k in range(3)), e.lo, e.hi]
+    with e.loop_function("scan", pointers, scalars) as (f, (out, x), (n, inner, reverse, lo, hi)):
+        b = f.builder
+        held = f.alloca(ir.ArrayType(register_type(dtype), COLUMNS))
+        backward = b.icmp_signed("!=", reverse, f.index(0))
+
+        def walk(block: _Block, _: ir.Value) -> None:
+            def each(step: ir.Value, combine: bool) -> None:
+                j = b.select(backward, b.sub(b.sub(n, f.index(1)), step), step)
+                with f.for_range(f.index(0), block.width) as c:
+                    at = block.at(j, c)
+                    value = load_element(f, f.at(x, at), dtype)
+                    if combine:
+                        args = [b.load(block.cell(c)), value]
+                        value = emit_scalar(f, _COMBINE[op], dtype, args, {})
+                    b.store(value, block.cell(c))
+                    store_element(f, value, f.at(out, at), dtype)
+
+            with b.if_then(b.icmp_signed(">", n, f.index(0))):
+                each(f.index(0), False)
+            with f.for_range(f.index(1), n) as step:
+                each(step, True)
+
+        _in_blocks(f, (lo, hi), n, inner, held, walk)
+
+
+def _in_blocks(
+    f: Emitter,
+    units: tuple[ir.Value, ir.Value],
+    n: ir.Value,
+    inner: ir.Value,
+    held: ir.Value,
+    walk: Callable[[_Block, ir.Value], None],
+) -> None:
+    """walk(block, its first unit) for the columns of `units`, up to COLUMNS at a time."""
+    b = f.builder
+    with (
+        unit_parts(f, *units, inner) as (o, first, last),
+        f.for_range(first, last, f.index(COLUMNS)) as c,
+    ):
+        rest = b.sub(last, c)
+        most = f.index(COLUMNS)
+        width = b.select(b.icmp_signed("<", rest, most), rest, most)
+        base = b.add(b.mul(b.mul(o, n), inner), c)
+        walk(_Block(f, held, base, width, inner), b.add(b.mul(o, inner), c))
+
+
+# -------------------------------------------------------------------------------------- positions
+def _wins(f: Emitter, op: str, dtype: str, value: ir.Value, held: ir.Value) -> ir.Value:
+    """Whether `value` comes before `held`: the first NaN wins, as in NumPy."""
+    b = f.builder
+    wins = emit_scalar(f, "greater" if op == "argmax" else "less", dtype, [value, held], {})
+    if dtype.startswith(("f", "bf")):
+        nan, held_nan = (emit_scalar(f, "isnan", dtype, [v], {}) for v in (value, held))
+        wins = b.and_(b.or_(wins, nan), b.not_(held_nan))
+    return wins
+
+
+def _emit_row_position(e: Emitter, op: str, dtype: str) -> None:
+    pointers = [e.pointer_argument(0, "i64"), e.pointer_argument(1, dtype)]
+    with (
+        e.loop_function("position", pointers, [e.argument(2), e.lo, e.hi]) as (
+            f,
+            (out, x),
+            (n, lo, hi),
+        ),
+        f.for_range(lo, hi) as row,
+    ):
+        start = f.at(x, f.builder.mul(row, n))
+        if dtype in COMPLEXES or dtype == "bool":
+            found = _search(f, op, dtype, start, f.index(0), n)
+        else:
+            found = _search_by_blocks(f, op, dtype, start, n)
+        f.builder.store(found, f.at(out, row))
+
+
+def _search(
+    f: Emitter, op: str, dtype: str, x: ir.Value, start: ir.Value, stop: ir.Value
+) -> ir.Value:
+    """The position of the winner among x[start:stop], one element after another."""
+    b = f.builder
+    best, best_at = f.alloca(register_type(dtype)), f.alloca(I64)
+    b.store(load_element(f, f.at(x, start), dtype), best)
+    b.store(start, best_at)
+    with f.for_range(b.add(start, f.index(1)), stop) as j:
+        value, held = load_element(f, f.at(x, j), dtype), b.load(best)
+        wins = _wins(f, op, dtype, value, held)
+        b.store(b.select(wins, value, held), best)
+        b.store(b.select(wins, j, b.load(best_at)), best_at)
+    return b.load(best_at)
+
+
+#: Elements whose extreme is found first (vectorised); only the winning block is searched.
+BLOCK = 256
+
+
+def _search_by_blocks(f: Emitter, op: str, dtype: str, x: ir.Value, n: ir.Value) -> ir.Value:
+    b = f.builder
+    kind = register_type(dtype)
+    best, extreme, best_start = f.alloca(kind), f.alloca(kind), f.alloca(I64)
+    b.store(load_element(f, x, dtype), best)
+    b.store(f.index(0), best_start)
+    with f.for_range(f.index(0), n, f.index(BLOCK)) as start:
+        stop = _block_end(f, start, n)
+        b.store(load_element(f, f.at(x, start), dtype), extreme)
+        with f.for_range(start, stop) as j:
+            value = load_element(f, f.at(x, j), dtype)
+            b.store(_extreme(f, op, dtype, b.load(extreme), value), extreme)
+        wins = _wins(f, op, dtype, b.load(extreme), b.load(best))
+        b.store(b.select(wins, b.load(extreme), b.load(best)), best)
+        b.store(b.select(wins, start, b.load(best_start)), best_start)
+    return _first_equal(f, dtype, x, b.load(best_start), n, b.load(best))
+
+
+def _first_equal(
+    f: Emitter, dtype: str, x: ir.Value, start: ir.Value, n: ir.Value, wanted: ir.Value
+) -> ir.Value:
+    """The least j of the block from `start` on where x[j] is `wanted`, or NaN as it is."""
+    b, found = f.builder, f.alloca(I64)
+    b.store(n, found)
+    with f.for_range(start, _block_end(f, start, n)) as j:
+        value = load_element(f, f.at(x, j), dtype)
+        same = emit_scalar(f, "equal", dtype, [value, wanted], {})
+        if dtype.startswith(("f", "bf")):
+            nan, wanted_nan = (emit_scalar(f, "isnan", dtype, [v], {}) for v in (value, wanted))
+            same = b.or_(same, b.and_(nan, wanted_nan))
+        here, least = b.select(same, j, n), b.load(found)
+        b.store(b.select(b.icmp_signed("<", here, least), here, least), found)
+    return b.load(found)
+
+
+def _block_end(f: Emitter, start: ir.Value, n: ir.Value) -> ir.Value:
+    stop = f.builder.add(start, f.index(BLOCK))
+    return f.builder.select(f.builder.icmp_signed("<", stop, n), stop, n)
+
+
+def _extreme(f: Emitter, op: str, dtype: str, a: ir.Value, other: ir.Value) -> ir.Value:
+    """The greater (argmax) or smaller one; NaN if one is."""
+    name = "maximum" if op == "argmax" else "minimum"
+    if dtype not in ("f32", "f64", *HALVES):
+        return emit_scalar(f, name, dtype, [a, other], {})
+    # unlike a comparison and a select, reductions by llvm.maximum vectorise
+    binary = ir.FunctionType(a.type, [a.type, a.type])
+    intrinsic = f.module.declare_intrinsic(f"llvm.{name}", [a.type], binary)
+    return f.builder.call(intrinsic, [a, other])
+
+
+def _emit_column_position(e: Emitter, op: str, dtype: str) -> None:
+    pointers = [e.pointer_argument(0, "i64"), e.pointer_argument(1, dtype)]
+    scalars = [e.argument(2), e.argument(3), e.lo, e.hi]
+    with e.loop_function("position", pointers, scalars) as (f, (out, x), (n, inner, lo, hi)):
+        b = f.builder
+        held = f.alloca(ir.ArrayType(register_type(dtype), COLUMNS))
+
+        def walk(block: _Block, unit: ir.Value) -> None:
+            with f.for_range(f.index(0), block.width) as c:
+                b.store(load_element(f, f.at(x, block.at(f.index(0), c)), dtype), block.cell(c))
+                b.store(f.index(0), f.at(out, b.add(unit, c)))
+            with f.for_range(f.index(1), n) as j, f.for_range(f.index(0), block.width) as c:
+                value, best = load_element(f, f.at(x, block.at(j, c)), dtype), b.load(block.cell(c))
+                wins = _wins(f, op, dtype, value, best)
+                b.store(b.select(wins, value, best), block.cell(c))
+                place = f.at(out, b.add(unit, c))
+                b.store(b.select(wins, j, b.load(place)), place)
+
+        _in_blocks(f, (lo, hi), n, inner, held, walk)

@@ -1,0 +1,1 @@
+"""LLVM: modules compiled and linked in this process, and kept on disk."""

@@ -1,0 +1,83 @@
+"""What machine code depends on, as text: the key of the cache on disk.
+
+Two processes share a kernel's object only if these lines are equal: the kernel's own content key,
+the sources of the code that emits it (their sizes and times, so that an edit never meets a stale
+object), the passes, and the processor with the version of LLVM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from weft.codegen.jit import LOADED_AT, Kernel
+from weft.codegen.llvm.compile import PIPELINE_VERSION
+from weft.codegen.llvm.target import host
+
+#: Bumped when the layout of a file in the cache changes.
+FORMAT_VERSION = 1
+_PACKAGE = Path(__file__).resolve().parents[2]
+# The parts of weft that write machine code, or say what an op means.
+_SOURCES = ("codegen", "ir", "runtime")
+# How long importing them may take: what changed since may or may not be what was imported.
+_LOADING_SECONDS = 2.0
+_log = logging.getLogger("weft.compile")
+
+
+def describe_kernel(kernel: Kernel) -> str | None:
+    """All that the kernel's machine code depends on; None if that cannot be known."""
+    defined_in, common = _emitter_file(kernel), _common()
+    if defined_in is None or common is None:
+        return None
+    return f"{common}\nemitter {defined_in}\nloops {kernel.loops}\nkernel {kernel.key}"
+
+
+def _emitter_file(kernel: Kernel) -> str | None:
+    """The file of `emit`, with its size and time if `_sources` does not cover it."""
+    code = getattr(kernel.emit, "__code__", None)
+    if code is None:
+        return None
+    path = Path(code.co_filename)
+    if path.is_relative_to(_PACKAGE):
+        return path.relative_to(_PACKAGE).as_posix()
+    try:
+        status = path.stat()
+    except OSError:  # typed into a console, say
+        return None
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
+
+
+@cache
+def _common() -> str | None:
+    sources = _sources()
+    if sources is None:
+        _log.info("cache: not used, weft's sources changed while this process was loading them")
+        return None
+    return (
+        f"format {FORMAT_VERSION}\npipeline {PIPELINE_VERSION}\n"
+        f"sources {sources}\ntarget {host().describe()}"
+    )
+
+
+def _sources() -> str | None:
+    """A digest of the files' names, sizes and times; None if the code that runs may be older."""
+    digest = hashlib.sha256()
+    for path, size, changed in sorted(row for f in _SOURCES for row in _stamps(_PACKAGE / f)):
+        if changed / 1e9 > LOADED_AT - _LOADING_SECONDS:
+            return None
+        digest.update(f"{path} {size} {changed}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def _stamps(folder: Path) -> Iterator[tuple[str, int, int]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _stamps(Path(entry.path))
+            elif entry.name.endswith(".py"):
+                status = entry.stat()
+                yield entry.path, status.st_size, status.st_mtime_ns

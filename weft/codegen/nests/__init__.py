@@ -1,0 +1,1 @@
+"""Loop nests: what `fused` ops become, elementwise, reductions and row kernels."""

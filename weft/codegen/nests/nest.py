@@ -1,0 +1,319 @@
+"""Loop nests: what a `fused` op becomes before LLVM - extents, affine reads, statements, stores.
+
+Index maps (broadcast, permute, slice, iota, unit reshapes) turn into an offset and one stride per
+loop. Loops of extent 1 are dropped and neighbouring loops that every access walks contiguously are
+merged, so that a nest over any contiguous shape is one loop. What is left of the structure - not
+the sizes - is the kernel's key: extents, strides and constants are arguments.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from weft.codegen.nests.cost import interleave
+from weft.codegen.scalar.scalar import supported
+from weft.ir.attributes import ConstArray
+from weft.ir.errors import InternalError, UnsupportedError
+from weft.ir.graph import Operation, Value
+from weft.ir.index_maps import contiguous_strides, read_of
+from weft.ir.ops import lookup
+from weft.ir.types import TensorType
+
+#: Bumped whenever the code that is emitted for a nest changes.
+EMITTER_VERSION = 6
+
+Leaf = (
+    int | ConstArray | Literal["index"]
+)  # an operand's number, a constant, or the position itself
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A read of `leaf` at `offset + sum(index[k] * strides[k])` (for "index": that number)."""
+
+    leaf: Leaf
+    dtype: str
+    offset: int
+    strides: tuple[int, ...]
+
+    def pattern(self) -> str:
+        """Per loop: `0` not moving, `1` contiguous, `s` strided (a run-time stride)."""
+        return pattern(self.strides)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """`v<number> = op(args)`: args are `("load", k)` or `("value", n)`; dtype is the operands'."""
+
+    op: str
+    dtype: str
+    args: tuple[tuple[str, int], ...]
+    result_dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Output number `output` gets `source`; `reduction` names the fold (None: each element)."""
+
+    output: int
+    dtype: str
+    source: tuple[str, int]
+    reduction: str | None
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """One loop nest. `extents[k]` and `reduced[k]` describe loop k, outermost first.
+
+    in_place: operand number -> output number whose buffer it shares.
+    """
+
+    name: str
+    extents: tuple[int, ...]
+    reduced: tuple[bool, ...]
+    loads: tuple[Access, ...]
+    statements: tuple[Statement, ...]
+    stores: tuple[Store, ...]
+    in_place: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def interleave(self) -> int:
+        """Vectors in one iteration of the innermost loop; 0: as many as LLVM likes."""
+        return interleave(((s.op, s.dtype) for s in self.statements), self.extents)
+
+    @property
+    def structure(self) -> str:
+        """The part of the nest that its machine code depends on, as readable text."""
+        leaf_number: dict[object, int] = {}
+        rows = [f"v{EMITTER_VERSION} loops " + "".join("R" if r else "P" for r in self.reduced)]
+        rows += [f"interleave {self.interleave}"] * (self.interleave > 0)
+        shared = dict(self.in_place)
+        for load in self.loads:
+            kind = "index" if load.leaf == "index" else "buffer"
+            alias = (
+                f" is-output-{shared[load.leaf]}"
+                if isinstance(load.leaf, int) and load.leaf in shared
+                else ""
+            )
+            leaf_number.setdefault(load.leaf, len(leaf_number))
+            rows.append(f"load {kind} {load.dtype} {load.pattern()}{alias}")
+        rows += [f"{s.op} {s.dtype} {_refs(s.args)} -> {s.result_dtype}" for s in self.statements]
+        for store in self.stores:
+            fold = f"{store.reduction} {_refs((store.source,))}"
+            rows.append(f"store {store.output} {store.dtype} {fold} {pattern(store.strides)}")
+        return "\n".join(rows)
+
+    @property
+    def key(self) -> str:
+        """Content key of the kernel."""
+        return "nest-" + hashlib.sha256(self.structure.encode()).hexdigest()[:32]
+
+    def describe(self) -> str:
+        """The loop nest as pseudo-code."""
+        lines = [f"kernel {self.name}  # {self.key}"]
+        for k, (extent, reduced) in enumerate(zip(self.extents, self.reduced, strict=True)):
+            kind = "reduced" if reduced else "parallel"
+            lines.append("  " * (k + 1) + f"for i{k} in range({extent}):  # {kind}")
+        pad = "  " * (len(self.extents) + 1)
+        for k, load in enumerate(self.loads):
+            lines.append(
+                f"{pad}l{k}: {load.dtype} = {describe_leaf(load.leaf, load.offset, load.strides)}"
+            )
+        for n, s in enumerate(self.statements):
+            args = ", ".join(("l" if kind == "load" else "v") + str(i) for kind, i in s.args)
+            lines.append(f"{pad}v{n}: {s.result_dtype} = {s.op}({args})")
+        for store in self.stores:
+            kind, i = store.source
+            where = f"out{store.output}[{affine(0, store.strides)}]"
+            source = ("l" if kind == "load" else "v") + str(i)
+            lines.append(
+                pad
+                + (
+                    f"{where} = {source}"
+                    if store.reduction is None
+                    else f"{where} = {store.reduction}({where}, {source})"
+                )
+            )
+        return "\n".join(lines)
+
+
+def _refs(args: tuple[tuple[str, int], ...]) -> str:
+    return " ".join(kind[0] + str(i) for kind, i in args)
+
+
+def pattern(strides: tuple[int, ...]) -> str:
+    """Per loop: `0` not moving, `1` contiguous, `s` strided (a run-time stride)."""
+    return "".join("0" if s == 0 else "1" if s == 1 else "s" for s in strides)
+
+
+def affine(offset: int, strides: tuple[int, ...]) -> str:
+    """`3 + i0*64 + i1`: a position in terms of the loops, for people."""
+    terms = [f"i{k}" if s == 1 else f"i{k}*{s}" for k, s in enumerate(strides) if s]
+    return " + ".join([str(offset)] * (offset != 0 or not terms) + terms)
+
+
+def describe_leaf(leaf: Leaf, offset: int, strides: tuple[int, ...]) -> str:
+    """`in0[i0*64 + i1]`, or the constant."""
+    if isinstance(leaf, ConstArray):
+        return str(leaf.array)
+    where = affine(offset, strides)
+    return where if leaf == "index" else f"in{leaf}[{where}]"
+
+
+def build_nest(op: Operation, in_place: tuple[tuple[int, int], ...] = ()) -> Nest:
+    """The loop nest of a `fused` op of static shapes, simplified.
+
+    Raises UnsupportedError, at the user's line, for an op that has no native code at its dtype.
+    """
+    return simplify_nest(plain_nest(op, in_place))
+
+
+def plain_nest(op: Operation, in_place: tuple[tuple[int, int], ...] = ()) -> Nest:
+    """The loop nest of a `fused` op as it stands: a loop for each axis. Errors as `build_nest`."""
+    return _NestBuilder(op, in_place).build()
+
+
+def simplify_nest(nest: Nest) -> Nest:
+    """Drop loops of extent 1, put them in order, merge neighbours."""
+    return _merge_loops(_order_loops(_drop_unit_loops(nest)))
+
+
+def _tensor(value: Value) -> TensorType:
+    if not isinstance(value.type, TensorType):
+        raise InternalError(f"a loop nest holds a value of type {value.type}")
+    return value.type
+
+
+def check_native(op: Operation) -> tuple[str, str]:
+    """The dtypes of an elementwise op's operands (the last one's) and result.
+
+    Raises UnsupportedError, at the user's line, if there is no native code for them.
+    """
+    dtype, result_dtype = _tensor(op.operands[-1]).dtype.short, _tensor(op.result).dtype.short
+    if not supported(op.name, dtype, {"dtype": result_dtype}):
+        types = ", ".join(str(v.type) for v in op.operands)
+        raise UnsupportedError(
+            f"op '{op.name}' on ({types}) -> {op.result.type} has no native code",
+            hint="convert with wf.astype first, or call it outside @wf.compile",
+            location=op.locations,
+        )
+    return dtype, result_dtype
+
+
+class _NestBuilder:
+    def __init__(self, op: Operation, in_place: tuple[tuple[int, int], ...]) -> None:
+        self.op = op
+        (self.region,) = op.regions
+        self.in_place = in_place
+        self.loads: dict[Access, int] = {}
+        self.statements: list[Statement] = []
+        self.number: dict[Value, int] = {}
+        self.argument = {value: i for i, value in enumerate(self.region.args)}
+
+    def build(self) -> Nest:
+        reductions = [o for o in self.region.ops if "reduction" in lookup(o.name).traits]
+        axes: tuple[int, ...] = ()
+        if reductions:
+            space = _tensor(reductions[0].operands[0]).static_shape
+            axes = reductions[0].attrs["axes"]  # type: ignore[assignment]
+        else:
+            space = _tensor(self.region.results[0]).static_shape
+        for op in self.region.ops:
+            if "elementwise" in lookup(op.name).traits:
+                self._statement(op)
+        stores = tuple(self._store(i, v, space) for i, v in enumerate(self.region.results))
+        reduced = tuple(k in axes for k in range(len(space)))
+        kind = self.op.attrs["kind"]
+        return Nest(
+            str(kind),
+            space,
+            reduced,
+            tuple(self.loads),
+            tuple(self.statements),
+            stores,
+            self.in_place,
+        )
+
+    def _statement(self, op: Operation) -> None:
+        args = tuple(self._reference(v) for v in op.operands)
+        dtype, result_dtype = check_native(op)
+        self.number[op.result] = len(self.statements)
+        self.statements.append(Statement(op.name, dtype, args, result_dtype))
+
+    def _reference(self, value: Value) -> tuple[str, int]:
+        if value in self.number:
+            return ("value", self.number[value])
+        access = self._access(value)
+        return ("load", self.loads.setdefault(access, len(self.loads)))
+
+    def _store(self, output: int, value: Value, space: tuple[int, ...]) -> Store:
+        op, dtype = value.op, _tensor(value).dtype.short
+        if op is not None and "reduction" in lookup(op.name).traits:
+            axes = op.attrs["axes"]
+            assert isinstance(axes, tuple)
+            kept = tuple(1 if k in axes else d for k, d in enumerate(space))
+            source = self._reference(op.operands[0])
+            return Store(output, dtype, source, op.name, contiguous_strides(kept))
+        return Store(output, dtype, self._reference(value), None, contiguous_strides(space))
+
+    def _access(self, value: Value) -> Access:
+        """Where an element of `value` is found, as strides over the value's own dimensions."""
+        read, dtype = read_of(value), _tensor(value).dtype.short
+        op = read.source.op
+        if op is None:
+            return Access(self.argument[read.source], dtype, read.offset, read.strides)
+        if op.name == "constant":
+            held = op.attrs["value"]
+            assert isinstance(held, ConstArray)
+            return Access(held, dtype, 0, ())
+        if op.name == "iota":
+            return Access("index", dtype, read.offset, read.strides)
+        raise InternalError(f"a loop nest reads what '{op.name}' made through an index map")
+
+
+def _select(nest: Nest, loops: list[int]) -> Nest:
+    """The nest with only these loops, in this order."""
+
+    def pick(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(strides[k] for k in loops) if strides else (0,) * len(loops)
+
+    return replace(
+        nest,
+        extents=tuple(nest.extents[k] for k in loops),
+        reduced=tuple(nest.reduced[k] for k in loops),
+        loads=tuple(replace(a, strides=pick(a.strides)) for a in nest.loads),
+        stores=tuple(replace(s, strides=pick(s.strides)) for s in nest.stores),
+    )
+
+
+def _drop_unit_loops(nest: Nest) -> Nest:
+    return _select(nest, [k for k, n in enumerate(nest.extents) if n != 1])
+
+
+def _order_loops(nest: Nest) -> Nest:
+    """Reduced loops innermost where the accumulator must stay in a register: 16-bit floats, unless
+    the outermost loop is reduced, which makes partial results in f32.
+    """
+    loops = list(range(len(nest.extents)))
+    halves = any(s.reduction and s.dtype in ("f16", "bf16") for s in nest.stores)
+    if halves and nest.reduced[:1] == (False,):
+        loops.sort(key=lambda k: nest.reduced[k])
+    return _select(nest, loops)
+
+
+def _merge_loops(nest: Nest) -> Nest:
+    """Merge neighbouring loops of one kind that every access walks as if they were one."""
+    k = len(nest.extents) - 2
+    while k >= 0:
+        inner = nest.extents[k + 1]
+        walks = [a.strides for a in nest.loads] + [s.strides for s in nest.stores]
+        if nest.reduced[k] == nest.reduced[k + 1] and all(w[k] == w[k + 1] * inner for w in walks):
+            merged = _select(nest, [j for j in range(len(nest.extents)) if j != k])
+            extents = list(merged.extents)
+            extents[k] = nest.extents[k] * inner
+            nest = replace(merged, extents=tuple(extents))
+        k -= 1
+    return nest

@@ -1,0 +1,372 @@
+"""The code of a row kernel: units, rows, passes, accumulators (arguments: `nests/rows_emit.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from llvmlite import ir
+
+from weft.codegen.element_access import load_element, store_element
+from weft.codegen.elements import memory_type, register_type
+from weft.codegen.emitter import I64, Emitter
+from weft.codegen.nests.folds import (
+    SUM_BLOCK,
+    convert,
+    fold,
+    identity,
+    is_wide_sum,
+    running_dtype,
+)
+from weft.codegen.nests.row_passes import Pass, Schedule
+from weft.codegen.nests.rows import FAULT_SHIFT, Node, Output, RowNest
+from weft.codegen.scalar.scalar import emit_scalar
+
+F64 = ir.DoubleType()
+
+
+@dataclass(slots=True)
+class Walk:
+    """A pointer (for "index" a number) and its strides per loop; None: does not move."""
+
+    base: ir.Value
+    strides: list[ir.Value | None]
+
+
+@dataclass(slots=True)
+class _Accumulator:
+    """Of a fold over a row: its value so far; for blocked sums of one block, and the f64 total."""
+
+    slot: ir.Value
+    total: ir.Value | None
+
+
+class RowWriter:
+    def __init__(
+        self,
+        e: Emitter,
+        nest: RowNest,
+        plan: Schedule,
+        extents: list[ir.Value],
+        loads: dict[int, Walk | Output],
+        stores: dict[Output, Walk],
+        scratch: dict[int, ir.Value],
+        status: ir.Value | None,
+    ) -> None:
+        self.e = e
+        self.nest = nest
+        self.plan = plan
+        self.extents = extents
+        self.loads = loads
+        self.stores = stores
+        self.scratch = scratch
+        self.status = status
+        self.values: dict[int, ir.Value] = {}  # one for each row
+        self.wide: dict[int, ir.Value] = {}  # f64 totals of folds
+        self.slots = {o: self._slot(o) for o in plan.row_totals}
+
+    def _slot(self, o: Output) -> ir.Value:
+        return self.e.alloca(register_type(self._running(o)))
+
+    def _running(self, o: Output) -> str:
+        assert o.total is not None
+        return running_dtype(o.total, o.dtype, not self.nest.moves_in_row(o.strides))
+
+    # -- units and rows ---------------------------------------------------------------------------
+
+    def write(self, rows: ir.Value, block: ir.Value, lo: ir.Value, hi: ir.Value) -> None:
+        """All units in [lo, hi)."""
+        e, b = self.e, self.e.builder
+        if not self.nest.totals:
+            self._rows(lo, hi)  # a unit is a row
+            return
+        with e.for_range(lo, hi) as unit:
+            first = b.mul(unit, block, flags=["nsw"])
+            end = b.add(first, block, flags=["nsw"])
+            self._open_unit(unit)
+            self._rows(first, b.select(b.icmp_signed("<", end, rows), end, rows))
+            for o, slot in self.slots.items():
+                store_element(e, b.load(slot), e.at(self.stores[o].base, unit), self._running(o))
+
+    def _open_unit(self, unit: ir.Value) -> None:
+        """Partial results start as the identity of their fold."""
+        e = self.e
+        self.columns: dict[Output, ir.Value] = {}
+        for o in self.nest.totals:
+            start = identity(o.total, self._running(o))
+            if o in self.slots:
+                e.builder.store(start, self.slots[o])
+                continue
+            count = self._row_elements()
+            base = e.at(self.stores[o].base, e.builder.mul(unit, count))
+            self.columns[o] = base
+            with e.for_range(e.index(0), count) as j:
+                store_element(e, start, e.at(base, j), self._running(o))
+
+    def _row_elements(self) -> ir.Value:
+        total = self.e.index(1)
+        for extent in self.extents[self.nest.outer :]:
+            total = self.e.builder.mul(total, extent)
+        return total
+
+    def _rows(self, first: ir.Value, end: ir.Value) -> None:
+        with self.e.for_range(first, end) as row:
+            self.row = row
+            self._row(self._outer_indices(row))
+
+    def _outer_indices(self, row: ir.Value) -> list[ir.Value]:
+        b, out = self.e.builder, []
+        for extent in reversed(self.extents[1 : self.nest.outer]):
+            out.append(b.srem(row, extent))
+            row = b.sdiv(row, extent)
+        return [row, *reversed(out)]
+
+    def _row(self, indices: list[ir.Value]) -> None:
+        self.values, self.wide = {}, {}
+        stores = {
+            o: self.columns[o]
+            if o in self.nest.totals and o not in self.slots
+            else self._moved(w, indices)
+            for o, w in self.stores.items()
+        }
+        loads = {
+            n: self._alias(n, stores[w]) if isinstance(w, Output) else self._moved(w, indices)
+            for n, w in self.loads.items()
+        }
+        self._row_values(0, loads)
+        for p, step in enumerate(self.plan.passes):
+            self._pass(step, loads, stores)
+            self._row_values(p + 1, loads)
+        for o in self.plan.row_stores:
+            store_element(self.e, self.values[o.source], stores[o], o.dtype)
+        for o in self.plan.row_totals:
+            self._add_row(o)
+
+    def _moved(self, walk: Walk, indices: list[ir.Value]) -> ir.Value:
+        place = walk.base
+        for i, stride in zip(indices, walk.strides[: self.nest.outer], strict=True):
+            place = self._step(place, i, stride)
+        return place
+
+    def _alias(self, load: int, pointer: ir.Value) -> ir.Value:
+        """The store's pointer, in the load's dtype (of the same width)."""
+        kind = memory_type(self.nest.nodes[load].dtype).as_pointer()
+        return self.e.builder.bitcast(pointer, kind)
+
+    def _step(self, place: ir.Value, i: ir.Value, stride: ir.Value | None) -> ir.Value:
+        if stride is None:
+            return place
+        b = self.e.builder
+        unit = isinstance(stride, ir.Constant) and stride.constant == 1
+        distance = i if unit else b.mul(i, stride, flags=["nsw"])
+        return b.add(place, distance) if place.type == I64 else self.e.at(place, distance)
+
+    def _row_values(self, p: int, loads: dict[int, ir.Value]) -> None:
+        """What is computed once for each row, before pass p."""
+        for n in self.plan.row_nodes[p]:
+            self.values[n] = self._node(n, loads, self.values.__getitem__)
+
+    def _node(
+        self, n: int, places: dict[int, ir.Value], get: Callable[[int], ir.Value]
+    ) -> ir.Value:
+        node = self.nest.nodes[n]
+        if node.kind == "check":
+            return self._check(node, get(node.args[0]))
+        if node.kind == "pick":
+            return self._pick(node.args[0], get(node.args[1]), places)
+        if node.kind == "apply":
+            return self._apply(n, [get(a) for a in node.args])
+        if node.leaf == "index":
+            return emit_scalar(self.e, "astype", "i64", [places[n]], {"dtype": node.dtype})
+        return load_element(self.e, places[n], node.dtype)
+
+    def _apply(self, n: int, args: list[ir.Value]) -> ir.Value:
+        node, e = self.nest.nodes[n], self.e
+        if n in self.plan.repeated:
+            # a product contracted in one pass and not in another: v - max(v) would never be 0
+            e = replace(e, flags=())
+        return emit_scalar(e, node.name, node.dtype, args, {"dtype": node.result_dtype})
+
+    def _check(self, node: Node, raw: ir.Value) -> ir.Value:
+        """An index of the row as i64; -1 if it is out of bounds, and a fault in the status word."""
+        e, b = self.e, self.e.builder
+        size, zero = self.extents[self.nest.outer], e.index(0)
+        index = emit_scalar(e, "astype", node.dtype, [raw], {"dtype": "i64"})
+        if node.dtype.startswith("i"):
+            index = b.select(b.icmp_signed("<", index, zero), b.add(index, size), index)
+        good = b.icmp_unsigned("<", index, size)  # a negative one is a huge unsigned one
+        assert self.status is not None
+        with b.if_then(b.not_(good), likely=False):
+            first = e.index(1 + (int(node.name) << FAULT_SHIFT))
+            b.store(b.add(self.row, first), self.status)
+        return b.select(good, index, e.index(-1))
+
+    def _pick(self, n: int, index: ir.Value, places: dict[int, ir.Value]) -> ir.Value:
+        """One element of a value of the row, computed by itself."""
+        b, loop = self.e.builder, self.nest.outer
+        index = b.select(b.icmp_signed("<", index, self.e.index(0)), self.e.index(0), index)
+        env = dict(self.values)
+        inner: dict[int, ir.Value] = {}
+
+        def get(k: int) -> ir.Value:
+            if k not in env:
+                if k in places:
+                    walk = self.loads[k]
+                    walk = self.stores[walk] if isinstance(walk, Output) else walk
+                    inner[k] = self._step(places[k], index, walk.strides[loop])
+                for a in self.nest.nodes[k].args:
+                    get(a)
+                env[k] = self._node(k, inner, env.__getitem__)
+            return env[k]
+
+        return get(n)
+
+    def _add_row(self, o: Output) -> None:
+        """One row's number into the unit's total."""
+        assert o.total is not None
+        running, slot = self._running(o), self.slots[o]
+        value = self.wide.get(o.source) if running == "f64" else None
+        if value is None:
+            value = convert(self.e, self.values[o.source], o.dtype, running)
+        held = self.e.builder.load(slot)
+        self.e.builder.store(fold(self.e, o.total, running, held, value), slot)
+
+    # -- one pass over a row ----------------------------------------------------------------------
+
+    def _pass(self, step: Pass, loads: dict[int, ir.Value], stores: dict[Output, ir.Value]) -> None:
+        accumulators = {n: self._open(n) for n in step.folds}
+        places = {n: loads[n] for n in step.compute if n in loads and n not in step.reload}
+        kept = {n: self.scratch[n] for n in self.scratch}
+        index = self.e.index(0)
+        self._loop(self.nest.outer, step, (places, stores, kept, index), accumulators)
+        for n, accumulator in accumulators.items():
+            self._close(n, accumulator)
+
+    def _loop(
+        self,
+        loop: int,
+        step: Pass,
+        at: tuple[dict[int, ir.Value], dict[Output, ir.Value], dict[int, ir.Value], ir.Value],
+        accumulators: dict[int, _Accumulator],
+    ) -> None:
+        e = self.e
+        if loop == len(self.extents):
+            self._body(step, at, accumulators)
+            return
+        n = self.extents[loop]
+        innermost = loop == len(self.extents) - 1
+        if innermost and any(a.total is not None for a in accumulators.values()):
+            with e.for_range(e.index(0), n, e.index(SUM_BLOCK)) as start:
+                end = e.builder.add(start, e.index(SUM_BLOCK))
+                stop = e.builder.select(e.builder.icmp_signed("<", end, n), end, n)
+                self._open_block(accumulators)
+                with e.for_range(start, stop, interleave=self._interleave(step)) as i:
+                    self._loop(loop + 1, step, self._inside(loop, i, at), accumulators)
+                self._close_block(accumulators)
+        else:
+            count = self._interleave(step) if innermost else 0
+            with e.for_range(e.index(0), n, interleave=count) as i:
+                self._loop(loop + 1, step, self._inside(loop, i, at), accumulators)
+
+    def _interleave(self, step: Pass) -> int:
+        nodes = [self.nest.nodes[n] for n in step.compute if n not in step.reload]
+        return self.nest.interleave((n.name, n.dtype) for n in nodes if n.kind == "apply")
+
+    def _inside(
+        self,
+        loop: int,
+        i: ir.Value,
+        at: tuple[dict[int, ir.Value], dict[Output, ir.Value], dict[int, ir.Value], ir.Value],
+    ) -> tuple[dict[int, ir.Value], dict[Output, ir.Value], dict[int, ir.Value], ir.Value]:
+        """Everything moved to iteration i of a loop within the row."""
+        places, stores, kept, index = at
+        moved = {o: self._step(p, i, self.stores[o].strides[loop]) for o, p in stores.items()}
+        inner = {}
+        for n, place in places.items():
+            walk = self.loads[n]
+            inner[n] = (
+                self._alias(n, moved[walk])
+                if isinstance(walk, Output)
+                else self._step(place, i, walk.strides[loop])
+            )
+        b = self.e.builder
+        index = b.add(b.mul(index, self.extents[loop], flags=["nsw"]), i, flags=["nsw"])
+        return inner, moved, kept, index
+
+    def _body(
+        self,
+        step: Pass,
+        at: tuple[dict[int, ir.Value], dict[Output, ir.Value], dict[int, ir.Value], ir.Value],
+        accumulators: dict[int, _Accumulator],
+    ) -> None:
+        places, stores, kept, index = at
+        e, env = self.e, dict(self.values)
+        for n in step.compute:
+            if n in step.reload:
+                env[n] = load_element(e, *self._kept_at(n, stores, kept, index))
+            else:
+                env[n] = self._node(n, places, env.__getitem__)
+        for n in step.keep:
+            held = self.plan.kept[n]
+            if held is None or held.source != n:
+                place, dtype = self._kept_at(n, stores, kept, index)
+                store_element(e, env[n], place, dtype)
+        for n, accumulator in accumulators.items():
+            node = self.nest.nodes[n]
+            value = e.builder.load(accumulator.slot)
+            folded = fold(e, node.name, node.dtype, value, env[node.args[0]])
+            e.builder.store(folded, accumulator.slot)
+        for o in step.stores:
+            store_element(e, env[o.source], stores[o], o.dtype)
+        for o in step.totals:
+            running = self._running(o)
+            assert o.total is not None
+            held = load_element(e, stores[o], running)
+            value = convert(e, env[o.source], o.dtype, running)
+            store_element(e, fold(e, o.total, running, held, value), stores[o], running)
+
+    def _kept_at(
+        self,
+        n: int,
+        stores: dict[Output, ir.Value],
+        kept: dict[int, ir.Value],
+        index: ir.Value,
+    ) -> tuple[ir.Value, str]:
+        held = self.plan.kept[n]
+        if held is not None:
+            return stores[held], held.dtype
+        dtype = running_dtype("", self.nest.nodes[n].result_dtype, False)
+        return self.e.at(kept[n], index), dtype
+
+    # -- accumulators -----------------------------------------------------------------------------
+
+    def _open(self, n: int) -> _Accumulator:
+        node, b = self.nest.nodes[n], self.e.builder
+        slot = self.e.alloca(register_type(node.dtype))
+        b.store(identity(node.name, node.dtype), slot)
+        if not is_wide_sum(node.name, node.dtype):
+            return _Accumulator(slot, None)
+        total = self.e.alloca(F64)
+        b.store(ir.Constant(F64, 0.0), total)
+        return _Accumulator(slot, total)
+
+    def _open_block(self, accumulators: dict[int, _Accumulator]) -> None:
+        for n, a in accumulators.items():
+            if a.total is not None:
+                node = self.nest.nodes[n]
+                self.e.builder.store(identity(node.name, node.dtype), a.slot)
+
+    def _close_block(self, accumulators: dict[int, _Accumulator]) -> None:
+        b = self.e.builder
+        for a in accumulators.values():
+            if a.total is not None:
+                part = b.fpext(b.load(a.slot), F64)
+                b.store(b.fadd(b.load(a.total), part), a.total)
+
+    def _close(self, n: int, a: _Accumulator) -> None:
+        b = self.e.builder
+        if a.total is None:
+            self.values[n] = b.load(a.slot)
+        else:
+            self.wide[n] = b.load(a.total)
+            self.values[n] = b.fptrunc(self.wide[n], ir.FloatType())

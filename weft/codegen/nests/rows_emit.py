@@ -1,0 +1,233 @@
+"""Emit a row kernel as LLVM: for each row, its passes, and the row values between them.
+
+Arguments (all int64): per output its address, or that of the scratch memory of its partial results;
+per load from a buffer its address (operands in place use the output's); the threads' scratch, its
+bytes per thread, and per kept node its offset there; the status
+word if an index is checked; the extents; rows and rows per unit; then per
+walk (loads that are no operand in place, outputs) its run-time strides, for "index" loads offset
+and strides; per total the byte offset of its partial results.
+
+A unit is a block of rows: of one row, unless all rows are folded into totals; then the blocks are
+fixed, each has partial results of its own, and further calls add them up (`nests/folds.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from weft.codegen.call import (
+    Address,
+    Arg,
+    KernelCall,
+    Pool,
+    Scratch,
+    Status,
+    WorkerScratch,
+    worker_stride,
+)
+from weft.codegen.cost import NS_PER_BYTE_STREAMED, split
+from weft.codegen.elements import memory_type
+from weft.codegen.emitter import Emitter
+from weft.codegen.jit import Kernel
+from weft.codegen.nests.cost import element_nanoseconds
+from weft.codegen.nests.folds import MOST_PARTIALS, combine_call, lay_out, running_dtype
+from weft.codegen.nests.row_passes import Schedule, schedule
+from weft.codegen.nests.row_writer import RowWriter, Walk
+from weft.codegen.nests.rows import Node, Output, RowNest
+from weft.ir.attributes import ConstArray
+from weft.ir.dtypes import as_dtype
+
+#: A block of rows whose results are added up has at least so many rows.
+LEAST_ROWS = 8
+
+
+def rows_calls(
+    nest: RowNest, outputs: Sequence[Address], operands: Sequence[Address]
+) -> list[KernelCall]:
+    """The kernel's call, and one for each output that adds up partial results."""
+    plan = schedule(nest)
+    blocks, block = _row_blocks(nest)
+    folds = [(o.total or "", o.dtype, _row_count(nest, o), outputs[o.output]) for o in nest.totals]
+    partials, nbytes = lay_out(folds, blocks)
+    scratch = Scratch(nbytes)
+    args: list[Arg] = [scratch if o.total else outputs[o.output] for o in nest.outputs]
+    for _, node in _buffers(nest):
+        if isinstance(node.leaf, ConstArray):
+            args.append(Pool(node.leaf))
+        else:
+            assert isinstance(node.leaf, int)
+            held = operands[node.leaf]
+            size = as_dtype(node.dtype).itemsize
+            args.append(Address(held.value, held.offset + node.offset * size))
+    args += _scratch_arguments(nest, plan)
+    args += [Status()] if _has_checks(nest) else []
+    args += [*nest.extents, nest.rows, block]
+    for walk in _walks(nest):
+        if isinstance(walk, Node) and walk.leaf == "index":
+            args += [walk.offset, *walk.strides]
+        else:
+            args += [s for s in walk.strides if s not in (0, 1)]
+    args += [p.offset for p in partials]
+    kernel = Kernel(nest.key, nest.name, lambda e: _emit(e, nest))
+    call = KernelCall(
+        kernel, tuple(args), blocks, split(blocks, _row_nanoseconds(nest, plan) * block)
+    )
+    return [call, *(combine_call(p, scratch) for p in partials)]
+
+
+def _row_blocks(nest: RowNest) -> tuple[int, int]:
+    """(units, rows in each): from the extents alone, or the bits would depend on the machine."""
+    if not nest.totals:
+        return nest.rows, 1
+    block = max(-(-nest.rows // MOST_PARTIALS), LEAST_ROWS)
+    return -(-nest.rows // block), block
+
+
+def _row_count(nest: RowNest, output: Output) -> int:
+    """Elements of one partial result: a row's, or one number."""
+    return nest.row_elements if nest.moves_in_row(output.strides) else 1
+
+
+def _row_nanoseconds(nest: RowNest, plan: Schedule) -> float:
+    total = 0.0
+    for k, step in enumerate(plan.passes):
+        nodes = [nest.nodes[n] for n in step.compute if n not in step.reload]
+        ops = [(n.name, n.dtype) for n in nodes if n.kind == "apply"]
+        moved = [n.dtype for n in nodes if n.kind == "load"] if k == 0 else []
+        moved += [o.dtype for o in step.stores]
+        total += element_nanoseconds(ops, moved, NS_PER_BYTE_STREAMED)
+    return total * nest.row_elements
+
+
+def _scratch_arguments(nest: RowNest, plan: Schedule) -> list[Arg]:
+    offsets, nbytes = [], 0
+    for node in _in_scratch(plan):
+        offsets.append(nbytes)
+        size = _kept_bytes(nest.nodes[node].result_dtype)
+        nbytes += (nest.row_elements * size + 63) // 64 * 64
+    return [WorkerScratch(nbytes), worker_stride(nbytes), *offsets] if offsets else []
+
+
+def _has_checks(nest: RowNest) -> bool:
+    return any(n.kind == "check" for n in nest.nodes)
+
+
+def _in_scratch(plan: Schedule) -> list[int]:
+    return [n for n, held in plan.kept.items() if held is None]
+
+
+def _kept_dtype(dtype: str) -> str:
+    return running_dtype("", dtype, False)
+
+
+def _kept_bytes(dtype: str) -> int:
+    return as_dtype(_kept_dtype(dtype)).itemsize
+
+
+def _shared_output(nest: RowNest, node: Node) -> Output | None:
+    """The output in whose buffer and place the load's operand is."""
+    if not isinstance(node.leaf, int):
+        return None
+    output = dict(nest.in_place).get(node.leaf)
+    return next((o for o in nest.outputs if o.output == output and o.total is None), None)
+
+
+def _buffers(nest: RowNest) -> list[tuple[int, Node]]:
+    """Loads that have a pointer of their own."""
+    return [
+        (n, node)
+        for n, node in enumerate(nest.nodes)
+        if node.kind == "load" and node.leaf != "index" and _shared_output(nest, node) is None
+    ]
+
+
+def _walks(nest: RowNest) -> list[Node | Output]:
+    loads = [n for n in nest.nodes if n.kind == "load" and _shared_output(nest, n) is None]
+    return [*loads, *nest.outputs]
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Takes the scalar arguments in order."""
+
+    numbers: list[ir.Value]
+    at: int = 0
+
+    def next(self) -> ir.Value:
+        self.at += 1
+        return self.numbers[self.at - 1]
+
+
+def _emit(e: Emitter, nest: RowNest) -> None:
+    plan = schedule(nest)
+    dtypes = [
+        running_dtype(o.total, o.dtype, _is_one(nest, o)) if o.total else o.dtype
+        for o in nest.outputs
+    ]
+    loads = _buffers(nest)
+    position = len(dtypes) + len(loads)
+    b = e.builder
+    in_scratch = _in_scratch(plan)
+    pointers = [e.pointer_argument(k, d) for k, d in enumerate(dtypes)]
+    pointers += [e.pointer_argument(len(dtypes) + k, n.dtype) for k, (_, n) in enumerate(loads)]
+    if in_scratch:
+        mine = b.add(e.argument(position), b.mul(e.worker, e.argument(position + 1)))
+        for k, node in enumerate(in_scratch):
+            place = b.add(mine, e.argument(position + 2 + k))
+            kind = memory_type(_kept_dtype(nest.nodes[node].result_dtype))
+            pointers.append(b.inttoptr(place, kind.as_pointer()))
+        position += 2 + len(in_scratch)
+    if _has_checks(nest):
+        pointers.append(e.pointer_argument(position, "i64"))
+        position += 1
+    count = len(nest.extents) + 2
+    for walk in _walks(nest):
+        index = isinstance(walk, Node) and walk.leaf == "index"
+        count += 1 + len(walk.strides) if index else sum(s not in (0, 1) for s in walk.strides)
+    numbers = [e.argument(position + k) for k in range(count)]
+    # each total starts at its own part of the scratch memory
+    for k, o in enumerate(nest.totals):
+        at = nest.outputs.index(o)
+        raw = b.add(b.ptrtoint(pointers[at], ir.IntType(64)), e.argument(position + count + k))
+        pointers[at] = b.inttoptr(raw, pointers[at].type)
+    scalars = [*numbers, e.lo, e.hi]
+    with e.loop_function("rows", pointers, scalars) as (inner, buffers, values):
+        _write(inner, nest, plan, buffers, values)
+
+
+def _is_one(nest: RowNest, output: Output) -> bool:
+    return not nest.moves_in_row(output.strides)
+
+
+def _write(
+    e: Emitter, nest: RowNest, plan: Schedule, buffers: list[ir.Value], values: list[ir.Value]
+) -> None:
+    numbers = _Reader(values[:-2])
+    extents = [numbers.next() for _ in nest.extents]
+    rows, block = numbers.next(), numbers.next()
+
+    def strides(of: tuple[int, ...]) -> list[ir.Value | None]:
+        return [None if s == 0 else e.index(1) if s == 1 else numbers.next() for s in of]
+
+    outputs = buffers[: len(nest.outputs)]
+    buffer = iter(buffers[len(nest.outputs) :])
+    loads: dict[int, Walk | Output] = {}
+    for n, node in enumerate(nest.nodes):
+        if node.kind != "load":
+            continue
+        shared = _shared_output(nest, node)
+        if shared is not None:
+            assert node.strides == shared.strides
+            loads[n] = shared
+        elif node.leaf == "index":
+            loads[n] = Walk(numbers.next(), [numbers.next() for _ in node.strides])
+        else:
+            loads[n] = Walk(next(buffer), strides(node.strides))
+    stores = {o: Walk(p, strides(o.strides)) for o, p in zip(nest.outputs, outputs, strict=True)}
+    scratch = {n: next(buffer) for n in _in_scratch(plan)}
+    status = next(buffer) if _has_checks(nest) else None
+    writer = RowWriter(e, nest, plan, extents, loads, stores, scratch, status)
+    writer.write(rows, block, values[-2], values[-1])

@@ -1,0 +1,359 @@
+"""The code of a plain nest: units, loops, accumulators, statements (arguments: `nests/emit.py`).
+
+Reductions over the innermost loops accumulate in registers; f32 sums are cut into blocks of
+`SUM_BLOCK` elements, summed in f32 by vector lanes, whose totals add up in f64. The shape of that
+tree depends on nothing but the extent, so the bits do not change from run to run. Reductions over
+outer loops accumulate in the output or its partial results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from weft.codegen.element_access import load_element, store_element
+from weft.codegen.elements import memory_type, register_type
+from weft.codegen.emitter import I64, Emitter
+from weft.codegen.nests.cut import TILE, crosses, cut_kind, fold_dtype, is_tiled
+from weft.codegen.nests.folds import SUM_BLOCK, convert, fold, identity, is_wide_sum
+from weft.codegen.nests.nest import Access, Nest, Statement, Store
+from weft.codegen.scalar.scalar import emit_scalar
+
+
+def output_of(nest: Nest, load: Access) -> int | None:
+    """The position in `nest.stores` of the output whose buffer and place the load shares."""
+    if not isinstance(load.leaf, int):
+        return None
+    output = dict(nest.in_place).get(load.leaf)
+    return next((k for k, s in enumerate(nest.stores) if s.output == output), None)
+
+
+def store_dtype(nest: Nest, store: Store) -> str:
+    """The dtype of the memory that a store writes: for folds that of partial results."""
+    if store.reduction is None:
+        return store.dtype
+    return fold_dtype(nest, store.reduction, store.dtype)
+
+
+class _Walk:
+    """A pointer (for "index" a number) that moves through the loops: strides as LLVM values."""
+
+    def __init__(self, base: ir.Value, strides: list[ir.Value | None]) -> None:
+        self.base = base
+        self.strides = strides  # per loop; None: does not move
+
+
+class NestWriter:
+    """Emits one nest at `e`; `numbers` are its scalar arguments in the order of `nests/emit.py`."""
+
+    def __init__(
+        self, e: Emitter, nest: Nest, buffers: list[ir.Value], numbers: list[ir.Value]
+    ) -> None:
+        self.e = e
+        self.nest = nest
+        self.rank = len(nest.extents)
+        self.extents = numbers[: self.rank]
+        self.outer, self.inner, self.inner_blocks, self.count = numbers[self.rank : self.rank + 4]
+        rest = iter(numbers[self.rank + 4 :])
+        #: first and last + 1 of the iterations of the loops that are cut
+        self.bounds: dict[int, tuple[ir.Value, ir.Value]] = {}
+        stores = buffers[: len(nest.stores)]
+        others = iter(buffers[len(nest.stores) :])
+        self.loads: list[_Walk | int] = []  # a number: moves with that store, from the same pointer
+        for load in nest.loads:
+            output = output_of(nest, load)
+            if output is not None:
+                # LLVM must see one address for both, or it cannot tell that the loop vectorises
+                assert load.strides == nest.stores[output].strides
+                self.loads.append(output)
+            elif load.leaf == "index":
+                base = next(rest)
+                self.loads.append(_Walk(base, [next(rest) for _ in load.strides]))
+            else:
+                self.loads.append(_Walk(next(others), self._strides(load.strides, rest)))
+        self.stores = [
+            _Walk(p, self._strides(s.strides, rest))
+            for p, s in zip(stores, nest.stores, strict=True)
+        ]
+        #: first of the innermost reduced loops: accumulators live in registers from there on
+        self.tail = self.rank
+        while self.tail > 0 and nest.reduced[self.tail - 1]:
+            self.tail -= 1
+        self.outer_reduced = any(nest.reduced[: self.tail])
+        self.accumulators: dict[int, ir.Value] = {}
+        self.running = [store_dtype(nest, s) for s in nest.stores]
+        #: buffers for what is read across a tile
+        self.tiles: dict[int, ir.Value] = {}
+        if is_tiled(nest):
+            for k, load in enumerate(nest.loads):
+                if crosses(load):
+                    kind = ir.ArrayType(memory_type(load.dtype), TILE * TILE)
+                    first = [e.index(0), e.index(0)]
+                    self.tiles[k] = e.builder.gep(e.alloca(kind), first, inbounds=True)
+
+    def _strides(self, strides: tuple[int, ...], rest: Any) -> list[ir.Value | None]:
+        return [None if s == 0 else self.e.index(1) if s == 1 else next(rest) for s in strides]
+
+    @property
+    def folds(self) -> list[tuple[int, Store]]:
+        return [(k, s) for k, s in enumerate(self.nest.stores) if s.reduction is not None]
+
+    # -- units ------------------------------------------------------------------------------------
+
+    def write(self, lo: ir.Value, hi: ir.Value) -> None:
+        """All units in [lo, hi)."""
+        kind = cut_kind(self.nest)
+        if kind in ("partial", "partial_pair"):
+            with self.e.for_range(lo, hi) as unit:
+                self._partial(unit, kind == "partial_pair")
+        elif kind == "pair":
+            self._pair(lo, hi)
+        else:
+            if kind == "single":
+                b = self.e.builder
+                first, end = b.mul(lo, self.outer), b.mul(hi, self.outer)
+                self.bounds[0] = first, self._least(end, self.extents[0])
+            self._unit(self.e.index(0))
+
+    def _pair(self, lo: ir.Value, hi: ir.Value) -> None:
+        """Blocks of the second loop: neighbouring ones of one row are done in one go."""
+        e, b, blocks = self.e, self.e.builder, self.inner_blocks
+        last = b.sub(hi, e.index(1))
+        top, bottom = b.sdiv(lo, blocks), b.sdiv(last, blocks)
+        begin = b.mul(b.srem(lo, blocks), self.inner)
+        end = b.mul(b.add(b.srem(last, blocks), e.index(1)), self.inner)
+        stores = [w.base for w in self.stores]
+        with e.for_range(top, b.add(bottom, e.index(1))) as i:
+            first = b.select(b.icmp_signed("==", i, top), begin, e.index(0))
+            stop = b.select(b.icmp_signed("==", i, bottom), end, self.extents[1])
+            self.bounds[1] = first, self._least(stop, self.extents[1])
+            loads, row = self._moved(0, i, self._loads_at(stores), stores)
+            self._fill(1, row)
+            self._loop(1, loads, row)
+
+    def _partial(self, unit: ir.Value, pair: bool) -> None:
+        b = self.e.builder
+        row = b.sdiv(unit, self.inner_blocks) if pair else unit
+        first = b.mul(row, self.outer)
+        self.bounds[0] = first, self._least(b.add(first, self.outer), self.extents[0])
+        if pair:
+            begin = b.mul(b.srem(unit, self.inner_blocks), self.inner)
+            self.bounds[1] = begin, self._least(b.add(begin, self.inner), self.extents[1])
+        self._unit(b.mul(row, self.count))
+
+    def _unit(self, partial: ir.Value) -> None:
+        """The loops within `bounds`; folds go to their output (partial results) at `partial`."""
+        stores = [w.base for w in self.stores]
+        if cut_kind(self.nest) in ("partial", "partial_pair"):
+            for k, _ in self.folds:
+                stores[k] = self.e.at(stores[k], partial)
+        self._fill(0, stores)
+        self._loop(0, self._loads_at(stores), stores)
+
+    def _loads_at(self, stores: list[ir.Value]) -> list[ir.Value]:
+        return [
+            self._in_place(k, w, stores) if isinstance(w, int) else w.base
+            for k, w in enumerate(self.loads)
+        ]
+
+    def _least(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        return self.e.builder.select(self.e.builder.icmp_signed("<", a, b), a, b)
+
+    def _range(self, loop: int) -> tuple[ir.Value, ir.Value]:
+        return self.bounds.get(loop, (self.e.index(0), self.extents[loop]))
+
+    def _in_place(self, load: int, store: int, stores: list[ir.Value]) -> ir.Value:
+        """The store's pointer, in the load's dtype (of the same width)."""
+        kind = memory_type(self.nest.loads[load].dtype).as_pointer()
+        return self.e.builder.bitcast(stores[store], kind)
+
+    # -- loops ------------------------------------------------------------------------------------
+
+    def _fill(self, first: int, stores: list[ir.Value]) -> None:
+        """Before outer reductions: results start as the identity of the fold, from loop `first`."""
+
+        def level(k: int, loop: int, pointer: ir.Value) -> None:
+            if loop == self.rank:
+                start = identity(self.nest.stores[k].reduction, self.running[k])
+                store_element(self.e, start, pointer, self.running[k])
+            elif self.nest.reduced[loop]:
+                level(k, loop + 1, pointer)
+            else:
+                with self.e.for_range(*self._range(loop)) as i:
+                    level(k, loop + 1, self._step(pointer, i, self.stores[k].strides[loop]))
+
+        if self.outer_reduced:
+            for k, _ in self.folds:
+                level(k, first, stores[k])
+
+    def _loop(self, loop: int, loads: list[ir.Value], stores: list[ir.Value]) -> None:
+        if loop == self.tail:
+            self._open_accumulators()
+        if loop == self.rank:
+            self._body(loads, stores)
+        elif loop == self.rank - 1 and self.tail < self.rank and self._blocked():
+            self._blocked_loop(loop, loads, stores)
+        elif loop == self.rank - 2 and is_tiled(self.nest):
+            self._tiles(loop, loads, stores)
+        else:
+            innermost = self.nest.interleave if loop == self.rank - 1 else 0
+            with self.e.for_range(*self._range(loop), interleave=innermost) as i:
+                self._loop(loop + 1, *self._moved(loop, i, loads, stores))
+        if loop == self.tail:
+            self._close_accumulators(stores)
+
+    def _tiles(self, loop: int, loads: list[ir.Value], stores: list[ir.Value]) -> None:
+        """The last two loops in tiles. What is contiguous across them is first copied into a small
+        buffer: its cache lines, often all of one set, are read once, and the body vectorises.
+        """
+        e, (first, stop) = self.e, self._range(loop)
+        size, width = e.index(TILE), self.extents[loop + 1]
+        with (
+            e.for_range(first, stop, size) as i0,
+            e.for_range(e.index(0), width, size) as j0,
+        ):
+            i1 = self._least(e.builder.add(i0, size), stop)
+            j1 = self._least(e.builder.add(j0, size), width)
+            for k, buffer in self.tiles.items():
+                self._fill_tile(k, buffer, loads[k], (i0, i1, j0, j1))
+            with e.for_range(i0, i1) as i:
+                row, outputs = self._moved(loop, i, loads, stores)
+                lines = {
+                    k: e.at(buffer, e.builder.mul(e.builder.sub(i, i0), size))
+                    for k, buffer in self.tiles.items()
+                }
+                with e.for_range(j0, j1) as j:
+                    inside, to = self._moved(loop + 1, j, row, outputs)
+                    for k, line in lines.items():
+                        inside[k] = e.at(line, e.builder.sub(j, j0))
+                    self._loop(loop + 2, inside, to)
+
+    def _fill_tile(
+        self, k: int, buffer: ir.Value, source: ir.Value, corner: tuple[ir.Value, ...]
+    ) -> None:
+        e, (i0, i1, j0, j1) = self.e, corner
+        walk = self.loads[k]
+        assert isinstance(walk, _Walk)
+        with e.for_range(j0, j1) as j:
+            row = self._step(source, j, walk.strides[-1])
+            target = e.at(buffer, e.builder.sub(j, j0))
+            with e.for_range(i0, i1) as i:
+                place = e.at(target, e.builder.mul(e.builder.sub(i, i0), e.index(TILE)))
+                e.builder.store(e.builder.load(e.at(row, i)), place)
+
+    def _moved(
+        self, loop: int, i: ir.Value, loads: list[ir.Value], stores: list[ir.Value]
+    ) -> tuple[list[ir.Value], list[ir.Value]]:
+        moved = [
+            self._step(p, i, w.strides[loop]) for p, w in zip(stores, self.stores, strict=True)
+        ]
+        moved_loads = [
+            self._in_place(k, w, moved) if isinstance(w, int) else self._step(p, i, w.strides[loop])
+            for k, (p, w) in enumerate(zip(loads, self.loads, strict=True))
+        ]
+        return moved_loads, moved
+
+    def _step(self, place: ir.Value, i: ir.Value, stride: ir.Value | None) -> ir.Value:
+        if stride is None:
+            return place
+        b = self.e.builder
+        unit = isinstance(stride, ir.Constant) and stride.constant == 1
+        distance = i if unit else b.mul(i, stride, flags=["nsw"])
+        return b.add(place, distance) if place.type == I64 else self.e.at(place, distance)
+
+    def _blocked(self) -> bool:
+        return any(is_wide_sum(s.reduction, s.dtype) for _, s in self.folds)
+
+    def _blocked_loop(self, loop: int, loads: list[ir.Value], stores: list[ir.Value]) -> None:
+        e, (first, last) = self.e, self._range(loop)
+        with e.for_range(first, last, e.index(SUM_BLOCK)) as start:
+            stop = self._least(e.builder.add(start, e.index(SUM_BLOCK)), last)
+            for k, store in self.folds:
+                if self._wide(store):
+                    e.builder.store(identity(store.reduction, store.dtype), self.accumulators[k])
+            with e.for_range(start, stop, interleave=self.nest.interleave) as i:
+                self._loop(loop + 1, *self._moved(loop, i, loads, stores))
+            for k, store in self.folds:
+                if self._wide(store):
+                    part = e.builder.fpext(e.builder.load(self.accumulators[k]), ir.DoubleType())
+                    total = e.builder.load(self.totals[k])
+                    e.builder.store(e.builder.fadd(total, part), self.totals[k])
+
+    # -- accumulators -----------------------------------------------------------------------------
+
+    def _wide(self, store: Store) -> bool:
+        return is_wide_sum(store.reduction, store.dtype)
+
+    def _open_accumulators(self) -> None:
+        """Registers for the folds, if the innermost loops are reduced (or all were dropped)."""
+        self.totals: dict[int, ir.Value] = {}
+        for k, store in self.folds:
+            if not self._in_register():
+                continue
+            slot = self.e.alloca(register_type(store.dtype))
+            self.e.builder.store(identity(store.reduction, store.dtype), slot)
+            self.accumulators[k] = slot
+            if self._wide(store) and self.tail < self.rank:
+                self.totals[k] = self.e.alloca(ir.DoubleType())
+                self.e.builder.store(ir.Constant(ir.DoubleType(), 0.0), self.totals[k])
+
+    def _in_register(self) -> bool:
+        return self.tail < self.rank or not self.outer_reduced
+
+    def _close_accumulators(self, stores: list[ir.Value]) -> None:
+        for k, store in self.folds:
+            if k not in self.accumulators:
+                continue
+            running = self.running[k]
+            if k in self.totals:
+                value = convert(self.e, self.e.builder.load(self.totals[k]), "f64", running)
+            else:
+                value = self.e.builder.load(self.accumulators[k])
+                value = convert(self.e, value, store.dtype, running)
+            if self.outer_reduced:
+                held = load_element(self.e, stores[k], running)
+                value = self._fold(store, held, value)
+            store_element(self.e, value, stores[k], running)
+
+    def _fold(self, store: Store, a: ir.Value, b: ir.Value) -> ir.Value:
+        assert store.reduction is not None
+        return fold(self.e, store.reduction, store.dtype, a, b)
+
+    # -- the innermost body -----------------------------------------------------------------------
+
+    def _body(self, loads: list[ir.Value], stores: list[ir.Value]) -> None:
+        loaded = [self._load(a, p) for a, p in zip(self.nest.loads, loads, strict=True)]
+        values: list[ir.Value] = []
+
+        def get(reference: tuple[str, int]) -> ir.Value:
+            kind, i = reference
+            return loaded[i] if kind == "load" else values[i]
+
+        for statement in self.nest.statements:
+            values.append(self._statement(statement, get))
+        for k, store in enumerate(self.nest.stores):
+            value = get(store.source)
+            if store.reduction is None:
+                store_element(self.e, value, stores[k], store.dtype)
+            elif k in self.accumulators:
+                slot = self.accumulators[k]
+                self.e.builder.store(self._fold(store, self.e.builder.load(slot), value), slot)
+            else:
+                running = self.running[k]
+                held = load_element(self.e, stores[k], running)
+                value = convert(self.e, value, store.dtype, running)
+                store_element(self.e, self._fold(store, held, value), stores[k], running)
+
+    def _load(self, access: Access, place: ir.Value) -> ir.Value:
+        if access.leaf == "index":
+            return emit_scalar(self.e, "astype", "i64", [place], {"dtype": access.dtype})
+        return load_element(self.e, place, access.dtype)
+
+    def _statement(
+        self, statement: Statement, get: Callable[[tuple[str, int]], ir.Value]
+    ) -> ir.Value:
+        args = [get(r) for r in statement.args]
+        attrs = {"dtype": statement.result_dtype}
+        return emit_scalar(self.e, statement.op, statement.dtype, args, attrs)

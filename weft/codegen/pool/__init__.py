@@ -1,0 +1,1 @@
+"""The thread pool's native code: jobs, workers, chunks."""

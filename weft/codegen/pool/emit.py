@@ -1,0 +1,238 @@
+"""How the walker makes one kernel call: at once, or cut into chunks over the pool's threads.
+
+Fork-join per call. The caller publishes a job in the pool's words (`weft.codegen.pool.words`) and
+takes chunks from its front, the workers take them from its back; both by compare-and-swap of one
+word that holds what is left and which workers may help, so a chunk that was taken belongs to the
+job that is described, however long the taker had slept before. The caller waits only for chunks
+that a worker has really begun: a worker that the operating system does not run holds nothing up.
+If another thread's step has the pool, a call is done by its own thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
+from weft.codegen.pool.words import (
+    COUNT_MASK,
+    HI_SHIFT,
+    LIMIT_SHIFT,
+    Words,
+    emit_function,
+    repeat_while,
+    spin_while,
+)
+
+I32 = ir.IntType(32)
+_WORDS = I64.as_pointer()
+_PARALLEL_TYPE = ir.FunctionType(
+    ir.VoidType(), [_WORDS, I64, KERNEL_TYPE.as_pointer(), _WORDS, I64, I64]
+)
+WAKE_TYPE = ir.FunctionType(ir.VoidType(), [_WORDS, I64, I64])
+_START_TYPE = ir.FunctionType(ir.VoidType(), [_WORDS, I64])
+
+
+def emit_parallel_call(
+    e: Emitter,
+    pool: ir.Value,
+    threads: ir.Value,
+    kernel: ir.Value,
+    arguments: ir.Value,
+    units: ir.Value,
+    chunk: ir.Value,
+) -> None:
+    """Call `kernel(arguments, lo, hi, worker)` so that all of [0, units) is done on return.
+
+    `pool` is the address of the pool's words (0: there is none), `threads` how many threads may run
+    this step: workers' numbers stay below it.
+    """
+    b = e.builder
+    parallel = emit_function(e, "parallel", _PARALLEL_TYPE, _emit_parallel)
+    whole = b.icmp_unsigned("<=", units, chunk)
+    alone = b.or_(b.icmp_signed("==", chunk, e.index(0)), whole)
+    alone = b.or_(alone, b.icmp_signed("<", threads, e.index(2)))
+    with b.if_else(b.or_(alone, b.icmp_signed("==", pool, e.index(0))), likely=True) as (one, many):
+        with one:
+            b.call(kernel, [arguments, e.index(0), units, e.index(0)])
+        with many:
+            words = b.inttoptr(pool, _WORDS)
+            b.call(parallel, [words, threads, kernel, arguments, units, chunk])
+
+
+def _emit_parallel(e: Emitter, args: list[ir.Value]) -> None:
+    b = e.builder
+    words, threads, kernel, arguments, units, chunk = args
+    pool = Words(e, words)
+    zero, one = e.index(0), e.index(1)
+    count = b.udiv(b.add(units, b.sub(chunk, one)), chunk)
+    allowed = pool.load("limit")
+    limit = b.select(b.icmp_signed("<", threads, allowed), threads, allowed)
+    fits = b.icmp_unsigned("<=", count, e.index(COUNT_MASK))
+    useful = b.and_(b.icmp_signed(">", limit, one), fits)
+    with b.if_then(b.or_(b.not_(useful), b.icmp_signed("!=", pool.load("owner"), zero))):
+        b.call(kernel, [arguments, zero, units, zero])
+        b.ret_void()
+    with b.if_then(b.not_(pool.swap("owner", zero, one))):
+        b.call(kernel, [arguments, zero, units, zero])
+        b.ret_void()
+    begun = pool.now()
+    with b.if_then(b.icmp_signed("<", begun, pool.load("alone_until")), likely=False):
+        pool.store("owner", zero, "release")
+        b.call(kernel, [arguments, zero, units, zero])
+        b.ret_void()
+    with b.if_then(b.icmp_signed("!=", pool.load("sched_getcpu"), zero)):
+        pool.store("caller_cpu", b.sext(pool.processor(), I64))
+    helpers = b.sub(limit, one)
+    with b.if_then(b.icmp_signed("<", pool.load("workers"), helpers), likely=False):
+        b.call(emit_function(e, "start", _START_TYPE, _emit_start), [words, helpers])
+    pool.store("kernel", b.ptrtoint(kernel, I64))
+    pool.store("arguments", b.ptrtoint(arguments, I64))
+    pool.store("units", units)
+    pool.store("chunk", chunk)
+    pool.store("done", zero)
+    job = b.or_(b.shl(count, e.index(HI_SHIFT)), b.shl(limit, e.index(LIMIT_SHIFT)))
+    b.atomic_rmw("xchg", pool.at("state"), job, "seq_cst")
+    first = e.alloca(I64)
+    b.store(zero, first)
+    with b.if_then(b.icmp_signed("!=", pool.load("sleepers", "seq_cst"), zero)):
+        b.store(take_chunks(e, pool, zero, front=True, most=one), first)
+        _wake_if_worth_it(e, pool, limit, b.mul(b.sub(pool.now(), begun), count))
+    mine = b.add(b.load(first), take_chunks(e, pool, zero, front=True))
+    _wait(e, pool, b.sub(count, mine), begun)
+    pool.store("owner", zero, "release")
+
+
+def _wake_if_worth_it(e: Emitter, pool: Words, limit: ir.Value, work: ir.Value) -> None:
+    """Waking costs the caller a few microseconds: at once for a long call, for short ones only when
+    as much work has been done without the sleepers as would have paid for it. `work` is that of the
+    call in nanoseconds, by what its first chunk took."""
+    b = e.builder
+    debt = b.add(pool.load("debt"), work)
+    pool.store("debt", debt)
+    with b.if_then(b.icmp_signed(">=", debt, pool.load("wake_after"))):
+        pool.store("debt", e.index(0))
+        b.call(emit_function(e, "wake", WAKE_TYPE, emit_wake), [pool.base, limit, e.index(2)])
+
+
+def take_chunks(
+    e: Emitter, pool: Words, worker: ir.Value, *, front: bool, most: ir.Value | None = None
+) -> ir.Value:
+    """Take chunks of the published job and run them until none is left, or `most` of them; how many
+    it were."""
+    b = e.builder
+    mine = e.alloca(I64)
+    b.store(e.index(0), mine)
+    head, take, run, end = (b.append_basic_block(f"chunks.{n}") for n in ("head", "t", "r", "end"))
+    b.branch(head)
+    b.position_at_end(head)
+    state = pool.load("state", "acquire")
+    go_on = has_work(e, state, worker)
+    if most is not None:
+        go_on = b.and_(go_on, b.icmp_signed("<", b.load(mine), most))
+    b.cbranch(go_on, take, end)
+    b.position_at_end(take)
+    low = b.and_(state, e.index(COUNT_MASK))
+    high = b.and_(b.lshr(state, e.index(HI_SHIFT)), e.index(COUNT_MASK))
+    left = b.add(state, e.index(1)) if front else b.sub(state, e.index(1 << HI_SHIFT))
+    number = low if front else b.sub(high, e.index(1))
+    b.cbranch(pool.swap("state", state, left), run, head)
+    b.position_at_end(run)
+    chunk, units = pool.load("chunk"), pool.load("units")
+    start = b.mul(number, chunk)
+    stop = b.add(start, chunk)
+    stop = b.select(b.icmp_signed("<", stop, units), stop, units)
+    kernel = b.inttoptr(pool.load("kernel"), KERNEL_TYPE.as_pointer())
+    b.call(kernel, [b.inttoptr(pool.load("arguments"), _WORDS), start, stop, worker])
+    b.store(b.add(b.load(mine), e.index(1)), mine)
+    b.branch(head)
+    b.position_at_end(end)
+    return b.load(mine)
+
+
+def has_work(e: Emitter, state: ir.Value, worker: ir.Value) -> ir.Value:
+    """Whether a chunk is left that this worker may take."""
+    b = e.builder
+    low = b.and_(state, e.index(COUNT_MASK))
+    high = b.and_(b.lshr(state, e.index(HI_SHIFT)), e.index(COUNT_MASK))
+    mine = b.icmp_unsigned("<", worker, b.lshr(state, e.index(LIMIT_SHIFT)))
+    return b.and_(b.icmp_unsigned("<", low, high), mine)
+
+
+def _wait(e: Emitter, pool: Words, handed_out: ir.Value, begun: ir.Value) -> None:
+    """Until the workers have done their chunks: spin for a while, then sleep.
+
+    A wait of more than twice the caller's own work says that the machine has no processor to spare:
+    a worker was stopped within a chunk, for the milliseconds of a time slice. Steps then work
+    alone for sixteen times as long as was lost, so that such waits cost a small part of the time.
+    """
+    b = e.builder
+
+    def unfinished(ordering: str) -> Callable[[], ir.Value]:
+        return lambda: b.icmp_signed("!=", pool.load("done", ordering), handed_out)
+
+    spin_while(e, unfinished("acquire"), pool.load("spin_caller"))
+    with b.if_then(unfinished("acquire")(), likely=False):
+        worked = pool.now()
+        pool.lock("caller_mutex")
+        pool.store("waiting", e.index(1), "seq_cst")
+        with repeat_while(e, unfinished("seq_cst")):
+            pool.wait("caller_condition", "caller_mutex")
+        pool.store("waiting", e.index(0))
+        pool.unlock("caller_mutex")
+        ended = pool.now()
+        lost, own = b.sub(ended, worked), b.sub(worked, begun)
+        with b.if_then(b.icmp_signed(">", lost, b.shl(own, e.index(1)))):
+            pool.store("alone_until", b.add(ended, b.shl(lost, e.index(4))))
+
+
+def emit_wake(e: Emitter, args: list[ir.Value]) -> None:
+    """wake(pool, limit, most): end the sleep of up to `most` of the workers 1 .. limit - 1."""
+    b = e.builder
+    words, limit, most = args
+    pool = Words(e, words)
+    woken = e.alloca(I64)
+    b.store(e.index(0), woken)
+    with e.for_range(e.index(1), limit) as w:
+        slot = pool.slot(w)
+        with b.if_then(b.icmp_signed("!=", slot.load("asleep"), e.index(0))):
+            slot.lock("mutex")
+            with b.if_then(b.icmp_signed("!=", slot.load("asleep"), e.index(0))):
+                slot.store("asleep", e.index(0))
+                b.atomic_rmw("sub", pool.at("sleepers"), e.index(1), "seq_cst")
+                slot.signal("condition")
+                b.store(b.add(b.load(woken), e.index(1)), woken)
+            slot.unlock("mutex")
+            with b.if_then(b.icmp_signed(">=", b.load(woken), most)):
+                b.ret_void()
+
+
+def _emit_start(e: Emitter, args: list[ir.Value]) -> None:
+    """start(pool, helpers): create the workers up to `helpers` that are not there.
+
+    Only the pool's owner does this, unless the gate is closed (a fork, or the process ends). The
+    workers block the process's signals: those are for the threads that run Python.
+    """
+    b = e.builder
+    words, helpers = args
+    pool = Words(e, words)
+    with b.if_then(b.not_(pool.swap("gate", e.index(0), e.index(1)))):
+        b.ret_void()
+    pool.mask_signals("all_signals", "old_signals")
+    first = b.add(pool.load("workers"), e.index(1))
+    with e.for_range(first, b.add(helpers, e.index(1))) as w:
+        slot = pool.slot(w)
+        with b.if_then(b.icmp_signed("==", slot.load("running", "acquire"), e.index(0))):
+            slot.store("running", e.index(1))
+            failed = pool.create(slot)
+            with b.if_then(b.icmp_signed("!=", failed, ir.Constant(I32, 0)), likely=False):
+                # the system refuses more threads: the step goes on with those that there are
+                slot.store("running", e.index(0))
+                pool.store("limit", w)
+                pool.mask_signals("old_signals", None)
+                pool.store("gate", e.index(0), "release")
+                b.ret_void()
+        pool.store("workers", w)
+    pool.mask_signals("old_signals", None)
+    pool.store("gate", e.index(0), "release")

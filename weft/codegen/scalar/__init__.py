@@ -1,0 +1,1 @@
+"""One elementwise operation on one element, as LLVM instructions, for every dtype."""

@@ -1,0 +1,180 @@
+"""FloatBuilder: exact-order f32/f64 arithmetic for polynomials, free of fast-math flags.
+
+Compensated sums are destroyed by reassociation, so nothing here carries a flag.  ``fma`` is LLVM's
+``fmuladd``: fused where the target has it; formulas that rely on the fusion use ``exact_fma``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from weft.codegen.elements import F32, F64, I1, I32, I64
+from weft.codegen.llvm.target import host
+
+MANTISSA_BITS = {"f32": 23, "f64": 52}
+BIAS = {"f32": 127, "f64": 1023}
+
+
+def _has_scalef() -> bool:
+    """Whether llvm.ldexp is one vector instruction (AVX-512's vscalef) and not a library call."""
+    features = host().features.split(",")
+    return "+avx512f" in features and "+avx512vl" in features
+
+
+class FloatBuilder:
+    """Arithmetic on register values of one dtype, "f32" or "f64"."""
+
+    def __init__(self, builder: ir.IRBuilder, dtype: str) -> None:
+        self.builder = builder
+        self.dtype = dtype
+        self.kind = F32 if dtype == "f32" else F64
+        self.bits_kind = I32 if dtype == "f32" else I64
+        self.mantissa_bits = MANTISSA_BITS[dtype]
+        self.bias = BIAS[dtype]
+        # Adding 1.5 * 2**mantissa_bits rounds to an integer, held in the sum's low bits.
+        self.magic = 1.5 * 2.0**self.mantissa_bits
+
+    def const(self, value: float) -> ir.Constant:
+        """A float constant, rounded to the dtype."""
+        return ir.Constant(self.kind, value)
+
+    def int_const(self, value: int) -> ir.Constant:
+        """A constant of the integer type as wide as the float type."""
+        return ir.Constant(self.bits_kind, value)
+
+    def _value(self, operand: ir.Value | float) -> ir.Value:
+        return operand if isinstance(operand, ir.Value) else self.const(operand)
+
+    def add(self, a: ir.Value | float, b: ir.Value | float) -> ir.Value:
+        """a + b"""
+        return self.builder.fadd(self._value(a), self._value(b))
+
+    def sub(self, a: ir.Value | float, b: ir.Value | float) -> ir.Value:
+        """a - b"""
+        return self.builder.fsub(self._value(a), self._value(b))
+
+    def mul(self, a: ir.Value | float, b: ir.Value | float) -> ir.Value:
+        """a * b"""
+        return self.builder.fmul(self._value(a), self._value(b))
+
+    def div(self, a: ir.Value | float, b: ir.Value | float) -> ir.Value:
+        """a / b"""
+        return self.builder.fdiv(self._value(a), self._value(b))
+
+    def neg(self, a: ir.Value) -> ir.Value:
+        """-a"""
+        return self.builder.fneg(a)
+
+    def fma(self, a: ir.Value | float, b: ir.Value | float, c: ir.Value | float) -> ir.Value:
+        """a * b + c, fused if the target fuses"""
+        return self.call("fmuladd", a, b, c)
+
+    def exact_fma(self, a: ir.Value | float, b: ir.Value | float, c: ir.Value | float) -> ir.Value:
+        """a * b + c with one rounding on every target; slow where the target has no such thing"""
+        return self.call("fma", a, b, c)
+
+    def two_product(self, a: ir.Value, b: ir.Value | float) -> tuple[ir.Value, ir.Value]:
+        """(product, error): a * b exactly"""
+        product = self.mul(a, b)
+        return product, self.exact_fma(a, b, self.neg(product))
+
+    def two_sum(self, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """(sum, error): a + b exactly (D. Knuth, "The Art of Computer Programming", 4.2.2)"""
+        total = self.add(a, b)
+        part = self.sub(total, a)
+        return total, self.add(self.sub(a, self.sub(total, part)), self.sub(b, part))
+
+    def fast_two_sum(self, a: ir.Value | float, b: ir.Value | float) -> tuple[ir.Value, ir.Value]:
+        """(sum, error): a + b exactly for |a| >= |b| (T. Dekker, 1971)"""
+        total = self.add(a, b)
+        return total, self.sub(b, self.sub(total, a))
+
+    def call(self, intrinsic: str, *args: ir.Value | float) -> ir.Value:
+        """LLVM's intrinsic of this name at this dtype."""
+        values = [self._value(a) for a in args]
+        signature = ir.FunctionType(self.kind, [self.kind] * len(values))
+        function = self.builder.module.declare_intrinsic(
+            f"llvm.{intrinsic}", [self.kind], signature
+        )
+        return self.builder.call(function, values)
+
+    def horner(self, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
+        """The polynomial with these coefficients, constant term first."""
+        result: ir.Value = self.const(coefficients[-1])
+        for coefficient in reversed(coefficients[:-1]):
+            result = self.fma(result, x, coefficient)
+        return result
+
+    def abs(self, a: ir.Value) -> ir.Value:
+        """|a|"""
+        return self.call("fabs", a)
+
+    def copysign(self, magnitude: ir.Value | float, sign: ir.Value) -> ir.Value:
+        """``magnitude`` with the sign of ``sign``"""
+        return self.call("copysign", magnitude, sign)
+
+    def compare(self, operator: str, a: ir.Value, b: ir.Value | float) -> ir.Value:
+        """Ordered comparison: false if either is NaN."""
+        return self.builder.fcmp_ordered(operator, a, self._value(b))
+
+    def is_nan(self, a: ir.Value) -> ir.Value:
+        """a is NaN"""
+        return self.builder.fcmp_unordered("uno", a, a)
+
+    def select(self, condition: ir.Value, a: ir.Value | float, b: ir.Value | float) -> ir.Value:
+        """condition ? a : b"""
+        return self.builder.select(condition, self._value(a), self._value(b))
+
+    def at_most(self, a: ir.Value, bound: float) -> ir.Value:
+        """min(a, bound); NaN stays NaN"""
+        return self.select(self.compare(">", a, bound), bound, a)
+
+    def at_least(self, a: ir.Value, bound: float) -> ir.Value:
+        """max(a, bound); NaN stays NaN"""
+        return self.select(self.compare("<", a, bound), bound, a)
+
+    def bits(self, a: ir.Value) -> ir.Value:
+        """The float's bits as an integer."""
+        return self.builder.bitcast(a, self.bits_kind)
+
+    def from_bits(self, a: ir.Value) -> ir.Value:
+        """The float with these bits."""
+        return self.builder.bitcast(a, self.kind)
+
+    def clear_low_bits(self, a: ir.Value, count: int) -> ir.Value:
+        """``a`` with its lowest ``count`` mantissa bits zero."""
+        return self.from_bits(self.builder.and_(self.bits(a), self.int_const(-(1 << count))))
+
+    def nearest_integer(self, a: ir.Value, scale: float) -> tuple[ir.Value, ir.Value]:
+        """round(a * scale) as (float, integer); |a * scale| < 2**(mantissa_bits - 2).
+
+        Unlike a float-to-int conversion it is defined (as some integer) for NaN.
+        """
+        shifted = self.fma(a, scale, self.magic)
+        integer = self.builder.sub(self.bits(shifted), self.bits(self.const(self.magic)))
+        return self.sub(shifted, self.magic), integer
+
+    def power_of_two(self, exponent: ir.Value) -> ir.Value:
+        """2**exponent for an integer whose result is a normal number."""
+        biased = self.builder.add(exponent, self.int_const(self.bias))
+        return self.from_bits(self.builder.shl(biased, self.int_const(self.mantissa_bits)))
+
+    def scale_by_power_of_two(self, a: ir.Value, exponent: ir.Value) -> ir.Value:
+        """a * 2**exponent, |exponent| < 2 * bias, with one rounding if the result is denormal."""
+        if _has_scalef():
+            exponent = exponent if self.dtype == "f32" else self.builder.trunc(exponent, I32)
+            signature = ir.FunctionType(self.kind, [self.kind, I32])
+            ldexp = self.builder.module.declare_intrinsic("llvm.ldexp", [self.kind, I32], signature)
+            return self.builder.call(ldexp, [a, exponent])
+        first = self.builder.ashr(exponent, self.int_const(1))
+        second = self.builder.sub(exponent, first)
+        return self.mul(self.mul(a, self.power_of_two(first)), self.power_of_two(second))
+
+    def either(self, *conditions: ir.Value) -> ir.Value:
+        """Logical or."""
+        result: ir.Value = ir.Constant(I1, False)
+        for condition in conditions:
+            result = self.builder.or_(result, condition)
+        return result

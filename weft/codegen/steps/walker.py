@@ -1,0 +1,161 @@
+"""The walker: native code that carries a step's table out, kernel calls and control flow.
+
+One C function `void walker(int64_t *header, 0, 0, 0)`; `HEADER` names the words of its header.
+
+A row of the table is four words. If the first is at least `FIRST_ADDRESS` it is a kernel's address,
+and the others are its first argument word, its units and its chunk. Otherwise it is one of:
+
+| code  | operands a, b, c      | meaning                                                    |
+|-------|-----------------------|------------------------------------------------------------|
+| SET   | word, value           | words[a] = b                                               |
+| JUMP  | row                   | go on at row a                                             |
+| FALSE | word, row             | go on at row b if the bool at address words[a] is false    |
+| STEP  | counter, first, count | the `count` moves from `first` on, with i = words[a]       |
+| NEXT  | counter, row, limit   | words[a] += 1; go on at row b if words[a] < c              |
+
+A move (word, even, odd, stride) lets an address follow a loop's counter i:
+words[word] = words[odd if i is odd else even] + i * stride.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from llvmlite import ir
+
+from weft.codegen.elements import I8
+from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
+from weft.codegen.jit import Kernel
+from weft.codegen.pool.emit import emit_parallel_call
+
+#: Where a NumPy array object keeps its data's address: PyArrayObject_fields, after the header.
+ARRAY_DATA_OFFSET = 16
+#: Words of one row of `Table.calls`.
+CALL_WORDS = 4
+#: Words of one move.
+MOVE_WORDS = 4
+#: The codes of control rows; no function lies below `FIRST_ADDRESS`.
+SET, JUMP, FALSE, STEP, NEXT = range(5)
+FIRST_ADDRESS = 4096
+#: The words of the walker's header: addresses, and counts of rows.
+HEADER = (
+    "words", "calls", "call_count", "patches", "patch_count", "slots", "status", "failed", "pool",
+    "threads", "moves",
+)  # fmt: skip
+
+
+class _Rows:
+    """The loop over the table's rows; control rows are carried out here."""
+
+    def __init__(self, e: Emitter, words: ir.Value, moves: ir.Value) -> None:
+        self.e = e
+        self.words = words
+        self.moves = moves
+
+    @contextmanager
+    def each(
+        self, calls: ir.Value, count: ir.Value
+    ) -> Iterator[tuple[ir.Value, ir.Value, list[ir.Value]]]:
+        """For each kernel row that is met: (its position, the kernel's address, its fields)."""
+        e, b = self.e, self.e.builder
+        before = b.block
+        head, body, call, control, after = (
+            b.append_basic_block(f"row.{name}")
+            for name in ("head", "body", "call", "control", "after")
+        )
+        b.branch(head)
+        b.position_at_end(head)
+        position = b.phi(I64, "row")
+        position.add_incoming(e.index(0), before)
+        b.cbranch(b.icmp_signed("<", position, count), body, after)
+        b.position_at_end(body)
+        row = b.mul(position, e.index(CALL_WORDS))
+        code, *fields = (b.load(e.at(calls, b.add(row, e.index(k)))) for k in range(CALL_WORDS))
+        following = b.add(position, e.index(1))
+        b.cbranch(b.icmp_unsigned("<", code, e.index(FIRST_ADDRESS)), control, call)
+        b.position_at_end(control)
+        for target in self._control(code, fields, following):
+            position.add_incoming(target, b.block)
+            b.branch(head)
+        b.position_at_end(call)
+        yield position, code, fields
+        position.add_incoming(following, b.block)
+        b.branch(head)
+        b.position_at_end(after)
+
+    def _control(
+        self, code: ir.Value, fields: list[ir.Value], following: ir.Value
+    ) -> Iterator[ir.Value]:
+        """Per code, at the end of its block: the row to go on at."""
+        b = self.e.builder
+        carry_out = (self._set, self._jump, self._false, self._step, self._next)
+        blocks = [b.append_basic_block(f"control.{k}") for k in range(len(carry_out))]
+        switch = b.switch(code, blocks[0])
+        for k, (block, emit) in enumerate(zip(blocks, carry_out, strict=True)):
+            if k:
+                switch.add_case(self.e.index(k), block)
+            b.position_at_end(block)
+            first, second, third = fields
+            yield emit(first, second, third, following)
+
+    def _word(self, number: ir.Value) -> ir.Value:
+        return self.e.at(self.words, number)
+
+    def _set(self, a: ir.Value, b: ir.Value, c: ir.Value, following: ir.Value) -> ir.Value:
+        self.e.builder.store(b, self._word(a))
+        return following
+
+    def _jump(self, a: ir.Value, b: ir.Value, c: ir.Value, following: ir.Value) -> ir.Value:
+        return a
+
+    def _false(self, a: ir.Value, b: ir.Value, c: ir.Value, following: ir.Value) -> ir.Value:
+        build = self.e.builder
+        held = build.load(build.inttoptr(build.load(self._word(a)), I8.as_pointer()))
+        return build.select(build.icmp_unsigned("==", held, ir.Constant(I8, 0)), b, following)
+
+    def _step(self, a: ir.Value, b: ir.Value, c: ir.Value, following: ir.Value) -> ir.Value:
+        e, build = self.e, self.e.builder
+        counter = build.load(self._word(a))
+        odd = build.trunc(counter, ir.IntType(1))
+        with e.for_range(b, build.add(b, c)) as k:
+            first = build.mul(k, e.index(MOVE_WORDS))
+            move = (build.load(e.at(self.moves, build.add(first, e.index(j)))) for j in range(4))
+            word, even_word, odd_word, stride = move
+            base = build.load(self._word(build.select(odd, odd_word, even_word)))
+            build.store(build.add(base, build.mul(counter, stride)), self._word(word))
+        return following
+
+    def _next(self, a: ir.Value, b: ir.Value, c: ir.Value, following: ir.Value) -> ir.Value:
+        build = self.e.builder
+        counter = build.add(build.load(self._word(a)), self.e.index(1))
+        build.store(counter, self._word(a))
+        return build.select(build.icmp_signed("<", counter, c), b, following)
+
+
+def _emit_walker(e: Emitter) -> None:
+    b = e.builder
+    i64p = I64.as_pointer()
+    given = {name: e.argument(k) for k, name in enumerate(HEADER)}
+    words, calls, patches, slots, status, failed, moves = (
+        b.inttoptr(given[name], i64p)
+        for name in ("words", "calls", "patches", "slots", "status", "failed", "moves")
+    )
+    with e.for_range(e.index(0), given["patch_count"]) as p:
+        row = b.mul(p, e.index(3))
+        word, slot, offset = (b.load(e.at(patches, b.add(row, e.index(k)))) for k in range(3))
+        array = b.load(e.at(slots, slot))
+        data = b.load(b.inttoptr(b.add(array, e.index(ARRAY_DATA_OFFSET)), i64p))
+        b.store(b.add(data, offset), e.at(words, word))
+    rows = _Rows(e, words, moves)
+    with rows.each(calls, given["call_count"]) as (position, code, fields):
+        kernel = b.inttoptr(code, KERNEL_TYPE.as_pointer())
+        first, units, chunk = fields
+        arguments = e.at(words, first)
+        emit_parallel_call(e, given["pool"], given["threads"], kernel, arguments, units, chunk)
+        with b.if_then(b.icmp_signed("!=", b.load(status), e.index(0)), likely=False):
+            b.store(position, failed)
+            b.ret_void()
+
+
+WALKER = Kernel("walker-5", "walker", _emit_walker, loops=False)

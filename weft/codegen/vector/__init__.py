@@ -1,0 +1,1 @@
+"""Mathematical functions that vectorise, with their error bounds."""

@@ -1,0 +1,159 @@
+"""exp and its relatives as branch-free polynomials that LLVM's loop vectoriser can widen.
+
+All start from x = n ln2 + r with |r| <= ln2 / 2 (W. Cody, W. Waite, "Software Manual for the
+Elementary Functions", 1980) and e**r = 1 + r + r**2 Q(r).  Q is the minimax polynomial of
+(e**r - 1 - r) / r**2, fitted by Remez exchange in 50 digits and rounded to the dtype.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from weft.codegen.scalar.float_builder import FloatBuilder
+
+LOG2_E = 1.4426950408889634
+LN_2 = 0.6931471805599453
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Constants of one dtype; ``q`` constant term first."""
+
+    ln2_high: float  # so few bits that n * ln2_high is exact
+    ln2_low: float
+    q: tuple[float, ...]
+    lowest: float  # exp of less is 0
+    highest: float  # exp of more is inf, and exp(highest) / 4 is finite
+    minus_one: float  # expm1 of less is -1
+
+
+_TABLES = {
+    "f32": _Table(
+        ln2_high=0.693145751953125,
+        ln2_low=1.428606765330187e-06,
+        q=(0.5, 0.166666672, 0.0416663438, 0.00833327044, 0.00139420514, 0.000199157264),
+        lowest=-104.0,
+        highest=89.7,
+        minus_one=-20.0,
+    ),
+    "f64": _Table(
+        ln2_high=0.6931471803691238,
+        ln2_low=1.9082149292705877e-10,
+        q=(
+            *(0.5, 0.16666666666666677, 0.041666666666666706, 0.008333333333320654),
+            *(0.001388888888886503, 0.00019841269888893194, 2.480158736413894e-05),
+            *(2.7557241163756337e-06, 2.7557239695328035e-07, 2.5110178998496992e-08),
+            2.0925389230345055e-09,
+        ),
+        lowest=-746.0,
+        highest=710.8,
+        minus_one=-40.0,
+    ),
+}
+
+
+def _reduce(
+    m: FloatBuilder, x: ir.Value, correction: ir.Value | None = None
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """(n, n as integer, r), x + correction = n ln2 + r, for x clamped to the table's range."""
+    table = _TABLES[m.dtype]
+    n, integer = m.nearest_integer(x, LOG2_E)
+    r = m.fma(n, -table.ln2_low, m.fma(n, -table.ln2_high, x))
+    if correction is not None:
+        r = m.add(r, correction)
+    return n, integer, r
+
+
+def _rest_of_expm1(m: FloatBuilder, r: ir.Value) -> ir.Value:
+    return m.mul(m.mul(r, r), m.horner(r, _TABLES[m.dtype].q))
+
+
+def expm1_reduced(m: FloatBuilder, r: ir.Value, low: ir.Value | None = None) -> ir.Value:
+    """e**(r + low) - 1 for |r| <= ln2 / 2 and a far smaller low."""
+    q = m.horner(r, _TABLES[m.dtype].q)
+    square = m.mul(r, r)
+    result = m.fma(square, q, r)
+    if low is None:
+        return result
+    return m.add(m.fma(square, q, m.fma(low, result, low)), r)
+
+
+def exp_of_moderate(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """e**x where it is a normal number."""
+    _, n, r = _reduce(m, x)
+    return m.mul(m.add(expm1_reduced(m, r), 1.0), m.power_of_two(n))
+
+
+def _clamp(m: FloatBuilder, x: ir.Value, lowest: float) -> ir.Value:
+    return m.at_least(m.at_most(x, _TABLES[m.dtype].highest), lowest)
+
+
+def exp(m: FloatBuilder, x: ir.Value, correction: ir.Value | None = None) -> ir.Value:
+    """e**x, or e**(x + correction) for a small correction."""
+    _, n, r = _reduce(m, _clamp(m, x, _TABLES[m.dtype].lowest), correction)
+    return m.scale_by_power_of_two(m.add(expm1_reduced(m, r), 1.0), n)
+
+
+# 2**r on |r| <= 1/2, minimax, relative error 2**-29.
+_EXP2 = (
+    *(1.000000000554172, 0.6931472057361125, 0.24022646890577753, 0.055503287772197346),
+    *(0.009618488966838246, 0.0013399931366474356, 0.00015345809408112463),
+)
+
+
+def exp2_wide(wide: FloatBuilder, x: ir.Value) -> ir.Value:
+    """2**x in f64 for |x| < 1000, relative error 2**-29: for f32 results."""
+    n, integer = wide.nearest_integer(x, 1.0)
+    return wide.mul(wide.horner(wide.sub(x, n), _EXP2), wide.power_of_two(integer))
+
+
+def exp2(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """2**x; exact for integers x."""
+    limit = float(m.bias + m.mantissa_bits + 2)
+    x = m.at_least(m.at_most(x, limit), -limit)
+    n, integer = m.nearest_integer(x, 1.0)
+    p = expm1_reduced(m, m.mul(m.sub(x, n), LN_2))
+    return m.scale_by_power_of_two(m.add(p, 1.0), integer)
+
+
+def expm1(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """e**x - 1; its sign is that of x, -0 included."""
+    n, integer, r = _reduce(m, _clamp(m, x, _TABLES[m.dtype].minus_one))
+    # e**r - 1 as a sum, (2**n (1 + p) - 1) / 4 from it: finite up to where expm1 overflows.
+    p, low = m.fast_two_sum(r, _rest_of_expm1(m, r))
+    scale = m.power_of_two(m.builder.sub(integer, m.int_const(2)))
+    total = m.fma(scale, p, m.sub(scale, 0.25))
+    result = m.mul(m.fma(scale, low, total), 4.0)
+    # Near 0 the result is p itself, which scaling would cost its last bits if it is denormal.
+    unscaled = m.compare("==", n, 0.0)
+    return m.copysign(m.select(unscaled, p, result), x)
+
+
+def sigmoid(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """1 / (1 + d) or d / (1 + d) with d = e**-|x|: nothing overflows, denormals are kept.
+
+    d and 1 + d are kept as sums, 1 / (1 + d) is improved by its remainder.
+    """
+    decay = m.at_least(m.neg(m.abs(x)), _TABLES[m.dtype].lowest)
+    _, n, r = _reduce(m, decay)
+    one_p, low = m.fast_two_sum(1.0, expm1_reduced(m, r))
+    # A d whose exponent is cut off here is lost in 1 + d anyway.
+    smallest = m.int_const(1 - m.bias)
+    scale = m.power_of_two(m.builder.select(m.builder.icmp_signed("<", n, smallest), smallest, n))
+    total, lost = m.fast_two_sum(1.0, m.mul(one_p, scale))
+    inverse = m.div(1.0, total)
+    lost = m.fma(low, scale, lost)
+    error = m.exact_fma(m.neg(inverse), lost, m.exact_fma(m.neg(inverse), total, 1.0))
+    positive = m.fma(inverse, error, inverse)
+    share = m.mul(one_p, inverse)
+    negative = m.scale_by_power_of_two(m.fma(share, m.add(error, low), share), n)
+    return m.select(m.compare("<", x, 0.0), negative, positive)
+
+
+def half_exp(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """e**x / 2 for x >= 0, finite where sinh(x) is."""
+    _, n, r = _reduce(m, _clamp(m, x, 0.0))
+    e_to_r = m.add(expm1_reduced(m, r), 1.0)
+    return m.scale_by_power_of_two(e_to_r, m.builder.sub(n, m.int_const(1)))

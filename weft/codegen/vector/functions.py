@@ -1,0 +1,117 @@
+"""Vectorising mathematical functions, and the error bounds of all functions on floats.
+
+``VECTORISED`` are emitted inline, from polynomials, without branches or calls, so that LLVM's loop
+vectoriser widens the loop around them.  NaN, inf, signed zero and denormals behave as in NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from weft.codegen.scalar.float_builder import FloatBuilder
+from weft.codegen.vector import erf as vector_erf
+from weft.codegen.vector import erfinv as vector_erfinv
+from weft.codegen.vector import exp as vector_exp
+from weft.codegen.vector import hyperbolic as vector_hyperbolic
+from weft.codegen.vector import inverse as vector_inverse
+from weft.codegen.vector import log as vector_log
+from weft.codegen.vector import power as vector_power
+from weft.codegen.vector import trig as vector_trig
+
+#: Part of the key of kernels that hold these functions: bumped when the code of any changes.
+VERSION = 2
+
+UnaryFunction = Callable[[FloatBuilder, ir.Value], ir.Value]
+BinaryFunction = Callable[[FloatBuilder, ir.Value, ir.Value], ir.Value]
+
+
+def rsqrt(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """1 / sqrt(x)"""
+    return m.div(1.0, m.call("sqrt", x))
+
+
+def sqrt(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """Square root, correctly rounded."""
+    return m.call("sqrt", x)
+
+
+# At f32 and f64.
+VECTORISED: dict[str, UnaryFunction] = {
+    "exp": vector_exp.exp,
+    "exp2": vector_exp.exp2,
+    "expm1": vector_exp.expm1,
+    "sigmoid": vector_exp.sigmoid,
+    "tanh": vector_hyperbolic.tanh,
+    "sinh": vector_hyperbolic.sinh,
+    "cosh": vector_hyperbolic.cosh,
+    "asinh": vector_hyperbolic.asinh,
+    "acosh": vector_hyperbolic.acosh,
+    "atanh": vector_hyperbolic.atanh,
+    "log": vector_log.log,
+    "log1p": vector_log.log1p,
+    "log2": vector_log.log2,
+    "log10": vector_log.log10,
+    "erf": vector_erf.erf,
+    "erfc": vector_erf.erfc,
+    "erfinv": vector_erfinv.erfinv,
+    "sin": vector_trig.sin,
+    "cos": vector_trig.cos,
+    "tan": vector_trig.tan,
+    "asin": vector_inverse.asin,
+    "acos": vector_inverse.acos,
+    "atan": vector_inverse.atan,
+    "sqrt": sqrt,
+    "rsqrt": rsqrt,
+}
+
+VECTORISED_BINARY: dict[str, BinaryFunction] = {
+    "atan2": vector_inverse.atan2,
+    "hypot": vector_power.hypot,
+    "power": vector_power.power,
+}
+
+# Largest error in units in the last place of the exact result, denormals included, for f32 and
+# f64.  f32: the maximum over all arguments (unary functions), rounded up; f64: measured maxima over
+# millions of arguments, rounded up.  lgamma is glibc's.  Near the negative zeros of digamma no
+# relative bound holds; its bounds are for x > 0.
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "exp": (1.0, 1.0),
+    "exp2": (1.0, 1.25),
+    "expm1": (1.5, 1.5),
+    "sigmoid": (1.75, 1.75),
+    "tanh": (1.5, 1.5),
+    "sinh": (1.75, 1.75),
+    "cosh": (1.5, 1.5),
+    "log": (1.0, 1.0),
+    "log1p": (1.25, 1.0),
+    "log2": (1.0, 1.0),
+    "log10": (0.75, 0.75),
+    "erf": (1.25, 1.5),
+    "erfc": (0.55, 5.0),
+    "sin": (0.51, 0.9),
+    "cos": (0.51, 0.9),
+    "tan": (0.51, 1.25),
+    "asin": (0.51, 0.75),
+    "acos": (0.51, 0.75),
+    "atan": (0.51, 0.75),
+    "asinh": (0.51, 1.5),
+    "acosh": (0.51, 1.75),
+    "atanh": (0.51, 2.0),
+    "atan2": (0.51, 0.75),
+    "power": (0.55, 1.0),
+    "hypot": (0.51, 1.25),
+    "sqrt": (0.5, 0.5),
+    "rsqrt": (1.5, 1.5),
+    "reciprocal": (0.5, 0.5),
+    "divide": (0.5, 0.5),
+    "erfinv": (0.65, 3.0),
+    "lgamma": (0.75, 4.0),
+    "digamma": (0.75, 4.0),
+}
+ULP_BOUND: dict[tuple[str, str], float] = {
+    (op, dtype): bound
+    for op, bounds in _BOUNDS.items()
+    for dtype, bound in zip(("f32", "f64"), bounds, strict=True)
+}

@@ -1,0 +1,314 @@
+"""conv and conv_input: blocks of pixels from patches, by the register tile of matrix products.
+
+The kernel w is packed once for the call into panels as wide as a tile, transposed for conv_input.
+A unit is a block of rows of one item of the batch, or some panels of one; its thread copies the
+patch that the block sees into its scratch (16-bit floats become f32 there) and makes
+
+    for each group, for each panel: for each run of 256 products: for each 8 pixels: tile (+)=
+
+so that a run of a panel stays in L1 and the patch in L2. No im2col buffer: a tile reads the patch
+where its pixels' windows are. How the sum is cut follows from the sizes alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from weft.codegen.call import (
+    Address,
+    Arg,
+    Code,
+    KernelCall,
+    Pool,
+    Scratch,
+    WorkerScratch,
+    worker_stride,
+)
+from weft.codegen.cost import split
+from weft.codegen.element_access import load_element, store_element
+from weft.codegen.elements import HALVES, memory_type
+from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
+from weft.codegen.gemm.call import MULTIPLY_ADDS_PER_NS
+from weft.codegen.gemm.epilogue import Follow
+from weft.codegen.gemm.micro import internal_function
+from weft.codegen.gemm.product import FRAME
+from weft.codegen.gemm.tile import Tile, tile_of
+from weft.codegen.jit import Kernel
+from weft.codegen.windows.geometry import (
+    Gather,
+    Sizes,
+    Table,
+    Triple,
+    adjoint_gather,
+    forward_gather,
+    forward_patch,
+)
+from weft.codegen.windows.micro import TABLE, call_tile, emit_patch_copy, emit_tile
+from weft.ir.attributes import ConstArray
+
+WORDS = (
+    "out", "source", "panels", "scratch", "scratch_bytes", "pixels", "phases", "phase_count",
+    "runs", "steps", "blocks", "patch_a", "patch_b", "patch_c", "first_a", "first_b", "first_c",
+    "patch_step", "size_a", "size_b", "size_c", "channels", "channels_out", "groups", "depth",
+    "width", "panel_width", "panel_rows", "block_out", "image_out", "image", "patch_bytes",
+    "parts", "part_width", "epilogue",
+)  # fmt: skip
+#: A patch is not larger, if more than one row of results can be cut off: it stays in L2.
+PATCH_BYTES = 1 << 18
+#: A call is cut into so many units at least, if its batch and rows allow.
+LEAST_UNITS = 16
+#: Pixels of a unit, at least: fewer would pay for their patch and for reading the panels.
+LEAST_PIXELS = 64
+
+
+def pool(table: Table) -> Pool:
+    """A table as an argument of a call."""
+    return Pool(ConstArray(table))
+
+
+def panel_vectors(width: int, tile: Tile) -> int:
+    """Vectors of a panel: equal shares of the vectors that `width` channels fill."""
+    vectors = max(1, -(-width // tile.lanes))
+    return -(-vectors // -(-vectors // tile.vectors))
+
+
+def rows_of_block(batch: int, sizes: Triple, row_bytes: int, step: int) -> int:
+    """Rows of results of a block, a multiple of `step`. row_bytes: of the patch, per row."""
+    rows, inner = sizes[0], max(1, sizes[1] * sizes[2])
+    most = max(1, PATCH_BYTES // max(1, row_bytes))
+    cuts = -(-LEAST_UNITS // max(1, batch))
+    rows = min(rows, most, max(-(-rows // cuts), -(-LEAST_PIXELS // inner)))
+    return -(-rows // step) * step
+
+
+def direct_calls(
+    forward: bool, s: Sizes, out: Arg, x: Address, w: Address, follow: Follow | None = None
+) -> list[KernelCall]:
+    """The calls of a conv (forward) or conv_input of floats: packing, and the blocks, which are
+    handed to an epilogue instead of `out` if there is one.
+    """
+    tile = tile_of(s.dtype)
+    item = 8 if tile.dtype == "f64" else 4
+    depth, width = (s.inside, s.outside) if forward else (s.outside, s.inside)
+    channels, channels_out = depth * s.groups, width * s.groups
+    source, result = (s.large, s.small) if forward else (s.small, s.large)
+    step = 1 if forward else s.strides[0]
+    patch_row = forward_patch(s, 1).extents if forward else source
+    bytes_a_row = patch_row[1] * patch_row[2] * channels * item * (s.strides[0] if forward else 1)
+    rows = rows_of_block(s.batch, result, -(-bytes_a_row // step), step)
+    g = forward_gather(s, rows) if forward else adjoint_gather(s, rows)
+    panel = panel_vectors(width, tile) * tile.lanes
+    panels = -(-width // panel)
+    packed = Scratch(max(64, s.groups * panels * s.taps * depth * panel * item))
+    inner = result[1] * result[2]
+    patch_bytes = worker_stride(math.prod(g.patch.extents) * channels * item)
+    halves = s.dtype in HALVES
+    block_bytes = rows * inner * channels_out * item if halves or follow else 0
+    scratch = max(64, patch_bytes + block_bytes)
+    # too few blocks for many threads: cut the channels too (16-bit floats leave a block as a whole)
+    parts = 1 if halves else min(panels, -(-LEAST_UNITS // max(1, s.batch * g.blocks)))
+    parts = -(-panels // -(-panels // parts))
+    args: tuple[Arg, ...] = (
+        out, x, packed, WorkerScratch(scratch),
+        worker_stride(scratch), pool(g.pixels), pool(g.phases), len(g.phases), pool(g.runs),
+        pool(g.steps), g.blocks, *g.patch.extents, *g.patch.first, g.patch.step, *source,
+        channels, channels_out, s.groups, depth, width, panel, s.taps * depth,
+        rows * inner * channels_out, result[0] * inner * channels_out,
+        source[0] * source[1] * source[2] * channels, patch_bytes,
+        parts, -(-panels // parts) * panel, Code(follow.kernel) if follow else 0,
+        *(follow.args if follow else ()),
+    )  # fmt: skip
+    units = s.batch * g.blocks * parts
+    work = s.multiply_adds + (8 * follow.statements * s.pixels(forward) if follow else 0)
+    cost = work / max(1, units) / MULTIPLY_ADDS_PER_NS + _copied(g, channels)
+    kernel = Kernel(
+        f"conv-3-{s.dtype}-{tile.key}", f"conv_{s.dtype}", lambda e: _Conv(e, tile, s.dtype).write()
+    )
+    blocks = KernelCall(kernel, args, units, split(units, cost))
+    return [_packing(w, s, tile, packed, (depth, width, panel), forward), blocks]
+
+
+def _copied(g: Gather, channels: int) -> float:
+    """Nanoseconds to copy a patch, about."""
+    a, b, c = g.patch.extents
+    return a * b * c * channels * 0.1
+
+
+def _packing(
+    w: Address, s: Sizes, tile: Tile, packed: Scratch, sizes: Triple, forward: bool
+) -> KernelCall:
+    """args: w, target, depth, width, panel width, taps, panels, then steps of w per tap, row,
+    column, group.
+    """
+    depth, width, panel = sizes
+    outside = s.outside * s.groups
+    panels = -(-width // panel)
+    strides = (outside, 1) if forward else (1, outside)
+    args: tuple[Arg, ...] = (
+        w, packed, depth, width, panel, s.taps, panels,
+        s.inside * outside, *strides, s.outside,
+    )  # fmt: skip
+    kernel = Kernel(
+        f"conv-pack-1-{s.dtype}-{tile.dtype}",
+        f"conv_pack_{s.dtype}",
+        lambda e: _emit_packing(e, tile, s.dtype),
+    )
+    units = s.groups * panels * s.taps
+    return KernelCall(kernel, args, units, split(units, depth * panel * 0.5))
+
+
+def _emit_packing(e: Emitter, tile: Tile, dtype: str) -> None:
+    w, target = e.pointer_argument(0, dtype), e.argument(1)
+    target = e.builder.inttoptr(target, tile.element.as_pointer())
+    numbers = [*(e.argument(k) for k in range(2, 11)), e.lo, e.hi]
+    with e.loop_function("pack", [w, target], numbers) as (f, (w, target), values):
+        depth, width, panel, taps, panels, tap_step, row_step, column_step, group_step, lo, hi = (
+            values
+        )
+        b = f.builder
+        with f.for_range(lo, hi) as unit:
+            tap, rest = b.srem(unit, taps), b.sdiv(unit, taps)
+            p, group = b.srem(rest, panels), b.sdiv(rest, panels)
+            to = f.at(target, b.mul(unit, b.mul(depth, panel)))
+            first = b.mul(p, panel)
+            at = b.add(b.mul(tap, tap_step), b.mul(group, group_step))
+            source = f.at(w, b.add(at, b.mul(first, column_step)))
+            left = b.sub(width, first)
+            left = b.select(b.icmp_signed("<", left, panel), left, panel)
+            with f.for_range(f.index(0), depth) as i:
+                row, row_to = f.at(source, b.mul(i, row_step)), f.at(to, b.mul(i, panel))
+                with f.for_range(f.index(0), left) as j:
+                    b.store(
+                        load_element(f, f.at(row, b.mul(j, column_step)), dtype), f.at(row_to, j)
+                    )
+                with f.for_range(left, panel) as j:
+                    b.store(ir.Constant(tile.element, 0), f.at(row_to, j))
+
+
+def least(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """The smaller of two numbers."""
+    return b.select(b.icmp_signed("<", x, y), x, y)
+
+
+class _Conv:
+    def __init__(self, e: Emitter, tile: Tile, dtype: str) -> None:
+        self.e, self.tile, self.dtype = e, tile, dtype
+        self.word = {name: e.argument(k) for k, name in enumerate(WORDS)}
+        self.out, self.source = e.pointer_argument(0, dtype), e.pointer_argument(1, dtype)
+        element = tile.element.as_pointer()
+        b, w = e.builder, self.word
+        self.panels = b.inttoptr(w["panels"], element)
+        start = b.add(w["scratch"], b.mul(e.worker, w["scratch_bytes"]))
+        self.patch = b.inttoptr(start, element)
+        self.block = b.inttoptr(b.add(start, w["patch_bytes"]), element)
+        names = ("pixels", "phases", "runs", "steps")
+        self.pixels, self.phases, self.runs, self.steps = (b.inttoptr(w[n], TABLE) for n in names)
+
+    def write(self) -> None:
+        e, b, w = self.e, self.e.builder, self.word
+        self.tiles = [emit_tile(e, self.tile, v) for v in range(1, self.tile.vectors + 1)]
+        copy = emit_patch_copy(e, self.tile, self.dtype)
+        halves = self.dtype in HALVES
+        store = _emit_store(e, self.tile, self.dtype) if halves else None
+        zero = e.index(0)
+        held = e.alloca(I64)  # the block whose patch is in the scratch
+        b.store(e.index(-1), held)
+        with e.for_range(e.lo, e.hi) as unit:
+            block, part = b.sdiv(unit, w["parts"]), b.srem(unit, w["parts"])
+            image, number = b.sdiv(block, w["blocks"]), b.srem(block, w["blocks"])
+            source = e.at(self.source, b.mul(image, w["image"]))
+            first = b.add(w["first_a"], b.mul(number, w["patch_step"]))
+            with b.if_then(b.icmp_signed("!=", b.load(held), block)):
+                b.call(copy, [
+                    source, self.patch, w["channels"], first, w["patch_a"], w["size_a"],
+                    w["first_b"], w["patch_b"], w["size_b"], w["first_c"], w["patch_c"],
+                    w["size_c"],
+                ])  # fmt: skip
+            b.store(block, held)
+            before = b.mul(number, w["block_out"])
+            out = e.at(self.out, b.add(b.mul(image, w["image_out"]), before))
+            is_last = b.icmp_signed("==", number, b.sub(w["blocks"], e.index(1)))
+            plain = b.icmp_signed("==", w["epilogue"], zero)
+            target = self.block if halves else b.select(plain, out, self.block)
+            pixel = b.sdiv(before, w["channels_out"]), b.sdiv(w["image_out"], w["channels_out"])
+            rows = least(b, b.sdiv(w["block_out"], w["channels_out"]), b.sub(pixel[1], pixel[0]))
+            row = b.add(b.mul(image, pixel[1]), pixel[0])
+            with e.for_range(zero, w["groups"]) as group:
+                self._group(group, part, target, is_last)
+                with b.if_then(b.not_(plain)):
+                    self._epilogue(group, part, row, rows)
+            if store is not None:
+                size = least(b, w["block_out"], b.sub(w["image_out"], before))
+                b.call(store, [self.block, out, size])
+
+    def _group(self, group: ir.Value, part: ir.Value, out: ir.Value, is_last: ir.Value) -> None:
+        e, b, w = self.e, self.e.builder, self.word
+        a = e.at(self.patch, b.mul(group, w["depth"]))
+        panels = b.sdiv(b.add(w["width"], b.sub(w["panel_width"], e.index(1))), w["panel_width"])
+        panel_size = b.mul(w["panel_rows"], w["panel_width"])
+        start = b.mul(part, w["part_width"])
+        stop = least(b, b.add(start, w["part_width"]), w["width"])
+        with e.for_range(start, stop, w["panel_width"]) as j:
+            number = b.add(b.mul(group, panels), b.sdiv(j, w["panel_width"]))
+            panel = e.at(self.panels, b.mul(number, panel_size))
+            columns = least(b, b.sub(w["width"], j), w["panel_width"])
+            c = e.at(out, b.add(b.mul(group, w["width"]), j))
+            with e.for_range(e.index(0), w["phase_count"]) as phase:
+                row = e.at(self.phases, b.mul(phase, e.index(5)))
+                first, full, last, run, run_end = (b.load(e.at(row, e.index(k))) for k in range(5))
+                count = b.select(is_last, last, full)
+                with e.for_range(run, run_end) as r:
+                    add = b.icmp_signed(">", r, run)
+                    self._run(r, a, panel, columns, c, (first, count), add)
+
+    def _epilogue(self, group: ir.Value, part: ir.Value, row: ir.Value, rows: ir.Value) -> None:
+        """Hand the finished columns of a block over; see `weft.codegen.gemm.epilogue`."""
+        e, b, w = self.e, self.e.builder, self.word
+        first = b.mul(part, w["part_width"])
+        columns = least(b, b.sub(w["width"], first), w["part_width"])
+        column = b.add(b.mul(group, w["width"]), first)
+        words = b.ptrtoint(e.at(e.arguments, e.index(len(WORDS))), I64)
+        tile = b.ptrtoint(e.at(self.block, column), I64)
+        values = (tile, w["channels_out"], row, rows, column, columns, e.index(0), words)
+        frame = b.bitcast(e.alloca(ir.ArrayType(I64, len(FRAME))), I64.as_pointer())
+        for k, value in enumerate(values):
+            b.store(value, e.at(frame, e.index(k)))
+        function = b.inttoptr(w["epilogue"], KERNEL_TYPE.as_pointer())
+        b.call(function, [frame, e.index(0), e.index(1), e.worker])
+
+    def _run(
+        self,
+        run: ir.Value,
+        a: ir.Value,
+        panel: ir.Value,
+        columns: ir.Value,
+        c: ir.Value,
+        pixels: tuple[ir.Value, ir.Value],
+        add: ir.Value,
+    ) -> None:
+        e, b, w = self.e, self.e.builder, self.word
+        rows = e.index(self.tile.rows)
+        place = e.at(self.runs, b.mul(run, e.index(2)))
+        first, stop = b.load(place), b.load(e.at(place, e.index(1)))
+        steps = e.at(self.steps, b.mul(first, e.index(3)))
+        with e.for_range(e.index(0), pixels[1], rows) as t:
+            at = e.at(self.pixels, b.mul(b.add(pixels[0], t), e.index(2)))
+            args = [
+                a, at, w["channels"], e.index(1), steps, b.sub(stop, first), panel,
+                w["panel_width"], least(b, b.sub(pixels[1], t), rows), columns, c,
+                w["channels_out"], add,
+            ]  # fmt: skip
+            call_tile(e, self.tiles, self.tile.lanes, columns, args)
+
+
+def _emit_store(e: Emitter, tile: Tile, dtype: str) -> ir.Function:
+    """Define store(block, out, size): accumulators rounded to 16-bit floats."""
+    kinds: Sequence[ir.Type] = [tile.element.as_pointer(), memory_type(dtype).as_pointer(), I64]
+    with internal_function(e, "store", kinds, (0, 1)) as (function, f):
+        block, out, size = function.args
+        with f.for_range(f.index(0), size) as i:
+            store_element(f, f.builder.load(f.at(block, i)), f.at(out, i), dtype)
+    return function

@@ -1,0 +1,1 @@
+"""Compiled functions: signatures, specialisations, what a call does."""

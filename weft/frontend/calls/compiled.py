@@ -1,0 +1,138 @@
+"""One specialisation of a compiled function: its graph, and its native code once it was called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import accumulate
+from typing import Any
+
+from weft.frontend import pytree
+from weft.frontend.calls.accessors import packer
+from weft.frontend.calls.donated import refuse_unused
+from weft.frontend.calls.native_call import NativeEntry, Static, prepare
+from weft.frontend.calls.signature import Signature
+from weft.frontend.calls.specializations import Specialization
+from weft.frontend.tracing.tracing import Traced
+from weft.ir.fork import ForkLock
+from weft.ir.source import Locations, caller_location
+from weft.passes.manager import Pass, PassReport, run_passes
+from weft.runtime.executable import Executable, compile_graph
+
+
+class Compiled(Specialization):
+    """One specialisation: its signature and graph, why it was made, and native code once called."""
+
+    __slots__ = (
+        "_executable", "_lock", "_passes", "_reports", "_threads", "donated", "location", "native",
+        "native_tried", "pack", "reasons", "run", "signature", "traced",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        signature: Signature,
+        traced: Traced,
+        passes: Sequence[Pass],
+        threads: int | None = None,
+        donated: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__()
+        self.signature = signature
+        self.traced = traced
+        self.run: Callable[[list[Any]], list[Any]] = self._first_run
+        self.pack = packer(traced.structure, traced.weak)
+        self.location: Locations = caller_location()
+        self.reasons: list[str] = []
+        self._lock = ForkLock()
+        self._passes = passes
+        self._threads = threads
+        self.donated = donated
+        self._executable: Executable | None = None
+        self._reports: Sequence[PassReport] = ()
+        self.native: NativeEntry | None = None
+        self.native_tried = False
+
+    def executable(self) -> Executable:
+        """The native code, compiled on first use. UnsupportedError for an op that has none."""
+        with self._lock:
+            if self._executable is None:
+                graph = self.traced.graph
+                made = compile_graph(
+                    graph,
+                    self.traced.variables,
+                    name=graph.name,
+                    passes=self._passes,
+                    threads=self._threads,
+                    donated=self.donated,
+                )
+                self._check_donated(made)
+                self._executable, self._reports = made, made.report.passes
+                self.run = self._checked_run if self.traced.limits else made
+            return self._executable
+
+    def _check_donated(self, made: Executable) -> None:
+        used = made.report.memory.donated.values()
+        names = self.traced.graph.arg_names
+        args = self.traced.graph.args
+        unused = [(names[i], str(args[i].type)) for i in self.donated if i not in used]
+        refuse_unused(self.traced.graph.name, unused)
+
+    def add_native(
+        self, parameters: Sequence[str], static: Collection[str], values: Sequence[Any]
+    ) -> NativeEntry | None:
+        """The native entry for calls like the one with these `values` (leaves, args, kwargs). None
+        if there is none for it."""
+        self.native_tried = True
+        step = self.executable().native_step()
+        if step is None or self.traced.limits or self.donated or prepare() is None:
+            return None
+        leaves, args, kwargs = values
+        names: Sequence[object] = [*parameters[: len(args)], *kwargs]
+        dynamic: Sequence[object] = self.signature.names or [n for n in parameters if n in names]
+        structure = self.signature.structure
+        try:
+            if structure is None:
+                raise LookupError
+            if self.signature.names is None and not kwargs:
+                names = dynamic = range(len(args))  # *args too
+            if len(dynamic) != len(structure.children):
+                raise LookupError  # **kwargs
+            firsts = [0, *accumulate(map(pytree.count_leaves, structure.children))]
+            given = {
+                n: (c, k) for n, c, k in zip(dynamic, structure.children, firsts, strict=False)
+            }
+            arguments: list[tuple[pytree.Structure | Static, int]] = [
+                (Static(value), 0) if name in static else given[name]
+                for name, value in zip(names, (*args, *kwargs.values()), strict=True)
+            ]
+            self.native = NativeEntry(
+                arguments, tuple(kwargs), list(zip(self.signature.leaves, leaves, strict=True)),
+                step, self.traced.structure, self.traced.weak, self.pack,
+            )  # fmt: skip
+        except LookupError:
+            return None
+        return self.native
+
+    def take_used(self) -> bool:
+        """As in the base class; the native entry keeps a flag of its own."""
+        native = self.native is not None and self.native.take_used()
+        return super().take_used() or native
+
+    def _first_run(self, arrays: list[Any]) -> list[Any]:
+        self.executable()
+        return self.run(arrays)
+
+    def _checked_run(self, arrays: list[Any]) -> list[Any]:
+        """Run with a check of the Python integers that are converted to a narrower dtype."""
+        for limit in self.traced.limits:
+            value = arrays[limit.index].item()
+            if not limit.low <= value <= limit.high:
+                raise limit.error(value)
+        assert self._executable is not None
+        return self._executable(arrays)
+
+    def reports(self) -> Sequence[PassReport]:
+        """What the passes did; runs them if the graph is not compiled yet."""
+        with self._lock:
+            if not self._reports:
+                self._reports = run_passes(self.traced.graph, self._passes)[1]
+            return self._reports

@@ -1,0 +1,392 @@
+"""`@wf.compile`: trace a Python function once per signature, compile it, and run it as one native
+call.
+
+A signature is the nesting of the arguments, the dtype and shape of each leaf, and the static
+arguments. Python numbers are weakly typed inputs: their values do not count. Called while another
+function is traced (or with symbolic tensors), the function becomes part of that trace.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from weft.frontend import pytree
+from weft.frontend.calls.accessors import Flattener, flattener
+from weft.frontend.calls.bound import bind, check_names, defines, is_bound, signature_of
+from weft.frontend.calls.compiled import Compiled
+from weft.frontend.calls.donation import donated_leaves, run_donated
+from weft.frontend.calls.fast_call import NamedCalls, scan
+from weft.frontend.calls.look_in import LookIn
+from weft.frontend.calls.native_call import NativeCalls, callable_class
+from weft.frontend.calls.pipeline import pipeline_of
+from weft.frontend.calls.signature import (
+    LeafKey,
+    Signature,
+    has_value,
+    leaves_of,
+    passes_as_is,
+    static_key,
+)
+from weft.frontend.calls.specializations import Specializations
+from weft.frontend.calls.threads import checked
+from weft.frontend.calls.waiting import TraceLock
+from weft.frontend.tensor import Tensor
+from weft.frontend.tracing.trace import _current, current_trace
+from weft.frontend.tracing.tracing import (
+    Argument,
+    Traced,
+    as_argument,
+    definition,
+    identifier,
+    trace_function,
+)
+from weft.ir.dtypes import as_dtype
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
+from weft.ir.source import caller_location
+from weft.ir.types import TensorType
+from weft.passes.manager import Pass
+from weft.runtime.ahead import compile_ahead
+from weft.runtime.native.api import is_native_api_known
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_log = logging.getLogger("weft.compile")
+_MAX_FLATTENERS = 8  # each is tried in turn on every call with nested arguments
+
+
+class CompiledFunction(LookIn, Generic[P, R]):
+    """What `@wf.compile` makes of a function; call it as you would the function itself.
+
+    Instances are of a subclass that CPython calls natively for signatures that were met before
+    (`frontend/calls/native_call.py`); `__call__` here is for all others.
+    """
+
+    def __new__(cls, *_: Any) -> CompiledFunction[P, R]:
+        return object.__new__(_NATIVE_CLASS)
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        static_argnames: Sequence[str],
+        passes: Sequence[Pass],
+        threads: int | None = None,
+        donate: Sequence[str] = (),
+    ) -> None:
+        signature = signature_of(fn)
+        functools.update_wrapper(self, fn)
+        self._signature = signature
+        self._fn = fn
+        self._name: str = getattr(fn, "__name__", type(fn).__name__).replace("<lambda>", "lambda_")
+        self._parameters = tuple(self._signature.parameters)
+        self._static = frozenset(static_argnames)
+        self._passes = tuple(passes)
+        self._threads = threads
+        self._donate = tuple(donate)
+        check_names("static_argnames", static_argnames, self._parameters, self._name)
+        check_names(
+            "donate", [n for n in donate if n not in self._static], self._parameters, self._name
+        )
+        self._named_calls = NamedCalls(self._signature, self._static)
+        self._specializations: Specializations[Compiled] = Specializations(self._name)
+        self._fast: dict[Any, Compiled] = {}
+        self._flatteners: tuple[Flattener, ...] = ()  # for nested arguments, one per structure
+        self._structures: set[pytree.Structure] = set()
+        self._first_trace = TraceLock()
+        self._traced_before = False
+        self._native = NativeCalls(self)
+
+    def __repr__(self) -> str:
+        return f"<compiled {self._name}{self._signature}>"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """A compiled method: each object has its own specialisations, kept in the object."""
+        if instance is None:
+            return self
+        if isinstance(instance, type):  # below @classmethod: the class is the first argument
+            return types.MethodType(self, instance)
+
+        def make() -> CompiledFunction[Any, Any]:
+            static = [n for n in self._parameters[1:] if n in self._static]
+            donate = [n for n in self._donate if n != self._parameters[0]]
+            return CompiledFunction(
+                self._fn.__get__(instance), static, self._passes, self._threads, donate
+            )
+
+        return bind(self, self._name, instance, make)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Copied and pickled as functions are: by name; a method with its object."""
+        if not is_bound(self._fn):
+            return str(vars(self)["__qualname__"])
+        given = (self._fn, tuple(self._static), self._passes, self._threads, self._donate)
+        return (_recompiled, given)
+
+    # -------------------------------------------------------------------------------------- calls
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function compiled. Errors as those of the ops in it, with the user's lines."""
+        if self._donate or _current.get() is not None:
+            return cast(R, self._call(args, kwargs, None))
+        key: list[Any] = []
+        arrays: list[Any] = []
+        if kwargs or self._static:
+            if not self._named_calls.scan(args, kwargs, key, arrays):
+                return cast(R, self._call(args, kwargs, None))
+        elif not scan(args, key, arrays):
+            for flatten in self._flatteners:
+                leaves = flatten(args)
+                if leaves is not None:
+                    key, arrays = [flatten], []
+                    if scan(leaves, key, arrays):
+                        break
+            else:
+                return cast(R, self._call(args, kwargs, None))
+        alias = tuple(key)
+        found = self._fast.get(alias)
+        if found is None:
+            return cast(R, self._call(args, kwargs, alias))
+        found.used = True
+        result: R = found.pack(found.run(arrays))
+        return result
+
+    def _call(self, args: Any, kwargs: Any, alias: Any) -> Any:
+        if current_trace() is not None and self._joins_trace(args, kwargs):
+            return self._call_in_trace(args, kwargs)
+        try:
+            key, leaves, values = self._key(args, kwargs)
+        except TypeRuleError:
+            if args and defines(self, args[0]):  # Class.method(object, ...), or a property
+                return self.__get__(args[0])(*args[1:], **kwargs)
+            raise
+        found = self._specializations.entries.get(key)
+        if not all(map(has_value, leaves, key[1])):
+            raise TypeRuleError(
+                f"'{self._name}' was called with a type in place of a tensor",
+                hint=".trace, .ir, .explain and .cost take types; a call needs values",
+                location=caller_location(),
+            )
+        if found is None:
+            found = self._specialization(key, values)
+        else:
+            found.used = True
+        if found.donated:
+            return run_donated(self._name, self._parameters, found, values[0], leaves)
+        result = found.pack(found.run([a for a in leaves if a is not None]))
+        if not is_native_api_known():
+            return result  # `_fast` would leave out the next lines
+        if alias is not None and all(map(passes_as_is, values[0], key[1])):
+            self._fast[alias] = found
+        if not found.native_tried:
+            self._add_native(found, values)
+        return result
+
+    def _add_native(self, found: Compiled, values: list[Any]) -> None:
+        """From now on calls like this one go through the native entry, if it knows their kind."""
+        if found.add_native(self._parameters, self._static, values) is not None:
+            made = [c.native for c in self._specializations.entries.copy().values()]
+            self._native.install(entry for entry in reversed(made) if entry is not None)
+
+    def _call_in_trace(self, args: Any, kwargs: Any) -> Any:
+        """The function as a part of the current trace: numbers become tensors unless static."""
+        if not self._static:
+            tree = pytree.tree_map(as_argument, (args, kwargs))
+            return self._fn(*tree[0], **tree[1])
+        bound = self._bind(args, kwargs)
+        for name, value in bound.arguments.items():
+            if name in self._static:
+                static_key(name, value)  # raises for what would not do outside a trace
+            else:
+                bound.arguments[name] = pytree.tree_map(as_argument, value)
+        return self._fn(*bound.args, **bound.kwargs)
+
+    def _joins_trace(self, args: Any, kwargs: Any) -> bool:
+        """A default graph that is current without a `with` takes calls on symbolic tensors only."""
+        if _current.get() is not None:
+            return True
+        leaves = pytree.tree_leaves((args, kwargs))
+        return any(isinstance(x, Tensor) and x._data is None for x in leaves)
+
+    def _key(self, args: Any, kwargs: Any) -> tuple[Any, list[Any], list[Any]]:
+        """The signature as a tuple, the arrays (None where there is none), and the leaves
+        themselves."""
+        names: tuple[str, ...] | None = None
+        static: tuple[tuple[str, Any], ...] = ()
+        tree = args
+        if kwargs or self._static:
+            bound = self._bind(args, kwargs)
+            if bound.kwargs or self._static:
+                given = bound.arguments
+                names = tuple(n for n in given if n not in self._static)
+                static = tuple((n, static_key(n, v)) for n, v in given.items() if n in self._static)
+                tree = tuple([given[n] for n in names])
+            else:
+                tree = bound.args
+        leaves, structure = pytree.flatten(tree)
+        keys, arrays = leaves_of(self._name, leaves, structure, names or self._parameters)
+        return (structure, keys, names, static), arrays, [leaves, args, kwargs]
+
+    def _bind(self, args: Any, kwargs: Any) -> inspect.BoundArguments:
+        try:
+            return self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeRuleError(
+                f"'{self._name}' cannot be called like this: {error}",
+                hint=f"its signature is {self._name}{self._signature}",
+                location=caller_location(),
+            ) from None
+
+    # --------------------------------------------------------------------------------- compiling
+    def _specialization(self, key: Any, values: list[Any]) -> Compiled:
+        compile_ahead()
+        cache = self._specializations
+        evicted = cache.evicted
+        made = cache.get_or_make(key, lambda: self._make(Signature(*key), values))
+        if cache.evicted != evicted:
+            live = set(cache.entries.copy().values())
+            self._fast = {alias: c for alias, c in self._fast.copy().items() if c in live}
+            self._native.install(c.native for c in live if c.native is not None)
+        return made
+
+    def _make(self, signature: Signature, values: list[Any]) -> Compiled:
+        reasons = self._reasons(signature)
+        _log.debug("tracing %s: %s", self._name, "; ".join(reasons))
+        traced = self._trace(signature, values)
+        self._add_flattener(signature)
+        made = Compiled(
+            signature, traced, self._passes, self._threads,
+            donated_leaves(self._donate, signature, self._parameters),
+        )  # fmt: skip
+        made.reasons = reasons
+        return made
+
+    def _add_flattener(self, signature: Signature) -> None:
+        structure = signature.structure
+        flat = structure is None or all(child is None for child in structure.children)
+        if flat or signature.names is not None or structure in self._structures:
+            return
+        self._structures.add(structure)
+        made = flattener(structure)
+        if made is not None and len(self._flatteners) < _MAX_FLATTENERS:
+            self._flatteners += (made,)
+
+    def _trace(self, signature: Signature, values: list[Any]) -> Traced:
+        self._bind(values[1], values[2])
+        # variables may be created by the first trace, by that one alone: others wait for its end,
+        # but not a thread that the first trace itself waits for
+        if not self._traced_before and self._first_trace.acquire(self._name):
+            try:
+                if not self._traced_before:
+                    traced = self._trace_once(signature, values, True)
+                    self._traced_before = True
+                    return traced
+            finally:
+                self._first_trace.release()
+        return self._trace_once(signature, values, False)
+
+    def _trace_once(self, signature: Signature, values: list[Any], creates: bool) -> Traced:
+        leaves, args, kwargs = values
+        paths = signature.paths(self._parameters)
+        arguments = [
+            Argument(TensorType(as_dtype(key[1]), key[0]), key[2], identifier(path))
+            for key, path in zip(signature.leaves, paths, strict=True)
+            if isinstance(key, tuple)
+        ]
+
+        def call(inputs: list[Tensor]) -> Any:
+            given = iter(inputs)
+            filled = [next(given) if isinstance(key, tuple) else leaf
+                      for key, leaf in zip(signature.leaves, leaves, strict=True)]  # fmt: skip
+            tree = pytree.unflatten(signature.structure, filled)
+            if signature.names is None:
+                return self._fn(*tree)  # type: ignore[call-arg]
+            bound = self._bind(args, kwargs)
+            bound.arguments.update(zip(signature.names, tree, strict=True))
+            return self._fn(*bound.args, **bound.kwargs)
+
+        return trace_function(
+            self._name,
+            call,
+            arguments,
+            creates_variables=creates,
+            location=definition(self._fn),
+        )
+
+    # --------------------------------------------------------------------------------- looking in
+    def _specialized(self, args: Any, kwargs: Any) -> Compiled:
+        key, _, values = self._key(args, kwargs)
+        return self._specialization(key, values)
+
+
+_NATIVE_CLASS = callable_class(CompiledFunction)
+
+
+def _recompiled(fn: Any, *options: Any) -> Any:
+    """The copy of a compiled method; `fn` is one itself if the class names the compiled one."""
+    if isinstance(fn, CompiledFunction):
+        return fn
+    return CompiledFunction(fn, *options)
+
+
+@overload
+def compile(fn: Callable[P, R], /) -> CompiledFunction[P, R]: ...
+@overload
+def compile(
+    *,
+    static_argnames: str | Sequence[str] = (),
+    donate: str | Sequence[str] = (),
+    threads: int | None = None,
+    device: str = "cpu",
+    passes: str | Sequence[Pass | str] | None = None,
+) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
+
+
+def compile(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    static_argnames: str | Sequence[str] = (),
+    donate: str | Sequence[str] = (),
+    threads: int | None = None,
+    device: str = "cpu",
+    passes: str | Sequence[Pass | str] | None = None,
+) -> Any:
+    """Compile a function of tensors; use as `@wf.compile` or
+    `@wf.compile(static_argnames="training")`.
+
+    static_argnames: parameters whose (hashable) values the code depends on; each value compiles
+    anew. passes: the pipeline, names or functions from graph to graph (default: "standard"); calls
+    need one that ends with "fuse". threads: one call uses at most so many, and never more than
+    `get_num_threads()`; the results' bits do not depend on it. donate: parameters whose memory the
+    call takes for results of the same type; the tensors passed for them cannot be used afterwards,
+    and it is an error if no result can take their memory, or if someone else sees it. Raises
+    UnsupportedError for any device but "cpu": not built yet.
+    """
+    if threads is not None:
+        checked(threads, "wf.compile(threads=)")
+    if device != "cpu":
+        raise UnsupportedError(
+            f'wf.compile(device={device!r}): only "cpu" is supported yet',
+            location=caller_location(),
+        )
+    static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    donated = (donate,) if isinstance(donate, str) else tuple(donate)
+    both = [name for name in donated if name in static]
+    if both:
+        raise InvalidArgumentError(
+            f"wf.compile: '{both[0]}' is in static_argnames and in donate",
+            hint="a static argument has no memory to donate",
+            location=caller_location(),
+        )
+    pipeline = pipeline_of(passes)
+
+    def decorate(function: Callable[..., Any]) -> CompiledFunction[Any, Any]:
+        return CompiledFunction(function, static, pipeline, threads, donated)
+
+    return decorate if fn is None else decorate(fn)
+
+
+__all__ = ["Compiled", "CompiledFunction", "LeafKey", "compile"]

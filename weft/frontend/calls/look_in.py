@@ -1,0 +1,88 @@
+"""What a compiled function tells about itself: graph, IR, explanation, machine code, cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from weft.frontend.calls.compiled import Compiled
+from weft.frontend.calls.explain import explain, graph_after
+from weft.frontend.calls.signature import Signature, differences
+from weft.frontend.calls.specializations import CacheInfo, Specializations
+from weft.ir.graph import Graph
+from weft.ir.text.printer import print_graph
+
+if TYPE_CHECKING:
+    from weft.frontend.bench.cost import Cost
+
+
+class LookIn:
+    """Mixed into `CompiledFunction`: each method takes the arguments of a call (values, or
+    `TensorType`s in place of tensors) and compiles for them if that is not done yet."""
+
+    _name: str
+    _parameters: tuple[str, ...]
+    _specializations: Specializations[Compiled]
+
+    def _specialized(self, args: Any, kwargs: Any) -> Compiled:
+        raise NotImplementedError
+
+    def _key(self, args: Any, kwargs: Any) -> tuple[Any, list[Any], list[Any]]:
+        raise NotImplementedError
+
+    def trace(self, *args: Any, **kwargs: Any) -> Graph:
+        """The graph as traced for these arguments (values, or `TensorType`s in place of
+        tensors)."""
+        return self._specialized(args, kwargs).traced.graph
+
+    def ir(self, *args: Any, after: str | None = None, **kwargs: Any) -> str:
+        """The text of the graph after the pass `after` ("traced": before all; None: after the
+        last).
+
+        PassError for a pass that is not in the pipeline.
+        """
+        return print_graph(graph_after(self._specialized(args, kwargs).reports(), after))
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Why this was compiled, what each pass did, what was fused and what not, and the memory
+        plan."""
+        made = self._specialized(args, kwargs)
+        fields = made.signature.fields(self._parameters)
+        title = (
+            f"{self._name}: specialisation {made.number} of {len(self._specializations.entries)}"
+        )
+        return explain(title, fields, made.reasons, made.location, made.executable())
+
+    def llvm(self, *args: Any, **kwargs: Any) -> str:
+        """Optimised LLVM IR of the kernels that one call runs."""
+        return self._specialized(args, kwargs).executable().llvm()
+
+    def asm(self, *args: Any, **kwargs: Any) -> str:
+        """Assembly of the kernels that one call runs, for this machine."""
+        return self._specialized(args, kwargs).executable().asm()
+
+    def cost(self, *args: Any, **kwargs: Any) -> Cost:
+        """Measure one call kernel by kernel: time, exact work, rates, share of the machine's peak,
+        assembly, source lines (docs/bench.md). Takes some seconds; `print` the result for a table.
+
+        Variables keep their values (copies of them are used), and so do the arguments. In place of
+        a `TensorType` random values are used. Errors as those of a call.
+        """
+        # who does not measure does not wait for these modules when weft is imported
+        from weft.frontend.bench.measure import inputs_of, measure
+
+        made = self._specialized(args, kwargs)
+        inputs = inputs_of(self._key(args, kwargs), made.traced.graph.args)
+        return measure(made.executable(), inputs, made.traced.variables, self._name)
+
+    def cache_info(self) -> CacheInfo:
+        """How many specialisations there are, were made, and were dropped."""
+        return self._specializations.info()
+
+    def _reasons(self, signature: Signature) -> list[str]:
+        """Why `signature` needs a specialisation: its differences from the nearest one there is."""
+        others = list(self._specializations.entries.copy().values())
+        if not others:
+            return ["first call"]
+        options = [(differences(signature, o.signature, self._parameters), o) for o in others]
+        lines, nearest = min(options, key=lambda option: len(option[0]))
+        return [f"{line} (specialisation {nearest.number})" for line in lines]

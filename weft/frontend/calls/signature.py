@@ -1,0 +1,249 @@
+"""The signature of a call: what a compiled function is specialised on, and how two of them
+differ."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.frontend import pytree
+from weft.frontend.arrays import contiguous, owned_array, plain_array
+from weft.frontend.dlpack import foreign_array, is_foreign
+from weft.frontend.ops.operators import Operators
+from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tracing.trace import check_usable
+from weft.ir.dims import format_shape
+from weft.ir.dtypes import as_dtype
+from weft.ir.errors import TypeRuleError, WeftError
+from weft.ir.source import caller_location
+from weft.ir.types import TensorType
+
+Array = np.ndarray[Any, Any]
+#: Of one leaf: (shape, NumPy dtype, weak), or an `Identity`.
+LeafKey = tuple[tuple[int, ...], Any, bool] | Hashable
+
+
+class Identity:
+    """An object that is itself part of the signature, such as a Variable passed as an argument."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """names: of the bound arguments (None: all positional). static: (name, typed key, value)."""
+
+    structure: pytree.Structure
+    leaves: tuple[LeafKey, ...]
+    names: tuple[str, ...] | None = None
+    static: tuple[tuple[str, Hashable], ...] = ()
+
+    def fields(self, parameters: Sequence[str]) -> dict[str, str]:
+        """What each argument leaf and static argument is, in words, by its path."""
+        out = {}
+        for path, leaf in zip(self.paths(parameters), self.leaves, strict=True):
+            out[path] = describe_leaf(leaf)
+        out.update((name, f"static {_static_text(key)}") for name, key in self.static)
+        return out
+
+    def paths(self, parameters: Sequence[str]) -> list[str]:
+        """Where each leaf is in the arguments: `params['w'][0]`."""
+        assert self.structure is not None
+        children = self.structure.children
+        names = [*(self.names or parameters)]
+        names += [f"arg{i}" for i in range(len(names), len(children))]
+        return [
+            p
+            for name, child in zip(names, children, strict=False)
+            for p in pytree.paths(child, name)
+        ]
+
+
+def describe_leaf(leaf: LeafKey) -> str:
+    """`f32[2,3]`, `f64[] weak`."""
+    if isinstance(leaf, tuple):
+        shape, dtype, weak = leaf
+        return f"{as_dtype(dtype).short}{format_shape(shape)}{' weak' if weak else ''}"
+    return repr(leaf)
+
+
+def _static_text(key: Hashable) -> str:
+    if isinstance(key, tuple) and len(key) == 2:
+        kind, value = key
+        if kind in (tuple, frozenset):
+            return "(" + ", ".join(_static_text(v) for v in value) + ")"
+        return value if kind is float else repr(value)
+    return repr(key)
+
+
+def static_key(name: str, value: Any) -> Hashable:
+    """A key that tells 1 from 1.0 and True, and 0.0 from -0.0. TypeRuleError for unhashable
+    values."""
+    if isinstance(value, (Operators, np.ndarray)):
+        hint = f"take '{name}' out of static_argnames, or pass a tuple of Python numbers"
+        if isinstance(value, Tensor) and value._data is None:
+            hint = f"make '{name}' static in the function that is being traced too, or {hint}"
+        raise TypeRuleError(
+            f"the static argument '{name}' is an array, which would compile anew for each one",
+            hint=hint,
+            location=caller_location(),
+        )
+    if type(value) is tuple:
+        return (tuple, tuple(static_key(name, v) for v in value))
+    if type(value) is float:
+        return (float, repr(value))
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeRuleError(
+            f"the static argument '{name}' is a {type(value).__name__}, which cannot be hashed",
+            hint="use a hashable value: a tuple for a list, a frozen dataclass for a dict",
+            location=caller_location(),
+        ) from None
+    return (type(value), value)
+
+
+_SCALARS = {
+    bool: np.dtype(np.bool_),
+    int: np.dtype(np.int64),
+    float: np.dtype(np.float64),
+    complex: np.dtype(np.complex128),
+}
+
+
+def leaf_of(value: Any) -> tuple[LeafKey, Array | None]:
+    """The key of an argument leaf, and the array to pass (None for what is part of the signature).
+
+    TypeRuleError for what is neither a tensor nor a container; TracerError for a leaked tensor.
+    """
+    if isinstance(value, Tensor):
+        if value._data is None:
+            check_usable(value, None)
+        data = value._data
+        assert data is not None
+        return (data.shape, data.dtype, value.weak), data
+    if type(value) in _SCALARS:
+        return ((), _SCALARS[type(value)], type(value) is not bool), scalar_array(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = contiguous(plain_array(value))
+        if array.dtype.kind in "OSU":
+            array = owned_array(array)
+        try:
+            dtype = as_dtype(array.dtype)
+        except WeftError as error:
+            raise error.at(caller_location()) from None
+        return (array.shape, dtype.numpy, False), array
+    if isinstance(value, TensorType):  # for .trace and .ir: a type stands for any value of it
+        return (value.static_shape, value.dtype.numpy, False), None
+    if isinstance(value, Operators):
+        return Identity(value), None
+    if is_foreign(value):
+        return leaf_of(foreign_array(value))
+    for kind in _SCALARS:
+        if isinstance(value, kind):  # a subclass, such as an IntEnum
+            return leaf_of(kind(value))
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__array__"):
+        raise TypeError
+    return leaf_of(as_tensor(value))
+
+
+def scalar_array(value: bool | int | float | complex) -> Array:
+    """A Python scalar as a 0-d array. InvalidArgumentError for an integer beyond int64."""
+    data = as_tensor(value)._data
+    assert data is not None
+    return data
+
+
+def leaves_of(
+    function: str, leaves: Sequence[Any], structure: pytree.Structure, names: Sequence[str]
+) -> tuple[tuple[LeafKey, ...], list[Array | None]]:
+    """Keys and arrays of all leaves. TypeRuleError naming the argument that is no tensor."""
+    keys: list[LeafKey] = []
+    arrays: list[Array | None] = []
+    for i, leaf in enumerate(leaves):
+        try:
+            key, array = leaf_of(leaf)
+        except TypeError as error:
+            if isinstance(error, WeftError):
+                raise
+            path = Signature(structure, (), tuple(names)).paths(names)[i]
+            raise TypeRuleError(
+                f"argument {path} of '{function}' is a {type(leaf).__name__}, not a tensor: "
+                f"{leaf!r:.60}",
+                hint=_no_tensor_hint(structure, i, path),
+                location=caller_location(),
+            ) from None
+        keys.append(key)
+        arrays.append(array)
+    return tuple(keys), arrays
+
+
+def _no_tensor_hint(structure: pytree.Structure, i: int, path: str) -> str:
+    """What to do with leaf `i`, which is no tensor: an argument, or a part of one."""
+    around = pytree.container_of(structure, i)
+    argument = path.split("[")[0].split(".")[0]
+    if argument == path:
+        return (
+            f"compile with static_argnames=({path!r},) if it is a setting that the code depends on"
+        )
+    if not pytree.field_names(around):
+        return (
+            f"pass it as an argument of its own, named in static_argnames; '{argument}' as a whole "
+            "holds tensors"
+        )
+    field = path.rsplit(".", 1)[-1]
+    name = around.__name__
+    rest = [n for n in pytree.field_names(around) if n != field]
+    children = "".join(f"x.{n}, " for n in rest).rstrip()
+    made = ", ".join([f"{n}=c[{k}]" for k, n in enumerate(rest)] + [f"{field}=m"])
+    return (
+        f"say that '{field}' is no tensor but part of the signature: wf.register_pytree({name}, "
+        f"lambda x: (({children}), x.{field}), lambda m, c: {name}({made}))"
+    )
+
+
+def has_value(array: Array | None, key: LeafKey) -> bool:
+    """Whether a leaf can be passed in a call: a type has no value."""
+    return array is not None or isinstance(key, Identity)
+
+
+def passes_as_is(given: Any, key: LeafKey) -> bool:
+    """Whether an argument needs no conversion of byte order or strings, whatever its value."""
+    assert isinstance(key, tuple)
+    return type(given) is not np.ndarray or (given.dtype == key[1] and given.dtype.kind != "O")
+
+
+def differences(new: Signature, old: Signature, parameters: Sequence[str]) -> list[str]:
+    """The fields in which `new` differs from `old`, one line each."""
+    if new.structure != old.structure or new.names != old.names:
+        a, b = pytree.describe(new.structure), pytree.describe(old.structure)
+        return [f"the structure of the arguments: {a} instead of {b}"]
+    mine, theirs = new.fields(parameters), old.fields(parameters)
+    lines = [
+        f"{name}: {mine[name]} instead of {theirs.get(name, 'not given')}"
+        for name in mine
+        if mine[name] != theirs.get(name)
+    ]
+    lines += [f"{name}: not given instead of {theirs[name]}" for name in theirs if name not in mine]
+    return lines or ["an object passed as an argument is another one"]
+
+
+__all__ = [
+    "Identity", "LeafKey", "Signature", "differences", "has_value", "leaf_of", "leaves_of",
+    "passes_as_is", "static_key",
+]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Branches and loops as functions that take functions."""

@@ -1,0 +1,170 @@
+"""Branches: `cond`, `case`, `switch_case`.
+
+All functions given to them are traced, also outside `wf.compile` (then the result is computed at
+once): a tensor that depends on an argument has no value while they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft.frontend import pytree
+from weft.frontend.control.region import (
+    Body,
+    Kind,
+    captures,
+    check_callable,
+    joined,
+    kind_of,
+    mismatch,
+    operand_tensors,
+    predicate,
+    store,
+)
+from weft.frontend.ops.arithmetic import greater, less, logical_or, where
+from weft.frontend.ops.promotion import TensorLike
+from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tracing.evaluate import run_traced
+from weft.frontend.tracing.trace import current_trace
+from weft.ir.errors import InvalidArgumentError, TypeRuleError
+from weft.ir.source import caller_location
+
+
+def cond(
+    pred: TensorLike,
+    true_fn: Callable[..., Any],
+    false_fn: Callable[..., Any],
+    *operands: Any,
+) -> Any:
+    """`true_fn(*operands)` if `pred`, a bool without axes, is true, else `false_fn(*operands)`.
+
+    Only the chosen function runs; both are traced. Without operands, as in TensorFlow, the
+    functions use what they need from outside. Both must return the same nesting of tensors with the
+    same dtypes and shapes (a Python number takes the dtype of its counterpart); TypeRuleError or
+    InvalidArgumentError shows where they differ.
+    """
+    check_callable("wf.cond", true_fn=true_fn, false_fn=false_fn)
+    test = predicate("wf.cond: pred", pred)
+    inputs, structure = operand_tensors("wf.cond", tuple(operands), "operands")
+    if current_trace() is None:
+
+        def at_once(given: list[Tensor]) -> Any:
+            return cond(given[0], true_fn, false_fn, *pytree.unflatten(structure, given[1:]))
+
+        return run_traced("cond", at_once, [test, *inputs])
+    kinds = [kind_of(t) for t in inputs]
+
+    def branch(name: str, fn: Callable[..., Any]) -> Body:
+        return Body(
+            f"{name} of wf.cond", fn, lambda xs: fn(*pytree.unflatten(structure, xs)), kinds
+        )
+
+    then, orelse = branch("true_fn", true_fn), branch("false_fn", false_fn)
+    results = _join_branches(then, orelse)
+    return _emit_cond(test, inputs, then, orelse, results)
+
+
+def _join_branches(then: Body, orelse: Body) -> list[Kind]:
+    """Give both branches results of the same kinds."""
+    pytree.same_structure(
+        "wf.cond: true_fn and false_fn return different structures",
+        then.structure,
+        orelse.structure,
+    )
+    kinds = []
+    for path, a, b in zip(then.paths, then.leaves, orelse.leaves, strict=True):
+        both = joined(kind_of(a), kind_of(b))
+        if both is None:
+            raise mismatch(
+                "wf.cond: the branches return different types",
+                path,
+                f"true_fn gives {a.describe()}",
+                f"false_fn gives {b.describe()}",
+            )
+        kinds.append(both)
+    then.convert(kinds)
+    orelse.convert(kinds)
+    return kinds
+
+
+def _emit_cond(
+    test: Tensor, inputs: Sequence[Tensor], then: Body, orelse: Body, kinds: Sequence[Kind]
+) -> Any:
+    trace = current_trace()
+    assert trace is not None
+    written = list(dict.fromkeys([*then.written, *orelse.written]))
+    results = [
+        [*(body.trace.lift(t) for t in body.leaves), *body.values_of(written)]
+        for body in (then, orelse)
+    ]
+    outer = captures(then, orelse)
+    regions = [
+        body.block(found, outer) for body, found in zip((then, orelse), results, strict=True)
+    ]
+    operands = [trace.lift(t) for t in (test, *inputs)] + outer
+    values = trace.emit("cond", operands, {}, regions=regions)
+    weak = [w for _, w in kinds]
+    tensors = [trace.tensor(v, w) for v, w in zip(values, weak, strict=False)]
+    tensors = store(written, values[len(kinds) :], tensors)
+    return pytree.unflatten(then.structure, tensors)
+
+
+def case(
+    pred_fn_pairs: Sequence[tuple[TensorLike, Callable[[], Any]]],
+    default: Callable[[], Any] | None = None,
+) -> Any:
+    """The result of the first function whose predicate is true, else that of `default`.
+
+    As TensorFlow's tf.case, from pairs (predicate, function without arguments). Without a default
+    the last function runs where no predicate is true. Types as in `wf.cond`.
+    """
+    pairs = list(pred_fn_pairs)
+    if not pairs:
+        raise InvalidArgumentError(
+            "wf.case: there are no (predicate, function) pairs", location=caller_location()
+        )
+    if default is None:
+        default = pairs.pop()[1]
+    if not pairs:
+        return default()
+    (pred, fn), *rest = pairs
+    if not rest:
+        return cond(pred, fn, default)
+    return cond(pred, fn, lambda: case(rest, default))
+
+
+def switch_case(
+    branch_index: TensorLike, branch_fns: Sequence[Callable[..., Any]], *operands: Any
+) -> Any:
+    """`branch_fns[branch_index](*operands)`; the last function for an index out of range.
+
+    As TensorFlow's tf.switch_case, and as JAX's lax.switch but for indices below 0, which lax
+    clamps to 0. The branches are found by halving. Types as in `wf.cond`.
+    """
+    index = as_tensor(branch_index)
+    if not index.dtype.is_integer or index.ndim:
+        raise TypeRuleError(
+            f"wf.switch_case: branch_index is {index.describe()}, not an integer without axes",
+            location=caller_location(),
+        )
+    fns = list(branch_fns)
+    if not fns:
+        raise InvalidArgumentError(
+            "wf.switch_case: there are no functions", location=caller_location()
+        )
+    last = len(fns) - 1
+    bad = logical_or(less(index, 0), greater(index, last))
+    return _halve(where(bad, last, index), fns, 0, operands)
+
+
+def _halve(index: Tensor, fns: Sequence[Callable[..., Any]], start: int, operands: Any) -> Any:
+    if len(fns) == 1:
+        return fns[0](*operands)
+    half = len(fns) // 2
+    return cond(
+        less(index, start + half),
+        lambda *xs: _halve(index, fns[:half], start, xs),
+        lambda *xs: _halve(index, fns[half:], start + half, xs),
+        *operands,
+    )

@@ -1,0 +1,294 @@
+"""Tracing the bodies of `cond`, `while_loop` and `scan` into regions.
+
+A region is isolated: outer tensors that a body uses become further operands. Variables do, too: a
+body that assigns to one takes its value as an argument, returns the new value, and the assignment
+is made after the op. So the ops themselves hold no effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.frontend import pytree
+from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.operators import Operators
+from weft.frontend.ops.promotion import REPRESENTATIVE, TensorLike, cast
+from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tracing.trace import Effect, Trace, current_trace
+from weft.frontend.tracing.tracing import definition, result_tensor
+from weft.frontend.variable import Variable
+from weft.ir.builder import Builder
+from weft.ir.dims import same
+from weft.ir.dtypes import DType, bool_, complex128, float64, int64, promote_scalar
+from weft.ir.errors import InvalidArgumentError, TypeRuleError
+from weft.ir.graph import Block, Value
+from weft.ir.source import caller_location
+from weft.ir.types import TensorType
+
+#: What an argument of a body is: its type, and whether it yields to the dtype of what it meets.
+Kind = tuple[TensorType, bool]
+
+_WIDE = (int64, float64, complex128)  # the dtypes in which weak values are held, lowest first
+
+
+class Body:
+    """One region under construction: a function traced on arguments of these kinds.
+
+    The region takes the values of `variables` between `kinds` and `rows`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fn: Any,
+        call: Callable[[list[Tensor]], Any],
+        kinds: Sequence[Kind],
+        variables: Iterable[Variable] = (),
+        rows: Sequence[Kind] = (),
+    ) -> None:
+        self.name = name
+        self.trace = Trace("region", name, current_trace())
+        self.trace.state = {}
+        try:
+            with self.trace.active():
+                args = [self._argument(*kind) for kind in kinds]
+                for variable in variables:
+                    held = TensorType(variable.dtype, variable.shape)
+                    self.trace.state[variable] = self._argument(held, False)
+                args += [self._argument(*kind) for kind in rows]
+                self.count = len(self.trace.builder.args)
+                found = pytree.tree_map(_without_effects, call(args))
+                leaves, self.structure = pytree.flatten(found)
+                self.paths = pytree.paths(self.structure, "result")
+                where = definition(fn)
+                pairs = zip(leaves, self.paths, strict=True)
+                self.leaves = [self._own(result_tensor(x, p, name, where)) for x, p in pairs]
+        except BaseException:
+            self.trace.closed = True
+            raise
+
+    def _argument(self, kind: TensorType, weak: bool) -> Tensor:
+        return self.trace.tensor(self.trace.add_arg(kind, "x"), weak)
+
+    def _own(self, t: Tensor) -> Tensor:
+        """`t` as a tensor of this region."""
+        return self.trace.tensor(self.trace.lift(t), t.weak)
+
+    @property
+    def written(self) -> list[Variable]:
+        """The variables that the body assigned to, in order."""
+        return list(self.trace.written)
+
+    def convert(self, kinds: Sequence[Kind]) -> None:
+        """Convert the first results to these dtypes."""
+        with self.trace.active():
+            for i, (kind, weak) in enumerate(kinds):
+                self.leaves[i] = converted(self.leaves[i], kind.dtype, weak)
+
+    def values_of(self, variables: Sequence[Variable]) -> list[Value]:
+        """The values that variables have at the end of the body."""
+        with self.trace.active():
+            return [self.trace.lift(self.trace.value_of(v)) for v in variables]
+
+    def block(self, results: Sequence[Value], captured: Sequence[Value]) -> Block:
+        """The region with the arguments of the body and one for each outer value `captured`."""
+        trace = self.trace
+        trace.closed = True
+        if list(trace.captures) == list(captured):
+            return trace.builder.block(results)
+        builder = Builder([v.type for v in (*trace.builder.args[: self.count], *captured)])
+        mapping = dict(zip(trace.builder.args, builder.args[: self.count], strict=False))
+        place = dict(zip(captured, builder.args[self.count :], strict=True))
+        mapping.update((arg, place[outer]) for outer, arg in trace.captures.items())
+        for op in trace.builder.ops:
+            mapping.update(zip(op.results, builder.clone(op, mapping), strict=True))
+        return builder.block([mapping[v] for v in results])
+
+
+def _without_effects(leaf: Any) -> Any:
+    return None if isinstance(leaf, Effect) else leaf
+
+
+def captures(*bodies: Body) -> list[Value]:
+    """The outer values that any of the bodies uses, each once."""
+    return list(dict.fromkeys(v for body in bodies for v in body.trace.captures))
+
+
+def kind_of(t: Tensor) -> Kind:
+    """Type and weakness of a tensor."""
+    return t._type, t.weak
+
+
+def converted(t: Tensor, dtype: DType, weak: bool) -> Tensor:
+    """`t` in `dtype`, weak or not."""
+    if not weak:
+        return cast(t, dtype)
+    if t.dtype is not dtype:
+        t = apply("astype", t, dtype=dtype)
+        t.weak = True
+    return t
+
+
+def joined(a: Kind, b: Kind) -> Kind | None:
+    """The one kind that values of both kinds can have; None if there is none.
+
+    Weak values yield to the dtypes of others as in an op; dtypes of arrays are never changed.
+    """
+    (x, x_weak), (y, y_weak) = a, b
+    if not _same_shape(a, b):
+        return None
+    if x_weak and y_weak:
+        return (x if _WIDE.index(x.dtype) >= _WIDE.index(y.dtype) else y), True
+    if x_weak or y_weak:
+        strong, weak = (y, x) if x_weak else (x, y)
+        fits = strong.dtype.is_numeric and (
+            promote_scalar(strong.dtype, REPRESENTATIVE[weak.dtype.kind]) is strong.dtype
+        )
+        return (strong, False) if fits else None
+    return (x, False) if x.dtype is y.dtype else None
+
+
+def carried(before: Kind, after: Kind) -> Kind | None:
+    """The kind of a carry that starts as `before` and is `after` one iteration later, if any.
+
+    A weak start takes the dtype that the body gives.
+    """
+    both = joined(before, after)
+    if both is None and before[1] and not after[1] and after[0].dtype.is_numeric:
+        if _same_shape(before, after):
+            dtype = promote_scalar(after[0].dtype, REPRESENTATIVE[before[0].dtype.kind])
+            return TensorType(dtype, after[0].shape), False
+    return both
+
+
+def _same_shape(a: Kind, b: Kind) -> bool:
+    return a[0].rank == b[0].rank and all(map(same, a[0].shape, b[0].shape))
+
+
+def mismatch(what: str, path: str, first: str, second: str) -> TypeRuleError:
+    """The error for a leaf that has two types."""
+    return TypeRuleError(
+        f"{what} at {path}: {first}, {second}",
+        hint="both must have the same shape and dtype: convert with wf.astype, wf.reshape or "
+        "wf.broadcast_to",
+        location=caller_location(),
+    )
+
+
+def operand_tensors(what: str, tree: Any, root: str) -> tuple[list[Tensor], pytree.Structure]:
+    """The leaves as tensors, and how they nest. TypeRuleError for a leaf that is no tensor."""
+    leaves, structure = pytree.flatten(tree)
+    named = zip(leaves, pytree.paths(structure, root), strict=True)
+    out = []
+    for leaf, path in named:
+        if not isinstance(leaf, (Operators, bool, int, float, complex, np.ndarray, np.generic)):
+            raise TypeRuleError(
+                f"{what}: {path} is a {type(leaf).__name__}, not a tensor: {leaf!r:.60}",
+                hint="pass tensors, numbers, and lists, tuples, dicts or dataclasses of them; let "
+                "the functions use anything else from outside",
+                location=caller_location(),
+            )
+        out.append(as_tensor(leaf))
+    return out, structure
+
+
+def predicate(what: str, pred: TensorLike) -> Tensor:
+    t = as_tensor(pred)
+    if t.dtype is not bool_ or t.ndim:
+        hint = "compare it, as in `x > 0`" if not t.ndim else "reduce it with wf.any or wf.all"
+        raise TypeRuleError(
+            f"{what} is {t.describe()}, not a bool without axes",
+            hint=hint,
+            location=caller_location(),
+        )
+    return t
+
+
+def carry_body(
+    what: str,
+    name: str,
+    fn: Any,
+    call: Callable[[list[Tensor]], Any],
+    inputs: Sequence[Tensor],
+    structure: pytree.Structure,
+    rows: Sequence[Kind] | None = None,
+) -> tuple[Body, list[Kind], list[Variable]]:
+    """Trace a loop's body until what it takes and what it returns agree.
+
+    Weak carries take the dtype that the body gives them, and variables that it assigns to become
+    carries. With `rows`, the kinds of further arguments, the body returns a pair (carries, other
+    results). Returns the body, whose first results are the carries, their kinds, and the variables.
+    """
+    kinds = [kind_of(t) for t in inputs]
+    written: list[Variable] = []
+    while True:
+        body = Body(name, fn, call, kinds, written, rows or ())
+        found = body.structure
+        if rows is not None:
+            assert found is not None  # `call` gives a pair
+            found = found.children[0]
+        pytree.same_structure(
+            f"{what}: the carry and what the body returns for it", structure, found
+        )
+        after = _agreed(what, body, kinds, pytree.paths(structure, "carry"))
+        known = set(map(id, written))  # == would compare values
+        more = [v for v in body.written if id(v) not in known]
+        if after == kinds and not more:
+            body.convert(kinds)
+            return body, kinds, written
+        body.trace.closed = True
+        kinds, written = after, [*written, *more]
+
+
+def _agreed(what: str, body: Body, kinds: Sequence[Kind], paths: Sequence[str]) -> list[Kind]:
+    out = []
+    for kind, leaf, path in zip(kinds, body.leaves, paths, strict=False):
+        both = carried(kind, kind_of(leaf))
+        if both is None:
+            raise mismatch(
+                f"{what}: a carry changes its type in the body",
+                path,
+                f"it is {kind[0]} before the iteration",
+                f"the body returns {leaf.describe()}",
+            )
+        out.append(both)
+    return out
+
+
+def check_callable(what: str, **functions: Any) -> None:
+    """Raise InvalidArgumentError for an argument that is no function."""
+    for name, fn in functions.items():
+        if not callable(fn):
+            raise InvalidArgumentError(
+                f"{what}: {name} is a {type(fn).__name__}, not a function",
+                hint="pass a function, such as `lambda: x`",
+                location=caller_location(),
+            )
+
+
+def store(
+    variables: Sequence[Variable], values: Sequence[Value], results: list[Tensor]
+) -> list[Tensor]:
+    """Assign to the variables what the op gives for them.
+
+    In a graph whoever fetches one of `results` makes the assignments happen: they are returned
+    with that dependence.
+    """
+    trace = current_trace()
+    assert trace is not None
+    tokens = []
+    for variable, value in zip(variables, values, strict=True):
+        if trace.state is not None:
+            trace.carry(variable, trace.tensor(value))
+        else:
+            tokens.append(trace.effects.write(variable, value))
+    if trace.kind != "graph" or not tokens:
+        return results
+    kept = []
+    for t in results:
+        (value,) = trace.emit("identity", (trace.lift(t),), control=tokens)
+        kept.append(trace.tensor(value, t.weak))
+    return kept

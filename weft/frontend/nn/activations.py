@@ -1,0 +1,167 @@
+"""`wf.nn`: activation functions and softmax, composed from public ops.
+
+Shapes stay. Bools and integers become the default float; real numbers only. Nothing overflows on
+the way to a finite result, and the limits at +-inf are right where they exist; NaN stays NaN.
+16-bit floats are computed in float32. Where a function is smooth its gradients of every order are
+right, at the seams of its formula too.
+"""
+
+from __future__ import annotations
+
+import math
+
+from weft.frontend.ops.arguments import check_axis
+from weft.frontend.ops.arithmetic import (
+    abs,
+    add,
+    divide,
+    equal,
+    greater,
+    greater_equal,
+    isfinite,
+    less_equal,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    subtract,
+    where,
+)
+from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.elementwise import erf, exp, expm1, log, log1p, sigmoid, tanh
+from weft.frontend.ops.precision import widened
+from weft.frontend.ops.promotion import TensorLike, cast, inexact_tensor, strong_tensor
+from weft.frontend.tensor import Tensor
+
+#: Klambauer et al., "Self-Normalizing Neural Networks", 2017, equation 14.
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+def relu(x: TensorLike, /) -> Tensor:
+    """max(x, 0), integers too; NaN stays NaN, and the gradient at 0 is 0."""
+    t = strong_tensor(x)
+    return where(less_equal(t, 0), 0, t)
+
+
+def relu6(x: TensorLike, /) -> Tensor:
+    """min(max(x, 0), 6), integers too (Krizhevsky, "Convolutional deep belief networks on
+    CIFAR-10"). The gradient at 0 and at 6 is 0, as in PyTorch.
+    """
+    t = strong_tensor(x)
+    return where(less_equal(t, 0), 0, where(greater_equal(t, 6), 6, t))
+
+
+def leaky_relu(x: TensorLike, /, alpha: float = 0.2) -> Tensor:
+    """x where x > 0, alpha*x elsewhere (Maas, Hannun and Ng 2013; TF1's default alpha)."""
+    t = inexact_tensor(x, "nn.leaky_relu")
+    return where(greater(t, 0), t, multiply(t, alpha))
+
+
+def elu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
+    """x where x > 0, alpha*(exp(x) - 1) elsewhere (Clevert, Unterthiner and Hochreiter 2015)."""
+    t = inexact_tensor(x, "nn.elu")
+    # the exponential is taken of numbers <= 0 only: no inf whose gradient would be NaN
+    return where(greater(t, 0), t, multiply(expm1(where(greater(t, 0), 0, t)), alpha))
+
+
+def selu(x: TensorLike, /) -> Tensor:
+    """scale * elu(x, alpha) with the constants of Klambauer et al. 2017."""
+    return multiply(elu(x, _SELU_ALPHA), _SELU_SCALE)
+
+
+def gelu(x: TensorLike, /, approximate: bool = False) -> Tensor:
+    """x times the normal distribution function at x (Hendrycks and Gimpel 2016).
+
+    x/2 * (1 + erf(x/sqrt(2))); approximate: x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))). 0 at
+    -inf.
+    """
+    t = inexact_tensor(x, "nn.gelu")
+    w = widened(t)
+    if approximate:
+        cubic = multiply(multiply(w, multiply(w, w)), 0.044715)
+        share = tanh(multiply(add(w, cubic), math.sqrt(2.0 / math.pi)))
+    else:
+        share = erf(multiply(w, math.sqrt(0.5)))
+    return cast(_times_share(w, multiply(add(share, 1), 0.5)), t.dtype)
+
+
+def silu(x: TensorLike, /) -> Tensor:
+    """x * sigmoid(x) (Elfwing, Uchibe and Doya 2017; also called swish). 0 at -inf."""
+    t = inexact_tensor(x, "nn.silu")
+    w = widened(t)
+    return cast(_times_share(w, sigmoid(w)), t.dtype)
+
+
+def _times_share(t: Tensor, share: Tensor) -> Tensor:
+    # -inf times a share of 0 would be NaN: there the product is 0
+    return multiply(where(equal(t, float("-inf")), 0, t), share)
+
+
+def mish(x: TensorLike, /) -> Tensor:
+    """x * tanh(softplus(x)) (Misra 2019). 0 at -inf."""
+    t = inexact_tensor(x, "nn.mish")
+    w = widened(t)
+    return cast(_times_share(w, tanh(softplus(w))), t.dtype)
+
+
+def softplus(x: TensorLike, /) -> Tensor:
+    """log(1 + exp(x)), computed as max(x, 0) + log1p(exp(-|x|)); 0 at -inf, inf at inf."""
+    t = inexact_tensor(x, "nn.softplus")
+    w = widened(t)
+    return cast(add(where(greater(w, 0), w, 0), softplus_tail(w)), t.dtype)
+
+
+def softplus_tail(t: Tensor) -> Tensor:
+    """log(1 + exp(-|t|)), as the difference of softplus(t) and max(t, 0).
+
+    To be added to `where(greater(t, 0), ..., ...)`: each branch is then one smooth formula, and the
+    gradients of every order at t = 0 are those of the sum (`abs` would have gradient 0 there).
+    """
+    return log1p(exp(where(greater(t, 0), negative(t), t)))
+
+
+def log_sigmoid(x: TensorLike, /) -> Tensor:
+    """log(sigmoid(x)), computed as -softplus(-x)."""
+    return negative(softplus(negative(inexact_tensor(x, "nn.log_sigmoid"))))
+
+
+def softsign(x: TensorLike, /) -> Tensor:
+    """x / (1 + |x|) (Bergstra et al. 2009)."""
+    t = inexact_tensor(x, "nn.softsign")
+    return divide(t, add(abs(t), 1))
+
+
+def hard_sigmoid(x: TensorLike, /) -> Tensor:
+    """relu6(x + 3) / 6."""
+    t = inexact_tensor(x, "nn.hard_sigmoid")
+    return divide(minimum(maximum(add(t, 3), 0), 6), 6)
+
+
+def _shifted(t: Tensor, axis: int) -> Tensor:
+    """t minus its largest element along `axis`: exp of it cannot overflow, and the shift
+    cancels.
+    """
+    if t.shape[axis] == 0:
+        return t  # there is no largest element, and nothing to shift
+    top = apply("max", t, axes=(axis,), keepdims=True)
+    return subtract(t, apply("stop_gradient", where(isfinite(top), top, 0)))
+
+
+def softmax(x: TensorLike, /, axis: int = -1) -> Tensor:
+    """exp(x) / sum(exp(x)) over `axis`: weights >= 0 that add up to 1. -inf gets weight 0.
+
+    NaN where all elements are -inf or one is inf.
+    """
+    t = inexact_tensor(x, "nn.softmax")
+    along = check_axis("nn.softmax", axis, t.ndim)
+    weights = exp(_shifted(widened(t), along))
+    return cast(divide(weights, apply("sum", weights, axes=(along,), keepdims=True)), t.dtype)
+
+
+def log_softmax(x: TensorLike, /, axis: int = -1) -> Tensor:
+    """log(softmax(x)), computed as x - logsumexp(x). -inf stays -inf."""
+    t = inexact_tensor(x, "nn.log_softmax")
+    along = check_axis("nn.log_softmax", axis, t.ndim)
+    shifted = _shifted(widened(t), along)
+    total = apply("sum", exp(shifted), axes=(along,), keepdims=True)
+    return cast(subtract(shifted, log(total)), t.dtype)

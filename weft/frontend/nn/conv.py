@@ -1,0 +1,291 @@
+"""`wf.nn`: convolutions and transposed convolutions over 1 to 3 spatial axes.
+
+Arrays are (batch, spatial..., channels), or (batch, channels, spatial...) with
+data_format="NCW" / "NCHW" / "NCDHW"; kernels are (window..., channels in / groups, channels out) in
+either case. As everywhere in machine learning the window is not reversed. Dtypes promote; 16-bit
+floats accumulate in float32, integers wrap.
+
+strides, dilations: a number, or one per spatial axis (TF1's lists with ones for batch and channels
+are taken too). padding: "SAME" (TensorFlow's), "VALID" (none), a number, or a number or a pair
+(before, after) per spatial axis. Errors, at the caller's line: ShapeError for sizes and channels
+that do not fit, InvalidArgumentError for wrong arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.frontend.nn.windows import Layout, Padding, PerAxis, layout_of, slide, type_of
+from weft.frontend.ops.arguments import check_int
+from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.promotion import TensorLike, promote_tensors
+from weft.frontend.ops.shape import reshape
+from weft.frontend.tensor import Tensor
+from weft.ir.dims import Dim
+
+
+def conv(
+    x: TensorLike,
+    kernel: TensorLike,
+    strides: PerAxis = 1,
+    padding: Padding = "VALID",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+    groups: int = 1,
+) -> Tensor:
+    """The convolution of x by `kernel` over all its spatial axes, 1 to 3.
+
+    groups: the channels are cut into so many groups, each with its part of the kernels (also called
+    feature groups).
+    """
+    return _conv("conv", None, x, kernel, strides, padding, data_format, dilations, groups)
+
+
+def conv1d(
+    x: TensorLike,
+    kernel: TensorLike,
+    strides: PerAxis = 1,
+    padding: Padding = "VALID",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+    groups: int = 1,
+) -> Tensor:
+    """`conv` of (batch, width, channels) by a kernel (window, channels in / groups, channels
+    out).
+    """
+    return _conv("conv1d", 1, x, kernel, strides, padding, data_format, dilations, groups)
+
+
+def conv2d(
+    x: TensorLike,
+    kernel: TensorLike,
+    strides: PerAxis = 1,
+    padding: Padding = "VALID",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+    groups: int = 1,
+) -> Tensor:
+    """`conv` of (batch, height, width, channels) by a kernel (height, width, channels in / groups,
+    channels out).
+    """
+    return _conv("conv2d", 2, x, kernel, strides, padding, data_format, dilations, groups)
+
+
+def conv3d(
+    x: TensorLike,
+    kernel: TensorLike,
+    strides: PerAxis = 1,
+    padding: Padding = "VALID",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+    groups: int = 1,
+) -> Tensor:
+    """`conv` of (batch, depth, height, width, channels)."""
+    return _conv("conv3d", 3, x, kernel, strides, padding, data_format, dilations, groups)
+
+
+def depthwise_conv2d(
+    x: TensorLike,
+    kernel: TensorLike,
+    strides: PerAxis = 1,
+    padding: Padding = "VALID",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+) -> Tensor:
+    """Each channel by kernels of its own: kernel is (height, width, channels, multiplier), and
+    result channel c * multiplier + q comes from channel c by kernel[:, :, c, q].
+    """
+    op = "depthwise_conv2d"
+    t, w = promote_tensors(x, kernel, op=f"nn.{op}")
+    layout = layout_of(op, t, data_format, 2)
+    channels = layout.enter(t).shape[-1]
+    if w.ndim != 4 or not isinstance(channels, int) or w.shape[2] != channels:
+        raise layout.shape_error(
+            f"x {type_of(t)} has {channels} channels, kernel {type_of(w)} does not fit",
+            "kernel is (height, width, channels, multiplier)",
+        )
+    flat = reshape(w, (*w.shape[:2], 1, channels * _known(layout, w, 3)))
+    return _conv(op, 2, t, flat, strides, padding, data_format, dilations, max(channels, 1))
+
+
+def separable_conv2d(
+    x: TensorLike,
+    depthwise_kernel: TensorLike,
+    pointwise_kernel: TensorLike,
+    strides: PerAxis = 1,
+    padding: Padding = "VALID",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+) -> Tensor:
+    """`depthwise_conv2d`, then `conv2d` by the 1x1 `pointwise_kernel`."""
+    seen = depthwise_conv2d(
+        x, depthwise_kernel, strides, padding, data_format=data_format, dilations=dilations
+    )
+    return conv2d(seen, pointwise_kernel, data_format=data_format)
+
+
+def _known(layout: Layout, t: Tensor, axis: int) -> int:
+    size = t.shape[axis]
+    if not isinstance(size, int):
+        raise layout.shape_error(f"the size of axis {axis} of {type_of(t)} must be known")
+    return size
+
+
+def _window(layout: Layout, w: Tensor) -> tuple[int, ...]:
+    """The window of a kernel, checked to fit the number of spatial axes."""
+    if w.ndim != layout.axes + 2:
+        raise layout.shape_error(
+            f"kernel {type_of(w)} must have {layout.axes + 2} axes",
+            "it is (window..., channels in / groups, channels out)",
+        )
+    return tuple(_known(layout, w, axis) for axis in range(layout.axes))
+
+
+def _groups(layout: Layout, groups: int, channels: Dim, w: Tensor) -> int:
+    count = check_int(f"nn.{layout.op}", groups, "groups")
+    for size, what in ((channels, "channels in"), (w.shape[-1], "channels out")):
+        if count < 1 or (isinstance(size, int) and size % count):
+            raise layout.error(f"groups={count} does not divide {size} {what}")
+    return count
+
+
+def _conv(
+    op: str,
+    axes: int | None,
+    x: TensorLike,
+    kernel: TensorLike,
+    strides: PerAxis,
+    padding: Padding,
+    data_format: str | None,
+    dilations: PerAxis,
+    groups: int,
+) -> Tensor:
+    t, w = promote_tensors(x, kernel, op=f"nn.{op}")
+    layout = layout_of(op, t, data_format, axes)
+    window, seen = _window(layout, w), layout.enter(t)
+    channels = seen.shape[-1]
+    count = _groups(layout, groups, channels, w)
+    inside = w.shape[-2]
+    if isinstance(channels, int) and isinstance(inside, int) and channels != inside * count:
+        raise layout.shape_error(
+            f"x {type_of(t)} has {channels} channels, kernel {type_of(w)} takes {inside}"
+            + (f" in each of {count} groups" if count > 1 else ""),
+            "kernel is (window..., channels in / groups, channels out); "
+            "data_format says where the channels of x are",
+        )
+    sizes = layout.spatial(seen)
+    how = slide(
+        layout, sizes, window, strides, padding, dilations,
+        lambda: f"x {type_of(t)}, kernel {type_of(w)}",
+    )  # fmt: skip
+    return layout.leave(apply("conv", seen, w, **how.attrs, groups=count, size=how.size))
+
+
+def conv1d_transpose(
+    x: TensorLike,
+    kernel: TensorLike,
+    output_shape: Sequence[Dim] | int | None = None,
+    strides: PerAxis = 1,
+    padding: Padding = "SAME",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+    groups: int = 1,
+) -> Tensor:
+    """`conv2d_transpose` with one spatial axis."""
+    return _transpose(
+        "conv1d_transpose", 1, x, kernel, output_shape, strides, padding, data_format, dilations,
+        groups,
+    )  # fmt: skip
+
+
+def conv2d_transpose(
+    x: TensorLike,
+    kernel: TensorLike,
+    output_shape: Sequence[Dim] | int | None = None,
+    strides: PerAxis = 1,
+    padding: Padding = "SAME",
+    *,
+    data_format: str | None = None,
+    dilations: PerAxis = 1,
+    groups: int = 1,
+) -> Tensor:
+    """The transpose (adjoint) of the convolution that takes the result's shape to that of x.
+
+    kernel: that convolution's, (window..., channels of the result / groups, channels of x), as in
+    TF1. output_shape: the shape of the result, or its spatial sizes; None: size * stride for
+    "SAME", else the smallest that fits, (size - 1) * stride + window - padding.
+    """
+    return _transpose(
+        "conv2d_transpose", 2, x, kernel, output_shape, strides, padding, data_format, dilations,
+        groups,
+    )  # fmt: skip
+
+
+def _transpose(
+    op: str,
+    axes: int,
+    x: TensorLike,
+    kernel: TensorLike,
+    output_shape: Sequence[Dim] | int | None,
+    strides: PerAxis,
+    padding: Padding,
+    data_format: str | None,
+    dilations: PerAxis,
+    groups: int,
+) -> Tensor:
+    t, w = promote_tensors(x, kernel, op=f"nn.{op}")
+    layout = layout_of(op, t, data_format, axes)
+    window, seen = _window(layout, w), layout.enter(t)
+    channels, outside = seen.shape[-1], w.shape[-1]
+    if isinstance(channels, int) and isinstance(outside, int) and channels != outside:
+        raise layout.shape_error(
+            f"x {type_of(t)} has {channels} channels, kernel {type_of(w)} takes {outside}",
+            "kernel is (window..., channels of the result / groups, channels of x)",
+        )
+    count = _groups(layout, groups, channels, w)
+    sizes = layout.spatial(seen)
+    wanted = _output_sizes(layout, output_shape, sizes, window, strides, padding, dilations)
+    how = slide(
+        layout, wanted, window, strides, padding, dilations,
+        lambda: f"x {type_of(t)}, kernel {type_of(w)}",
+    )  # fmt: skip
+    if how.size != sizes:
+        raise layout.shape_error(
+            f"a result with spatial sizes {list(wanted)} does not fit x {type_of(t)}: its "
+            f"convolution has sizes {list(how.size)}",
+            "leave output_shape out, or give one that the convolution takes to x",
+        )
+    return layout.leave(apply("conv_input", seen, w, **how.attrs, groups=count, size=wanted))
+
+
+def _output_sizes(
+    layout: Layout,
+    output_shape: Sequence[Dim] | int | None,
+    sizes: tuple[int, ...],
+    window: tuple[int, ...],
+    strides: PerAxis,
+    padding: Padding,
+    dilations: PerAxis,
+) -> tuple[int, ...]:
+    """The spatial sizes of a transposed convolution's result."""
+    if output_shape is not None:
+        given = list(output_shape) if isinstance(output_shape, (tuple, list)) else [output_shape]
+        if len(given) == layout.axes + 2:
+            given = given[2:] if layout.channels_first else given[1:-1]
+        return layout.per_axis(given, "output_shape", 0)
+    steps, spread = layout.per_axis(strides, "strides"), layout.per_axis(dilations, "dilations")
+    if isinstance(padding, str) and padding.upper() == "SAME":
+        return tuple(n * s for n, s in zip(sizes, steps, strict=True))
+    reach = [d * (k - 1) + 1 if k else 0 for k, d in zip(window, spread, strict=True)]
+    pairs = layout.pairs(padding, sizes, reach, steps)
+    return tuple(
+        max(0, (n - 1) * s + k - lo - hi)
+        for n, s, k, (lo, hi) in zip(sizes, steps, reach, pairs, strict=True)
+    )

@@ -1,0 +1,1 @@
+"""The public functions on tensors: argument checks, promotion, and the ops they append."""

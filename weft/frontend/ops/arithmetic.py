@@ -1,0 +1,356 @@
+"""Arithmetic, rounding, comparison, logic, bits, selection and casts, element by element.
+
+Shapes: the operands broadcast; the result has the common shape. Dtypes: the operands promote to one
+dtype (`weft.frontend.ops.promotion`), which the result has unless said otherwise. Integers wrap on
+overflow. Errors, at the caller's line: TypeRuleError for a dtype that the function is not defined
+on, ShapeError for shapes that do not broadcast.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+
+from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.promotion import (
+    TensorLike,
+    broadcast_tensors,
+    cast,
+    check_dtype,
+    common_dtype,
+    elementwise,
+    expand,
+    is_scalar,
+    promote_tensors,
+    scalar_tensor,
+    weaken,
+)
+from weft.frontend.tensor import Tensor, as_tensor
+from weft.ir.dtypes import bool_
+from weft.ir.errors import TypeRuleError
+from weft.ir.source import caller_location
+
+
+def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 + x2, for numbers."""
+    return elementwise("add", x1, x2)
+
+
+def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 - x2, for numbers."""
+    return elementwise("subtract", x1, x2)
+
+
+def multiply(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 * x2, for numbers."""
+    return elementwise("multiply", x1, x2)
+
+
+def divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 / x2; integers first become the default float. x/0 is inf, -inf or NaN (IEEE 754)."""
+    return elementwise("divide", x1, x2, inexact=True)
+
+
+def floor_divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """floor(x1 / x2) for real numbers, as Python's `//`. An integer divided by 0 gives 0."""
+    return elementwise("floor_divide", x1, x2)
+
+
+def remainder(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 - floor_divide(x1, x2)*x2, with the sign of x2, as Python's `%`. An integer % 0 is 0."""
+    return elementwise("remainder", x1, x2)
+
+
+def negative(x: TensorLike, /) -> Tensor:
+    """-x, for numbers (unsigned integers wrap)."""
+    return elementwise("negative", x)
+
+
+def positive(x: TensorLike, /) -> Tensor:
+    """+x: the number itself."""
+    t = as_tensor(x)
+    if not t.dtype.is_numeric:
+        raise TypeRuleError(
+            f"wf.positive needs numbers, got {t.dtype.name}", location=caller_location()
+        )
+    return t
+
+
+def abs(x: TensorLike, /) -> Tensor:
+    """|x|; real for complex x. The least signed integer stays itself."""
+    return elementwise("abs", x)
+
+
+def sign(x: TensorLike, /) -> Tensor:
+    """-1, 0 or 1 with the dtype of x, NaN for NaN; x/|x| for complex x."""
+    return elementwise("sign", x)
+
+
+def square(x: TensorLike, /) -> Tensor:
+    """x * x."""
+    return elementwise("square", x)
+
+
+def reciprocal(x: TensorLike, /) -> Tensor:
+    """1 / x; integers first become the default float."""
+    return elementwise("reciprocal", x, inexact=True)
+
+
+def squared_difference(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """(x1 - x2) squared (TF1's name)."""
+    return square(subtract(x1, x2))
+
+
+def _round_op(op: str, x: TensorLike) -> Tensor:
+    t = as_tensor(x)
+    return t if t.dtype.is_integer else elementwise(op, t)
+
+
+def ceil(x: TensorLike, /) -> Tensor:
+    """The least integer >= x, in the dtype of x; real x. Integers are returned as they are."""
+    return _round_op("ceil", x)
+
+
+def floor(x: TensorLike, /) -> Tensor:
+    """The greatest integer <= x, in the dtype of x; real x. Integers are returned as they are."""
+    return _round_op("floor", x)
+
+
+def trunc(x: TensorLike, /) -> Tensor:
+    """The integer nearest to x on the side of 0, in the dtype of x; real x."""
+    return _round_op("trunc", x)
+
+
+def round(x: TensorLike, /) -> Tensor:
+    """The nearest integer in the dtype of x, ties to even (Python's and NumPy's rule)."""
+    return _round_op("round", x)
+
+
+def maximum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """The greater of two real numbers; NaN if either is."""
+    return elementwise("maximum", x1, x2)
+
+
+def minimum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """The lesser of two real numbers; NaN if either is."""
+    return elementwise("minimum", x1, x2)
+
+
+def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None) -> Tensor:
+    """minimum(maximum(x, min), max), either bound left out if None; NaN stays NaN. Real numbers."""
+    out: TensorLike = x if is_scalar(x) else as_tensor(x)
+    if min is not None:
+        out = maximum(out, min)
+    if max is not None:
+        out = minimum(out, max)
+    return as_tensor(out)
+
+
+def copysign(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """|x1| with the sign of x2, that of -0. and NaN too; floating (integers become the default)."""
+    return elementwise("copysign", x1, x2, inexact=True)
+
+
+def nextafter(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """The floating number after x1 in the direction of x2; x2 where they are equal."""
+    return elementwise("nextafter", x1, x2, inexact=True)
+
+
+def equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 == x2 -> bool; NaN equals nothing."""
+    return elementwise("equal", x1, x2)
+
+
+def not_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 != x2 -> bool."""
+    return elementwise("not_equal", x1, x2)
+
+
+def less(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 < x2 -> bool, for real numbers."""
+    return elementwise("less", x1, x2)
+
+
+def less_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 <= x2 -> bool, for real numbers."""
+    return elementwise("less_equal", x1, x2)
+
+
+def greater(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 > x2 -> bool, for real numbers."""
+    return elementwise("greater", x1, x2)
+
+
+def greater_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 >= x2 -> bool, for real numbers."""
+    return elementwise("greater_equal", x1, x2)
+
+
+def isclose(
+    x1: TensorLike,
+    x2: TensorLike,
+    /,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 1e-8,
+    equal_nan: bool = False,
+) -> Tensor:
+    """|x1 - x2| <= atol + rtol*|x2| -> bool; equal infinities are close (NumPy's isclose)."""
+    a, b = promote_tensors(x1, x2, op="isclose")
+    if a.dtype.kind == "bool":
+        return equal(a, b)
+    bound = add(atol, multiply(rtol, abs(b)))
+    near = logical_and(isfinite(b), less_equal(abs(subtract(a, b)), bound))
+    close = logical_or(near, equal(a, b))
+    return logical_or(close, logical_and(isnan(a), isnan(b))) if equal_nan else close
+
+
+def _float_test(op: str, x: TensorLike) -> Tensor:
+    t = as_tensor(x)
+    if t.dtype.is_integer or t.dtype.kind == "bool":  # every integer is finite and no NaN
+        return expand(scalar_tensor(op == "isfinite", bool_), t.shape)
+    return elementwise(op, t)
+
+
+def isfinite(x: TensorLike, /) -> Tensor:
+    """Whether x is neither infinite nor NaN -> bool; both parts, for complex x."""
+    return _float_test("isfinite", x)
+
+
+def isinf(x: TensorLike, /) -> Tensor:
+    """Whether x is infinite -> bool; either part, for complex x."""
+    return _float_test("isinf", x)
+
+
+def isnan(x: TensorLike, /) -> Tensor:
+    """Whether x is NaN -> bool; either part, for complex x."""
+    return _float_test("isnan", x)
+
+
+def signbit(x: TensorLike, /) -> Tensor:
+    """Whether the sign bit of floating x is set -> bool: true for -0. and below, and some NaN."""
+    return elementwise("signbit", x, inexact=True)
+
+
+def _logical(op: str, *xs: TensorLike) -> Tensor:
+    # numbers count as true unless they are 0, as in NumPy
+    held = broadcast_tensors(*(cast(x, bool_) for x in xs), op=op)
+    return apply(op, *held)
+
+
+def logical_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 and x2 -> bool; a number counts as true unless it is 0."""
+    return _logical("logical_and", x1, x2)
+
+
+def logical_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 or x2 -> bool; a number counts as true unless it is 0."""
+    return _logical("logical_or", x1, x2)
+
+
+def logical_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """Exactly one of x1 and x2 -> bool; a number counts as true unless it is 0."""
+    return _logical("logical_xor", x1, x2)
+
+
+def logical_not(x: TensorLike, /) -> Tensor:
+    """not x -> bool; a number counts as true unless it is 0."""
+    return _logical("logical_not", x)
+
+
+def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 & x2, for integers and bool."""
+    return elementwise("bitwise_and", x1, x2)
+
+
+def bitwise_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 | x2, for integers and bool."""
+    return elementwise("bitwise_or", x1, x2)
+
+
+def bitwise_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 ^ x2, for integers and bool."""
+    return elementwise("bitwise_xor", x1, x2)
+
+
+def bitwise_invert(x: TensorLike, /) -> Tensor:
+    """~x, for integers and bool."""
+    return elementwise("bitwise_invert", x)
+
+
+def bitwise_left_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 << x2, for integers; x2 >= 0, and 0 where it is the width of the dtype or more."""
+    return elementwise("bitwise_left_shift", x1, x2)
+
+
+def bitwise_right_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 >> x2, for integers; x2 >= 0. Signed x1 keeps its sign (arithmetic shift)."""
+    return elementwise("bitwise_right_shift", x1, x2)
+
+
+def real(x: TensorLike, /) -> Tensor:
+    """The real part: float32 for complex64, float64 for complex128; real x itself."""
+    t = as_tensor(x)
+    return elementwise("real", t) if t.dtype.is_complex else positive(t)
+
+
+def imag(x: TensorLike, /) -> Tensor:
+    """The imaginary part: float32 for complex64, float64 for complex128; 0 for real x."""
+    t = as_tensor(x)
+    return elementwise("imag", t) if t.dtype.is_complex else multiply(positive(t), 0)
+
+
+def conj(x: TensorLike, /) -> Tensor:
+    """The complex conjugate; real x itself."""
+    t = as_tensor(x)
+    return elementwise("conj", t) if t.dtype.is_complex else positive(t)
+
+
+def where(condition: TensorLike, x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 where the condition holds, x2 elsewhere; all three broadcast, x1 and x2 promote.
+
+    condition: bool, or numbers that count as true unless they are 0. Both x1 and x2 are computed;
+    gradients flow only to the one that was selected.
+    """
+    held = [x if is_scalar(x) else as_tensor(x) for x in (x1, x2)]
+    selector = cast(condition, bool_)
+    scalar = selector.ndim == 0  # a choice between Python scalars stays weak
+    dtype = common_dtype("where", held, wide=scalar)
+    operands = broadcast_tensors(selector, *(cast(x, dtype) for x in held), op="where")
+    out = apply("where", *operands)
+    return weaken(out, held) if scalar else out
+
+
+def astype(x: TensorLike, dtype: object, /, *, copy: bool = True) -> Tensor:
+    """x converted to `dtype` (a weft or NumPy dtype, or a name). Tensors are immutable: no copy.
+
+    Floats convert to integers by truncation; out of the integer's range the result is unspecified.
+    """
+    return cast(as_tensor(x), check_dtype(dtype))
+
+
+def bitcast(x: TensorLike, dtype: object, /) -> Tensor:
+    """The bits of a real number read as the real `dtype` of the same width (TF1's name)."""
+    return apply("bitcast", as_tensor(x), dtype=check_dtype(dtype))
+
+
+def nan_to_num(
+    x: TensorLike,
+    /,
+    *,
+    nan: float = 0.0,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> Tensor:
+    """x with NaN, inf and -inf replaced; None: by the largest and least finite number of the
+    dtype.
+    """
+    t = as_tensor(x)
+    if not t.dtype.is_floating:
+        return positive(t)
+    info: Any = ml_dtypes.finfo(t.dtype.numpy)  # type: ignore[no-untyped-call]
+    top, bottom = (float(v) for v in (info.max, info.min))
+    out = where(isnan(t), nan, t)
+    out = where(equal(out, float("inf")), top if posinf is None else posinf, out)
+    return where(equal(out, float("-inf")), bottom if neginf is None else neginf, out)

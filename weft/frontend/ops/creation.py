@@ -1,0 +1,353 @@
+"""Tensors from nothing: filled, counted, identity and triangle matrices, grids, one-hot codes.
+
+`shape` is an int or a sequence of ints (in a graph also symbolic sizes). `dtype` is a weft or NumPy
+dtype or a name; None means what the values suggest: the default float (float32), int64 for
+integers. Inside a trace these are ops, not stored arrays. Errors, at the caller's line: ShapeError
+for a negative size, TypeRuleError for an unknown dtype, TracerError where a number must be known at
+trace time but is traced.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from weft.frontend.arrays import contiguous
+from weft.frontend.dlpack import foreign_array
+from weft.frontend.ops.arguments import check_axis, check_int, check_shape, concrete_array
+from weft.frontend.ops.arithmetic import add, equal, greater_equal, multiply, subtract, where
+from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.promotion import (
+    TensorLike,
+    cast,
+    check_dtype,
+    common_dtype,
+    expand,
+    is_scalar,
+    scalar_tensor,
+    strong_tensor,
+    to_inexact,
+)
+from weft.frontend.tensor import Tensor, as_tensor
+from weft.ir.dims import Dim, Shape, SymbolicDim
+from weft.ir.dtypes import (
+    DEFAULT_FLOAT,
+    DEFAULT_INT,
+    DType,
+    bool_,
+    complex128,
+    float64,
+    int64,
+)
+from weft.ir.errors import InvalidArgumentError, TracerError, TypeRuleError, UnsupportedError
+from weft.ir.source import caller_location
+
+
+def asarray(x: TensorLike, /, *, dtype: object = None, copy: bool | None = None) -> Tensor:
+    """x as a tensor: NumPy arrays keep their dtype, Python numbers take the default one of their
+    kind.
+
+    Tensors are immutable: `copy` is accepted and changes nothing that can be seen. The result is
+    not weak.
+    """
+    if dtype is None:
+        return strong_tensor(x)
+    target = check_dtype(dtype)
+    if isinstance(x, (list, tuple)):
+        return as_tensor(x, target)
+    return cast(x if is_scalar(x) else as_tensor(x), target)
+
+
+def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
+    """An array of another library (PyTorch, JAX, NumPy), through DLPack, of CPU memory.
+
+    It shares the memory where that is contiguous, unless `copy`: do not write to `x` while the
+    tensor is in use. BufferError if copy=False and a copy is needed; TypeRuleError for what has no
+    DLPack and for other devices.
+    """
+    if device not in (None, "cpu"):
+        raise UnsupportedError(
+            f'wf.from_dlpack(device={device!r}): only "cpu" is supported',
+            location=caller_location(),
+        )
+    if not hasattr(x, "__dlpack__"):
+        raise TypeRuleError(
+            f"a {type(x).__name__} has no DLPack", hint="use wf.asarray", location=caller_location()
+        )
+    array = foreign_array(x)
+    check_dtype(array.dtype)
+    held = contiguous(array)
+    if copy is False and held is not array:
+        raise BufferError("wf.from_dlpack(copy=False): the array is not contiguous and aligned")
+    if copy and held is array:
+        return as_tensor(array)
+    return Tensor(held)
+
+
+def constant(value: TensorLike, dtype: object = None, shape: Any = None) -> Tensor:
+    """A tensor with this value; with `shape`, the value reshaped or, if it is one element, repeated
+    (TF1).
+    """
+    t = asarray(value, dtype=dtype)
+    if shape is None:
+        return t
+    wanted = check_shape("constant", shape)
+    if t.size == 1:
+        return expand(apply("reshape", t, shape=()), wanted)
+    return apply("reshape", t, shape=wanted)
+
+
+def full(shape: Any, fill_value: TensorLike, *, dtype: object = None) -> Tensor:
+    """A tensor of `shape` with every element `fill_value` (a number or a 0-d tensor)."""
+    wanted = check_shape("full", shape)
+    value = asarray(fill_value, dtype=dtype)
+    if value.ndim:
+        raise InvalidArgumentError(
+            f"wf.full: fill_value must be a scalar, got shape {list(value.shape)}",
+            hint="wf.broadcast_to repeats an array",
+            location=caller_location(),
+        )
+    return expand(value, wanted)
+
+
+def zeros(shape: Any, *, dtype: object = None) -> Tensor:
+    """A tensor of `shape` filled with 0 (float32 by default)."""
+    return expand(scalar_tensor(0, check_dtype(dtype, DEFAULT_FLOAT)), check_shape("zeros", shape))
+
+
+def ones(shape: Any, *, dtype: object = None) -> Tensor:
+    """A tensor of `shape` filled with 1 (float32 by default)."""
+    return expand(scalar_tensor(1, check_dtype(dtype, DEFAULT_FLOAT)), check_shape("ones", shape))
+
+
+def empty(shape: Any, *, dtype: object = None) -> Tensor:
+    """A tensor of `shape` whose values mean nothing. Tensors are immutable, so they are all 0."""
+    return zeros(shape, dtype=dtype)
+
+
+def full_like(x: TensorLike, /, fill_value: TensorLike, *, dtype: object = None) -> Tensor:
+    """A tensor with the shape of x (and its dtype, by default) filled with `fill_value`."""
+    t = strong_tensor(x)
+    return full(t.shape, fill_value, dtype=check_dtype(dtype, t.dtype))
+
+
+def zeros_like(x: TensorLike, /, *, dtype: object = None) -> Tensor:
+    """A tensor with the shape of x (and its dtype, by default) filled with 0."""
+    t = strong_tensor(x)
+    return zeros(t.shape, dtype=check_dtype(dtype, t.dtype))
+
+
+def ones_like(x: TensorLike, /, *, dtype: object = None) -> Tensor:
+    """A tensor with the shape of x (and its dtype, by default) filled with 1."""
+    t = strong_tensor(x)
+    return ones(t.shape, dtype=check_dtype(dtype, t.dtype))
+
+
+def empty_like(x: TensorLike, /, *, dtype: object = None) -> Tensor:
+    """`empty` with the shape of x and, by default, its dtype."""
+    return zeros_like(x, dtype=dtype)
+
+
+def iota(shape: Any, axis: int = 0, *, dtype: object = None) -> Tensor:
+    """A tensor of `shape` in which each element is its index along `axis` (int64 by default)."""
+    wanted = check_shape("iota", shape)
+    along = check_axis("iota", axis, len(wanted))
+    return apply("iota", dtype=check_dtype(dtype, DEFAULT_INT), shape=wanted, axis=along)
+
+
+def _known_number(op: str, value: object, name: str) -> int | float:
+    """A real number that is known at trace time."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    array = concrete_array(op, value, name)
+    if array.ndim or array.dtype.kind not in "biuf":
+        raise InvalidArgumentError(
+            f"wf.{op}: {name} must be a real number, got {value!r}", location=caller_location()
+        )
+    number: int | float = array.item()
+    return number
+
+
+def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: object = None) -> Tensor:
+    """The numbers start, start + step, ... before `stop`; with one argument 0, 1, ... before it.
+
+    The length is ceil((stop - start) / step), at least 0. Integers give int64, floats float32 by
+    default, each element being start + i*step rounded once. In a graph `stop - start` may be a
+    symbolic size.
+    """
+    low, high = (0, start) if stop is None else (start, stop)
+    if isinstance(low, SymbolicDim) or isinstance(high, SymbolicDim):
+        return _symbolic_range(low, high, step, dtype)
+    a, b, s = (
+        _known_number("arange", v, n) for v, n in ((low, "start"), (high, "stop"), (step, "step"))
+    )
+    if s == 0:
+        raise InvalidArgumentError("wf.arange: step must not be 0", location=caller_location())
+    integral = all(isinstance(v, int) for v in (a, b, s))
+    target = check_dtype(dtype, DEFAULT_INT if integral else DEFAULT_FLOAT)
+    if integral:
+        length = max(0, -((int(a) - int(b)) // int(s)))
+        return cast(_steps(int(a), int(s), length, int64), target)
+    length = max(0, math.ceil((b - a) / s))
+    return cast(_steps(float(a), float(s), length, float64), target)
+
+
+def _symbolic_range(low: Any, high: Any, step: Any, dtype: object) -> Tensor:
+    if step != 1 or not all(isinstance(v, (int, SymbolicDim)) for v in (low, high)):
+        raise TracerError(
+            f"wf.arange({low}, {high}, {step}): with symbolic sizes only step 1 from an "
+            "integer works",
+            location=caller_location(),
+        )
+    count: Dim = high - low
+    index = apply("iota", dtype=int64, shape=(count,), axis=0)
+    if isinstance(low, SymbolicDim):
+        raise TracerError(
+            f"wf.arange: start must be a number, not the symbolic size {low}",
+            location=caller_location(),
+        )
+    return cast(add(index, low) if low else index, check_dtype(dtype, DEFAULT_INT))
+
+
+def _steps(start: int | float, step: int | float, length: int, dtype: DType) -> Tensor:
+    index = apply("iota", dtype=dtype, shape=(length,), axis=0)
+    scaled = index if step == 1 else multiply(index, step)
+    return scaled if start == 0 else add(scaled, start)
+
+
+def linspace(
+    start: TensorLike,
+    stop: TensorLike,
+    /,
+    num: int,
+    *,
+    dtype: object = None,
+    endpoint: bool = True,
+) -> Tensor:
+    """`num` evenly spaced numbers from `start` to `stop` (which is left out without `endpoint`).
+
+    start and stop are scalars. Integers give the default float. Known numbers are computed in
+    float64 and rounded once; the last is exactly `stop`.
+    """
+    count = check_int("linspace", num, "num")
+    if count < 0:
+        raise InvalidArgumentError(
+            f"wf.linspace: num must not be negative, got {count}", location=caller_location()
+        )
+    ends = [x if is_scalar(x) else strong_tensor(x) for x in (start, stop)]
+    result = check_dtype(dtype, to_inexact(common_dtype("linspace", ends), "linspace"))
+    work = result if result.is_inexact else float64
+    if all(is_scalar(x) for x in ends):
+        work = complex128 if work.is_complex else float64
+    low, high = (cast(x, work) for x in ends)
+    if low.ndim or high.ndim:
+        raise InvalidArgumentError(
+            "wf.linspace: start and stop must be scalars", location=caller_location()
+        )
+    index = apply("iota", dtype=work, shape=(count,), axis=0)
+    gaps = count - 1 if endpoint else count
+    step = multiply(subtract(high, low), 1.0 / gaps if gaps > 0 else 0.0)
+    values = add(multiply(index, step), low)
+    if endpoint and count > 1:
+        values = where(equal(index, count - 1), high, values)
+    return cast(values, result)
+
+
+def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: object = None) -> Tensor:
+    """A matrix with ones on the k-th diagonal (above the main one if k > 0) and zeros elsewhere."""
+    shape = check_shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
+    row, column = _grid(shape)
+    shifted = add(row, check_int("eye", k, "k")) if k else row
+    return cast(equal(shifted, column), check_dtype(dtype, DEFAULT_FLOAT))
+
+
+def _grid(shape: Shape) -> tuple[Tensor, Tensor]:
+    """Row and column numbers of the matrices in a tensor of `shape`."""
+    matrix = shape[-2:]
+    return (
+        apply("iota", dtype=int64, shape=matrix, axis=0),
+        apply("iota", dtype=int64, shape=matrix, axis=1),
+    )
+
+
+def _triangle(op: Literal["tril", "triu"], x: TensorLike, k: int) -> Tensor:
+    t = strong_tensor(x)
+    if t.ndim < 2:
+        raise InvalidArgumentError(
+            f"wf.{op} needs a matrix or a stack of them, got shape {list(t.shape)}",
+            location=caller_location(),
+        )
+    row, column = _grid(t.shape)
+    shifted = add(row, check_int(op, k, "k")) if k else row
+    kept = greater_equal(shifted, column) if op == "tril" else greater_equal(column, shifted)
+    return where(kept, t, False if t.dtype is bool_ else 0)
+
+
+def tril(x: TensorLike, /, *, k: int = 0) -> Tensor:
+    """The lower triangle of the matrices x, up to and with the k-th diagonal; zeros above."""
+    return _triangle("tril", x, k)
+
+
+def triu(x: TensorLike, /, *, k: int = 0) -> Tensor:
+    """The upper triangle of the matrices x, from the k-th diagonal on; zeros below."""
+    return _triangle("triu", x, k)
+
+
+def meshgrid(*arrays: TensorLike, indexing: Literal["xy", "ij"] = "xy") -> list[Tensor]:
+    """Coordinate grids of vectors: the i-th result varies along axis i only.
+
+    indexing "ij": axes in the order of the arguments; "xy" (Cartesian): the first two exchanged.
+    """
+    if indexing not in ("xy", "ij"):
+        raise InvalidArgumentError(
+            f"wf.meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}",
+            location=caller_location(),
+        )
+    vectors = [strong_tensor(a) for a in arrays]
+    order = list(range(len(vectors)))
+    if indexing == "xy" and len(order) > 1:
+        order[:2] = [1, 0]
+    if any(v.ndim > 1 for v in vectors):
+        raise InvalidArgumentError("wf.meshgrid takes vectors", location=caller_location())
+    sizes: list[Dim] = [1] * len(vectors)
+    for place, vector in zip(order, vectors, strict=True):
+        sizes[place] = vector.shape[0] if vector.ndim else 1
+    out = []
+    for place, vector in zip(order, vectors, strict=True):
+        line = tuple(d if i == place else 1 for i, d in enumerate(sizes))
+        out.append(expand(apply("reshape", vector, shape=line), tuple(sizes)))
+    return out
+
+
+def one_hot(
+    indices: TensorLike,
+    depth: int,
+    on_value: TensorLike = 1,
+    off_value: TensorLike = 0,
+    axis: int = -1,
+    dtype: object = None,
+) -> Tensor:
+    """A new axis of size `depth` with `on_value` at the index and `off_value` elsewhere (TF1's
+    one_hot).
+
+    An index outside 0 .. depth-1 gives `off_value` everywhere. Integer indices; default dtype that
+    of the values if they are tensors, float32 otherwise.
+    """
+    t = strong_tensor(indices)
+    if not t.dtype.is_integer:
+        raise InvalidArgumentError(
+            f"wf.one_hot: indices must be integers, got {t.dtype.name}", location=caller_location()
+        )
+    size = check_shape("one_hot", depth)[0]
+    along = check_axis("one_hot", axis, t.ndim + 1)
+    values = [v if is_scalar(v) else as_tensor(v) for v in (on_value, off_value)]
+    default = DEFAULT_FLOAT
+    if not all(type(v) is int for v in values):
+        default = common_dtype("one_hot", values)
+    target = check_dtype(dtype, default)
+    shape = (*t.shape[:along], size, *t.shape[along:])
+    spread = apply("reshape", cast(t, int64), shape=(*t.shape[:along], 1, *t.shape[along:]))
+    number = apply("iota", dtype=int64, shape=shape, axis=along)
+    hit = apply("equal", expand(spread, shape), number)
+    on, off = (cast(v, target) for v in values)
+    return where(hit, on, off)

@@ -1,0 +1,259 @@
+"""Exponentials, logarithms, powers, trigonometry and special functions, element by element.
+
+Shapes: the operands broadcast; the result has the common shape. Dtypes: the operands promote to one
+dtype (`weft.frontend.ops.promotion`); where a function is said to be *inexact*, bools and integers
+first become the default float, and the result has the promoted floating (or complex) dtype. Errors,
+at the caller's line: TypeRuleError for a dtype that the function is not defined on, ShapeError for
+shapes that do not broadcast. Outside the domain of a real function the result is NaN, as in NumPy;
+nothing raises. Arithmetic, comparison, logic and bits are in `ops/arithmetic.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from weft.frontend.ops.arithmetic import abs as _abs
+from weft.frontend.ops.arithmetic import (
+    add,
+    divide,
+    equal,
+    greater,
+    isfinite,
+    less,
+    logical_and,
+    logical_not,
+    logical_or,
+    multiply,
+    not_equal,
+    square,
+    where,
+)
+from weft.frontend.ops.arithmetic import isnan as _isnan
+from weft.frontend.ops.promotion import TensorLike, elementwise, is_scalar, promote_tensors
+from weft.frontend.tensor import Tensor
+
+#: sin(a)/a = 1 - a^2/3! + a^4/5! - ...: enough terms for |a| < 1 and two derivatives in float64.
+_SINC_SERIES = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(11))
+
+
+def sqrt(x: TensorLike, /) -> Tensor:
+    """The principal square root of x; inexact. sqrt(-0.) is -0., negative real x gives NaN."""
+    return elementwise("sqrt", x, inexact=True)
+
+
+def rsqrt(x: TensorLike, /) -> Tensor:
+    """1 / sqrt(x); inexact. rsqrt(0.) is inf, negative real x gives NaN (TF1's name)."""
+    return elementwise("rsqrt", x, inexact=True)
+
+
+def exp(x: TensorLike, /) -> Tensor:
+    """e to the power x; inexact. exp(-inf) is 0, exp(inf) is inf."""
+    return elementwise("exp", x, inexact=True)
+
+
+def exp2(x: TensorLike, /) -> Tensor:
+    """2 to the power x; inexact (NumPy's name)."""
+    return elementwise("exp2", x, inexact=True)
+
+
+def expm1(x: TensorLike, /) -> Tensor:
+    """exp(x) - 1 without cancellation for small x; inexact."""
+    return elementwise("expm1", x, inexact=True)
+
+
+def log(x: TensorLike, /) -> Tensor:
+    """The natural logarithm of x; inexact. log(0.) is -inf, negative real x gives NaN."""
+    return elementwise("log", x, inexact=True)
+
+
+def log1p(x: TensorLike, /) -> Tensor:
+    """log(1 + x) without cancellation for small x; inexact."""
+    return elementwise("log1p", x, inexact=True)
+
+
+def log2(x: TensorLike, /) -> Tensor:
+    """The logarithm of x to base 2; inexact."""
+    return elementwise("log2", x, inexact=True)
+
+
+def log10(x: TensorLike, /) -> Tensor:
+    """The logarithm of x to base 10; inexact."""
+    return elementwise("log10", x, inexact=True)
+
+
+def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """log(exp(x1) + exp(x2)) without overflow; inexact, real."""
+    return elementwise("logaddexp", x1, x2, inexact=True)
+
+
+def pow(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1 to the power x2, in the promoted dtype (integers stay integers).
+
+    A Python exponent of 2 is computed as `square(x1)`, which is exact and cheaper. Real negative x1
+    with a fractional x2 gives NaN. pow(x, 0) is 1 for every x, NaN too (IEEE 754).
+    """
+    if is_scalar(x2) and x2 == 2 and not is_scalar(x1):
+        (base, _) = promote_tensors(x1, x2, op="pow")
+        return elementwise("square", base)
+    return elementwise("power", x1, x2, name="pow")
+
+
+def hypot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """sqrt(x1*x1 + x2*x2) without overflow or underflow on the way; inexact, real."""
+    return elementwise("hypot", x1, x2, inexact=True)
+
+
+def sin(x: TensorLike, /) -> Tensor:
+    """The sine of x in radians; inexact. Infinite x gives NaN."""
+    return elementwise("sin", x, inexact=True)
+
+
+def cos(x: TensorLike, /) -> Tensor:
+    """The cosine of x in radians; inexact. Infinite x gives NaN."""
+    return elementwise("cos", x, inexact=True)
+
+
+def tan(x: TensorLike, /) -> Tensor:
+    """The tangent of x in radians; inexact. Infinite x gives NaN."""
+    return elementwise("tan", x, inexact=True)
+
+
+def asin(x: TensorLike, /) -> Tensor:
+    """The angle in [-pi/2, pi/2] whose sine is x; inexact. NaN outside [-1, 1]."""
+    return elementwise("asin", x, inexact=True)
+
+
+def acos(x: TensorLike, /) -> Tensor:
+    """The angle in [0, pi] whose cosine is x; inexact. NaN outside [-1, 1]."""
+    return elementwise("acos", x, inexact=True)
+
+
+def atan(x: TensorLike, /) -> Tensor:
+    """The angle in [-pi/2, pi/2] whose tangent is x; inexact."""
+    return elementwise("atan", x, inexact=True)
+
+
+def atan2(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """The angle in [-pi, pi] of the point (x2, x1), signs of zeros respected; inexact, real."""
+    return elementwise("atan2", x1, x2, inexact=True)
+
+
+def sinh(x: TensorLike, /) -> Tensor:
+    """The hyperbolic sine (exp(x) - exp(-x)) / 2; inexact."""
+    return elementwise("sinh", x, inexact=True)
+
+
+def cosh(x: TensorLike, /) -> Tensor:
+    """The hyperbolic cosine (exp(x) + exp(-x)) / 2; inexact."""
+    return elementwise("cosh", x, inexact=True)
+
+
+def tanh(x: TensorLike, /) -> Tensor:
+    """The hyperbolic tangent sinh(x) / cosh(x), in [-1, 1]; inexact."""
+    return elementwise("tanh", x, inexact=True)
+
+
+def asinh(x: TensorLike, /) -> Tensor:
+    """The inverse hyperbolic sine; inexact."""
+    return elementwise("asinh", x, inexact=True)
+
+
+def acosh(x: TensorLike, /) -> Tensor:
+    """The inverse hyperbolic cosine, >= 0; inexact. NaN below 1."""
+    return elementwise("acosh", x, inexact=True)
+
+
+def atanh(x: TensorLike, /) -> Tensor:
+    """The inverse hyperbolic tangent; inexact. NaN outside [-1, 1], infinite at its ends."""
+    return elementwise("atanh", x, inexact=True)
+
+
+def sigmoid(x: TensorLike, /) -> Tensor:
+    """The logistic function 1 / (1 + exp(-x)), in [0, 1], without overflow; inexact."""
+    return elementwise("sigmoid", x, inexact=True)
+
+
+def erf(x: TensorLike, /) -> Tensor:
+    """The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x; inexact, real.
+
+    Source: Abramowitz and Stegun 7.1.1.
+    """
+    return elementwise("erf", x, inexact=True)
+
+
+def erfc(x: TensorLike, /) -> Tensor:
+    """1 - erf(x) without cancellation for large x; inexact, real (Abramowitz and Stegun 7.1.2)."""
+    return elementwise("erfc", x, inexact=True)
+
+
+def erfinv(x: TensorLike, /) -> Tensor:
+    """The y with erf(y) == x; inexact, real. NaN outside [-1, 1], infinite at its ends."""
+    return elementwise("erfinv", x, inexact=True)
+
+
+def lgamma(x: TensorLike, /) -> Tensor:
+    """The logarithm of |gamma(x)|; inexact, real. inf at 0 and the negative integers.
+
+    Source: Abramowitz and Stegun 6.1.1.
+    """
+    return elementwise("lgamma", x, inexact=True)
+
+
+def digamma(x: TensorLike, /) -> Tensor:
+    """The derivative of lgamma; inexact, real (Abramowitz and Stegun 6.3.1)."""
+    return elementwise("digamma", x, inexact=True)
+
+
+def xlogy(x: TensorLike, y: TensorLike, /) -> Tensor:
+    """x * log(y), and 0 where x is 0 and y is not NaN; inexact (SciPy's xlogy).
+
+    At x == 0 the gradient for x is log(y); where log(y) is not a finite number it is 0, and that
+    for y too.
+    """
+    return _x_times_log("log", "xlogy", x, y)
+
+
+def xlog1py(x: TensorLike, y: TensorLike, /) -> Tensor:
+    """x * log1p(y), and 0 where x is 0 and y is not NaN; inexact (SciPy's xlog1py).
+
+    At x == 0 the gradient for x is log1p(y); where that is not a finite number it is 0, and that
+    for y too.
+    """
+    return _x_times_log("log1p", "xlog1py", x, y)
+
+
+def _x_times_log(log_op: str, name: str, x: TensorLike, y: TensorLike) -> Tensor:
+    a, b = promote_tensors(x, y, op=name)
+    # where x is 0 and the logarithm no number it is taken of a harmless one: no NaN, in the
+    # gradient either
+    pole = 0 if log_op == "log" else -1
+    number = not_equal(b, pole) if b.dtype.is_complex else greater(b, pole)
+    counts = logical_or(logical_and(number, isfinite(b)), _isnan(b))
+    unused = logical_and(equal(a, 0), logical_not(counts))
+    safe = where(unused, pole + 1, b)
+    return multiply(a, elementwise(log_op, safe, inexact=True))
+
+
+def sinc(x: TensorLike, /) -> Tensor:
+    """sin(pi x) / (pi x), and 1 at 0; inexact (NumPy's normalised sinc).
+
+    Below |pi x| = 1 the power series, whose derivatives do not cancel as those of the quotient do.
+    """
+    angle = multiply(x, math.pi)
+    near = less(_abs(angle), 1)
+    v = square(where(near, angle, 0))
+    series: TensorLike = _SINC_SERIES[-1]
+    for term in reversed(_SINC_SERIES[:-1]):
+        series = add(multiply(series, v), term)
+    far = where(near, 1, angle)
+    return where(near, series, divide(sin(far), far))
+
+
+def rad2deg(x: TensorLike, /) -> Tensor:
+    """Radians to degrees, x * 180 / pi; inexact (NumPy's name)."""
+    return multiply(x, 180.0 / math.pi)
+
+
+def deg2rad(x: TensorLike, /) -> Tensor:
+    """Degrees to radians, x * pi / 180; inexact (NumPy's name)."""
+    return multiply(x, math.pi / 180.0)

@@ -1,0 +1,302 @@
+"""Products of vectors, matrices and tensors, by the array API's and NumPy's rules.
+
+Dtypes promote; sums of products keep the promoted dtype (integers wrap). Errors, at the caller's
+line: ShapeError for sizes that do not fit, InvalidArgumentError for wrong axes, TypeRuleError for
+dtypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.frontend.ops.arguments import check_axis, check_int
+from weft.frontend.ops.arithmetic import conj, where
+from weft.frontend.ops.creation import eye, zeros, zeros_like
+from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.promotion import (
+    TensorLike,
+    broadcast_tensors,
+    elementwise,
+    expand,
+    inexact_tensor,
+    promote_tensors,
+    strong_tensor,
+)
+from weft.frontend.ops.rearrange import cut, pad
+from weft.frontend.ops.reduction import sum, vector_norm
+from weft.frontend.ops.shape import permute_dims, reshape
+from weft.frontend.tensor import Tensor
+from weft.ir.dims import format_shape, product, same
+from weft.ir.dtypes import bool_
+from weft.ir.errors import InvalidArgumentError, ShapeError
+from weft.ir.source import caller_location
+
+
+def matmul(
+    x1: TensorLike, x2: TensorLike, /, transpose_a: bool = False, transpose_b: bool = False
+) -> Tensor:
+    """The matrix product of the last two axes; leading axes broadcast.
+
+    A vector x1 counts as one row, a vector x2 as one column, and that axis vanishes again.
+    transpose_a and transpose_b exchange the last two axes of an operand first, at no cost (TF1's
+    arguments).
+    """
+    a, b = promote_tensors(x1, x2, op="matmul")
+    if not a.ndim or not b.ndim:
+        raise ShapeError(
+            f"wf.matmul needs at least vectors, got shapes {format_shape(a.shape)} and "
+            f"{format_shape(b.shape)}",
+            hint="wf.multiply multiplies by a scalar",
+            location=caller_location(),
+        )
+    if (a.ndim == 1 and transpose_a) or (b.ndim == 1 and transpose_b):
+        raise InvalidArgumentError(
+            "wf.matmul: a vector cannot be transposed", location=caller_location()
+        )
+    k1 = a.shape[-2 if transpose_a else -1]
+    k2 = b.shape[-1 if transpose_b or b.ndim == 1 else -2]
+    if not same(k1, k2):
+        raise ShapeError(
+            f"wf.matmul: shapes {format_shape(a.shape)} and {format_shape(b.shape)} do not fit: "
+            f"{k1} columns, {k2} rows",
+            hint="wf.matrix_transpose, or transpose_a / transpose_b, exchanges the last two axes",
+            location=caller_location(),
+        )
+    left = reshape(a, (1, *a.shape)) if a.ndim == 1 else a
+    right = reshape(b, (*b.shape, 1)) if b.ndim == 1 else b
+    out = apply("matmul", left, right, transpose_a=bool(transpose_a), transpose_b=bool(transpose_b))
+    kept = list(out.shape)
+    if b.ndim == 1:
+        del kept[-1]
+    if a.ndim == 1:
+        del kept[-1 if b.ndim == 1 else -2]
+    return reshape(out, tuple(kept))
+
+
+def dot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """NumPy's dot: a product with a scalar, else over the last axis of x1 and the last but one
+    of x2.
+    """
+    a, b = promote_tensors(x1, x2, op="dot")
+    if not a.ndim or not b.ndim:
+        return elementwise("multiply", a, b)
+    return tensordot(a, b, axes=((a.ndim - 1,), (max(b.ndim - 2, 0),)))
+
+
+def tensordot(
+    x1: TensorLike,
+    x2: TensorLike,
+    /,
+    *,
+    axes: int | tuple[Sequence[int], Sequence[int]] = 2,
+) -> Tensor:
+    """The sum of products over pairs of axes.
+
+    axes: a number n (the last n of x1 with the first n of x2), or two sequences of axes. The result
+    has the other axes of x1, then those of x2.
+    """
+    a, b = promote_tensors(x1, x2, op="tensordot")
+    if isinstance(axes, (tuple, list)):
+        if len(axes) != 2:
+            raise InvalidArgumentError(
+                f"wf.tensordot: axes must be a number or two sequences of axes, got {axes!r}",
+                location=caller_location(),
+            )
+        first, second = (v if isinstance(v, (tuple, list)) else (v,) for v in axes)
+        left = [check_axis("tensordot", v, a.ndim, "axes[0]") for v in first]
+        right = [check_axis("tensordot", v, b.ndim, "axes[1]") for v in second]
+    else:
+        n = check_int("tensordot", axes, "axes")
+        if not 0 <= n <= min(a.ndim, b.ndim):
+            raise InvalidArgumentError(
+                f"wf.tensordot: axes={n} for tensors of rank {a.ndim} and {b.ndim}",
+                location=caller_location(),
+            )
+        left, right = list(range(a.ndim - n, a.ndim)), list(range(n))
+    sizes = [a.shape[i] for i in left], [b.shape[i] for i in right]
+    fits = len(left) == len(right) and all(map(same, *sizes))
+    if not fits or len(set(left)) != len(left) or len(set(right)) != len(right):
+        raise ShapeError(
+            f"wf.tensordot: axes {left} of shape {format_shape(a.shape)} and {right} of shape "
+            f"{format_shape(b.shape)} do not pair",
+            location=caller_location(),
+        )
+    free_a = [i for i in range(a.ndim) if i not in left]
+    free_b = [i for i in range(b.ndim) if i not in right]
+    inner = product(sizes[0])
+    rows = product(a.shape[i] for i in free_a)
+    columns = product(b.shape[i] for i in free_b)
+    m = reshape(permute_dims(a, [*free_a, *left]), (rows, inner))
+    n_ = reshape(permute_dims(b, [*right, *free_b]), (inner, columns))
+    shape = [a.shape[i] for i in free_a] + [b.shape[i] for i in free_b]
+    return reshape(apply("matmul", m, n_), tuple(shape))
+
+
+def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
+    """sum(conj(x1) * x2) over `axis`; the other axes broadcast."""
+    a, b = promote_tensors(x1, x2, op="vecdot")
+    rank = min(a.ndim, b.ndim)
+    axis = check_int("vecdot", axis, "axis")
+    if not rank:
+        raise ShapeError(
+            f"wf.vecdot needs at least vectors, got shapes {format_shape(a.shape)} and "
+            f"{format_shape(b.shape)}",
+            location=caller_location(),
+        )
+    if axis >= 0 or -axis > rank:
+        raise InvalidArgumentError(
+            f"wf.vecdot: axis {axis} must be negative, -1 to {-rank}, as in the array API",
+            hint="axes count from the end, because the others broadcast; wf.moveaxis brings axis "
+            "0 to the end",
+            location=caller_location(),
+        )
+    if not same(a.shape[axis], b.shape[axis]):
+        raise ShapeError(
+            f"wf.vecdot: axis {axis} of shapes {format_shape(a.shape)} and "
+            f"{format_shape(b.shape)} differ",
+            location=caller_location(),
+        )
+    left, right = broadcast_tensors(conj(a), b, op="vecdot")
+    terms = apply("multiply", left, right)
+    return apply("sum", terms, axes=(terms.ndim + axis,), keepdims=False)
+
+
+def inner(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """The sum of products over the last axes of x1 and x2 (NumPy's inner; no conjugate)."""
+    a, b = promote_tensors(x1, x2, op="inner")
+    if not a.ndim or not b.ndim:
+        return elementwise("multiply", a, b)
+    return tensordot(a, b, axes=((-1,), (-1,)))
+
+
+def outer(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+    """x1[i] * x2[j] as a matrix, for vectors."""
+    a, b = promote_tensors(x1, x2, op="outer")
+    if a.ndim != 1 or b.ndim != 1:
+        raise InvalidArgumentError(
+            f"wf.outer takes vectors, got shapes {format_shape(a.shape)} and "
+            f"{format_shape(b.shape)}",
+            location=caller_location(),
+        )
+    return elementwise("multiply", reshape(a, (*a.shape, 1)), reshape(b, (1, *b.shape)))
+
+
+def cross(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
+    """The cross product of three-element vectors along `axis`; the other axes broadcast."""
+    a, b = broadcast_tensors(*promote_tensors(x1, x2, op="cross"), op="cross")
+    along = check_axis("cross", axis, a.ndim)
+    if a.shape[along] != 3:
+        raise ShapeError(
+            f"wf.cross: axis {axis} of shape {format_shape(a.shape)} must have size 3",
+            location=caller_location(),
+        )
+    a0, a1, a2 = (cut(a, along, i, i + 1) for i in range(3))
+    b0, b1, b2 = (cut(b, along, i, i + 1) for i in range(3))
+    parts = [_minor(a1, b2, a2, b1), _minor(a2, b0, a0, b2), _minor(a0, b1, a1, b0)]
+    return apply("concat", *parts, axis=along)
+
+
+def _minor(a: Tensor, d: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return apply("subtract", apply("multiply", a, d), apply("multiply", b, c))
+
+
+def _matrix(op: str, x: TensorLike) -> Tensor:
+    t = strong_tensor(x)
+    if t.ndim < 2:
+        raise InvalidArgumentError(
+            f"wf.{op} needs a matrix or a stack of them, got shape {format_shape(t.shape)}",
+            location=caller_location(),
+        )
+    return t
+
+
+def diagonal(x: TensorLike, /, *, offset: int = 0) -> Tensor:
+    """The diagonals of the matrices x as vectors; `offset` > 0: above the main one."""
+    t = _matrix("diagonal", x)
+    k = check_int("diagonal", offset, "offset")
+    *lead, rows, columns = t.shape
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        raise ShapeError(
+            f"wf.diagonal: the matrices of shape {format_shape(t.shape)} need a known size",
+            location=caller_location(),
+        )
+    length = max(0, min(rows + min(k, 0), columns - max(k, 0)))
+    flat = reshape(t, (*lead, rows * columns))
+    start = -k * columns if k < 0 else k
+    if length == 0:
+        return cut(flat, t.ndim - 2, 0, 0)
+    stop = start + (length - 1) * (columns + 1) + 1
+    return cut(flat, t.ndim - 2, start, stop, columns + 1)
+
+
+def trace(x: TensorLike, /, *, offset: int = 0, dtype: object = None) -> Tensor:
+    """The sum of each diagonal of the matrices x; dtypes as for `sum`."""
+    return sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
+
+
+def diag(x: TensorLike, /, k: int = 0) -> Tensor:
+    """A vector as the k-th diagonal of a square matrix; the k-th diagonal of a matrix (NumPy's
+    diag).
+    """
+    t = strong_tensor(x)
+    if t.ndim == 2:
+        return diagonal(t, offset=k)
+    if t.ndim != 1:
+        raise InvalidArgumentError(
+            f"wf.diag takes a vector or a matrix, got shape {format_shape(t.shape)}",
+            location=caller_location(),
+        )
+    size = t.shape[0]
+    if not isinstance(size, int):
+        raise ShapeError(
+            "wf.diag: the size of the vector must be known", location=caller_location()
+        )
+    matrix = where(eye(size, dtype=bool_), reshape(t, (size, 1)), zeros_like(t, dtype=t.dtype))
+    above, below = max(k, 0), max(-k, 0)
+    return pad(matrix, ((below, above), (above, below)), constant_values=zeros((), dtype=t.dtype))
+
+
+def matrix_power(x: TensorLike, n: int, /) -> Tensor:
+    """The square matrices x multiplied n >= 0 times, by repeated squaring."""
+    t = _matrix("matrix_power", x)
+    power = check_int("matrix_power", n, "n")
+    if power < 0 or not same(t.shape[-1], t.shape[-2]):
+        raise InvalidArgumentError(
+            f"wf.matrix_power needs square matrices and n >= 0, got shape {format_shape(t.shape)} "
+            f"and n={power}",
+            location=caller_location(),
+        )
+    out: Tensor | None = None
+    while power:
+        if power & 1:
+            out = t if out is None else apply("matmul", out, t)
+        power >>= 1
+        t = apply("matmul", t, t) if power else t
+    if out is not None:
+        return out
+    size = t.shape[-1]
+    assert isinstance(size, int)
+    return expand(eye(size, dtype=t.dtype), t.shape)
+
+
+def matrix_norm(
+    x: TensorLike, /, *, keepdims: bool = False, ord: int | float | str = "fro"
+) -> Tensor:
+    """The norm of the matrices x: "fro", 1 / -1 (column sums of |x|), inf / -inf (row sums).
+
+    The spectral norms 2, -2 and "nuc" need a singular value decomposition, which weft does not have
+    yet.
+    """
+    t = inexact_tensor(_matrix("matrix_norm", x), "matrix_norm")
+    if ord == "fro":
+        return vector_norm(t, axis=(-2, -1), keepdims=keepdims)
+    if ord not in (1, -1, float("inf"), float("-inf")):
+        raise InvalidArgumentError(
+            f"wf.matrix_norm: ord {ord!r} is not there",
+            hint="ord is 'fro', 1, -1, inf or -inf",
+            location=caller_location(),
+        )
+    axis = -2 if ord in (1, -1) else -1
+    sums = vector_norm(t, axis=axis, keepdims=True, ord=1)
+    best = float("inf") if ord in (1, float("inf")) else float("-inf")
+    return vector_norm(sums, axis=(-2, -1), keepdims=keepdims, ord=best)

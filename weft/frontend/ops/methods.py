@@ -1,0 +1,47 @@
+"""Fills the table through which tensors and variables call the public functions: `x + y`,
+`x.sum()`, `x[i]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+from weft.frontend.ops import arithmetic as ops_arithmetic
+from weft.frontend.ops import elementwise as ops_elementwise
+from weft.frontend.ops import index as ops_index
+from weft.frontend.ops import linalg as ops_linalg
+from weft.frontend.ops import rearrange as ops_rearrange
+from weft.frontend.ops import reduction as ops_reduction
+from weft.frontend.ops import shape as ops_shape
+from weft.frontend.ops import sort as ops_sort
+from weft.frontend.ops.operators import METHOD_NAMES, METHODS
+from weft.frontend.tensor import Tensor
+
+_MODULES: tuple[ModuleType, ...] = (
+    ops_arithmetic,
+    ops_index,
+    ops_rearrange,
+    ops_reduction,
+    ops_shape,
+    ops_sort,
+)
+_OTHERS: dict[str, Callable[..., Tensor]] = {
+    "power": ops_elementwise.pow,
+    "matmul": ops_linalg.matmul,
+}
+
+
+def _find(name: str) -> Callable[..., Tensor]:
+    """The public function of that name. KeyError if no module of ops defines it."""
+    if name in _OTHERS:
+        return _OTHERS[name]
+    for module in _MODULES:
+        function = vars(module).get(name)
+        if function is not None and function.__module__ == module.__name__:
+            found: Callable[..., Tensor] = function
+            return found
+    raise KeyError(name)
+
+
+METHODS.update({name: _find(name) for name in METHOD_NAMES})

@@ -1,0 +1,186 @@
+"""From what users pass to operands of the IR: one dtype, one shape.
+
+Dtypes promote by `ir.dtypes.promote` (the Python array API standard, plus a number wins over bool
+and a float over an integer). Python scalars and weak tensors (a Python scalar that became a tensor,
+or was computed from such ones only) take the dtype of what they meet, unless they are of a higher
+kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.frontend.ops.dispatch import apply
+from weft.frontend.tensor import Tensor, as_tensor
+from weft.ir.dims import Shape, broadcast_shapes
+from weft.ir.dtypes import (
+    DEFAULT_FLOAT,
+    DType,
+    as_dtype,
+    bool_,
+    complex128,
+    float64,
+    int64,
+    promote,
+    promote_scalar,
+    scalar_dtype,
+)
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
+from weft.ir.source import caller_location
+
+#: What every op takes: tensors, variables, NumPy arrays and scalars, Python scalars, nested lists.
+TensorLike: TypeAlias = Any
+Scalar: TypeAlias = bool | int | float | complex
+
+REPRESENTATIVE: dict[str, Scalar] = {"bool": False, "int": 0, "float": 0.0, "complex": 0j}
+#: The dtypes in which weak values are held, lowest kind first.
+_WIDE = {"bool": bool_, "int": int64, "float": float64, "complex": complex128}
+
+
+def is_scalar(x: object) -> bool:
+    """Whether `x` is a plain Python scalar (NumPy's are not: they carry a dtype)."""
+    return type(x) in (bool, int, float, complex)
+
+
+def is_weak(x: object) -> bool:
+    """Whether `x` yields to the dtype of what it meets."""
+    return is_scalar(x) or (isinstance(x, Tensor) and x.weak)
+
+
+def scalar_tensor(value: Scalar, dtype: DType) -> Tensor:
+    """A 0-d tensor of exactly `dtype`. InvalidArgumentError for an integer that does not fit."""
+    if dtype.is_integer and isinstance(value, int):
+        info: Any = np.iinfo(dtype.numpy.name)
+        if not info.min <= value <= info.max:
+            raise InvalidArgumentError(
+                f"the Python integer {value} does not fit {dtype.name} ({info.min} to {info.max})",
+                hint="convert the other operand to a wider dtype with wf.astype",
+                location=caller_location(),
+            )
+    with np.errstate(over="ignore"):  # beyond the range of a float: infinity, as in NumPy
+        return as_tensor(np.asarray(value).astype(dtype.numpy))
+
+
+def cast(x: TensorLike, dtype: DType) -> Tensor:
+    """`x` as a tensor of `dtype` that is not weak. InvalidArgumentError for a Python integer that
+    does not fit; if it is an input of a compiled function, when that is called."""
+    if is_scalar(x) and not (dtype.is_integer and isinstance(x, (float, complex))):
+        return scalar_tensor(x, dtype)
+    t = as_tensor(x)
+    if t.weak and dtype.is_integer and t.dtype is int64 and dtype is not int64:
+        if t._data is not None and not t.ndim:
+            return scalar_tensor(t._data.item(), dtype)
+        if t._value is not None and t._trace is not None:
+            t._trace.note_narrowed(t._value, dtype)
+    return t if t.dtype is dtype and not t.weak else apply("astype", t, dtype=dtype)
+
+
+def common_dtype(op: str, xs: Sequence[TensorLike], *, wide: bool = False) -> DType:
+    """The dtype in which `op` works on `xs`. TypeRuleError, at the user's line, if there is none.
+
+    If all of `xs` are weak it is the default dtype of the highest kind among them; with `wide`, the
+    64-bit one, in which weak values are held.
+    """
+    strong: DType | None = None
+    weak: list[Scalar] = []
+    try:
+        for x in xs:
+            if is_scalar(x):
+                weak.append(x)
+                continue
+            t = as_tensor(x)
+            if t.weak:
+                weak.append(REPRESENTATIVE[t.dtype.kind])
+            else:
+                strong = t.dtype if strong is None else promote(strong, t.dtype)
+        if strong is None and wide:
+            kinds = [scalar_dtype(w).kind for w in weak]
+            strong = max((_WIDE[k] for k in kinds), key=list(_WIDE.values()).index, default=None)
+        for scalar in weak:
+            strong = scalar_dtype(scalar) if strong is None else promote_scalar(strong, scalar)
+    except WeftError as error:
+        raise renamed(error, op) from None
+    if strong is None:
+        raise InvalidArgumentError(
+            f"wf.{op} needs at least one operand", location=caller_location()
+        )
+    return strong
+
+
+def renamed(error: WeftError, op: str) -> WeftError:
+    """The same error, with the public name of the function and the user's line."""
+    return type(error)(f"wf.{op}: {error.what}", hint=error.hint, location=caller_location())
+
+
+def strong_tensor(x: TensorLike) -> Tensor:
+    """`x` as a tensor that is not weak: Python scalars take the default dtype of their kind."""
+    t = as_tensor(x)
+    return cast(t, scalar_dtype(REPRESENTATIVE[t.dtype.kind])) if t.weak else t
+
+
+def promote_tensors(*xs: TensorLike, op: str = "result_type") -> list[Tensor]:
+    """`xs` as tensors of one dtype, not weak; shapes are left alone. TypeRuleError as above."""
+    held = [x if is_scalar(x) else as_tensor(x) for x in xs]
+    dtype = common_dtype(op, held)
+    return [cast(x, dtype) for x in held]
+
+
+def broadcast_tensors(*xs: Tensor, op: str = "broadcast_arrays") -> list[Tensor]:
+    """`xs` expanded to their common shape. ShapeError, at the user's line, where there is none."""
+    try:
+        shape = broadcast_shapes(*(x.shape for x in xs))
+    except WeftError as error:
+        raise renamed(error, op) from None
+    return [expand(x, shape) for x in xs]
+
+
+def expand(x: Tensor, shape: Shape) -> Tensor:
+    """`x` broadcast to `shape`; `x` itself if it has that shape."""
+    return x if x.shape == shape else apply("broadcast_to", x, shape=shape)
+
+
+def elementwise(op: str, *xs: TensorLike, inexact: bool = False, name: str = "") -> Tensor:
+    """Apply an elementwise IR op after promotion and broadcasting; weak if all of `xs` are.
+
+    inexact: bools and integers convert to the default float. name: the public name, for errors.
+    """
+    held = [x if is_scalar(x) else as_tensor(x) for x in xs]
+    dtype = common_dtype(name or op, held, wide=True)
+    if inexact and not dtype.is_inexact:
+        weak = all(is_weak(x) for x in held)
+        dtype = float64 if weak else to_inexact(dtype, name or op)
+    operands = broadcast_tensors(*(cast(x, dtype) for x in held), op=name or op)
+    return weaken(apply(op, *operands), held)
+
+
+def weaken(result: Tensor, inputs: Sequence[TensorLike]) -> Tensor:
+    """`result`, weak if all of the inputs it was computed from are."""
+    if result.dtype.is_numeric and all(is_weak(x) for x in inputs):
+        result.weak = True
+    return result
+
+
+def to_inexact(dtype: DType, op: str) -> DType:
+    """`dtype` if it is floating or complex, the default float for bool and integers."""
+    if dtype.kind == "string":
+        raise TypeRuleError(f"wf.{op} does not take strings", location=caller_location())
+    return dtype if dtype.is_inexact else DEFAULT_FLOAT
+
+
+def inexact_tensor(x: TensorLike, op: str) -> Tensor:
+    """`x` as a floating or complex tensor; bools and integers become the default float."""
+    t = strong_tensor(x)
+    return cast(t, to_inexact(t.dtype, op))
+
+
+def check_dtype(dtype: object, default: DType | None = None) -> DType:
+    """A `dtype=` argument as a DType; None means `default`. TypeRuleError at the user's line."""
+    if dtype is None and default is not None:
+        return default
+    try:
+        return as_dtype(dtype)
+    except WeftError as error:
+        raise error.at(caller_location()) from None

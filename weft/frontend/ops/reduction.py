@@ -1,0 +1,323 @@
+"""Sums, extrema, statistics and running reductions over axes.
+
+`axis`: one axis or several, negative ones counted from the end; None (the default) means all of
+them. The reduced axes vanish, or stay with size 1 if `keepdims`. Errors, at the caller's line:
+InvalidArgumentError for an axis out of range, TypeRuleError for a dtype that has no such reduction,
+ShapeError for an extremum over no elements.
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+
+from weft.frontend.ops.arguments import Axes, check_axes, check_axis
+from weft.frontend.ops.arithmetic import (
+    abs,
+    add,
+    divide,
+    equal,
+    greater,
+    isfinite,
+    multiply,
+    not_equal,
+    square,
+    subtract,
+    where,
+)
+from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.elementwise import exp, log, pow, sqrt
+from weft.frontend.ops.precision import widened
+from weft.frontend.ops.promotion import (
+    TensorLike,
+    cast,
+    check_dtype,
+    inexact_tensor,
+    scalar_tensor,
+    strong_tensor,
+)
+from weft.frontend.tensor import Tensor
+from weft.ir.dims import product
+from weft.ir.dtypes import (
+    DEFAULT_INT,
+    DType,
+    bool_,
+    int64,
+    real_of,
+    uint64,
+)
+from weft.ir.errors import InvalidArgumentError
+from weft.ir.source import caller_location
+
+
+def _reduce(op: str, t: Tensor, axis: Axes, keepdims: bool) -> Tensor:
+    axes = check_axes(op, axis, t.ndim)
+    return apply(op, t, axes=axes, keepdims=bool(keepdims))
+
+
+def _accumulator(dtype: DType) -> DType:
+    """The dtype of a sum (array API): small integers add up in 64 bits, bools count."""
+    if dtype.kind == "bool":
+        return DEFAULT_INT
+    if dtype.is_integer and dtype.bits < 64:
+        return uint64 if dtype.kind == "uint" else int64
+    return dtype
+
+
+def sum(
+    x: TensorLike, /, axis: Axes = None, *, dtype: object = None, keepdims: bool = False
+) -> Tensor:
+    """The sum over `axis`; 0 over no elements.
+
+    Integers below 64 bits add up in int64 or uint64 (bools in int64) unless `dtype` says otherwise;
+    other dtypes stay.
+    """
+    t = strong_tensor(x)
+    return _reduce("sum", cast(t, check_dtype(dtype, _accumulator(t.dtype))), axis, keepdims)
+
+
+def prod(
+    x: TensorLike, /, axis: Axes = None, *, dtype: object = None, keepdims: bool = False
+) -> Tensor:
+    """The product over `axis`; 1 over no elements. Dtypes as for `sum`."""
+    t = strong_tensor(x)
+    return _reduce("prod", cast(t, check_dtype(dtype, _accumulator(t.dtype))), axis, keepdims)
+
+
+def max(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """The largest element over `axis`, NaN if one is; real x."""
+    return _reduce("max", strong_tensor(x), axis, keepdims)
+
+
+def min(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """The smallest element over `axis`, NaN if one is; real x."""
+    return _reduce("min", strong_tensor(x), axis, keepdims)
+
+
+def all(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """Whether all elements over `axis` are true (numbers: not 0) -> bool; true over none."""
+    return _reduce("all", cast(x, bool_), axis, keepdims)
+
+
+def any(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """Whether some element over `axis` is true (numbers: not 0) -> bool; false over none."""
+    return _reduce("any", cast(x, bool_), axis, keepdims)
+
+
+def count_nonzero(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """How many elements over `axis` are not 0 -> int64."""
+    return sum(not_equal(x, 0), axis, keepdims=keepdims)
+
+
+def _count(t: Tensor, axes: tuple[int, ...], dtype: DType) -> Tensor:
+    """The number of elements over `axes` as a scalar; asked for at run time if not known before."""
+    known = product(t.shape[a] for a in axes)
+    if isinstance(known, int):
+        return scalar_tensor(known, dtype)
+    total: Tensor | None = None
+    for a in axes:
+        size = apply("dim_size", t, axis=a)
+        total = size if total is None else multiply(total, size)
+    assert total is not None
+    return cast(total, dtype)
+
+
+def mean(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """The arithmetic mean over `axis`; NaN over no elements.
+
+    Bools and integers become the default float; 16-bit floats are summed in float32.
+    """
+    t = inexact_tensor(x, "mean")
+    axes = check_axes("mean", axis, t.ndim)
+    wide = widened(t)
+    total = apply("sum", wide, axes=axes, keepdims=bool(keepdims))
+    return cast(divide(total, _count(wide, axes, wide.dtype)), t.dtype)
+
+
+def var(
+    x: TensorLike, /, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
+    """The variance over `axis`: the sum of |x - mean|^2 divided by (number of elements -
+    correction).
+
+    `correction` 1 gives the unbiased estimate. Dtypes as for `mean`; real for complex x.
+    """
+    t = inexact_tensor(x, "var")
+    axes = check_axes("var", axis, t.ndim)
+    return cast(_variance(widened(t), axes, correction, keepdims), real_of(t.dtype))
+
+
+def _variance(t: Tensor, axes: tuple[int, ...], correction: float, keepdims: bool) -> Tensor:
+    distance = subtract(t, mean(t, axes, keepdims=True))
+    squares = square(abs(distance)) if t.dtype.is_complex else square(distance)
+    total = apply("sum", squares, axes=axes, keepdims=bool(keepdims))
+    freedom = subtract(_count(t, axes, squares.dtype), correction)
+    freedom = where(greater(freedom, 0), freedom, 0)  # no freedom: NaN or inf, as in NumPy
+    return divide(total, freedom)
+
+
+def std(
+    x: TensorLike, /, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
+    """The standard deviation over `axis`, the square root of `var`; its gradient at 0 is 0."""
+    t = inexact_tensor(x, "std")
+    axes = check_axes("std", axis, t.ndim)
+    variance = _variance(widened(t), axes, correction, keepdims)
+    return cast(_root(variance, 2), real_of(t.dtype))
+
+
+def _root(total: Tensor, ord: int | float) -> Tensor:
+    """total^(1/ord) for numbers >= 0, with gradient 0 at 0: a subgradient of a norm (PyTorch)."""
+    zero = equal(total, 0)
+    safe = where(zero, 1, total)
+    return where(zero, 0, sqrt(safe) if ord == 2 else pow(safe, 1.0 / ord))
+
+
+def _position(op: str, x: TensorLike, axis: int | None, keepdims: bool) -> Tensor:
+    t = strong_tensor(x)
+    if axis is None:
+        rank, t = t.ndim, apply("reshape", t, shape=(product(t.shape),))
+        out = apply(op, t, axis=0, keepdims=False)
+        return apply("reshape", out, shape=(1,) * rank) if keepdims else out
+    return apply(op, t, axis=check_axis(op, axis, t.ndim), keepdims=bool(keepdims))
+
+
+def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """The index of the first largest element along `axis` (None: in the flattened x) -> int64.
+
+    A NaN counts as largest.
+    """
+    return _position("argmax", x, axis, keepdims)
+
+
+def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """The index of the first smallest element along `axis` (None: in the flattened x) -> int64.
+
+    A NaN counts as smallest.
+    """
+    return _position("argmin", x, axis, keepdims)
+
+
+def logsumexp(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """log(sum(exp(x))) over `axis` without overflow; -inf where all elements are -inf, or none is.
+
+    Bools and integers become the default float; real x. The largest element is taken out first
+    (Blanchard, Higham and Higham, "Accurately computing the log-sum-exp", 2021, equation 1.4).
+    """
+    t = inexact_tensor(x, "logsumexp")
+    axes = check_axes("logsumexp", axis, t.ndim)
+    wide = widened(t)
+    if 0 in [t.shape[a] for a in axes]:  # there is no largest element
+        return cast(log(apply("sum", wide, axes=axes, keepdims=bool(keepdims))), t.dtype)
+    top = apply("max", wide, axes=axes, keepdims=True)
+    top = apply("stop_gradient", where(isfinite(top), top, 0))
+    total = apply("sum", exp(subtract(wide, top)), axes=axes, keepdims=bool(keepdims))
+    kept = tuple(d for i, d in enumerate(t.shape) if i not in axes)
+    top = top if keepdims else apply("reshape", top, shape=kept)
+    return cast(add(log(total), top), t.dtype)
+
+
+def _check_order(ord: object) -> None:
+    if not isinstance(ord, Real):
+        raise InvalidArgumentError(
+            f"wf.vector_norm: ord must be a number, got {ord!r}", location=caller_location()
+        )
+
+
+def vector_norm(
+    x: TensorLike,
+    /,
+    *,
+    axis: Axes = None,
+    keepdims: bool = False,
+    ord: int | float = 2,
+) -> Tensor:
+    """(sum of |x|^ord)^(1/ord) over `axis`; ord inf and -inf: the largest and least |x|; 0: how
+    many are not 0.
+
+    Bools and integers become the default float; real for complex x (array API linalg). The gradient
+    of the norm of a zero vector is 0, a subgradient.
+    """
+    t = inexact_tensor(x, "vector_norm")
+    _check_order(ord)
+    if ord == float("inf"):
+        return max(abs(t), axis, keepdims=keepdims)
+    if ord == float("-inf"):
+        return min(abs(t), axis, keepdims=keepdims)
+    if ord == 0:
+        return cast(count_nonzero(t, axis, keepdims=keepdims), real_of(t.dtype))
+    if ord == 1:
+        return sum(abs(t), axis, keepdims=keepdims)
+    wide = widened(t)
+    if ord == 2:
+        powers = square(abs(wide)) if t.dtype.is_complex else square(wide)
+    else:
+        powers = pow(abs(wide), float(ord))
+    total = sum(powers, axis, keepdims=keepdims)
+    return cast(_root(total, ord) if ord > 0 else pow(total, 1.0 / ord), real_of(t.dtype))
+
+
+# ------------------------------------------------------------------------------ running reductions
+def _running_axis(op: str, t: Tensor, axis: int | None) -> int:
+    if axis is None:
+        if t.ndim != 1:
+            raise InvalidArgumentError(
+                f"wf.{op}: axis is needed for a tensor of rank {t.ndim}",
+                hint="only a vector has an obvious axis",
+                location=caller_location(),
+            )
+        return 0
+    return check_axis(op, axis, t.ndim)
+
+
+def _running(op: str, t: Tensor, axis: int | None, first: int, include_initial: bool) -> Tensor:
+    where_ = _running_axis(op, t, axis)
+    out = apply(op, t, axis=where_, reverse=False)
+    if not include_initial:
+        return out
+    lo = tuple(int(i == where_) for i in range(t.ndim))
+    return apply("pad", out, scalar_tensor(first, t.dtype), lo=lo, hi=(0,) * t.ndim)
+
+
+def cumulative_sum(
+    x: TensorLike,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: object = None,
+    include_initial: bool = False,
+) -> Tensor:
+    """The sum of the elements up to and with each one along `axis` (needed unless x is a vector).
+
+    Dtypes as for `sum`. include_initial: a 0 comes first, and the axis is longer by one.
+    """
+    t = strong_tensor(x)
+    t = cast(t, check_dtype(dtype, _accumulator(t.dtype)))
+    return _running("cumulative_sum", t, axis, 0, include_initial)
+
+
+def cumulative_prod(
+    x: TensorLike,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: object = None,
+    include_initial: bool = False,
+) -> Tensor:
+    """The product of the elements up to and with each one along `axis`; as `cumulative_sum`."""
+    t = strong_tensor(x)
+    t = cast(t, check_dtype(dtype, _accumulator(t.dtype)))
+    return _running("cumulative_prod", t, axis, 1, include_initial)
+
+
+def cumulative_max(x: TensorLike, /, *, axis: int | None = None) -> Tensor:
+    """The largest element up to and with each one along `axis`, NaN from the first NaN on; real
+    x.
+    """
+    return _running("cumulative_max", strong_tensor(x), axis, 0, False)
+
+
+def cumulative_min(x: TensorLike, /, *, axis: int | None = None) -> Tensor:
+    """The smallest element up to and with each one along `axis`, NaN from the first NaN on; real
+    x.
+    """
+    return _running("cumulative_min", strong_tensor(x), axis, 0, False)

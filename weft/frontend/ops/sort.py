@@ -1,0 +1,87 @@
+"""Sorting along an axis and searching in sorted data.
+
+The order is total: false < true, NaN is the largest number. Equal elements keep their order in both
+directions. Real numbers and bools. Errors, at the caller's line: InvalidArgumentError for an axis
+out of range, TypeRuleError for complex numbers and strings.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from weft.frontend.ops.arguments import check_axis, check_int
+from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.promotion import TensorLike, promote_tensors, strong_tensor
+from weft.frontend.ops.rearrange import cut
+from weft.frontend.tensor import Tensor
+from weft.ir.dims import format_shape
+from weft.ir.errors import InvalidArgumentError
+from weft.ir.source import caller_location
+
+
+class TopK(NamedTuple):
+    """What `top_k` gives: the largest elements and their indices."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def sort(
+    x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True
+) -> Tensor:
+    """The elements in order along `axis`. Always stable: `stable` is accepted and changes
+    nothing.
+    """
+    t = strong_tensor(x)
+    return apply("sort", t, axis=check_axis("sort", axis, t.ndim), descending=bool(descending))
+
+
+def argsort(
+    x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True
+) -> Tensor:
+    """The indices that put x in order along `axis` -> int64. Always stable."""
+    t = strong_tensor(x)
+    along = check_axis("argsort", axis, t.ndim)
+    return apply("argsort", t, axis=along, descending=bool(descending))
+
+
+def searchsorted(
+    x1: TensorLike,
+    x2: TensorLike,
+    /,
+    *,
+    side: str = "left",
+    sorter: TensorLike | None = None,
+) -> Tensor:
+    """Where to insert each value of x2 into the ascending vector x1 -> int64, the shape of x2.
+
+    side "left": before equal elements, "right": after them. sorter: indices that put x1 in order.
+    """
+    data, values = promote_tensors(x1, x2, op="searchsorted")
+    if data.ndim != 1 or side not in ("left", "right"):
+        raise InvalidArgumentError(
+            f"wf.searchsorted needs a vector and side 'left' or 'right', got shape "
+            f"{format_shape(data.shape)} and {side!r}",
+            location=caller_location(),
+        )
+    if sorter is not None:
+        data = apply("take", data, strong_tensor(sorter), axis=0)
+    return apply("searchsorted", data, values, side=side)
+
+
+def top_k(x: TensorLike, k: int = 1, /, *, axis: int = -1) -> TopK:
+    """The k largest elements along `axis`, descending, and their indices (int64).
+
+    Of equal elements the one with the lower index comes first (TF1's top_k); NaN counts as largest.
+    """
+    t = strong_tensor(x)
+    along = check_axis("top_k", axis, t.ndim)
+    count, size = check_int("top_k", k, "k"), t.shape[along]
+    if count < 0 or (isinstance(size, int) and count > size):
+        raise InvalidArgumentError(
+            f"wf.top_k: k={count} does not fit axis {along} of shape {format_shape(t.shape)}",
+            location=caller_location(),
+        )
+    order = apply("argsort", t, axis=along, descending=True)
+    indices = cut(order, along, 0, count)
+    return TopK(apply("take_along_axis", t, indices, axis=along), indices)

@@ -1,0 +1,1 @@
+"""Graphs and sessions as in TensorFlow 1."""

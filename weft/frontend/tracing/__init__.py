@@ -1,0 +1,1 @@
+"""Python code into graphs, and gradients of traced functions."""

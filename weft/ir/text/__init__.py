@@ -1,0 +1,1 @@
+"""The IR as text: printed, parsed, compared, drawn."""

@@ -1,0 +1,158 @@
+"""The text form of a graph: `parse_graph(print_graph(g)) == g` for every valid graph.
+
+    graph @step(%x: f32[32,784]) -> (f32[32,784]) stage=traced {
+      %0 = variable() {name="W", dtype=f32, shape=[784]} : ref<f32[784]> loc("m.py":3:5)
+      %1 = read(%0) : f32[784] loc("m.py":4:9)
+      %2 = fused(%x, %1) {kind="loop"} : f32[32,784] {
+        ^(%a0: f32[32,784], %a1: f32[784])
+        ...
+        yield %1
+      } loc("m.py":4:9, "m.py":5:13)
+      %3 = assign(%0, %1) after(%1) : token
+      return %2
+    }
+
+An op is `results = name(operands) after(control) {attributes} : types {regions} loc(...)`; what is
+empty is left out. Attributes print in schema order, defaults too. Every block numbers its values
+from %0 and its arguments from %a0 (those of the graph have names): regions are isolated from above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from weft.ir.attributes import AttrValue, ConstArray
+from weft.ir.dims import SymbolicDim, format_dim
+from weft.ir.dtypes import DType
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.source import Locations
+from weft.ir.text.lexer import NAME
+from weft.ir.text.literals import format_array, format_float, quote
+from weft.ir.types import TensorType
+
+#: Remarks under ops, for people: they print as comments.
+Notes = Mapping[Operation, str]
+
+
+def print_graph(
+    graph: Graph,
+    locations: bool = True,
+    notes: Notes | None = None,
+    names: Mapping[Value, str] | None = None,
+) -> str:
+    """The text of `graph`, ending in a newline.
+
+    locations: whether to print `loc(...)`; without them, parsing gives a graph without locations.
+    notes: comments to print under ops.
+    names: names such as `%5` to print in place of numbers; they must be distinct in each block.
+    A broken graph prints too (an undefined value as `%undefined`), so that it can be shown.
+    """
+    return "\n".join(_Printer(locations, notes or {}, names or {}).graph(graph)) + "\n"
+
+
+def print_block(block: Block) -> str:
+    """The text of one block without locations: equal for two blocks of equal structure."""
+    return "\n".join(_Printer(False, {}, {}).block(block, "")) + "\n"
+
+
+def format_attr(value: AttrValue) -> str:
+    """One attribute value as it stands in the text."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return format_float(value)
+        case str():
+            return quote(value)
+        case DType():
+            return value.short
+        case SymbolicDim():
+            return format_dim(value)
+        case ConstArray():
+            kind = TensorType(value.dtype, value.array.shape)
+            return f"{kind} {format_array(value.array, value.dtype)}"
+        case tuple():
+            return "[" + ", ".join(_format_item(v) for v in value) + "]"
+
+
+def format_attrs(attrs: Mapping[str, AttrValue]) -> str:
+    """`{name="W", shape=[784, 100]}`."""
+    return "{" + ", ".join(f"{k}={format_attr(v)}" for k, v in attrs.items()) + "}"
+
+
+def _format_item(value: AttrValue | SymbolicDim) -> str:
+    if value is None or isinstance(value, SymbolicDim):
+        return format_dim(value)
+    return format_attr(value)
+
+
+def format_locations(locations: Locations) -> str:
+    """`loc("m.py":12:5, "n.py":3:0)`."""
+    return "loc(" + ", ".join(f"{quote(p.file)}:{p.line}:{p.column}" for p in locations) + ")"
+
+
+def value_name(name: str) -> str:
+    """How the value called `name` prints: `%x`, or `%"x[0]"` where the name is no identifier."""
+    return "%" + (name if NAME.fullmatch(name) else quote(name))
+
+
+class _Printer:
+    def __init__(self, locations: bool, notes: Notes, given: Mapping[Value, str]) -> None:
+        self.locations = locations
+        self.notes = notes
+        self.given = given
+
+    def graph(self, graph: Graph) -> Iterator[str]:
+        names: dict[Value, str] = {}
+        for i, arg in enumerate(graph.args):
+            bare = graph.arg_names[i] if i < len(graph.arg_names) else f"unnamed.{i}"
+            names[arg] = value_name(bare)
+        args = ", ".join(f"{names[a]}: {a.type}" for a in graph.args)
+        results = ", ".join(str(v.type) for v in graph.results)
+        name = graph.name if NAME.fullmatch(graph.name) else quote(graph.name)
+        yield f"graph @{name}({args}) -> ({results}) stage={graph.stage} {{"
+        yield from self.body(graph.block, names, "  ", "return")
+        yield "}"
+
+    def block(self, block: Block, indent: str) -> Iterator[str]:
+        names = {a: f"%a{i}" for i, a in enumerate(block.args)}
+        yield f"{indent}^({', '.join(f'{n}: {a.type}' for a, n in names.items())})"
+        yield from self.body(block, names, indent, "yield")
+
+    def body(self, block: Block, names: dict[Value, str], indent: str, end: str) -> Iterator[str]:
+        count = 0
+        for op in block.ops:
+            for value in op.results:
+                names[value] = self.given.get(value, f"%{count}")
+                count += 1
+            yield from self.op(op, names, indent)
+        yield f"{indent}{end} {_listed(block.results, names)}".rstrip()
+
+    def op(self, op: Operation, names: Mapping[Value, str], indent: str) -> Iterator[str]:
+        text = indent
+        if op.results:
+            text += f"{_listed(op.results, names)} = "
+        text += f"{op.name}({_listed(op.operands, names)})"
+        if op.control:
+            text += f" after({_listed(op.control, names)})"
+        if op.attrs:
+            text += f" {format_attrs(op.attrs)}"
+        if op.results:
+            text += f" : {', '.join(str(r.type) for r in op.results)}"
+        for region in op.regions:
+            yield text + " {"
+            yield from self.block(region, indent + "  ")
+            text = indent + "}"
+        if self.locations and op.locations:
+            text += f" {format_locations(op.locations)}"
+        yield text
+        for line in self.notes.get(op, "").splitlines():
+            yield f"{indent}// ^ {line}"
+
+
+def _listed(values: Sequence[Value], names: Mapping[Value, str]) -> str:
+    return ", ".join(names.get(v, "%undefined") for v in values)

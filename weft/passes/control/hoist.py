@@ -1,0 +1,122 @@
+"""Move what an iteration computes from loop invariants only out of the loop.
+
+A rule of `simplify_control`. Views, broadcasts and constants are made inside, where they cost
+nothing; what they are views of is moved. A loop that may run not at all must not fail because of
+what was moved: ops that check their operands stay in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.ir.builder import Builder
+from weft.ir.graph import Block, Operation, Value
+from weft.ir.ops.control import length_attr
+from weft.passes.control.loops import LOOPS, Loop
+
+#: Ops that cost nothing where they are fused into what uses them.
+_STAY = frozenset(("constant", "iota", "broadcast_to", "reshape", "permute_dims"))
+#: Ops that raise for some operands.
+_MAY_FAIL = frozenset(
+    (
+        *("take", "index_add", "take_along_axis", "scatter_along_axis_add", "gather_nd"),
+        *("scatter_nd_add", "scatter_nd_update", "scatter_nd_min", "scatter_nd_max"),
+    )
+)
+
+
+def hoist(builder: Builder, op: Operation) -> Sequence[Value] | None:
+    """Append the invariant ops and the loop without them; None if there are none."""
+    if op.name not in LOOPS:
+        return None
+    loop = Loop.of(op)
+    plans = [_moved(loop, region) for region in op.regions]
+    if not any(plans):
+        return None
+    outer: list[Value] = []
+    regions: list[Block] = []
+    shifted = [list[Value]() for _ in op.regions]
+    for plan, region, own in zip(plans, op.regions, shifted, strict=True):
+        mapping = dict(zip(region.args, op.operands, strict=True))
+        inside = {v for other in region.ops if other not in plan for v in other.operands}
+        inside.update(region.results)
+        for moved in region.ops:
+            if moved in plan:
+                copies = _outside(builder, region, moved, mapping)
+                for old, new in zip(moved.results, copies, strict=True):
+                    if old in inside:
+                        own.append(old)
+                        outer.append(new)
+    place = 0
+    for plan, region, own in zip(plans, op.regions, shifted, strict=True):
+        regions.append(_inside(region, plan, own, [v.type for v in outer], place, op))
+        place += len(own)
+    operands = [*op.operands, *outer]
+    return builder.emit(op.name, operands, op.attrs, regions=regions, locations=op.locations)
+
+
+def _moved(loop: Loop, region: Block) -> dict[Operation, None]:
+    """The ops of the region to move: all that lead to an invariant that is not a mere view."""
+    invariant: set[Value] = {region.args[i] for i in loop.rest}
+    made: list[Operation] = []
+    sure = loop.op.name == "scan" and length_attr(loop.op.attrs) not in (0, None)
+    for op in region.ops:
+        if all(v in invariant for v in op.operands) and _may_move(op, sure):
+            invariant.update(op.results)
+            made.append(op)
+    used = set(region.results)
+    for op in region.ops:
+        if op.operands and not all(r in invariant for r in op.results):
+            used.update(op.operands)
+    wanted: set[Value] = set()
+    for op in reversed(made):
+        for r in op.results:
+            if r in used and op.name in _STAY and r not in wanted:
+                used.update(op.operands)  # made inside, from what it is made of
+    chosen: dict[Operation, None] = {}
+    for op in reversed(made):
+        leads = any(r in wanted for r in op.results)
+        ends = op.name not in _STAY and any(r in used for r in op.results)
+        if leads or ends:
+            chosen[op] = None
+            wanted.update(op.operands)
+    return chosen
+
+
+def _may_move(op: Operation, sure: bool) -> bool:
+    """Whether the op may run even if the loop does not: it cannot fail, nor run forever."""
+    inner = [o for region in op.regions for o in region.walk()]
+    return sure or not any(o.name in _MAY_FAIL or o.name == "while" for o in (op, *inner))
+
+
+def _outside(
+    builder: Builder, region: Block, op: Operation, mapping: dict[Value, Value]
+) -> Sequence[Value]:
+    """A copy of the op outside; results are noted in `mapping`."""
+    copies = builder.clone(op, mapping)
+    mapping.update(zip(op.results, copies, strict=True))
+    return copies
+
+
+def _inside(
+    region: Block,
+    plan: dict[Operation, None],
+    own: Sequence[Value],
+    types: Sequence[object],
+    place: int,
+    op: Operation,
+) -> Block:
+    """The region with an argument for each value moved out of any region; `own` are this one's."""
+    builder = Builder([*(a.type for a in region.args), *types])  # type: ignore[list-item]
+    count = len(region.args)
+    mapping = dict(zip(region.args, builder.args[:count], strict=True))
+    mapping.update(zip(own, builder.args[count + place : count + place + len(own)], strict=True))
+    needed = set(region.results)
+    for other in reversed(region.ops):
+        if any(r in needed and r not in own for r in other.results):
+            needed.update(other.operands)
+    for other in region.ops:
+        if any(r in needed and r not in own for r in other.results):
+            for old, new in zip(other.results, builder.clone(other, mapping), strict=True):
+                mapping.setdefault(old, new)
+    return builder.block([mapping[v] for v in region.results])

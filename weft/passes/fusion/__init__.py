@@ -1,0 +1,1 @@
+"""Fusion: ops and products grouped into loop nests."""

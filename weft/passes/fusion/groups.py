@@ -1,0 +1,305 @@
+"""Which ops become one kernel: groups that grow edge by edge (rules: `weft.passes.fusion.fuse`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from weft.ir.dims import Shape
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.index_maps import (
+    Frame,
+    Read,
+    folded,
+    indexed_axis,
+    is_fold,
+    is_index_map,
+    read_of,
+    shape_of,
+)
+from weft.ir.types import TensorType
+from weft.passes.fusion.rules import (
+    REDUCTIONS,
+    Edge,
+    choose_frame,
+    edge_fits,
+    fits_frame,
+    iteration_space,
+)
+
+Reasons = Callable[[Operation, Operation], str]
+#: Groups are offered to each other again until nothing changes, at most so often: a frame that was
+#: found late may let in row values that came early.
+SWEEPS = 3
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Ops that become one kernel: a loop nest (`space` is set) or a single other op.
+
+    frame: set for row kernels. folds: the reductions among the ops. edges: what its ops read of
+    other ops of the graph. The masks are sets of ops as the bits of ints (bit k: op k of the
+    graph): the members, the ops whose results they read, the ops that they wait for without reading
+    (control), and all ops of all groups that must run before this group.
+    """
+
+    space: Shape | None
+    ops: list[Operation]
+    frame: Frame | None = None
+    folds: list[Operation] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+    members: int = 0
+    reads: int = 0
+    waits: int = 0
+    above: int = 0
+
+
+class Grouping:
+    """The groups of a graph: `group` maps each op that is computed somewhere to its group."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.position = {op: i for i, op in enumerate(graph.ops)}
+        self.group: dict[Operation, Group] = {}
+        self.live: dict[Group, None] = {}  # the groups so far, in order
+        for op in graph.ops:
+            space = iteration_space(op)
+            if space is None and is_index_map(op):
+                continue  # grouped below if it must be materialised
+            group = self.group[op] = self._new_group(op, space)
+            self.live[group] = None
+            for edge in group.edges[:]:
+                self._try_join(edge)
+        self._sweep()
+        if sum(self._adopt(op) for op in graph.ops if indexed_axis(op) is not None):
+            self._sweep()
+        self._materialise_index_maps()
+
+    def _adopt(self, op: Operation) -> bool:
+        """Let a row kernel do an op that reads or changes one element of each of its rows."""
+        group, bit = self.group[op], 1 << self.position[op]
+        makers = [self.group[e.source] for e in group.edges]
+        readers = [g for g in self.live if g.reads & bit]
+        for host in dict.fromkeys([*makers, *readers]):
+            frame = host.frame
+            if frame is None or frame.inner != (indexed_axis(op),):
+                continue
+            if shape_of(op.operands[0]) != frame.space:
+                continue
+            group.space = frame.space
+            group.folds = [op] if is_fold(op) else []
+            merged = self._merged_frame(group, host)
+            if not isinstance(merged, str) and self._obstacle(group, host, *merged) is None:
+                self._join(group, host, *merged)
+                return True
+            group.space, group.folds = None, []
+        return False
+
+    def _sweep(self) -> None:
+        for _ in range(SWEEPS):
+            edges = [e for g in self.live for e in g.edges if g.space is not None]
+            edges = [e for e in edges if self.group[e.source] is not self.group[e.consumer]]
+            edges.sort(key=lambda e: (self.position[e.consumer], self.position[e.source]))
+            if not sum(self._try_join(edge) for edge in edges):
+                return
+
+    # -- growing ----------------------------------------------------------------------------------
+
+    def _new_group(self, op: Operation, space: Shape | None) -> Group:
+        group = Group(space, [op], members=1 << self.position[op])
+        if op.name in REDUCTIONS:
+            group.folds.append(op)
+        for value in dict.fromkeys(op.operands):
+            source = self.source(value)
+            if source.op is None or source.op not in self.group:
+                continue
+            group.reads |= 1 << self.position[source.op]
+            direct = source is value
+            group.edges.append(Edge(source.op, op, direct, shape_of(value), _read(value)))
+        for value in op.control:
+            source = self.source(value)
+            if source.op is not None and source.op in self.group:
+                group.waits |= 1 << self.position[source.op]
+        for edge in group.edges:
+            self._place_after(group, edge.source)
+        for value in op.control:
+            held = self.source(value).op
+            if held is not None and held in self.group:
+                self._place_after(group, held)
+        return group
+
+    def _place_after(self, group: Group, op: Operation) -> None:
+        made = self.group[op]
+        group.above |= made.above | made.members
+
+    def _try_join(self, edge: Edge) -> bool:
+        a, b = self.group[edge.source], self.group[edge.consumer]
+        if a is b or a.space is None or b.space is None:
+            return False
+        merged = self._merged_frame(a, b)
+        if isinstance(merged, str) or self._obstacle(a, b, *merged) is not None:
+            return False
+        self._join(a, b, *merged)
+        return True
+
+    def _merged_frame(self, a: Group, b: Group) -> tuple[Shape, Frame | None] | str:
+        """The space and frame that the two would have as one group, or why they do not fit."""
+        assert a.space is not None
+        assert b.space is not None
+        if a.frame is not None or b.frame is not None:
+            return self._into_frame(a, b)
+        space = (
+            a.space if a.space == b.space or _elements(a.space) >= _elements(b.space) else b.space
+        )
+        folds = a.folds + b.folds
+        used = [f for f in folds if self._is_read_by(f, a) or self._is_read_by(f, b)]
+        if not used and a.space == b.space and len({folded(f) for f in folds}) <= 1:
+            return space, None
+        found = choose_frame(space, folds, used)
+        if isinstance(found, str):
+            return found
+        for other in (a.space, b.space):
+            if other != space and not found.is_row_shape(other):
+                return "their iteration spaces differ"
+        return space, found
+
+    @staticmethod
+    def _into_frame(a: Group, b: Group) -> tuple[Shape, Frame | None] | str:
+        """At least one is a row kernel: the other must fit its frame."""
+        assert a.space is not None
+        assert b.space is not None
+        frame = a.frame or b.frame
+        assert frame is not None
+        if a.frame and b.frame and a.frame != b.frame:
+            return "both are row kernels, of different rows"
+        for group in (a, b):
+            if group.frame is not None:
+                continue
+            if group.space != frame.space and not frame.is_row_shape(group.space or ()):
+                return "their iteration spaces differ"
+            if not all(fits_frame(f, frame) for f in group.folds):
+                return "the reductions of the two fold axes that make no rows in common"
+        return frame.space, frame
+
+    def _is_read_by(self, fold: Operation, group: Group) -> bool:
+        return bool(group.reads >> self.position[fold] & 1)
+
+    def _obstacle(self, a: Group, b: Group, space: Shape, frame: Frame | None) -> str | None:
+        """Why two groups that share a frame must stay apart all the same; None if they need not."""
+        for one, other in ((a, b), (b, a)):
+            if one.waits & other.members:
+                return "the one must be complete before the other begins"
+            if not one.reads & other.members:
+                continue
+            for edge in one.edges:
+                if self.group[edge.source] is other and not edge_fits(edge, space, frame):
+                    return _unfit(edge)
+        if self._path_outside(a, b) or self._path_outside(b, a):
+            return "joining would make a cycle through an op outside the nest"
+        return None
+
+    def _path_outside(self, a: Group, b: Group) -> bool:
+        """Is there a path from `a` to `b` that leaves both?"""
+        rest = (b.reads | b.waits) & ~(a.members | b.members)
+        while rest:
+            group = self.group[self.graph.ops[rest.bit_length() - 1]]
+            if group.above & a.members:
+                return True
+            rest &= ~group.members
+        return False
+
+    def _join(self, a: Group, b: Group, space: Shape, frame: Frame | None) -> None:
+        small, large = sorted((a, b), key=lambda g: len(g.ops))
+        large.space, large.frame = space, frame
+        large.ops += small.ops
+        large.folds += small.folds
+        large.edges += small.edges
+        for op in small.ops:
+            self.group[op] = large
+        self.live.pop(small)
+        for mask in ("members", "reads", "waits", "above"):
+            setattr(large, mask, getattr(a, mask) | getattr(b, mask))
+        large.above &= ~large.members
+        # a group runs as a whole: what came after one part of it now comes after all of it
+        members, before = large.members, large.above | large.members
+        for group in self.live:
+            if group.above & members and group is not large:
+                group.above |= before
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def source(self, value: Value) -> Value:
+        """The value behind index maps: nests read through them, those that exist in memory too."""
+        while value.op is not None and is_index_map(value.op) and value.op.operands:
+            value = value.op.operands[0]
+        return value
+
+    def inputs(self, group: Group) -> set[Value]:
+        """Values that the group reads, seen through index maps."""
+        return {self.source(v) for op in group.ops for v in op.operands}
+
+    def why(self, producer: Operation, consumer: Operation) -> str:
+        """The first rule that keeps the groups of two ops apart; through an index map, those of the
+        first op that reads through it.
+        """
+        reader: Operation | None = consumer
+        while reader is not None and reader not in self.group:
+            made = reader.results[0]
+            reader = next((op for op in self.graph.ops if made in op.operands), None)
+        a, b = self.group.get(producer), self.group.get(reader) if reader is not None else None
+        if a is None or b is None or a is b:
+            return "nothing: they are in one kernel"
+        if a.space is None or b.space is None:
+            other = reader if reader is not None and b.space is None else producer
+            return f"'{other.name}' has a kernel of its own"
+        merged = self._merged_frame(a, b)
+        if isinstance(merged, str):
+            return merged
+        return self._obstacle(a, b, *merged) or "their index map has a copy kernel of its own"
+
+    def _materialise_index_maps(self) -> None:
+        """Index maps whose result itself is needed become copy kernels (reshape: a view)."""
+        needed = {v.op for v in self.graph.results}
+        for op, group in self.group.items():
+            needed.update(predecessors(op) if group.space is None else _ops(op.control))
+        for op in reversed(self.graph.ops):
+            if op in needed and op not in self.group and is_index_map(op):
+                view = op.name in ("reshape", "constant")
+                space = None if view else shape_of(op.result)
+                self.group[op] = Group(space, [op])
+                if view:
+                    needed.update(predecessors(op))
+
+
+def _read(value: Value) -> Read | None:
+    held: Value | None = value
+    while held is not None:
+        if not (isinstance(held.type, TensorType) and held.type.is_static):
+            return None
+        op = held.op
+        held = op.operands[0] if op is not None and op.operands and is_index_map(op) else None
+    return read_of(value)
+
+
+def _elements(shape: Shape) -> int:
+    """For comparing two spaces: an unknown dimension counts as one element."""
+    total = 1
+    for d in shape:
+        total *= d if isinstance(d, int) else 1
+    return total
+
+
+def _unfit(edge: Edge) -> str:
+    source, consumer = edge.source, edge.consumer
+    if is_fold(source):
+        return f"the result of the reduction '{source.name}' is complete only after its nest"
+    return f"'{consumer.name}' reads other elements than '{source.name}' is writing"
+
+
+def predecessors(op: Operation) -> Iterable[Operation]:
+    """The ops that must run before `op`."""
+    return _ops((*op.operands, *op.control))
+
+
+def _ops(values: Iterable[Value]) -> Iterable[Operation]:
+    return (v.op for v in values if v.op is not None)

@@ -1,0 +1,201 @@
+"""Products and what follows them: a nest that reads a matmul, or a convolution, element by element
+joins it.
+
+Before::
+
+    %2 = matmul(%x, %w) : f32[32,100]
+    %3 = fused(%2, %b) { add, maximum } : f32[32,100]
+
+After: one ``fused`` op whose region begins with the matmul. Its kernel applies the nest to each
+block of the product while that is in the cache (bias, activation, residual, the mask of a gradient,
+an optimizer's update), and the product itself is never stored. The rules:
+
+* the product is f32 or f64 and nobody else needs it;
+* the nest is plain, without reductions, and its space is the shape of the product;
+* what else it reads moves through the rows of a stack of matrices as through one matrix;
+* no variable that the product reads is written between the two.
+"""
+
+from __future__ import annotations
+
+from weft.ir.builder import Builder
+from weft.ir.dtypes import float32, float64
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.index_maps import frame_of, is_index_map, read_of, shape_of
+from weft.ir.ops import lookup
+from weft.ir.ops.conv import is_dense
+from weft.ir.row_strides import over_rows
+from weft.ir.source import merge_locations
+from weft.ir.types import TensorType
+from weft.passes.control.regions import in_regions
+
+
+def fuse_matmul(graph: Graph) -> Graph:
+    """Move each matmul into the nest that is its only reader, where the module's rules allow."""
+    return _Joining(in_regions(graph, fuse_matmul)).run()
+
+
+def product_reasons(graph: Graph) -> list[tuple[Operation, str]]:
+    """For people: of each matmul of a graph that `fuse` has made, what it is joined with or why it
+    is not.
+    """
+    joining = _Joining(graph)
+    return [(op, joining.why(op)) for op in graph.walk() if op.name == "matmul"]
+
+
+class _Joining:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.position = {op: k for k, op in enumerate(graph.ops)}
+        self.uses: dict[Value, int] = {}
+        for op in graph.ops:
+            for value in (*op.operands, *op.control):
+                self.uses[value] = self.uses.get(value, 0) + 1
+        for value in graph.results:
+            self.uses[value] = self.uses.get(value, 0) + 1
+
+    def run(self) -> Graph:
+        joined = {op: k for op in self.graph.ops if (k := self._product_of(op)) is not None}
+        if not joined:
+            return self.graph
+        gone = {op.operands[k].op for op, k in joined.items()}
+        builder = Builder([a.type for a in self.graph.args])
+        mapping: dict[Value, Value] = dict(zip(self.graph.args, builder.args, strict=True))
+        for op in self.graph.ops:
+            if op in gone:
+                continue
+            if op in joined:
+                self._emit(builder, op, joined[op], mapping)
+            else:
+                mapping.update(zip(op.results, builder.clone(op, mapping), strict=True))
+        results = [mapping[v] for v in self.graph.results]
+        graph = self.graph
+        return builder.graph(graph.name, graph.arg_names, results, graph.stage)
+
+    # -- which ------------------------------------------------------------------------------------
+
+    def _product_of(self, op: Operation) -> int | None:
+        """The first operand of a nest that is a product which the nest can take over."""
+        if op.name != "fused" or not _is_plain(op.regions[0]):
+            return None
+        for k, value in enumerate(op.operands):
+            made = value.op
+            if made is None or not _is_product(made) or made.control:
+                continue
+            if self.uses[value] == 1 and _fits(op.regions[0], k) and self._may_wait(made, op):
+                return k
+        return None
+
+    def why(self, product: Operation) -> str:
+        """The first rule that keeps a product by itself, or the nest that takes it over."""
+        value = product.result
+        if product not in self.position:
+            return "in a loop or branch: see its body"
+        readers = [op for op in self.graph.ops if value in op.operands]
+        if self.uses.get(value, 0) != 1 or len(readers) != 1:
+            return f"by itself: its result is needed in {self.uses.get(value, 0)} places"
+        (nest,) = readers
+        k = nest.operands.index(value)
+        if nest.name != "fused":
+            return f"by itself: '{nest.name}', which reads it, has a kernel of its own"
+        kind = nest.attrs["kind"]
+        if not _is_plain(nest.regions[0]):
+            return f"by itself: the nest that reads it ({kind}) has reductions"
+        if not _fits(nest.regions[0], k):
+            return f"by itself: the nest that reads it ({kind}) is no f32 or f64 nest over its rows"
+        if product.control or not self._may_wait(product, nest):
+            return f"by itself: a variable that it reads is written before {kind}"
+        if self._product_of(nest) != k:
+            return f"by itself: {kind} has taken over another product"
+        return f"joined with {kind}, which is applied to its blocks in the cache"
+
+    def _may_wait(self, product: Operation, nest: Operation) -> bool:
+        """Is no variable that the product reads written before the nest?"""
+        held = {_variable(v) for v in product.operands} - {None}
+        for op in self.graph.ops:
+            if op.name != "assign" or _variable(op.operands[0]) not in held:
+                continue
+            source = _behind_views(op.operands[1]).op
+            for writer in (op, source):
+                if writer is not None and writer in self.position:
+                    at = self.position[writer]
+                    if self.position[product] < at < self.position[nest]:
+                        return False
+        return True
+
+    # -- emission ---------------------------------------------------------------------------------
+
+    def _emit(self, builder: Builder, op: Operation, k: int, mapping: dict[Value, Value]) -> None:
+        (region,) = op.regions
+        product = op.operands[k].op
+        assert product is not None
+        others = [i for i in range(len(op.operands)) if i != k]
+        given = dict.fromkeys([*(op.operands[i] for i in others), *product.operands])
+        inner = Builder()
+        arg = {value: inner.add_arg(value.type) for value in given}
+        local = {region.args[i]: arg[op.operands[i]] for i in others}
+        (local[region.args[k]],) = inner.clone(product, arg)
+        for member in region.ops:
+            local.update(zip(member.results, inner.clone(member, local), strict=True))
+        results = builder.emit(
+            "fused",
+            [mapping[v] for v in given],
+            {"kind": f"{product.name}_{op.attrs['kind']}"},
+            regions=[inner.block([local[v] for v in region.results])],
+            control=[mapping[v] for v in op.control],
+            locations=merge_locations(product.locations, op.locations),
+        )
+        mapping.update(zip(op.results, results, strict=True))
+
+
+def _is_product(op: Operation) -> bool:
+    """A matmul, or a convolution that is carried out like one."""
+    if op.name == "matmul":
+        return True
+    static = all(isinstance(v.type, TensorType) and v.type.is_static for v in op.operands)
+    return op.name in ("conv", "conv_input") and static and is_dense(op)
+
+
+def _behind_views(value: Value) -> Value:
+    while value.op is not None and "view" in lookup(value.op.name).traits:
+        value = value.op.operands[0]
+    return value
+
+
+def _variable(value: Value) -> str | None:
+    """The variable that a value is, or was read from."""
+    op = _behind_views(value).op
+    if op is not None and op.name == "read":
+        op = op.operands[0].op
+    return str(op.attrs["name"]) if op is not None and op.name == "variable" else None
+
+
+def _is_plain(region: Block) -> bool:
+    """A nest of elementwise ops and reads through index maps, of static shapes."""
+    values = [v for op in region.ops for v in (*op.operands, *op.results)]
+    if not all(isinstance(v.type, TensorType) and v.type.is_static for v in values):
+        return False
+    elementwise = all(
+        is_index_map(op) or "elementwise" in lookup(op.name).traits for op in region.ops
+    )
+    return elementwise and bool(region.ops) and frame_of(region) is None
+
+
+def _fits(region: Block, k: int) -> bool:
+    """Does the nest read argument `k` at its own element, and all else as rows of one matrix?"""
+    arg, space = region.args[k], shape_of(region.results[0])
+    if not isinstance(arg.type, TensorType) or arg.type.dtype not in (float32, float64):
+        return False
+    if len(space) < 2 or arg.type.shape != space or 0 in space:
+        return False
+    if any(shape_of(v) != space or v.op is None or is_index_map(v.op) for v in region.results):
+        return False
+    sizes = arg.type.static_shape
+    for op in region.ops:
+        for value in op.operands:
+            if is_index_map(op):
+                if value is arg:
+                    return False
+            elif over_rows(read_of(value).strides, sizes) is None:
+                return False
+    return True

@@ -1,0 +1,59 @@
+"""The gradient of every op: `GRADIENTS` holds a rule, or the op is listed in `NO_GRADIENT`.
+
+The tables are collected from its modules; ops that hold other ops are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.ir.rules import int_attr
+from weft.passes.expression import Expr
+from weft.passes.gradients import array as gradients_array
+from weft.passes.gradients import control as gradients_control
+from weft.passes.gradients import conv as gradients_conv
+from weft.passes.gradients import elementwise as gradients_elementwise
+from weft.passes.gradients import linalg as gradients_linalg
+from weft.passes.gradients.rule import Rule, Site
+
+
+def _custom_gradient(s: Site) -> Sequence[Expr | None]:
+    """The region computes the cotangents of the inputs from those of the outputs."""
+    outputs, inputs = int_attr(s.attrs, "outputs"), int_attr(s.attrs, "inputs")
+    pairs = zip(s.results, s.cotangents, strict=True)
+    given = [(y.full(0) if g is None else g).value for y, g in pairs]
+    captures = [x.value for x in s.operands[outputs + inputs :]]
+    grads = s.x.builder.inline(s.op.regions[0], [*given, *captures])
+    return [*[None] * outputs, *map(s.x.wrap, grads), *[None] * len(captures)]
+
+
+def _fused(s: Site) -> Sequence[Expr | None]:
+    """Compute the region once more in the open and differentiate that."""
+    builder, xs = s.x.builder, [x.value for x in s.operands]
+    start = len(builder.ops)
+    ys = builder.inline(s.op.regions[0], xs)
+    given = [None if g is None else g.value for g in s.cotangents]
+    grads = s.pull_back(builder, builder.ops[start:], ys, given, xs)
+    return [None if g is None else s.x.wrap(g) for g in grads]
+
+
+GRADIENTS: dict[str, Rule] = {
+    **gradients_elementwise.GRADIENTS,
+    **gradients_array.GRADIENTS,
+    **gradients_linalg.GRADIENTS,
+    **gradients_control.GRADIENTS,
+    **gradients_conv.GRADIENTS,
+    "identity": lambda s: [s.g],
+    "custom_gradient": _custom_gradient,
+    "fused": _fused,
+}
+
+NO_GRADIENT: frozenset[str] = frozenset(
+    {
+        *gradients_elementwise.NO_GRADIENT,
+        *gradients_array.NO_GRADIENT,
+        *gradients_linalg.NO_GRADIENT,
+        *("constant", "variable", "read", "assign", "group", "stop_gradient"),
+        *("random_bits", "random_fold_in"),
+    }
+)

@@ -1,0 +1,1 @@
+"""Where every value lives: arena ranges, in-place results, the stacks of loops."""

@@ -1,0 +1,235 @@
+"""The memory plan of one block: the graph itself, or a region of a loop or branch in it.
+
+All blocks share one arena. A region's values are in it for the duration of their op, in which what
+is alive around the op stays where it is. Where the region's arguments and results are is decided by
+whoever plans the op (`memory/loops.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from weft.ir.graph import Block, Operation, Value
+from weft.ir.ops import lookup
+from weft.ir.rules import int_attr
+from weft.ir.types import TensorType
+from weft.passes.memory.in_place import in_place_operands, writes_in_place
+from weft.passes.memory.plan import Arena, Copy, MemoryPlan, Slot, aligned
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the planners of all blocks work on. place_control: plans an op with regions, unless
+    in_registers says that it is one kernel.
+    """
+
+    place_control: Callable[[BlockPlanner, int, Operation], None]
+    in_registers: Callable[[Operation], bool]
+    plan: MemoryPlan = field(default_factory=MemoryPlan)
+    arena: Arena = field(default_factory=Arena)
+
+
+class BlockPlanner:
+    """Places the values of one block. Set the slots of its arguments, and `targets`, first."""
+
+    def __init__(self, shared: Shared, block: Block, where: Block | None) -> None:
+        self.shared = shared
+        self.block = block
+        self.where = where  # of the copies: `block`, or None at the top
+        self.plan = shared.plan
+        self.arena = shared.arena
+        self.root: dict[Value, Value] = {}  # value -> the value whose buffer it shares
+        self.last_use: dict[Value, int] = {}  # of root values, as op positions
+        self.made_at = {r: i for i, op in enumerate(block.ops) for r in op.results}
+        self.targets: dict[Value, Slot] = {}  # root values that are computed straight into a slot
+        self.live: dict[int, int] = {}  # arena offset -> last position at which it is needed
+        self._find_views_and_uses()
+
+    def run(self) -> None:
+        """Place all values, in the order of the ops."""
+        for position, op in enumerate(self.block.ops):
+            self._place(position, op)
+
+    def release_all(self) -> None:
+        """Give the block's ranges of the arena back."""
+        for offset in self.live:
+            self.arena.release(offset)
+        self.live.clear()
+
+    # -- analysis ---------------------------------------------------------------------------------
+
+    def _find_views_and_uses(self) -> None:
+        for position, op in enumerate(self.block.ops):
+            for value in op.operands:
+                self.last_use[self.root_of(value)] = position
+            if "view" in lookup(op.name).traits:
+                self.root[op.result] = self.root_of(op.operands[0])
+        for value in self.block.results:
+            self.last_use[self.root_of(value)] = len(self.block.ops)
+
+    def root_of(self, value: Value) -> Value:
+        """The value whose buffer `value` shares."""
+        return self.root.get(value, value)
+
+    def is_free(self, value: Value) -> bool:
+        """Is `value` made by a kernel that no target claims yet, so that it may go anywhere?"""
+        held = ("read", "constant", "variable")
+        return value.op is not None and value.op.name not in held and value not in self.targets
+
+    def may_replace(self, new: Value, old: Value) -> bool:
+        """May `new` be computed in the buffer of `old`: is `old` not needed then?"""
+        last, made = self.last_use.get(old, -1), self.made_at[new]
+        return last < made or (last == made and self.reads_in_place(new, old))
+
+    def reads_in_place(self, written: Value, read: Value) -> bool:
+        """Does the op that makes `written` bear it to be in the buffer of its operand `read`?"""
+        op = written.op
+        if op is None or not _alike(written, read):
+            return False
+        if op.regions and op.name != "fused":
+            return self._carries_in_place(op, written.index, read)
+        if not writes_in_place(written):
+            return False
+        safe = in_place_operands(op)
+        return all(i in safe for i, v in enumerate(op.operands) if self.root_of(v) is read)
+
+    def _carries_in_place(self, op: Operation, k: int, read: Value) -> bool:
+        """Can result `k` of a loop or branch be where `read` is, which it starts from?"""
+        numbers = [i for i, v in enumerate(op.operands) if self.root_of(v) is read]
+        if op.name != "cond":
+            return numbers == [k] and not (self.shared.in_registers(op) and _is_single(read))
+        if len(numbers) != 1 or numbers == [0] or self.shared.in_registers(op):
+            return False
+        return all(self._updates(region, k, numbers[0] - 1) for region in op.regions)
+
+    def _updates(self, region: Block, k: int, number: int) -> bool:
+        """Is result `k` of a branch its argument `number`, or can it be computed there?"""
+        inner = BlockPlanner(self.shared, region, region)
+        root, arg = inner.root_of(region.results[k]), region.args[number]
+        return root is arg or (inner.is_free(root) and inner.may_replace(root, arg))
+
+    # -- placement --------------------------------------------------------------------------------
+
+    def _place(self, position: int, op: Operation) -> None:
+        if self.place_state(position, op):
+            pass
+        elif op.name == "constant":
+            self.plan.slots[op.result] = Slot("constant", len(self.plan.constants))
+            self.plan.constants.append(op)
+        elif "view" in lookup(op.name).traits:
+            self.plan.slots[op.result] = self.plan.slots[op.operands[0]]
+        elif op.regions and op.name != "fused" and not self.shared.in_registers(op):
+            self.shared.place_control(self, position, op)
+        else:
+            if op.regions and op.name != "fused":
+                self.plan.registers.add(op)
+                self._take_over_arrays(position, op)
+            self._place_kernel(position, op)
+        for offset in [o for o, last in self.live.items() if last <= position]:
+            del self.live[offset]
+            self.arena.release(offset)
+
+    def place_state(self, position: int, op: Operation) -> bool:
+        """Place the results of an op on variables; False for other ops. Regions have none."""
+        return False
+
+    def _place_kernel(self, position: int, op: Operation) -> None:
+        reusable = self._dying_operands(position, op)
+        for value in op.results:
+            if value in self.plan.slots:
+                continue
+            if value in self.targets:
+                self.plan.slots[value] = self.targets[value]
+                if self.targets[value].kind == "variable":
+                    self.plan.in_place += 1
+            elif not (writes_in_place(value) and self._reuse(value, reusable, position)):
+                self.allocate(value, position)
+
+    def _take_over_arrays(self, position: int, op: Operation) -> None:
+        """Arrays that a loop in one kernel changes stay where they are, if they die here."""
+        for k in range(int_attr(op.attrs, "carries") if "carries" in op.attrs else 0):
+            if not _is_single(op.operands[k]):
+                self.take_over_carry(position, op, k)
+
+    def take_over_carry(self, position: int, op: Operation, k: int) -> bool:
+        """Put result `k` of a loop where carry `k` starts, if nothing else is to be there."""
+        value, root = op.results[k], self.root_of(op.operands[k])
+        once = sum(self.root_of(v) is root for v in op.operands) == 1
+        fits = once and value not in self.targets and self.is_dying(root, position)
+        if fits:
+            self.take_over(value, root, position)
+        return fits
+
+    def _dying_operands(self, position: int, op: Operation) -> list[Value]:
+        safe = in_place_operands(op)
+        out = []
+        for i in safe:
+            value = self.root_of(op.operands[i])
+            unsafe = any(
+                self.root_of(v) is value for j, v in enumerate(op.operands) if j not in safe
+            )
+            if self.is_dying(value, position) and not unsafe and value not in out:
+                out.append(value)
+        return out
+
+    def is_dying(self, value: Value, position: int) -> bool:
+        """Is the root `value` a range of the arena that this block owns and needs no longer after
+        `position`?
+        """
+        return (
+            self.plan.slots[value].kind == "arena"
+            and value in self.made_at
+            and value not in self.targets
+            and self.last_use[value] == position
+        )
+
+    def _reuse(self, value: Value, candidates: list[Value], position: int) -> bool:
+        for candidate in candidates:
+            if _alike(value, candidate):
+                candidates.remove(candidate)
+                self.take_over(value, candidate, position)
+                return True
+        return False
+
+    def take_over(self, value: Value, dying: Value, position: int) -> Slot:
+        """Put `value` where `dying` is."""
+        assert isinstance(value.type, TensorType)
+        slot = self.plan.slots[value] = self.plan.slots[dying]
+        self.plan.in_place += 1
+        self.plan.unshared_bytes += aligned(value.type.nbytes)
+        assert isinstance(slot.which, int)
+        self.live[slot.which] = self.last_use.get(value, position)
+        return slot
+
+    def allocate(self, value: Value, position: int) -> None:
+        """Put `value` into the arena."""
+        if isinstance(value.type, TensorType):
+            last = self.last_use.get(value, position)
+            self.plan.slots[value] = self.scratch(value.type.nbytes, last)
+
+    def scratch(self, nbytes: int, last: int) -> Slot:
+        """A range of the arena that is needed until the op at position `last`."""
+        offset = self.arena.take(nbytes)
+        self.plan.unshared_bytes += aligned(nbytes)
+        self.live[offset] = last
+        return Slot("arena", offset)
+
+    def copy(self, position: int, source: Slot, target: Slot, value: Value, why: str) -> None:
+        """Copy what is needed of `value` after the op at `position`; nothing if it is there."""
+        assert isinstance(value.type, TensorType)
+        if source != target:
+            copy = Copy(position, source, target, value.type.nbytes, why, self.where)
+            self.plan.copies.append(copy)
+
+
+def _alike(a: Value, b: Value) -> bool:
+    """Do the two have the same shape and element size?"""
+    if not isinstance(a.type, TensorType) or not isinstance(b.type, TensorType):
+        return False
+    return a.type.shape == b.type.shape and a.type.dtype.itemsize == b.type.dtype.itemsize
+
+
+def _is_single(value: Value) -> bool:
+    """Does `value` hold one element?"""
+    return isinstance(value.type, TensorType) and all(d == 1 for d in value.type.shape)

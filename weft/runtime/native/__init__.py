@@ -1,0 +1,1 @@
+"""The native call path: what CPython enters when a compiled function is called."""

@@ -1,0 +1,163 @@
+"""The words of one step for the native call path, and the objects that they point to."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.runtime.native import layout as at
+from weft.runtime.native.api import NativeApi, new_capsule
+from weft.runtime.variables import VariableState
+
+_METH_O = 8
+_py = ctypes.pythonapi
+_py.PyCFunction_NewEx.restype = ctypes.py_object
+_py.PyCFunction_NewEx.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p), ("function", ctypes.c_int64), ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )  # fmt: skip
+
+
+_methods: dict[int, Any] = {}  # CPython keeps the address of a function's PyMethodDef
+
+
+class NativeStep:
+    """address: of the step's words. run: a list of input arrays -> list of result arrays, or None
+    if a variable has no value yet.
+
+    results: (NumPy dtype, shape, slot), or None for a result without a value. variables: (state,
+    slot). The callbacks belong to `owner`, of which only a weak reference is kept: `new_frame()`
+    gives the address of a frame's words, `raise_failed(row, status)`, `raise_no_memory()` and
+    `raise_not_arrays()` raise.
+    """
+
+    def __init__(
+        self,
+        api: NativeApi,
+        owner: Any,
+        walker: int,
+        inputs: int,
+        results: Sequence[tuple[Any, tuple[int, ...], int] | None],
+        variables: Sequence[tuple[VariableState, int]],
+        release: bool,
+        most_idle: int,
+    ) -> None:
+        words = (ctypes.c_int64 * 16)()
+        self._words = words
+        self._keep: list[Any] = []
+        self.address = ctypes.addressof(words)
+        rows = self._result_rows(results)
+        held = self._variable_rows(variables)
+        given = {
+            at.X_WALKER: walker, at.X_MOST_IDLE: most_idle, at.X_RESULTS: ctypes.addressof(rows),
+            at.X_RESULT_COUNT: len(results), at.X_INPUTS: inputs,
+            at.X_VARIABLES: ctypes.addressof(held),
+            at.X_VARIABLES_END: ctypes.addressof(held) + at.V_WORDS * len(variables),
+            at.X_RELEASE: int(release),
+        }  # fmt: skip
+        callbacks = {
+            at.X_NEW_FRAME: "new_frame", at.X_FAILED: "raise_failed",
+            at.X_NO_MEMORY: "raise_no_memory", at.X_NOT_ARRAYS: "raise_not_arrays",
+        }  # fmt: skip
+        for offset, name in callbacks.items():
+            callback = _weak_method(owner, name)
+            self._keep.append(callback)
+            given[offset] = id(callback)
+        for offset, value in given.items():
+            words[offset // 8] = value
+        pair = (ctypes.c_int64 * 2)(api.table, self.address)
+        self._keep += [pair, rows, held]
+        capsule = new_capsule(ctypes.addressof(pair), b"weft.step")
+        self.run: Callable[[list[Any]], list[Any] | None] = _py.PyCFunction_NewEx(
+            _method(api.functions["run_list"]), capsule, None
+        )
+
+    def idle_frames(self) -> int:
+        """How many frames wait for the next call."""
+        return int(self._words[at.X_IDLE // 8])
+
+    def __del__(self) -> None:
+        frame = self._words[at.X_FRAMES // 8]
+        while frame:
+            words = (ctypes.c_int64 * 2).from_address(frame)
+            frame = words[at.F_NEXT // 8]
+            _py.Py_DecRef(ctypes.c_void_p(words[at.F_OWNER // 8]))
+
+    def _result_rows(self, results: Sequence[tuple[Any, tuple[int, ...], int] | None]) -> Any:
+        width = at.R_WORDS // 8
+        rows = (ctypes.c_int64 * (width * len(results) + 1))()
+        for i, result in enumerate(results):
+            if result is None:
+                continue
+            dtype, shape, slot = result
+            dims = (ctypes.c_int64 * max(len(shape), 1))(*shape)
+            self._keep += [dims, dtype]
+            nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            row: list[Any] = [
+                id(dtype),
+                len(shape),
+                ctypes.addressof(dims),
+                size_class(nbytes),
+                slot,
+            ]
+            rows[width * i : width * i + len(row)] = row
+        return rows
+
+    def _variable_rows(self, variables: Sequence[tuple[VariableState, int]]) -> Any:
+        width = at.V_WORDS // 8
+        rows = (ctypes.c_int64 * (width * len(variables) + 1))()
+        for i, (state, slot) in enumerate(variables):
+            acquire, release = state.lock.acquire, state.lock.release
+            self._keep += [state, acquire, release]
+            row: list[Any] = [id(state), id(acquire), id(release), slot]
+            rows[width * i : width * i + len(row)] = row
+        return rows
+
+
+def frame_words(
+    owner: object, header: int, slots: int, status: int, failed: int, inputs: int
+) -> Any:
+    """The words of a frame, then the cells of its inputs. They hold a reference to `owner`, which
+    keeps them: the native code drops it with the frame."""
+    first = at.F_CELLS // 8 + 1
+    words = (ctypes.c_int64 * (first + 2 * inputs))()
+    cells = ctypes.addressof(words) + 8 * first
+    given = {
+        at.F_OWNER: id(owner), at.F_HEADER: header, at.F_SLOTS: slots, at.F_STATUS: status,
+        at.F_FAILED: failed, at.F_CELLS: cells,
+    }  # fmt: skip
+    for offset, value in given.items():
+        words[offset // 8] = value
+    return words
+
+
+def size_class(nbytes: int) -> int:
+    """The class of the smallest block that holds so many bytes."""
+    number = 0
+    while ((4 + (number & 3)) << (number >> 2)) << 4 < nbytes:
+        number += 1
+    return number
+
+
+def _method(address: int) -> int:
+    if address not in _methods:
+        _methods[address] = _MethodDef(b"run", address, _METH_O, b"Run the step once.")
+    return ctypes.addressof(_methods[address])
+
+
+def _weak_method(owner: Any, name: str) -> Callable[..., Any]:
+    """`owner.name`, without keeping `owner`: whoever runs the step has it."""
+    reference = weakref.ref(owner)
+
+    def method(*arguments: Any) -> Any:
+        return getattr(reference(), name)(*arguments)
+
+    return method

@@ -1,0 +1,94 @@
+"""How many threads there should be: what the process may use, and what the user says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from weft.codegen.pool.words import MAX_THREADS
+from weft.ir.errors import InvalidArgumentError
+
+VARIABLE = "WEFT_NUM_THREADS"
+
+
+def check_threads(given: object, what: str) -> int:
+    """`given` as a number of threads. InvalidArgumentError, naming `what`, if it is none."""
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_THREADS:
+        raise InvalidArgumentError(
+            f"{what}: {given!r} is not a number of threads",
+            hint=f"a number of threads is an int from 1 to {MAX_THREADS}",
+        )
+    return given
+
+
+def default_threads() -> int:
+    """WEFT_NUM_THREADS; else as many as the process has processors.
+
+    InvalidArgumentError for a value of WEFT_NUM_THREADS that is not a number of threads.
+    """
+    text = os.environ.get(VARIABLE, "").strip()
+    if text:
+        return check_threads(int(text) if text.isdecimal() else text, VARIABLE)
+    return min(usable_processors(), MAX_THREADS)
+
+
+def usable_processors() -> int:
+    """Processors that the process may run on, or fewer if its control groups give it less time."""
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    quota = cgroup_processors()
+    return max(1, count if quota is None else min(count, quota))
+
+
+def cgroup_processors(root: Path = Path("/")) -> int | None:
+    """The least CPU quota of the process's control groups and of those around them, in whole
+    processors (rounded up); None if there is none, or the files are not there.
+
+    Version 2: `cpu.max` holds "<quota or max> <period>". Version 1: `cpu.cfs_quota_us` (-1: no
+    limit) and `cpu.cfs_period_us`. In a container the path in /proc/self/cgroup may be the host's:
+    then only the mounted root counts. See the kernel's Documentation/admin-guide/cgroup-v2.rst and
+    scheduler/sched-bwc.rst.
+    """
+    quotas: list[int] = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            base, one = root / "sys/fs/cgroup", _quota_2
+        elif "cpu" in controllers.split(","):
+            base = root / "sys/fs/cgroup" / controllers
+            base, one = base if base.is_dir() else root / "sys/fs/cgroup/cpu", _quota_1
+        else:
+            continue
+        parts = [p for p in path.split("/") if p and p != ".."]
+        for depth in range(len(parts) + 1):
+            quota = one(base.joinpath(*parts[:depth]))
+            if quota is not None:
+                quotas.append(quota)
+    return min(quotas, default=None)
+
+
+def _quota_2(folder: Path) -> int | None:
+    words = _read(folder / "cpu.max").split()
+    return _processors(*words) if len(words) == 2 else None
+
+
+def _quota_1(folder: Path) -> int | None:
+    return _processors(
+        _read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip()
+    )
+
+
+def _processors(quota: str, period: str) -> int | None:
+    if not quota.isdecimal() or not period.isdecimal() or not int(period):
+        return None  # "max", -1, or no file
+    return max(1, -(-int(quota) // int(period)))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
