@@ -1,9 +1,11 @@
 """Matrix products against the machine's multiply-add peak, OpenBLAS, PyTorch and JAX.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/gemm.py [--json benchmarks/gemm.json] [--rounds 30]
+        [--threads 1]
 
-weft, OpenBLAS and PyTorch run on one thread; JAX takes what it likes (`taskset -c 0` makes all
-equal). The peak is that of the micro-kernel on operands that stay in L1, measured in the same run.
+weft and PyTorch run on one thread, or as many as are asked for; JAX takes what it likes
+(`taskset -c 0` makes all equal, `--threads 2` where there are two processors). The peak is that of
+the micro-kernel on operands that stay in L1, measured in the same run.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def peak_gflops() -> float:
     a, b, c, scratch = (int(x.ctypes.data) for x in buffers)
     at = int(offsets.ctypes.data)
     given = {
-        "c": c, "a": a, "b": b, "a_offsets": at, "b_offsets": at, "scratch": scratch,
+        "c": c, "a": a, "b": b, "a_offsets": at, "b_offsets": at, "c_offsets": at,
+        "c_row": tile.columns, "scratch": scratch, "k_all": PEAK_STEPS,
         "m": tile.rows, "n": tile.columns, "k": PEAK_STEPS, "block_rows": tile.rows,
         "block_columns": tile.columns, "block_k": PEAK_STEPS, "b_column": 1,
     }  # fmt: skip
@@ -64,7 +67,7 @@ def peak_gflops() -> float:
     return 2 * tile.rows * tile.columns * PEAK_STEPS / best / 1e9
 
 
-def contest(size: tuple[int, int, int, int, bool, bool], rounds: int) -> Comparison:
+def contest(size: tuple[int, int, int, int, bool, bool], rounds: int, threads: int) -> Comparison:
     """One size on all sides, checked against each other first."""
     import jax
     import jax.numpy as jnp
@@ -76,7 +79,7 @@ def contest(size: tuple[int, int, int, int, bool, bool], rounds: int) -> Compari
     lead = (batch,) if batch > 1 else ()
     a = rng.standard_normal((*lead, *((k, m) if ta else (m, k))), dtype=np.float32)
     b = rng.standard_normal((*lead, *((n, k) if tb else (k, n))), dtype=np.float32)
-    mine = wf.compile(lambda x, y: wf.matmul(x, y, transpose_a=ta, transpose_b=tb), threads=1)
+    mine = wf.compile(lambda x, y: wf.matmul(x, y, transpose_a=ta, transpose_b=tb), threads=threads)
 
     def logical(x: Any, y: Any) -> tuple[Any, Any]:
         return (x.swapaxes(-1, -2) if ta else x), (y.swapaxes(-1, -2) if tb else y)
@@ -101,19 +104,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json")
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     rows = []
     for size in SIZES:
-        row = contest(size, options.rounds if max(size[1:4]) <= 1024 else options.rounds // 3)
+        rounds = options.rounds if max(size[1:4]) <= 1024 else options.rounds // 3
+        row = contest(size, rounds, options.threads)
         rows.append(row)
         work = 2.0 * size[0] * size[1] * size[2] * size[3]
         rates = ", ".join(f"{n} {work / t.minimum / 1e9:.0f}" for n, t in row.timings.items())
         print(f"{row.workload}: GFLOP/s {rates}; peak {peak_gflops():.0f}", flush=True)
     core = os.environ.get("OPENBLAS_CORETYPE", "its own choice")
-    report(f"Matrix products, one weft thread; OpenBLAS kernels: {core}", rows, options.json)
+    report(
+        f"Matrix products, weft threads: {options.threads}; OpenBLAS kernels: {core}",
+        rows,
+        options.json,
+    )
 
 
 if __name__ == "__main__":

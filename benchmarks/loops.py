@@ -21,6 +21,7 @@ import weft as wf
 
 STEPS, CARRIES = 614, 60
 ITERATIONS = 1 << 22
+ORBIT_STEPS, ORBIT_DT = 10_000, 0.01
 
 
 def scalar_carries(rounds: int) -> Comparison:
@@ -130,7 +131,79 @@ def lstm(rounds: int) -> Comparison:
     return compare("LSTM(128), T=50, batch 16, value and gradient", contestants, rounds=rounds)
 
 
-WORKLOADS = {"while": tiny_iterations, "scalars": scalar_carries, "lstm": lstm}
+def _orbit_field(m: Any, s: Any) -> Any:
+    """A body around a fixed sun: the derivative of (x, y, vx, vy)."""
+    square = m.sum(s[:2] * s[:2])
+    pull = -1 / (square * m.sqrt(square))
+    return m.concat((s[2:], s[:2] * pull))
+
+
+def _orbit(m: Any, scan: Callable[..., Any], start: Any) -> Any:
+    """The mean square of the positions of ORBIT_STEPS Runge-Kutta steps."""
+
+    def step(s: Any, _: Any) -> Any:
+        k1 = _orbit_field(m, s)
+        k2 = _orbit_field(m, s + ORBIT_DT / 2 * k1)
+        k3 = _orbit_field(m, s + ORBIT_DT / 2 * k2)
+        k4 = _orbit_field(m, s + ORBIT_DT * k3)
+        s = s + ORBIT_DT / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        return s, s
+
+    _, states = scan(step, start)
+    return m.mean(states * states)
+
+
+@numba.njit
+def _numba_field(s: Any, k: Any) -> None:  # pragma: no cover
+    square = s[0] * s[0] + s[1] * s[1]
+    pull = np.float32(-1) / (square * np.sqrt(square))
+    k[0], k[1], k[2], k[3] = s[2], s[3], s[0] * pull, s[1] * pull
+
+
+@numba.njit
+def _numba_orbit(start: Any, n: int, dt: Any) -> Any:  # pragma: no cover
+    s, k, total = start.copy(), np.empty((4, 4), np.float32), np.float32(0)
+    t = np.empty(4, np.float32)
+    for _ in range(n):
+        _numba_field(s, k[0])
+        for stage in range(1, 4):
+            share = dt if stage == 3 else dt / np.float32(2)
+            for j in range(4):
+                t[j] = s[j] + share * k[stage - 1, j]
+            _numba_field(t, k[stage])
+        for j in range(4):
+            more = k[0, j] + np.float32(2) * k[1, j] + np.float32(2) * k[2, j] + k[3, j]
+            s[j] += dt / np.float32(6) * more
+            total += s[j] * s[j]
+    return total / np.float32(4 * n)
+
+
+def orbit(rounds: int) -> Comparison:
+    """10,000 Runge-Kutta steps of a state of four numbers: value and gradient, and the value."""
+    start, dt = np.array([1, 0, 0, 1.1], np.float32), np.float32(ORBIT_DT)
+    mine_of = lambda s: _orbit(wf, lambda f, i: wf.scan(f, init=i, length=ORBIT_STEPS), s)  # noqa: E731
+    theirs_of = lambda s: _orbit(  # noqa: E731
+        jnp, lambda f, i: jax.lax.scan(f, i, None, length=ORBIT_STEPS), s
+    )
+    mine, value = wf.compile(wf.value_and_grad(mine_of)), wf.compile(mine_of)
+    theirs, their_value = jax.jit(jax.value_and_grad(theirs_of)), jax.jit(theirs_of)
+    device = jnp.asarray(start)
+    (a, da), (b, db) = mine(start), theirs(device)
+    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-3)
+    np.testing.assert_allclose(np.asarray(da), np.asarray(db), rtol=2e-2)
+    np.testing.assert_allclose(np.asarray(a), _numba_orbit(start, ORBIT_STEPS, dt), rtol=1e-3)
+    contestants = {
+        "weft": lambda: mine(start),
+        "jax": lambda: jax.block_until_ready(theirs(device)),
+        "weft, value": lambda: value(start),
+        "jax, value": lambda: jax.block_until_ready(their_value(device)),
+        "numba, value": lambda: _numba_orbit(start, ORBIT_STEPS, dt),
+    }
+    return compare("orbit, 10,000 RK4 steps of f32[4], value and gradient", contestants,
+                   rounds=rounds)  # fmt: skip
+
+
+WORKLOADS = {"while": tiny_iterations, "scalars": scalar_carries, "orbit": orbit, "lstm": lstm}
 
 
 def main() -> None:

@@ -105,6 +105,8 @@ def _workloads() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
         "20 short scans of 2^15": (many, (small,)),
         "sort of 1024 rows": (lambda x: wf.sort(x, axis=1), (square,)),
         "cumulative sum of rows": (lambda x: wf.cumulative_sum(x, axis=1), (square,)),
+        "cumulative sum of one row": (lambda x: wf.cumulative_sum(x, axis=0), (wide,)),
+        "sort of one row of 2^23": (wf.sort, (np.tile(wide, 8),)),
     }
 
 

@@ -18,7 +18,7 @@ import weft as wf
 SIZE = 1 << 15  # float32: 128 KiB in, as much out
 _SCIPY = {"sigmoid": "expit", "lgamma": "gammaln", "digamma": "psi"}
 _JAX_SPECIAL = {"erf", "erfc", "lgamma", "digamma"}
-BINARY = ("atan2", "power", "hypot", "logaddexp")
+BINARY = ("atan2", "power", "hypot", "logaddexp", "remainder", "floor_divide")
 UNARY = (
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sinh", "cosh", "asinh"),
     *("acosh", "atanh", "sigmoid", "erf", "erfc", "erfinv", "sin", "cos", "tan", "asin", "acos"),

@@ -47,6 +47,15 @@ def _top(x):
     return np.take_along_axis(x, order, -1), order
 
 
+def _bottom(x):
+    order = np.argsort(x, axis=-1, kind="stable")[..., :2]
+    return np.take_along_axis(x, order, -1), order
+
+
+def _largest(x):
+    return np.max(x, axis=0, keepdims=True)
+
+
 def _one_hot(i):
     return (i[..., None] == np.arange(4)).astype(np.float32)
 
@@ -294,6 +303,24 @@ INDEXING = [
         lambda x, i: _ufunc_at(np.add, np.zeros((4, 4)), i[:, None], x),
         (X, np.array([2, 0, 2])),
     ),
+    Case(
+        "segment_mean",
+        lambda x, i: wf.segment_mean(x, segment_ids=i, num_segments=4),
+        lambda x, i: np.stack([x[1], 0 * x[1], (x[0] + x[2]) / 2, 0 * x[1]]),
+        (X, np.array([2, 0, 2])),
+    ),
+    Case(
+        "segment_max",
+        lambda x, i: wf.segment_max(x, i, 4),
+        lambda x, i: _ufunc_at(np.maximum, np.full((4, 4), -np.inf), i[:, None], x),
+        (X, np.array([2, 0, 2])),
+    ),
+    Case(
+        "segment_min",
+        lambda x, i: wf.segment_min(x, i, 4),
+        lambda x, i: _ufunc_at(np.minimum, np.full((4, 4), np.inf), i[:, None], x),
+        (X, np.array([2, 0, 2])),
+    ),
     Case("sort", lambda x: wf.sort(x, axis=0), lambda x: np.sort(x, 0), (X,)),
     Case("sort:descending", lambda x: wf.sort(x, descending=True), lambda x: -np.sort(-x), (X,)),
     Case("argsort", wf.argsort, lambda x: np.argsort(x, kind="stable"), (VEC,)),
@@ -311,6 +338,8 @@ INDEXING = [
         (VEC, X),
     ),
     Case("top_k", lambda x: tuple(wf.top_k(x, 2)), _top, (X,)),
+    Case("top_k:smallest", lambda x: tuple(wf.top_k(x, k=2, largest=False)), _bottom, (X,)),
+    Case("top_k:axis", lambda x: wf.top_k(x, 1, axis=0, sorted=False)[0], _largest, (X,)),
 ]
 
 LINALG = [

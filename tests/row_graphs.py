@@ -33,13 +33,26 @@ FOLDS = ("sum", "max", "min", "prod")
 class RowMaker:
     """A graph under construction: values of the whole space and values of rows (kept axes)."""
 
-    def __init__(self, draw: Draw, dtype: DType, sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        draw: Draw,
+        dtype: DType,
+        sizes: Sequence[int],
+        gathers: bool = False,
+        columns: Sequence[int] = (),
+    ) -> None:
         self.draw = draw
+        self.gathers = gathers
         self.dtype = dtype
         rank = draw(st.integers(1, 4))
         self.shape = tuple(draw(st.sampled_from(sizes)) for _ in range(rank))
         picked = draw(st.sets(st.integers(0, rank - 1)))
         self.inner = tuple(sorted(picked | ({rank - 1} if draw(st.booleans()) else set()))) or (0,)
+        if columns:  # rows are columns, so many side by side
+            rank = draw(st.integers(1, 2))
+            self.inner = tuple(sorted(draw(st.sets(st.integers(0, rank - 1), min_size=1))))
+            self.shape = tuple(draw(st.sampled_from(sizes)) for _ in range(rank))
+            self.shape += (draw(st.sampled_from(columns)),)
         self.rows = tuple(1 if k in self.inner else d for k, d in enumerate(self.shape))
         self.columns = tuple(d if k in self.inner else 1 for k, d in enumerate(self.shape))
         # NumPy has no maximum of an empty array, even where there is no result to give
@@ -84,7 +97,7 @@ class RowMaker:
 
     def step(self) -> None:
         """One more op of a random kind."""
-        kind = self.draw(st.integers(0, 8))
+        kind = self.draw(st.integers(0, 12 if self.gathers else 8))
         unary = UNARY_INT if self.dtype.is_integer else UNARY_FLOAT
         if kind <= 1:
             self.row.append(self.fold(self.pick(self.full)))
@@ -100,8 +113,12 @@ class RowMaker:
             self.full.append(self.emit("where", self.emit("less", a, b), b, a))
         elif kind == 6:
             self.total()
-        else:
+        elif kind <= 8:
             self.at_index(kind == 7)
+        elif kind <= 10:
+            self.look_up()
+        else:
+            self.normalise()
 
     def fold(self, value: Value) -> Value:
         name, keep = self.pick(self.folds), self.draw(st.booleans())
@@ -125,6 +142,44 @@ class RowMaker:
         else:
             made = self.emit("scatter_along_axis_add", full, index, row, axis=axis)
             self.full.append(made)
+
+    def normalise(self) -> None:
+        """The newest value of the whole space meets its own fold."""
+        wide = self.emit("broadcast_to", self.fold(self.full[-1]), shape=self.shape)
+        self.full.append(self.emit(self.pick(BINARY), self.full[-1], wide))
+
+    def look_up(self) -> None:
+        """A value of the whole space, or of columns, that comes from a table by indices."""
+        shape = self.shape if self.draw(st.integers(0, 3)) else self.columns
+        axes = tuple(self.draw(st.permutations(range(len(shape)))))
+        turned = axes if self.draw(st.booleans()) else tuple(range(len(shape)))
+        looked = self.looked_up(tuple(shape[a] for a in turned))
+        if turned != tuple(range(len(shape))):
+            looked = self.emit("permute_dims", looked, axes=tuple(np.argsort(turned).tolist()))
+        if shape != self.shape:
+            looked = self.emit("broadcast_to", looked, shape=self.shape)
+        other = self.pick(self.full)
+        self.full.append(self.emit(self.pick(BINARY), other, looked))
+
+    def looked_up(self, shape: tuple[int, ...]) -> Value:
+        """A value of this shape from a gather."""
+        size = self.draw(st.integers(1, 6))
+        axis = self.draw(st.integers(0, len(shape) - 1))
+        if self.draw(st.booleans()):
+            table = self.input((*shape[:axis], size, *shape[axis + 1 :]))
+            return self.emit("take", table, self.indices((shape[axis],), (size,)), axis=axis)
+        depth = self.draw(st.integers(1, 3))
+        sizes = tuple(self.draw(st.integers(1, 4)) for _ in range(depth))
+        table = self.input((*sizes, *shape[axis:]))
+        return self.emit("gather_nd", table, self.indices((*shape[:axis], depth), sizes))
+
+    def indices(self, shape: tuple[int, ...], sizes: tuple[int, ...]) -> Value:
+        """An input of indices into axes of these sizes (by the last axis, if there are several)."""
+        dtype = self.draw(st.sampled_from([int64, int32, uint8]))
+        rng = np.random.default_rng(self.draw(st.integers(0, 2**20)))
+        low = np.zeros(len(sizes), int) if dtype is uint8 else -np.array(sizes)
+        self.inputs.append(rng.integers(low, sizes, shape).astype(dtype.numpy))
+        return self.builder.add_arg(TensorType(dtype, shape))
 
     def total(self) -> None:
         """A fold over all rows: of columns, of everything, or of row values."""
@@ -151,11 +206,20 @@ class RowMaker:
 
 @st.composite
 def row_cases(
-    draw: Draw, dtypes: Sequence[DType], sizes: Sequence[int] = SIZES, steps: int = 10
+    draw: Draw,
+    dtypes: Sequence[DType],
+    sizes: Sequence[int] = SIZES,
+    steps: int = 10,
+    gathers: bool = False,
+    columns: Sequence[int] = (),
 ) -> Case:
-    """A graph over rows with inputs, NaN and infinities among them."""
-    maker = RowMaker(draw, draw(st.sampled_from(list(dtypes))), sizes)
+    """A graph over rows with inputs, NaN and infinities among them; gathers: tables, too; columns:
+    sizes of an innermost axis that is not in the rows.
+    """
+    maker = RowMaker(draw, draw(st.sampled_from(list(dtypes))), sizes, gathers, columns)
     maker.begin()
+    if columns:
+        maker.normalise()
     for _ in range(draw(st.integers(2, steps))):
         with contextlib.suppress(ShapeError):  # max over nothing
             maker.step()

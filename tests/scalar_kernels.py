@@ -19,9 +19,10 @@ from weft.codegen.scalar.scalar import (
 )
 
 _UNARY = """
-    abs sign negative square sqrt rsqrt reciprocal exp exp2 expm1 log log1p log2 log10 sin cos tan
-    asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid ceil
-    floor round trunc isnan isinf isfinite signbit logical_not bitwise_invert conj real imag"""
+    abs sign negative square sqrt cbrt rsqrt reciprocal exp exp2 expm1 log log1p log2 log10 sin
+    cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma
+    sigmoid ceil floor round trunc isnan isinf isfinite signbit logical_not bitwise_invert conj
+    real imag"""
 _BINARY = """
     add subtract multiply divide floor_divide remainder power maximum minimum atan2 hypot
     logaddexp copysign nextafter equal not_equal less less_equal greater greater_equal

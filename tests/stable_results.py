@@ -74,6 +74,8 @@ ACCUMULATING = frozenset(
         *("window_sum", "window_spread", "window_place"),
     ]
 )
+#: Whose errors are relative to what they give, and add up.
+PRODUCTS = frozenset(["prod", "cumulative_prod", "cumulative_logsumexp"])
 #: SciPy's own error is larger here: 60 ulp for erfc in float64, more far out.
 SPECIAL = frozenset(["erf", "erfc", "erfinv", "logaddexp"])
 #: inf from finite operands is no overflow where a function has a pole.
@@ -178,7 +180,7 @@ def _evaluate(op: Operation, operands: list[Array], rng: Any) -> list[Array]:
         out = spec.reference(operands, op.attrs)
         results = list(out) if isinstance(out, list | tuple) else [out]
         inexact = "elementwise" in spec.traits and op.name not in EXACT
-        inexact |= op.name in ACCUMULATING or op.name in ("prod", "cumulative_prod")
+        inexact |= op.name in ACCUMULATING or op.name in PRODUCTS
         if not inexact or results[0].dtype.kind in "biu":
             return results
         floats = [x for x in operands if x.dtype.kind in "fc"]
@@ -201,7 +203,7 @@ def _disturbed(op: Operation, operands: list[Array], x: Array, rng: Any) -> Arra
         total = reference(wide, op.attrs)
         assert isinstance(total, np.ndarray)
         size, terms = total, 4
-    elif op.name in ("prod", "cumulative_prod"):
+    elif op.name in PRODUCTS:
         terms = 16
     elif op.name in SPECIAL:
         terms = 32

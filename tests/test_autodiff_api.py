@@ -365,3 +365,24 @@ def test_derivatives_of_python_numbers_stay_weak() -> None:
     unused = wf.grad(lambda a, b: a, argnums=(0, 1))(1.0, 2.0)[1]
     for made in (out, tangent, unused):
         assert (np.ones(2, np.float32) * made).dtype == wf.float32
+
+
+def test_cumulative_logsumexp_of_nothing_and_of_much() -> None:
+    """JAX has NaN where the sum is still 0; exp of the others overflows or vanishes."""
+    x = np.array([-np.inf, -np.inf, 1.0, -np.inf, 2.0])
+    got = wf.grad(lambda x: wf.sum(wf.cumulative_logsumexp(x)))(x).numpy()
+    np.testing.assert_allclose(got[[0, 1, 3, 4]], [0, 0, 0, 1 / (1 + np.exp(-1))], rtol=1e-15)
+    far = np.array([1000.0, 0.0, -1000.0, 1001.0])
+    got = wf.grad(lambda x: wf.sum(wf.cumulative_logsumexp(x)))(far).numpy()
+    np.testing.assert_allclose(got, [3 + 1 / (1 + np.e), 0, 0, 1 / (1 + np.exp(-1))], atol=1e-15)
+
+
+def test_the_hessian_of_cumulative_logsumexp_where_a_cotangent_is_zero() -> None:
+    """y_0 w with w = 0: the cotangent of y is 0, its derivative is not."""
+    x, w = np.array([0.5, -1.0]), np.zeros(2)
+
+    def inner(x: wf.Tensor, w: wf.Tensor) -> wf.Tensor:
+        return wf.grad(lambda x: wf.sum(wf.cumulative_logsumexp(x) * w))(x)[0]
+
+    got = wf.grad(inner, argnums=1)(x, w).numpy()
+    np.testing.assert_allclose(got, [1, 1 / (1 + np.exp(-1.5))], rtol=1e-14)

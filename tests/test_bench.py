@@ -13,6 +13,7 @@ from weft.codegen.kernels.peaks import vector_bytes
 from weft.frontend.bench import peers, picture
 from weft.frontend.bench.workloads import suites, workloads
 from weft.frontend.cli.main import main
+from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.runtime.peaks import machine_peaks
 from weft.runtime.pool.pool import POOL
 
@@ -198,7 +199,7 @@ def test_a_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_missing_peers_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("weft.frontend.cli.bench.missing", lambda given: ["jax", "torch"])
+    monkeypatch.setattr("weft.frontend.bench.report.missing", lambda given: ["jax", "torch"])
     assert bench("reductions") == 0
     out = capsys.readouterr().out
     assert "not installed, so not compared with: jax, torch" in out
@@ -282,6 +283,72 @@ def test_every_stage_of_a_dump(
     for file in (files[0], files[-1]):
         assert bench(str(file)) == 0
         assert "exp_multiply_sum" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------------- from Python
+
+
+def test_a_function_from_python() -> None:
+    report = wf.bench(gelu, *normal(3, 512), quick=True)
+    (cost,) = report.costs
+    assert cost.name == "gelu"
+    assert cost.rows[0].work.flops == 10 * 512
+    assert "of peak" in str(report)
+    held = json.loads(report.to_json())
+    assert held["workloads"][0]["rows"][0]["number"] == 1
+    plain = wf.bench(lambda x, s: wf.exp(x) * s, normal(8, 8), s=2.0, quick=True)
+    assert [row.work.transcendentals for row in plain.costs[0].rows] == [0, 64]
+    typed = wf.bench(wf.exp, wf.TensorType(wf.float32, (4, 8)), quick=True)
+    assert typed.costs[0].rows[0].bytes == 2 * 4 * 32
+
+
+def test_a_suite_from_python(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report = wf.bench("reductions", against="numpy", rounds=1, quick=True)
+    assert len(report.costs) == sum(w.suite == "reductions" for w in workloads())
+    assert set(report.comparisons) == {c.name for c in report.costs}
+    assert "calls in us (min / median): weft" in str(report)
+    report.png(tmp_path / "roof.png")
+    assert (tmp_path / "roof.png").read_bytes()[:4] == b"\x89PNG"
+    (one,) = wf.bench("reductions", kernel="max", threads=1, quick=True).costs
+    assert "row maximum" in one.name
+    assert one.threads == 1
+
+
+def test_a_dump_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_DUMP", str(tmp_path))
+    wf.compile(lambda x, y: wf.exp(x) * y)(normal(32, 16), normal(16))
+    monkeypatch.delenv("WEFT_DUMP")
+    file = sorted(tmp_path.rglob("*.weft"))[-1]
+    report = wf.bench(file, x=np.zeros((32, 16), np.float32), quick=True)
+    assert report.costs[0].rows[0].name == "exp_multiply"
+    with pytest.raises(NotFoundError, match="no input 'z'"):
+        wf.bench(str(file), z=normal(16))
+
+
+def test_what_cannot_be_measured_from_python() -> None:
+    with pytest.raises(NotFoundError, match="no suite 'chans'"):
+        wf.bench("chans")
+    with pytest.raises(NotFoundError, match="no file none"):
+        wf.bench("none.weft")
+    with pytest.raises(InvalidArgumentError, match="takes no arguments"):
+        wf.bench("chains", normal(3))
+    with pytest.raises(InvalidArgumentError, match="rounds 0"):
+        wf.bench(gelu, *normal(3, 8), rounds=0)
+    with pytest.raises(NotFoundError, match="'nmupy'"):
+        wf.bench("copies", against="nmupy")
+
+
+def test_sizes_that_quick_makes_equal_are_measured_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert bench("chains", "--against", "none", "--kernel", "1") == 0
+    assert capsys.readouterr().out.count("swish_gate") == 1
+
+
+def test_json_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("copies", "--against", "none", "--json", "-") == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == 1
 
 
 def test_wrong_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +21,14 @@ from test_codegen_jit import scale_kernel, scaled
 
 import weft as wf
 from weft.codegen import jit
-from weft.codegen.jit import CodegenError, Emitter, Kernel, compile_kernels
+from weft.codegen.jit import CodegenError, Emitter, Kernel, wait_for_background
 from weft.codegen.llvm import cache_key
 from weft.codegen.llvm.cache import (
     CachedObject,
     DamagedFileError,
     KernelCache,
     cache_limit,
+    file_name,
     kernel_cache,
     pack,
     unpack,
@@ -69,6 +72,13 @@ def run(folder: Path, **more: str) -> tuple[int, int, list[float]]:
     assert done.returncode == 0, done.stderr
     compiled, loaded, result = json.loads(done.stdout)
     return compiled, loaded, result
+
+
+def compile_kernels(kernels: Sequence[Kernel]) -> dict[str, int]:
+    """As `jit.compile_kernels`; the files are written when this returns."""
+    table = jit.compile_kernels(kernels)
+    wait_for_background()
+    return table
 
 
 def forget(*kernels: Kernel) -> None:
@@ -158,9 +168,7 @@ def test_another_version_does_not_match(folder: Path, monkeypatch: pytest.Monkey
     assert len(list(folder.iterdir())) == 2
 
 
-def test_the_key_names_all_that_code_depends_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_names_all_that_code_depends_on(folder: Path) -> None:
     kernel = scale_kernel("cache.key", 7.0)
     text = cache_key.describe_kernel(kernel)
     assert text is not None
@@ -170,9 +178,7 @@ def test_the_key_names_all_that_code_depends_on(
     assert Path(__file__).with_name("test_codegen_jit.py").name in text
     other = Kernel("cache.key", kernel.name, kernel.emit, loops=False)
     assert cache_key.describe_kernel(other) != text
-    sources = cache_key._sources()
-    monkeypatch.setattr(cache_key, "_SOURCES", ("codegen",))
-    assert cache_key._sources() != sources
+    assert cache_key._sources(cache_key._SOURCES) != cache_key._sources(("codegen",))
 
 
 def test_sources_that_changed_after_loading_turn_it_off(
@@ -187,6 +193,18 @@ def test_sources_that_changed_after_loading_turn_it_off(
     finally:
         cache_key._common.cache_clear()
     assert not folder.exists()
+
+
+def test_sources_that_are_no_files_turn_it_off(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """weft in a zip file, say: it compiles, and keeps nothing."""
+    monkeypatch.setattr(cache_key, "_PACKAGE", tmp_path / "weft.zip" / "weft")
+    cache_key._common.cache_clear()
+    try:
+        assert cache_key.describe_kernel(scale_kernel("cache.zip", 7.0)) is None
+    finally:
+        cache_key._common.cache_clear()
 
 
 def test_code_from_a_console_is_not_kept(folder: Path) -> None:
@@ -246,6 +264,30 @@ def _no_home() -> Path:
     raise RuntimeError("no home directory")
 
 
+def test_a_folder_that_cannot_be_looked_at(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A container whose user has somebody else's HOME: any error of `stat` will do."""
+    cache = KernelCache(tmp_path / ("long name" * 100))
+    assert not cache.exists()
+    with caplog.at_level(logging.WARNING, "weft.compile"):
+        cache.store("0", SAMPLE)
+    assert "going on without" in caplog.text
+
+
+def test_a_read_only_file_system_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the time of the last use would be due."""
+    cache = KernelCache(tmp_path / "cache")
+    cache.store("0", SAMPLE)
+    os.utime(cache.folder / (file_name("0") + ".kernel"), (1000, 1000))
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert cache.load("0") == SAMPLE
+
+
 def test_failed_writes_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
@@ -262,7 +304,7 @@ def test_least_recently_used_files_go_first(tmp_path: Path) -> None:
     cache = KernelCache(tmp_path / "cache", limit=10 * size + 20)
     for k in range(10):
         cache.store(str(k), SAMPLE)
-        os.utime(cache._path(str(k)), (1000 + k, 1000 + k))
+        os.utime(cache.folder / (file_name(str(k)) + ".kernel"), (1000 + k, 1000 + k))
     assert cache.load("0") == SAMPLE  # used now: it stays
     stale = cache.folder / ".left-over.tmp"
     stale.write_bytes(b"x")
@@ -417,15 +459,17 @@ def test_the_command_line_lists_and_clears(
     size = sum(f.stat().st_size for f in folder.iterdir())
     assert main(["cache", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert sorted(line.partition("s  scale")[2] for line in lines[:2]) == [" by 2.0", " by 3.0"]
-    assert lines[2] == f"{folder}: 2 kernels, {size:,} bytes (limit 536,870,912)"
+    ends = sorted(line.partition("s  kernel  scale")[2] for line in lines[:2])
+    assert ends == [" by 2.0", " by 3.0"]
+    assert lines[2] == f"{folder}: 2 kernels, 0 plans, {size:,} bytes (limit 536,870,912)"
     assert main(["cache", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert {row["name"] for row in listed["files"]} == {"scale by 2.0", "scale by 3.0"}
     assert {row["key"] for row in listed["files"]} == {f.stem for f in folder.iterdir()}
     assert main(["cache", "info", "--json"]) == 0
     info = json.loads(capsys.readouterr().out)
-    assert info == {"path": str(folder), "kernels": 2, "bytes": size, "limit": 512 << 20}
+    sizes = {"kernels": 2, "plans": 0, "bytes": size, "limit": 512 << 20}
+    assert info == {"path": str(folder), **sizes}
     (folder / "0.kernel").write_bytes(b"nonsense")
     assert main(["cache", "list"]) == 0
     assert "(damaged)" in capsys.readouterr().out
@@ -440,6 +484,7 @@ def test_explain_tells_loaded_from_compiled(folder: Path) -> None:
 
     step = texts()
     assert "compiled for it, 0 loaded from disk" in step
+    wait_for_background()
     for key in [k for k in jit._compiled if k.startswith("nest-")]:
         jit._compiled.pop(key)
     assert "0 compiled for it, 1 loaded from disk" in texts()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +17,7 @@ from scalar_kernels import (
     PAIRS,
     call,
     floats,
+    loop_kernel,
     pairs,
     run,
     samples,
@@ -22,7 +25,7 @@ from scalar_kernels import (
 )
 
 from weft.codegen.elements import COMPLEXES, DTYPES, FLOATS, INTEGERS
-from weft.codegen.jit import Emitter, Kernel, compile_kernels
+from weft.codegen.jit import Emitter, Kernel, compile_kernels, kernel_asm
 from weft.codegen.scalar import half
 from weft.codegen.scalar.scalar import Unsupported, constant, emit_scalar, store_element, supported
 from weft.codegen.vector.functions import ULP_BOUND
@@ -74,6 +77,43 @@ def test_integers_and_bool(op: str, dtype: str) -> None:
     if op == "power":
         args[1] = np.where(args[1] < 0, 3, args[1]).astype(args[1].dtype)
     assert_same(run(op, dtype, *args), reference(op, args), args, signs=True)
+
+
+@pytest.mark.parametrize("op", ["floor_divide", "remainder"])
+@pytest.mark.parametrize("dtype", ["i8", "u8"])
+def test_every_division_of_bytes(op: str, dtype: str) -> None:
+    every = np.arange(256, dtype=np.uint8).view(NUMPY[dtype])
+    args = [np.repeat(every, 256), np.tile(every, 256)]
+    assert_same(run(op, dtype, *args), reference(op, args), args, signs=True)
+
+
+@pytest.mark.parametrize("op", ["floor_divide", "remainder"])
+@pytest.mark.parametrize("dtype", [d for d in INTEGERS if not d.endswith("8")])
+def test_division_beside_whole_quotients(op: str, dtype: str) -> None:
+    """Multiples of divisors of all magnitudes, and their neighbours."""
+    kind, draw = NUMPY[dtype], np.random.default_rng(3)
+    limits = np.iinfo(kind)
+    bits = draw.integers(1, limits.bits, 40000).astype(kind)
+    divisor = draw.integers(limits.min, limits.max, 40000, dtype=kind, endpoint=True) >> bits
+    quotient = draw.integers(limits.min, limits.max, 40000, dtype=kind, endpoint=True)
+    quotient >>= kind.type(limits.bits) - bits
+    multiple = divisor * quotient
+    args = [
+        np.concatenate([multiple, multiple - kind.type(1), multiple + kind.type(1)]),
+        np.tile(divisor, 3),
+    ]
+    assert_same(run(op, dtype, *args), reference(op, args), args, signs=True)
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names of x86")
+@pytest.mark.parametrize("op", ["floor_divide", "remainder"])
+@pytest.mark.parametrize("dtype", ["i8", "u16", "i32", "u32"])
+def test_narrow_division_vectorises(op: str, dtype: str) -> None:
+    kernel = loop_kernel(op, dtype)
+    compile_kernels([kernel])
+    asm = kernel_asm(kernel.key)
+    assert re.search(r"v?divp[sd]", asm)
+    assert not re.search(r"\bi?div[bwlq]?\b", asm)
 
 
 @pytest.mark.parametrize("dtype", [d for d in INTEGERS if d.startswith("i")])
@@ -154,6 +194,25 @@ def test_complex_special_values(op: str) -> None:
         assert close.all(), (values[~close][:4], ours[~close][:4], theirs[~close][:4])
         zero = theirs == 0
         assert (np.signbit(ours) == np.signbit(theirs))[zero].all()
+
+
+@pytest.mark.parametrize("dtype", COMPLEXES)
+def test_complex_abs(dtype: str) -> None:
+    """Beside overflow and among denormals, too; inf if a part is, even if the other is NaN."""
+    (z,) = operands("abs", dtype)
+    part = z.real.dtype
+    wide = np.longdouble if dtype == "c128" else np.float64
+    exact = np.hypot(z.real.astype(wide), z.imag.astype(wide))
+    got = run("abs", dtype, z)
+    assert got.dtype == part
+    infinite = np.isinf(z.real) | np.isinf(z.imag)
+    assert (got[infinite] == np.inf).all()
+    assert (np.isnan(got) == (np.isnan(z) & ~infinite)).all()
+    limit = wide(np.finfo(part).max)
+    finite = np.isfinite(z) & (exact < limit)
+    unit = np.spacing(exact[finite].astype(part)).astype(wide)
+    assert (np.abs(got[finite] - exact[finite]) <= unit * (0.51 if dtype == "c64" else 1.25)).all()
+    assert (got[np.isfinite(z) & (exact > limit * 1.001)] == np.inf).all()
 
 
 @pytest.mark.parametrize("dtype", COMPLEXES)

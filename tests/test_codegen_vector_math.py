@@ -99,7 +99,13 @@ def test_special_functions_in_f64(op: str) -> None:
     rows = [[float.fromhex(number) for number in row] for row in TRUTH[op]]
     x, high, low = np.array(rows).T
     exact = high.astype(np.longdouble) + low
-    assert_within(ULP_BOUND[op, "f64"], run(op, "f64", x), exact, (x,))
+    got = run(op, "f64", x)
+    if op == "lgamma":  # between the negative integers it has zeros: there the error is absolute
+        negative = x < 0
+        unit = np.spacing(np.maximum(np.abs(exact[negative]), 1).astype(np.float64))
+        assert (np.abs(got[negative] - exact[negative]) <= ULP_BOUND[op, "f64"] * unit).all()
+        x, got, exact = x[~negative], got[~negative], exact[~negative]
+    assert_within(ULP_BOUND[op, "f64"], got, exact, (x,))
 
 
 @pytest.mark.parametrize("op", TRUTH)
@@ -156,6 +162,7 @@ def test_huge_angles(op: str) -> None:
 
 VECTOR_LOOP = re.compile(r"vector\.body:.*?<(?:2|4|8|16|32) x (?:float|double|half)>", re.DOTALL)
 INLINE = [(op, dtype) for op in (*VECTORISED, *VECTORISED_BINARY) for dtype in ("f32", "f64")]
+INLINE += [(op, dtype) for op in ("remainder", "floor_divide") for dtype in ("f32", "f64")]
 INLINE += [(op, "f32") for op in ("maximum", "round")]
 INLINE += [(op, "f16") for op in ("add", "exp")] + [("add", "bf16")]
 

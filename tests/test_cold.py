@@ -20,6 +20,7 @@ import pytest
 import weft as wf
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel, compile_kernels, is_done, start_compiling
+from weft.codegen.llvm.engine import LlvmCode, LlvmEngine
 from weft.codegen.nests import folds as nest_folds
 from weft.ir.graph import Graph, canonical
 from weft.ir.text.parser import parse_graph
@@ -168,10 +169,46 @@ def test_is_done() -> None:
     assert is_done(kernel)
 
 
+def test_what_nobody_waits_for_leaves_the_processors_to_others() -> None:
+    def emit(e: Emitter) -> None:
+        e.builder.store(e.index(7), e.arguments)
+
+    engine = LlvmEngine()
+    keys = [f"test.cold.later.{next(NUMBERS)}" for _ in range(3)]
+    early, late, waited_for = (Kernel(key, "later", emit, loops=False) for key in keys)
+    engine._idle.clear()  # as while a step's kernels are compiled
+    engine.start([early, late])
+    engine._started[early.key].result(60)
+    assert not engine.is_done(late.key)
+    assert all(isinstance(code, LlvmCode) for code in engine.compile([waited_for]))
+    engine.wait()
+    assert engine.is_done(late.key)
+    # asking for it ends the waiting
+    engine._idle.clear()
+    engine.start([early, late])
+    assert all(isinstance(code, LlvmCode) for code in engine.compile([early, late]))
+
+
+def test_what_every_step_needs_is_begun_when_a_function_is_decorated() -> None:
+    code = """
+import weft as wf
+from weft.codegen.jit import compile_count, is_done, wait_for_background
+from weft.codegen.pool.worker import CONTROL, WORKER
+from weft.codegen.steps.walker import WALKER
+kernels = [WALKER, WORKER, CONTROL]
+assert not any(map(is_done, kernels))
+wf.compile(lambda x: x + 1)
+wait_for_background()
+assert all(map(is_done, kernels))
+assert compile_count() == 0  # nobody has asked for them
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
 def test_eager_ops_compile_nothing() -> None:
     """They do not even load LLVM."""
     code = """
-import sys
 import numpy as np
 import weft as wf
 x = wf.asarray(np.ones((4, 4), np.float32))
@@ -179,7 +216,8 @@ for y in (wf.exp(x), x @ x + 1, wf.nn.softmax(x), wf.sum(x), x[1:], wf.sort(x), 
     y.numpy()
 from weft.codegen import jit
 assert jit.compile_count() == jit.load_count() == 0
-assert "llvmlite.binding" not in sys.modules
+from weft.codegen.llvm.library import is_loaded
+assert not is_loaded()
 """
     environment = {k: v for k, v in os.environ.items() if k != "WEFT_LOG"}
     done = subprocess.run(

@@ -480,3 +480,41 @@ def test_while_loop_without_loop_variables(none: Any) -> None:
         assert v.numpy() == 5
         call(lambda: wf.while_loop(lambda s: v < 7, lambda s: count(s), none))
         assert v.numpy() == 7
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_switch_case_by_number_and_default(compiled: bool) -> None:
+    def f(i: Any) -> Any:
+        fns = {7: lambda: 1.0, -2: lambda: 2.0, 3: lambda: 3.0}
+        return (
+            wf.switch_case(i, fns, default=lambda: 0.0),
+            wf.switch_case(i, list(fns.items())),  # without a default: that of the highest index
+            wf.switch_case(i, [lambda: 1.0, lambda: 2.0], default=lambda: 0.0),
+        )
+
+    run = wf.compile(f) if compiled else f
+    for i in (-3, -2, 0, 1, 2, 3, 7, 8):
+        exact = {7: 1.0, -2: 2.0, 3: 3.0}
+        expected = (exact.get(i, 0.0), exact.get(i, 1.0), {0: 1.0, 1: 2.0}.get(i, 0.0))
+        assert tuple(float(r) for r in run(np.int64(i))) == expected
+    with pytest.raises(wf.errors.InvalidArgumentError, match="not a function"):
+        wf.switch_case(0, {0: 1.0})
+    with pytest.raises(wf.errors.InvalidArgumentError, match="the same index"):
+        wf.switch_case(0, [(1, lambda: 1), (1, lambda: 2)])
+
+
+def test_map_fn_checks_dtypes() -> None:
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    signs = wf.map_fn(lambda r: wf.astype(r > 2, wf.int32), x, dtype=wf.int32)
+    assert signs.dtype is wf.int32
+    one, two = wf.map_fn(lambda r: (1, r), x, fn_output_signature=("int8", np.float32))
+    assert (one.dtype, two.dtype) == (wf.int8, wf.float32)
+    with pytest.raises(wf.errors.TypeRuleError, match="dtype says int32"):
+        wf.map_fn(lambda r: r, x, wf.int32, parallel_iterations=4)
+    with pytest.raises(wf.errors.InvalidArgumentError, match="nested as"):
+        wf.map_fn(lambda r: (r, r), x, dtype=wf.float32)
+
+
+def test_cond_takes_the_name_that_tensorflow_gives_it() -> None:
+    assert wf.cond(True, lambda: 1, lambda: 2, name="pick").tolist() == 1
+    assert wf.cond(False, lambda x: x, lambda x: -x, 3, name=None).tolist() == -3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import struct
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 import weft as wf
 from weft.frontend.dlpack import foreign_array
-from weft.ir.errors import TypeRuleError, UnsupportedError
+from weft.ir.errors import TypeRuleError
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -58,9 +60,23 @@ def test_a_tensor_gives_its_memory_read_only() -> None:
     assert np.from_dlpack(t, copy=True).flags.writeable
 
 
-def test_bfloat16_is_refused_on_the_way_out() -> None:
-    with pytest.raises(UnsupportedError, match="bfloat16"):
-        np.from_dlpack(wf.ones(3, dtype=wf.bfloat16))
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_bfloat16_goes_out_as_what_it_is(version: tuple[int, int] | None) -> None:
+    t = wf.asarray([1.0, -2.5, 3.0]).astype(wf.bfloat16)
+    capsule = t.__dlpack__(max_version=version)
+    name = b"dltensor" if version is None else b"dltensor_versioned"
+    address = ctypes.pythonapi.PyCapsule_GetPointer
+    address.restype, address.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    words = ctypes.string_at(address(capsule, name), 80)[0 if version is None else 32 :]
+    # dlpack.h: data, device (type, id), ndim, dtype (code, bits, lanes)
+    data, device, _, ndim, code, bits, lanes = struct.unpack("<QiiiBBH", words[:24])
+    assert (device, ndim, code, bits, lanes) == (1, 1, 4, 16, 1)
+    expected = np.asarray(t).view(np.int16)
+    if version is not None:
+        assert data == expected.ctypes.data
+    assert ctypes.string_at(data, 6) == expected.tobytes()
+    with pytest.raises(RuntimeError, match="Unsupported dtype"):
+        np.from_dlpack(t)  # NumPy has no such type
 
 
 def test_arguments_are_not_copied() -> None:

@@ -137,3 +137,43 @@ def test_in_a_trace_it_means_nothing() -> None:
     inner = wf.compile(donate="x")(lambda x: x + 1)
     outer = wf.compile(lambda x: inner(x) * x)
     np.testing.assert_array_equal(outer(X).numpy(), (X + 1) * X)
+
+
+def test_parameters_by_position() -> None:
+    """As JAX's donate_argnums; the name is the same thing."""
+    for donate in (0, -2, [0], (0, "x"), {"x"}):
+        f = wf.compile(donate=donate)(lambda x, y: x * 2 + y)  # type: ignore[arg-type]
+        x = wf.asarray(X)
+        before = address(x)
+        assert address(f(x, 1.0)) == before, donate
+
+    class Model:
+        @wf.compile(donate=1)
+        def double(self, x: Any) -> Any:
+            return x * 2
+
+    x = wf.asarray(X)
+    before = address(x)
+    assert address(Model().double(x)) == before
+    power = wf.compile(static_argnames=1)(lambda x, n: x**n)
+    assert power(X, 2).tolist() == (X**2).tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"donate": 2}, "donate names parameter 2, but 'f' has 2: x, y"),
+        ({"donate": -3}, "donate names parameter -3, but 'f' has 2: x, y"),
+        ({"donate": True}, "donate takes names or positions of parameters, but got a bool: True"),
+        ({"donate": 0.5}, "donate takes names or positions of parameters, but got a float: 0.5"),
+        ({"donate": ["x", None]}, "but got a NoneType: None"),
+        ({"static_argnames": b"x"}, "static_argnames names parameter 120, but 'f' has 2"),
+        ({"donate": 0, "static_argnames": "x"}, "'x' is in static_argnames and in donate"),
+    ],
+)
+def test_what_names_no_parameter(options: Any, said: str) -> None:
+    def f(x: Any, y: Any) -> Any:
+        return x + y
+
+    with pytest.raises(InvalidArgumentError, match=said):
+        wf.compile(**options)(f)

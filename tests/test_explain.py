@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,7 @@ from weft.passes.dce import dce
 from weft.passes.fusion.fuse import fuse
 
 ONES = np.ones(3, np.float32)
-
-
-ONES = np.ones(3, np.float32)
+ROWS = np.ones((64, 32), np.float32)
 
 
 @wf.compile(static_argnames=("power",))
@@ -137,9 +136,86 @@ def test_products_and_what_they_are_joined_with() -> None:
         return str(shown.split("\nproducts\n")[1].split("\n\n")[0])
 
     assert ": joined with tanh, which is applied to its blocks" in text(lambda x, w: wf.tanh(x @ w))
-    assert "needed in 1 places" in text(lambda x, w: x @ w)  # the caller
+    assert "nothing follows it, its result is returned" in text(lambda x, w: x @ w)
     assert "needed in 2 places" in text(lambda x, w: (lambda c: (c, wf.tanh(c)))(x @ w))
-    assert "has reductions" in text(lambda x, w: wf.sum(x @ w))
+    assert "sums otherwise than over all its rows" in text(lambda x, w: wf.sum(x @ w))
+    assert "does rows, or other folds than sums" in text(lambda x, w: wf.max(x @ w))
     assert "'cumulative_sum', which reads it" in text(lambda x, w: wf.cumulative_sum(x @ w, axis=1))
     assert "has taken over another product" in text(lambda x, w: wf.tanh(x @ w) * (2 * x @ w))
     assert "\nproducts\n" not in wf.compile(lambda x: x + 1).explain(x)
+
+
+def not_fused(f: Any, *args: Any) -> list[str]:
+    """The lines of the section, without the places in this file."""
+    shown = wf.compile(f).explain(*args).split("\nnot fused\n")[1].split("\n\n")[0]
+    return [re.sub(r" \(\S+:\d+\)", "", line).strip() for line in shown.splitlines()]
+
+
+NOTHING = ["nothing: every edge that could be is"]
+
+
+def test_what_computes_nothing_is_not_said_to_be_a_kernel() -> None:
+    """Variables are read and written where they are, a reshape is a view."""
+    w = wf.Variable(np.ones(3, np.float32))
+
+    def update(x: Any) -> None:
+        w.assign(w - 2 * x)
+
+    assert not_fused(update, ONES) == NOTHING
+    assert not_fused(lambda x: wf.reshape(wf.exp(x), (32, 64)), ROWS) == NOTHING
+    assert not_fused(lambda x, y: wf.stack([wf.exp(x), wf.sin(y)]), ROWS, ROWS) == [
+        "exp -> concat: 'concat' is no loop nest: it is done by itself",
+        "sin -> concat: 'concat' is no loop nest: it is done by itself",
+    ]
+    assert not_fused(lambda x: wf.sum(wf.reshape(wf.exp(x), (32, 64)), axis=1), ROWS) == [
+        "exp -> sum: their iteration spaces differ"
+    ]
+
+
+def test_a_stored_index_map_is_said_to_be_stored() -> None:
+    ids = np.zeros(64, np.int64)
+    lines = not_fused(lambda x, i: wf.segment_sum(x * 2, i, 10), ROWS, ids)
+    assert "multiply -> scatter_nd_add: 'scatter_nd_add' is no loop nest: it is done by itself" in (
+        lines
+    )
+    assert not any("not kept apart" in line or "'reshape'" in line for line in lines)
+    # the transpose of what a nest makes, sorted: a copy, and the sort
+    assert not_fused(lambda x: wf.sort(wf.exp(x).T, axis=-1), ROWS) == [
+        "permute_dims -> sort: 'sort' is no loop nest: it is done by itself",
+        "exp -> permute_dims: what 'permute_dims' makes is needed in memory: it is copied there",
+    ]
+
+
+def test_numbers_that_are_made_of_sums() -> None:
+    assert not_fused(lambda x: x / wf.sqrt(wf.sum(x * x)), ROWS) == [
+        "sum -> sqrt: the result of 'sum' over everything is complete only after its nest",
+        "sqrt -> divide: their iteration spaces differ",
+    ]
+    (line,) = not_fused(lambda x, y: x / wf.sum(y), ROWS, ONES)
+    assert (
+        line == "sum -> divide: the result of the reduction 'sum' is complete only after its nest"
+    )
+
+
+def test_nests_that_read_the_same() -> None:
+    why = "both read the same, but ops join along what one makes and the other reads only"
+    assert not_fused(lambda x: (wf.sin(x), wf.cos(x)), ROWS) == [f"sin beside cos: {why}"]
+    # other loops, other operands, or only one number in common: nothing is read twice
+    assert not_fused(lambda x: (wf.sin(x), wf.cos(x.T)), ROWS) == NOTHING
+    assert not_fused(lambda x, y: (wf.sin(x), wf.cos(y)), ROWS, ROWS) == NOTHING
+    assert not_fused(lambda x, y, a: (x * a, y + a), ROWS, ROWS, np.float32(2)) == NOTHING
+
+
+def test_what_products_take_over_is_not_called_apart() -> None:
+    x, w = np.ones((8, 32), np.float32), np.ones((32, 64), np.float32)
+    assert not_fused(lambda x, w: wf.tanh(x @ w), x, w) == NOTHING
+    heads = np.ones((2, 32, 4, 16), np.float32)
+    swapped = wf.compile(lambda x: wf.transpose(wf.exp(x), (0, 2, 1, 3)) @ np.ones((16, 16), "f4"))
+    text = swapped.explain(heads)
+    assert ("'permute_dims' makes is needed in memory" in text) != ("read through by" in text)
+
+
+def test_loops_are_no_kernels() -> None:
+    lines = not_fused(lambda x: wf.scan(lambda c, r: (c + r, c), wf.zeros(32), x * 2)[0], ROWS)
+    assert "multiply -> scan: 'scan' is a loop: what it reads and gives is stored" in lines
+    assert lines[-1] == "(the bodies of loops and branches are not looked into)"

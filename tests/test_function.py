@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import copy
 import dataclasses
 import timeit
@@ -394,3 +395,31 @@ def test_a_call_costs_less_than_five_microseconds_of_python() -> None:
     for call in (lambda: f(x, y), lambda: f(ONES, y), lambda: f(x, y=y), lambda: h(tree)):
         best = min(timeit.repeat(call, number=2000, repeat=20)) / 2000
         assert best < 5e-6, f"{best * 1e6:.2f} us"
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype", "wanted"),
+    [
+        (array.array("f", [1, 2.5]), "float32", [1, 2.5]),
+        (array.array("q", [3]), "int64", [3]),
+        (array.array("B"), "uint8", []),
+        (memoryview(np.arange(6.0))[::2], "float64", [0, 2, 4]),
+        (memoryview(np.ones((1, 2), np.float32)), "float32", [[1, 1]]),
+        (bytearray(b"ab"), "uint8", [97, 98]),
+    ],
+)
+def test_pythons_own_arrays(given: Any, dtype: str, wanted: Any) -> None:
+    """As arguments of compiled functions and of ops, as NumPy reads their buffers."""
+    shown = [wf.asarray(given), wf.compile(lambda x: wf.abs(x))(given), wf.abs(given)]
+    for result in shown:
+        assert result.dtype.name == dtype
+        assert result.tolist() == wanted
+
+
+def test_a_buffer_is_read_anew_in_each_call() -> None:
+    x = array.array("f", [1, 2])
+    double, kept = wf.compile(lambda x: x * 2), wf.asarray(x)
+    assert double(x).tolist() == [2, 4]
+    x[0] = 5
+    assert double(x).tolist() == [10, 4]
+    assert kept.tolist() == [1, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import re
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weft.codegen.call import Address
+from weft.codegen.gemm import blocking as gemm_blocking
 from weft.codegen.gemm import call as gemm_call
 from weft.codegen.gemm.product import gemm_kernel
 from weft.codegen.gemm.tile import target_vector_bits, tile_of
@@ -36,7 +38,9 @@ DEPTHS = st.sampled_from([0, 1, 2, 3, 15, 16, 17, 33, 64, 255, 257, 300])
 BATCHES = st.sampled_from([((), ()), ((3,), (3,)), ((3,), ()), ((), (2,)), ((2, 1), (3,))])
 TYPES = {
     "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
-    "i32": np.int32, "u8": np.uint8, "c64": np.complex64, "c128": np.complex128,
+    "i8": np.int8, "u8": np.uint8, "i16": np.int16, "u16": np.uint16,
+    "i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64,
+    "c64": np.complex64, "c128": np.complex128,
 }  # fmt: skip
 #: Units in the last place of sums of |a| |b|; a sum of k terms in any order errs by at most k.
 ROUNDING = {"f32": 2.0**-24, "f64": 2.0**-53, "f16": 2.0**-11, "bf16": 2.0**-8}
@@ -52,13 +56,13 @@ def small_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
         for name, value in {
             "RUN": 32,
             "BLOCK_ROWS": 16,
-            "LEAST_ROWS": 16,
             "BLOCK_COLUMNS": 48,
             "DIRECT_B_BYTES": direct << 30,
+            "DIRECT_RUN_BYTES": 0,
             "PACKED_B_BYTES": once << 30,
             "PACKED_BEFORE_BYTES": before << 30,
         }.items():
-            patch.setattr(gemm_call, name, value)
+            patch.setattr(gemm_blocking, name, value)
         POOL.set_limit(16)
         yield
     POOL.set_limit(limit)
@@ -76,8 +80,12 @@ def operands(
     shapes = [(k, m) if flags[0] else (m, k), (n, k) if flags[1] else (k, n)]
     out = []
     for batch, shape in zip(batches, shapes, strict=True):
+        if dtype[0] in "iu":  # all bits: products wrap
+            kind = np.dtype(TYPES[dtype])
+            out.append(np.frombuffer(rng.bytes(math.prod((*batch, *shape)) * kind.itemsize), kind))
+            out[-1] = out[-1].reshape(*batch, *shape)
+            continue
         x = rng.standard_normal((*batch, *shape))
-        x = rng.integers(0, 200, x.shape) if dtype[0] in "iu" else x
         out.append((x + 1j * x[::-1] if dtype[0] == "c" else x).astype(TYPES[dtype]))
     return out[0], out[1]
 
@@ -139,7 +147,7 @@ NAMES = ["anew", "once", "before", "in place"]
 
 @pytest.mark.parametrize("small_blocks", WAYS, indirect=True, ids=NAMES)
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16", "i32", "i64", "u8", "i16"])
 class TestSmallBlocks:
     @pytest.mark.parametrize("flags", [(a, b) for a in (False, True) for b in (False, True)])
     def test_against_the_interpreter(self, dtype: str, flags: tuple[bool, bool]) -> None:
@@ -203,14 +211,40 @@ def test_sizes_are_arguments() -> None:
     assert len(keys) == 1
 
 
+@pytest.mark.parametrize("flags", [(a, b) for a in (False, True) for b in (False, True)])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "u64"])
+def test_long_sums_are_cut_into_pieces(dtype: str, flags: tuple[bool, bool]) -> None:
+    """Pieces of k are units of their own, added up in order: threads share them, bits are the
+    same."""
+    a, b = operands(((), ()), (20, 50, 9001), flags, dtype)
+    step = compile_graph(product(a, b, flags), passes=(fuse,))
+    names = [c.call.kernel.name for c in step.report.calls]
+    assert names == [f"gemm_{dtype}", f"combine_sum_{dtype}"]
+    assert step.report.calls[0].call.units >= 4
+    check(a, b, flags, dtype)
+    whole = step([a, b])
+    for seed in range(3):
+        with cut_calls(step, random.Random(seed)):
+            assert_same_bits(step([a, b]), whole)
+
+
+@pytest.mark.parametrize(("m", "n"), [(2, 0), (0, 3), (0, 0)])
+@pytest.mark.parametrize("dtype", ["f32", "i32"])
+def test_long_sums_of_no_elements(dtype: str, m: int, n: int) -> None:
+    a, b = operands(((), ()), (m, n, 9001), (False, False), dtype)
+    check(a, b, (False, False), dtype)
+
+
 @pytest.mark.skipif(target_vector_bits() < 256, reason="a tile for AVX2 or AVX-512")
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_accumulators_stay_in_registers(dtype: str) -> None:
-    """The loop over k has one multiply-add for each vector of the tile and stores nothing."""
+@pytest.mark.parametrize(
+    ("dtype", "instruction"), [("f32", "vfmadd"), ("f64", "vfmadd"), ("i32", "vpmulld")]
+)
+def test_accumulators_stay_in_registers(dtype: str, instruction: str) -> None:
+    """The loop over k has one product for each vector of the tile and stores nothing."""
     kernel, tile = gemm_kernel(dtype), tile_of(dtype)
     compile_kernels([kernel])
     blocks = re.split(r"^\.?L\S+:|^\S+:", kernel_asm(kernel.key), flags=re.M)
-    loops = [b for b in blocks if b.count("vfmadd") == tile.rows * tile.vectors]
+    loops = [b for b in blocks if b.count(instruction) == tile.rows * tile.vectors]
     assert loops
     spill = re.compile(r"vmov\w+\s+%[xyz]mm\d+, -?\w*\(|vmov\w+\s+-?\w*\(%rsp\), %[xyz]mm")
     assert not [line for b in loops for line in b.splitlines() if spill.search(line)]
@@ -222,8 +256,9 @@ def test_accumulators_stay_in_registers(dtype: str) -> None:
 def test_two_threads_have_similar_shares(sizes: tuple[int, int, int]) -> None:
     """One takes blocks from the front, the other from the back: neither has above two thirds."""
     m, k, n = sizes
-    cut = gemm_call.blocking(
-        gemm_call.Product("f32", m, n, k, (0,), (0,), False, False), tile_of("f32")
+    flags = (False, False)
+    cut = gemm_blocking.blocking(
+        gemm_blocking.dense_product("f32", (m, n, k), (0,), (0,), flags), tile_of("f32")
     )
     blocks = [
         min(cut.rows, m - i) * min(cut.columns, n - j)

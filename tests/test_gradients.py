@@ -207,7 +207,13 @@ def structural_cases() -> list[Case]:
         ],
         *[
             Case(op, [x], {"axis": axis, "reverse": reverse})
-            for op in ("cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min")
+            for op in (
+                "cumulative_sum",
+                "cumulative_prod",
+                "cumulative_max",
+                "cumulative_min",
+                "cumulative_logsumexp",
+            )
             for x in (distinct(3, 5), z(2, 3), distinct(0, 3), distinct(2, 1))
             for axis, reverse in ((0, False), (1, True))
             if x.dtype.kind == "f" or op in ("cumulative_sum", "cumulative_prod")

@@ -265,3 +265,29 @@ def test_multiply_and_divide() -> None:
         wf.compile(lambda t, i: t.at[i].divide(2.0))(x, np.array([0, 1]))
     with pytest.raises(wf.errors.TypeRuleError, match="needs a floating or complex tensor"):
         wf.asarray([1, 2]).at[0].divide(2)
+
+
+# ---------------------------------------------------------------------------------------- segments
+@pytest.mark.parametrize("wrong", [[0, -1], [0, 2]])
+def test_segment_ids_do_not_count_from_the_end(wrong: list[int]) -> None:
+    x, ids = np.ones((2, 3), np.float32), np.array(wrong)
+    functions = (wf.segment_sum, wf.segment_mean, wf.segment_max, wf.segment_min)
+    for function in functions:
+        with pytest.raises(wf.errors.InvalidArgumentError, match="out of range for 2 segments"):
+            function(x, ids, 2)
+        with pytest.raises(wf.errors.InvalidArgumentError, match="out of bounds"):
+            wf.compile(lambda i, f=function: f(x, i, 2))(ids)
+    assert np.isnan(wf.segment_max(np.array([1.0, np.nan]), [0, 0], 1).numpy()[0])
+
+
+def test_segments_of_other_dtypes() -> None:
+    assert wf.segment_max(np.array([3, 1]), [0, 0], 2).numpy().tolist() == [3, -(2**63)]
+    assert wf.segment_min(np.array([3, 1], np.uint8), [1, 1], 2).numpy().tolist() == [255, 1]
+    # more ones than bfloat16 can count
+    many = wf.segment_mean(wf.ones(1000, dtype=wf.bfloat16), np.zeros(1000, np.int64), 1)
+    assert many.dtype is wf.bfloat16
+    assert float(many[0]) == 1.0
+    with pytest.raises(wf.errors.ShapeError, match="segment_ids of shape"):
+        wf.segment_sum(np.ones((3, 2)), [0, 1], 2)
+    with pytest.raises(wf.errors.InvalidArgumentError, match="num_segments"):
+        wf.segment_sum(np.ones(2), [0, 1], -1)

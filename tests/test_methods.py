@@ -135,15 +135,13 @@ def test_decorators_above() -> None:
     assert d.tripled(ONES).tolist() == Base.tripled(ONES).tolist() == [3, 3, 3]
     assert Base.name_length(ONES).tolist() == [4, 4, 4]
     assert d.name_length(ONES).tolist() == [7, 7, 7]
-    with pytest.raises(TypeRuleError, match=r"cls(?s:.*)static_argnames=\('cls',\)"):
-        d.class_not_static(ONES)
+    assert d.class_not_static(ONES).tolist() == ONES.tolist()
 
 
-@pytest.mark.parametrize("kind", [classmethod, staticmethod, property])
-def test_decorators_below_are_refused(kind: Any) -> None:
-    with pytest.raises(TypeRuleError, match=f"given a {kind.__name__}") as caught:
-        wf.compile(kind(lambda x: x))
-    assert caught.value.hint == f"write @{kind.__name__} above @wf.compile, not below it"
+def test_a_property_below_is_refused() -> None:
+    with pytest.raises(TypeRuleError, match="given a property") as caught:
+        wf.compile(property(lambda x: x))  # type: ignore[call-overload]
+    assert caught.value.hint == "write @property above @wf.compile, not below it"
     assert caught.value.locations[0].file == __file__
 
 

@@ -30,7 +30,14 @@ class TestChoice:
     def test_cheap_and_huge_bodies_are_left_to_llvm(self) -> None:
         assert interleave([("add", "f32")], [1000]) == 0
         assert interleave(COSTLY, [1000]) == 4
-        assert interleave([("lgamma", "f32")], [1000]) == 0
+        assert interleave([("lgamma", "f32")] * 3, [1000]) == 0
+
+    def test_chains_of_dear_functions_twice(self) -> None:
+        chain = [("erf", "f32")] * 4
+        assert interleave(chain, [1]) == interleave(chain, [4096, 512]) == 8
+        assert interleave(chain, [4096, 384]) == 8  # no remainder
+        assert interleave(chain, [4096, 300]) == 4
+        assert interleave([("erfinv", "f32")], [1000]) == 4
 
     def test_one_loop_does_not_depend_on_its_extent(self) -> None:
         assert interleave(COSTLY, [1]) == interleave(COSTLY, [1 << 20]) == 4

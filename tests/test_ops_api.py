@@ -29,7 +29,7 @@ ELSEWHERE = {
     "global_norm": "test_train", "random_normal": "test_random", "random_shuffle": "test_random",
     "random_uniform": "test_random", "set_random_seed": "test_random",
     "truncated_normal": "test_random",
-    "get_num_threads": "test_pool", "set_num_threads": "test_pool",
+    "get_num_threads": "test_pool", "set_num_threads": "test_pool", "bench": "test_bench",
     **dict.fromkeys(
         ["case", "cond", "foldl", "foldr", "fori_loop", "map_fn", "scan", "switch_case",
          "while_loop"],

@@ -138,6 +138,19 @@ def test_running_reductions(name: str, step: Callable[[Any, Any], Any], reverse:
             compare(np.moveaxis(got, axis, -1), wanted, dtype)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_logsumexp(reverse: bool) -> None:
+    """As JAX's cumlogsumexp, where exp(x) itself is inf or 0."""
+    inf = math.inf
+    x = np.array([[1000.0, 1001.0, 0.0], [-inf, -inf, 2.0], [-800.0, -800.0, -inf]])
+    rows = x[:, ::-1] if reverse else x
+    wanted = np.logaddexp.accumulate(rows, axis=1)
+    wanted = wanted[:, ::-1] if reverse else wanted
+    got = run("cumulative_logsumexp", x, axis=1, reverse=reverse)
+    np.testing.assert_allclose(got, wanted, rtol=1e-15)
+    assert got[1].tolist() == ([2, 2, 2] if reverse else [-inf, -inf, 2])
+
+
 def test_reducing_nothing() -> None:
     empty = np.zeros((0, 3), np.float32)
     assert run("sum", empty, axes=(0,)).tolist() == [0, 0, 0]
@@ -146,6 +159,7 @@ def test_reducing_nothing() -> None:
     assert not run("any", empty > 0, axes=(0, 1))
     assert run("max", empty, axes=(1,)).shape == (0,)
     assert run("cumulative_max", empty, axis=0).shape == (0, 3)
+    assert run("cumulative_logsumexp", empty, axis=0).shape == (0, 3)
     for name, attrs in (
         ("max", {"axes": (0,)}),
         ("min", {"axes": (0, 1)}),

@@ -13,6 +13,7 @@ import pytest
 from graphs import Case, graph_and_inputs, graphs
 from hypothesis import assume, given
 
+import weft as wf
 from weft.ir.attributes import ConstArray
 from weft.ir.dtypes import ALL, float64
 from weft.ir.errors import ShapeError, WeftError
@@ -279,6 +280,44 @@ def test_cubes_are_products_to_one_rounding() -> None:
     assert (np.signbit(a) == np.signbit(b))[~np.isnan(a)].all()
 
 
+SOFTPLUS = """constant() {value=F0[] 0.0} : F0[]
+broadcast_to(%0) {shape=SHAPE} : F
+greater(%x, %1) : B
+where(%2, %x, %1) : F
+negative(%x) : F
+where(%2, %4, %x) : F
+exp(%5) : F
+log1p(%6) : F
+add(%3, %7) : F
+tanh(%8) : F"""
+
+
+@pytest.mark.parametrize("name", ["f32", "f64"])
+@pytest.mark.parametrize("written_out", [True, False])
+def test_tanh_of_a_softplus_is_a_quotient(name: str, written_out: bool) -> None:
+    """Both forms, at special values and over the range: as the truth to 4 places, NaN as before."""
+    kind = np.float32 if name == "f32" else np.float64
+    top = np.linspace(-120, 120, 2001) if name == "f32" else np.linspace(-760, 760, 2001)
+    x = np.concatenate([REAL, top]).astype(kind)
+    form = f"f32[{x.size}]"
+    text = f"exp(%x) : {form}\nlog1p(%0) : {form}\ntanh(%1) : {form}"
+    if not written_out:
+        text = SOFTPLUS.replace("SHAPE", f"[{x.size}]").replace("F0", "f32")
+        text = text.replace("B", f"bool[{x.size}]").replace(": F", f": {form}")
+    graph, inputs = rule(text, x)
+    if name == "f64":  # `rule` calls every float f32
+        graph = parse_graph(str(graph).replace("f32", "f64"))
+    new = PASSES["dce"](simplify(graph))
+    assert not {"tanh", "log1p"} & {op.name for op in new.ops}
+    (a,), (b,) = interpret(graph, inputs), interpret(new, inputs)
+    np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+    with np.errstate(all="ignore"):
+        e = np.exp(np.minimum(x.astype(np.longdouble), 100))
+        truth = np.where(np.isnan(x), 0, e * (e + 2) / (e * (e + 2) + 2))
+    unit = np.spacing(np.abs(truth.astype(kind))).astype(np.longdouble)
+    assert (np.abs(np.where(np.isnan(b), 0, b) - truth) <= 4 * unit).all()
+
+
 @pytest.mark.parametrize("a", ALL, ids=str)
 @pytest.mark.parametrize("b", ALL, ids=str)
 def test_lossless_casts_come_back(a: Any, b: Any) -> None:
@@ -481,3 +520,13 @@ def test_difference_notices_results_and_state() -> None:
     assert difference(graph, graph, 0) == ""
     assert "variable 'w'" in (difference(graph, change("multiply(", "add("), 0) or "")
     assert "result 0" in (difference(graph, change("return %a", "return %b"), 0) or "")
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_mean_and_variance_share_a_sum(axis: int | None) -> None:
+    f = wf.compile(lambda x: (wf.mean(x, axis=axis), wf.var(x, axis=axis)))
+    x = np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32)
+    for got, expected in zip(f(x), (x.mean(axis), x.var(axis)), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+    sums = [op for op in parse_graph(f.ir(x, after="cse")).walk() if op.name == "sum"]
+    assert len(sums) == 2  # of x, and of the squares

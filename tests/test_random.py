@@ -30,6 +30,9 @@ DISTRIBUTIONS: dict[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
     "truncated_normal": (wf.random.truncated_normal, truncated),
     "exponential": (wf.random.exponential, scipy.stats.expon.cdf),
     "gumbel": (wf.random.gumbel, scipy.stats.gumbel_r.cdf),
+    "laplace": (wf.random.laplace, scipy.stats.laplace.cdf),
+    "logistic": (wf.random.logistic, scipy.stats.logistic.cdf),
+    "cauchy": (wf.random.cauchy, scipy.stats.cauchy.cdf),
 }
 
 
@@ -44,7 +47,7 @@ def test_distribution(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("name", [n for n in DISTRIBUTIONS if n != "cauchy"])  # has no mean
 def test_short_floats(name: str, dtype: str) -> None:
     """Too coarse for a fine test: mean and deviation, and nothing infinite."""
     sample = DISTRIBUTIONS[name][0](KEY, (N,), dtype)
@@ -266,3 +269,102 @@ def test_errors(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(wf.errors.WeftError, match=message) as error:
         call()
     assert error.value.locations[0].file == __file__
+
+
+# ------------------------------------------------------------------------------------------ choice
+def test_rademacher() -> None:
+    signs = wf.random.rademacher(KEY, (N,))
+    assert signs.dtype is wf.int64
+    assert set(np.unique(signs)) == {-1, 1}
+    assert abs(np.asarray(signs).mean()) < 0.02
+    assert wf.random.rademacher(KEY, (3,), "float32").dtype is wf.float32
+
+
+def test_choice_takes_values_with_their_probabilities() -> None:
+    weights = np.array([0.0, 1.0, 0.0, 3.0, 0.0], np.float32)  # of any sum
+    drawn = wf.compile(lambda k: wf.random.choice(k, np.arange(5) * 10, (N,), p=weights))(KEY)
+    values, counts = np.unique(drawn, return_counts=True)
+    assert values.tolist() == [10, 30]
+    assert abs(counts[0] / N - 0.25) < 0.01
+    even = np.bincount(wf.random.choice(KEY, 4, (N,)), minlength=4)
+    assert scipy.stats.chisquare(even).pvalue > 0.01
+    assert wf.random.choice(KEY, np.ones((4, 7)), (2, 3), axis=1).shape == (4, 2, 3)
+    assert wf.random.choice(KEY, 5).shape == ()
+
+
+def test_choice_without_replacement() -> None:
+    keys = wf.random.split(KEY, 2000)
+    draw = wf.compile(lambda k: wf.random.choice(k, 4, (3,), replace=False, p=[0.7, 0.1, 0.1, 0.1]))
+    drawn = np.array([draw(k) for k in keys])
+    assert all(len(set(row)) == 3 for row in drawn.tolist())
+    assert abs((drawn[:, 0] == 0).mean() - 0.7) < 0.03
+    order = wf.random.choice(KEY, 100, (10, 10), replace=False)
+    assert sorted(np.ravel(order)) == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"a": 3, "shape": (4,), "replace": False}, "4 of 3 values"),
+        ({"a": 0, "shape": (1,)}, "nothing to choose from"),
+        ({"a": 3, "shape": (4,), "p": [0.5, 0.5]}, "for 3 values"),
+        ({"a": np.ones((2, 2)), "axis": 2}, "axis 2"),
+    ],
+)
+def test_choice_refuses(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(wf.errors.WeftError, match=message) as error:
+        wf.random.choice(KEY, **arguments)
+    assert error.value.locations[0].file == __file__
+
+
+def test_a_generator_chooses() -> None:
+    one, two = wf.random.Generator(3), wf.random.Generator(3)
+    np.testing.assert_array_equal(one.choice(9, (5,)), two.choice(9, (5,)))
+    assert one.choice(9, (50,)).shape == (50,)
+
+
+# --------------------------------------------------------------------------------------- rejection
+@pytest.mark.parametrize("a", [0.1, 1.0, 2.5, 40.0])
+def test_gamma(a: float) -> None:
+    draw = wf.compile(lambda k: wf.random.gamma(k, a, (N,)))
+    sample = draw(KEY)
+    assert sample.dtype is wf.float32
+    assert scipy.stats.kstest(flat(sample), scipy.stats.gamma(a).cdf).pvalue > 0.01
+    np.testing.assert_allclose(sample, wf.random.gamma(KEY, a, (N,)), rtol=1e-4)
+
+
+def test_beta_and_dirichlet() -> None:
+    sample = wf.random.beta(KEY, 2.0, [[0.7], [3.0]], (2, N), "float64")
+    for row, b in zip(np.asarray(sample), (0.7, 3.0), strict=True):
+        assert scipy.stats.kstest(row, scipy.stats.beta(2.0, b).cdf).pvalue > 0.01
+    parts = np.asarray(wf.random.dirichlet(KEY, [1.0, 2.0, 3.0], (N,)))
+    assert parts.shape == (N, 3)
+    np.testing.assert_allclose(parts.sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose(parts.mean(0), [1 / 6, 2 / 6, 3 / 6], atol=0.01)
+    assert scipy.stats.kstest(parts[:, 0], scipy.stats.beta(1, 5).cdf).pvalue > 0.01
+    with pytest.raises(wf.errors.InvalidArgumentError, match="at least a vector"):
+        wf.random.dirichlet(KEY, 2.0)
+
+
+@pytest.mark.parametrize("rate", [0.3, 9.9, 10.0, 1000.0])
+def test_poisson(rate: float) -> None:
+    sample = np.asarray(wf.compile(lambda k: wf.random.poisson(k, rate, (N,)))(KEY))
+    assert sample.dtype == np.int64
+    exact = scipy.stats.poisson(rate)
+    ends = np.unique(exact.ppf(np.linspace(0.05, 0.95, 15)))
+    seen = np.bincount(np.searchsorted(ends, sample), minlength=len(ends) + 1)
+    expected = N * np.diff([0, *exact.cdf(ends), 1])
+    assert scipy.stats.chisquare(seen, expected).pvalue > 0.01
+
+
+def test_parameters_that_no_distribution_has() -> None:
+    drawn = np.asarray(wf.random.gamma(KEY, [1.0, -1.0, np.nan, 2.0]))
+    assert np.isnan(drawn).tolist() == [False, True, True, False]
+    counts = np.asarray(wf.random.poisson(KEY, [0.0, -1.0, np.nan, 100.0]))
+    assert counts[:3].tolist() == [0, -1, -1]
+    assert counts[3] > 0
+
+
+def test_rejection_has_no_gradient() -> None:
+    f = wf.compile(wf.grad(lambda a: wf.sum(wf.random.gamma(KEY, a, (5,)) * a)))
+    np.testing.assert_allclose(f(2.0), flat(wf.random.gamma(KEY, 2.0, (5,))).sum(), rtol=1e-6)

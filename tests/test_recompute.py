@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from graphs import Case
+from hypothesis import given, settings
+from row_graphs import row_cases
+from test_compiled_random import check_exactly
 
 import weft as wf
+from weft.ir import dtypes
 from weft.ir.graph import Graph
 from weft.ir.interpreter import interpret
 from weft.ir.verify import verify
+from weft.passes import recompute as module
 from weft.passes.fusion.fuse import fuse
+from weft.passes.memory.plan_memory import plan_memory
 from weft.passes.recompute import recompute
 from weft.runtime.executable import compile_graph
 
 X, W, G = (np.random.default_rng(k).standard_normal((64, 64)).astype(np.float32) for k in range(3))
 
 
-def graph_of(function: Any) -> Graph:
-    return wf.compile(function)._specialized((X, W, G), {}).traced.graph
+#: Columns too long for a row kernel: their reductions are nests of their own.
+TALL = (np.tile(X, (20, 1)), W, np.tile(G, (20, 1)))
+
+
+def graph_of(function: Any, args: tuple[Any, ...] = (X, W, G)) -> Graph:
+    return wf.compile(function)._specialized(args, {}).traced.graph
 
 
 def stored(graph: Graph) -> int:
@@ -71,3 +83,72 @@ def test_results_of_the_graph_and_small_ones_stay() -> None:
     graph = wf.compile(gelu_gradient)._specialized(tuple(small), {}).traced.graph
     before = fuse(graph)
     assert recompute(before) is before
+
+
+@given(row_cases((dtypes.int32, dtypes.uint8), steps=20))
+@settings(max_examples=80)
+def test_random_graphs_exactly(case: Case) -> None:
+    with patch.object(module, "LEAST_BYTES", 0):
+        check_exactly(case, (fuse, recompute))
+
+
+def test_what_a_nest_reads_instead_of_its_result() -> None:
+    """x - mean(x) over the columns of an input is not stored: x is there."""
+
+    def centred(x: Any, w: Any, g: Any) -> Any:
+        c = x - wf.mean(x, axis=0, keepdims=True)
+        return c * wf.rsqrt(wf.mean(c * c, axis=0, keepdims=True)) * g
+
+    graph = graph_of(centred, TALL)
+    before, after = fuse(graph), recompute(fuse(graph))
+    verify(after)
+    large = [r for op in before.ops for r in op.results if str(r.type) == "f32[1280,64]"]
+    fewer = [r for op in after.ops for r in op.results if str(r.type) == "f32[1280,64]"]
+    assert (len(large), len(fewer)) == (2, 1)
+    (wanted,) = interpret(graph, list(TALL))
+    (got,) = compile_graph(graph, passes=(fuse, recompute))(list(TALL))
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_bodies_of_loops_too() -> None:
+    def body(x: Any, g: Any) -> Any:
+        return gelu_gradient(x, 0.1 * W, g), wf.sum(x)
+
+    f = wf.compile(lambda x, w, g: wf.scan(body, x, wf.stack([g, g * 2])))
+    graph = fuse(f._specialized((X, W, G), {}).traced.graph)
+    after = recompute(graph)
+    verify(after)
+
+    def inside(g: Graph) -> int:
+        (loop,) = (op for op in g.ops if op.name == "scan")
+        return sum(len(op.results) for op in loop.regions[0].ops if op.name == "fused")
+
+    assert inside(after) < inside(graph)
+    small = [0.1 * a for a in (X, W, G)]
+    for a, b in zip(f(*small), interpret(graph, small), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_what_an_update_changes_in_place_is_not_read_later() -> None:
+    def f(x: Any, w: Any, g: Any) -> Any:
+        y = wf.tanh(x)
+        c = y - wf.sum(y, axis=0, keepdims=True)
+        m = wf.matmul(wf.matmul(c, w), w)
+        return wf.scatter_nd_add(y, np.array([[1], [2]]), g[:2]), m * c
+
+    after = recompute(fuse(graph_of(f, TALL)))
+    wanted = interpret(graph_of(f, TALL), list(TALL))
+    assert plan_memory(after).copies == []
+    for a, b in zip(interpret(after, list(TALL)), wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
+
+
+def test_products_of_what_a_nest_reads_are_stored() -> None:
+    """Contracted with the subtraction, x * g - max(x * g) would not be 0."""
+
+    def below(x: Any, w: Any, g: Any) -> Any:
+        v = x * g
+        return v - wf.max(v, axis=0, keepdims=True)
+
+    (got,) = compile_graph(graph_of(below, TALL), passes=(fuse, recompute))(list(TALL))
+    assert (np.asarray(got).max(axis=0) == 0).all()

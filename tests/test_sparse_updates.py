@@ -112,7 +112,7 @@ def test_bad_ids_change_nothing() -> None:
         model, y = Model(optimizer), np.ones((3, 8), np.float32)
         model.step(y, np.array([1, 2, 3]))
         before = model.state()
-        with pytest.raises(InvalidArgumentError, match="element 2 of its index operand"):
+        with pytest.raises(InvalidArgumentError, match="element 2 of the index operand"):
             model.step(y, np.array([1, 2, ROWS]))
         assert_same_bits(model.state(), before)
 
@@ -126,7 +126,7 @@ def test_a_scatter_into_a_variable_checks_its_indices_first(change: str) -> None
         v.assign(getattr(wf, change)(v, index, rows))
 
     rows = np.full((3, 3), 100, np.float32)
-    with pytest.raises(InvalidArgumentError, match="element 2 of its index operand"):
+    with pytest.raises(InvalidArgumentError, match="element 2 of the index operand"):
         write(np.array([[0], [1], [4]]), rows)
     assert v.numpy().tolist() == np.arange(12.0).reshape(4, 3).tolist()
     write(np.array([[0], [1], [-1]]), rows)
@@ -213,3 +213,72 @@ def test_an_l2_penalty_changes_all_rows() -> None:
 
 def test_it_is_a_pass_by_name() -> None:
     assert PASSES["sparse_updates"] is sparse_updates
+
+
+# ------------------------------------------------------------------------------------------- loops
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_training_steps_in_a_loop_as_dense_ones_bit_for_bit(optimizer: str) -> None:
+    y = np.random.default_rng(1).standard_normal((6, 8)).astype(np.float32)
+    ids = np.array([1, 2, 3, 1, -1, 2], np.int32)
+    states, losses = [], []
+    for passes in pipelines():
+        model = Model(optimizer)
+
+        def steps(y: Any, ids: Any, model: Model = model) -> Any:
+            return wf.fori_loop(
+                0, 3, lambda i, total: total + model.plain(y, (ids + i) % ROWS), np.float32(0)
+            )
+
+        model.step(y, ids)  # makes the optimizer's variables
+        run = wf.compile(steps, passes=passes)
+        losses.append(run(y, ids).numpy())
+        states.append(model.state())
+        if passes is None:
+            (loop,) = (op for op in parse_graph(run.ir(y, ids)).ops if op.regions)
+            table = f"f32[{ROWS},8]"
+            made = [r.op for op in loop.regions[-1].ops for r in op.results if str(r.type) == table]
+            dense = {"fused"} if optimizer in ("Momentum", "Adam") else set()
+            assert {op.name for op in made if op} == {"scatter_nd_update"} | dense
+            copies = plan_memory(parse_graph(run.ir(y, ids))).copies
+            assert [c for c in copies if c.block is not None] == []
+            assert "only its looked-up rows" in run.explain(y, ids) or dense
+    assert losses[0] == losses[1]
+    assert_same_bits(*states)
+
+
+def test_a_scanned_table_is_updated_in_its_rows() -> None:
+    def step(table: Any, ids: Any) -> Any:
+        def loss(table: Any) -> Any:
+            return wf.sum(wf.square(wf.take(table, ids, axis=0) - 1))
+
+        value, g = wf.value_and_grad(loss)(table)
+        return table - 0.1 * g, value
+
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((ROWS, 8)).astype(np.float32)
+    ids = rng.integers(0, ROWS, (4, 5))
+    got, wanted = (
+        wf.compile(lambda t, i: wf.scan(step, t, i), passes=passes)(table, ids)
+        for passes in pipelines()
+    )
+    assert_same_bits([np.asarray(x) for x in got], [np.asarray(x) for x in wanted])
+    text = wf.compile(lambda t, i: wf.scan(step, t, i)).ir(table, ids)
+    assert "scatter_nd_update" in text
+    assert "index_add" in text
+
+    def swapped(both: Any, ids: Any) -> Any:
+        (a, b), value = (both[0], both[1]), 0.0
+        new, value = step(a, ids)
+        return (b, new), value  # the new table is the other carry
+
+    pair = [table, table * 2]
+    got, wanted = (
+        wf.compile(lambda t, i: wf.scan(swapped, (t, t * 2), i), passes=passes)(pair[0], ids)
+        for passes in pipelines()
+    )
+    assert_same_bits(
+        [np.asarray(x) for x in (*got[0], got[1])],
+        [np.asarray(x) for x in (*wanted[0], wanted[1])],
+    )

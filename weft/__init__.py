@@ -22,6 +22,7 @@ from weft.frontend.tracing.custom_gradient import custom_gradient
 from weft.frontend.ops.dtype_info import (
     FloatInfo, IntegerInfo, can_cast, finfo, iinfo, isdtype, result_type,
 )
+from weft.frontend.benchmark import bench
 from weft.frontend.calls.function import CompiledFunction, compile
 from weft.frontend.session.graph import (
     Graph, control_dependencies, get_default_graph, global_variables, global_variables_initializer,
@@ -46,14 +47,15 @@ from weft.frontend.ops.dynamic import (
 )
 from weft.frontend.ops.einsum import Term, einsum
 from weft.frontend.ops.elementwise import (
-    acos, acosh, asin, asinh, atan, atan2, atanh, cos, cosh, deg2rad, digamma, erf, erfc, erfinv,
-    exp, exp2, expm1, hypot, lgamma, log, log10, log1p, log2, logaddexp, pow, rad2deg, rsqrt,
-    sigmoid, sin, sinc, sinh, sqrt, tan, tanh, xlog1py, xlogy,
+    acos, acosh, asin, asinh, atan, atan2, atanh, cbrt, cos, cosh, deg2rad, digamma, erf, erfc,
+    erfinv, exp, exp2, expm1, hypot, lgamma, log, log10, log1p, log2, logaddexp, pow, rad2deg,
+    rsqrt, sigmoid, sin, sinc, sinh, sqrt, tan, tanh, xlog1py, xlogy,
 )
 from weft.frontend.ops.index import (
     gather, gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min,
-    scatter_nd_update, segment_sum, take, take_along_axis,
+    scatter_nd_update, take, take_along_axis,
 )
+from weft.frontend.ops.segments import segment_max, segment_mean, segment_min, segment_sum
 from weft.frontend.ops.linalg import (
     cross, diag, diagonal, dot, inner, matmul, matrix_norm, matrix_power, outer, tensordot, trace,
     vecdot,
@@ -62,8 +64,8 @@ from weft.frontend.ops.rearrange import (
     concat, diff, flip, pad, repeat, roll, rot90, split, stack, tile, unstack,
 )
 from weft.frontend.ops.reduction import (
-    all, any, argmax, argmin, count_nonzero, cumulative_max, cumulative_min, cumulative_prod,
-    cumulative_sum, logsumexp, max, mean, min, prod, std, sum, var, vector_norm,
+    all, any, argmax, argmin, count_nonzero, cumulative_logsumexp, cumulative_max, cumulative_min,
+    cumulative_prod, cumulative_sum, logsumexp, max, mean, min, prod, std, sum, var, vector_norm,
 )
 from weft.frontend.ops.shape import (
     broadcast_arrays, broadcast_to, expand_dims, flatten, matrix_transpose, moveaxis, permute_dims,
@@ -91,6 +93,7 @@ from weft.ir.dtypes import (
     DType, bfloat16, bool_, complex128, complex64, float16, float32, float64, int16, int32, int64,
     int8, string, uint16, uint32, uint64, uint8,
 )
+from weft.ir.types import TensorType
 
 bool = bool_  # the array API's name
 
@@ -102,15 +105,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CompiledFunction", "DType", "FloatInfo", "Graph", "IntegerInfo", "RecompileWarning", "Session",
-    "Tensor", "Term", "TopK", "UniqueAll", "UniqueCounts", "UniqueInverse", "Variable", "abs",
-    "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin", "argsort", "argwhere",
-    "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bfloat16", "bitcast",
-    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
-    "bitwise_xor", "bool", "bool_", "boolean_mask", "broadcast_arrays", "broadcast_to", "can_cast",
-    "case", "cast", "ceil", "clip", "clip_by_global_norm", "clip_by_norm", "clip_by_value",
-    "compile", "complex128", "complex64", "concat", "cond", "conj", "constant",
-    "control_dependencies", "copysign", "cos", "cosh", "count_nonzero", "cross", "cumprod",
-    "cumsum", "cumulative_max", "cumulative_min", "cumulative_prod", "cumulative_sum",
+    "Tensor", "TensorType", "Term", "TopK", "UniqueAll", "UniqueCounts", "UniqueInverse",
+    "Variable", "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin",
+    "argsort", "argwhere", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bench",
+    "bfloat16", "bitcast", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "bool", "bool_", "boolean_mask", "broadcast_arrays",
+    "broadcast_to", "can_cast", "case", "cast", "cbrt", "ceil", "clip", "clip_by_global_norm",
+    "clip_by_norm", "clip_by_value", "compile", "complex128", "complex64", "concat", "cond", "conj",
+    "constant", "control_dependencies", "copysign", "cos", "cosh", "count_nonzero", "cross",
+    "cumprod", "cumsum", "cumulative_logsumexp", "cumulative_max", "cumulative_min",
+    "cumulative_prod", "cumulative_sum",
     "custom_gradient", "deg2rad", "diag", "diagonal", "diff", "digamma", "divide", "dot", "e",
     "einsum", "empty", "empty_like", "equal", "erf", "erfc", "erfinv", "errors", "exp", "exp2",
     "expand_dims", "expm1", "eye", "fill", "finfo", "flatten", "flip", "float16", "float32",
@@ -130,14 +134,14 @@ __all__ = [
     "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod",
     "reduce_sum", "register_pytree", "remainder", "repeat", "reset_default_graph", "reshape",
     "result_type", "roll", "rot90", "round", "rsqrt", "scan", "scatter_nd", "scatter_nd_add",
-    "scatter_nd_max", "scatter_nd_min", "scatter_nd_update", "searchsorted", "segment_sum",
-    "set_num_threads", "set_random_seed", "shape", "sigmoid", "sign", "signbit", "sin", "sinc",
-    "sinh", "size", "sort", "split", "sqrt", "square", "squared_difference", "squeeze", "stack",
-    "std", "stop_gradient", "string", "subtract", "sum", "swapaxes", "switch_case", "take",
-    "take_along_axis", "tan", "tanh", "tensordot", "tile", "top_k", "trace", "train",
-    "trainable_variables", "transpose", "tree_leaves", "tree_map", "tril", "triu", "trunc",
-    "truncated_normal", "uint16", "uint32", "uint64", "uint8", "unique_all", "unique_counts",
-    "unique_inverse", "unique_values", "unstack", "value_and_grad", "var", "variables_initializer",
-    "vecdot", "vector_norm", "vjp", "where", "while_loop", "xlog1py", "xlogy", "zeros",
-    "zeros_like",
+    "scatter_nd_max", "scatter_nd_min", "scatter_nd_update", "searchsorted", "segment_max",
+    "segment_mean", "segment_min", "segment_sum", "set_num_threads", "set_random_seed", "shape",
+    "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size", "sort", "split", "sqrt", "square",
+    "squared_difference", "squeeze", "stack", "std", "stop_gradient", "string", "subtract", "sum",
+    "swapaxes", "switch_case", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile",
+    "top_k", "trace", "train", "trainable_variables", "transpose", "tree_leaves", "tree_map",
+    "tril", "triu", "trunc", "truncated_normal", "uint16", "uint32", "uint64", "uint8",
+    "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack", "value_and_grad",
+    "var", "variables_initializer", "vecdot", "vector_norm", "vjp", "where", "while_loop",
+    "xlog1py", "xlogy", "zeros", "zeros_like",
 ]

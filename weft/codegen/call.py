@@ -45,11 +45,11 @@ def worker_stride(nbytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The address of the step's status word.
+    """The address of the step's `faults.FaultWords`, the first of which is its status word.
 
-    A kernel that meets an index out of bounds stores 1 + the number of the offending element
-    (row-major, of its index operand) there and goes on without touching memory out of bounds; the
-    step then stops after this call and raises, naming the op and the user's line.
+    A kernel that meets an index out of bounds tells of it there (`faults.emit_fault`) and goes on
+    without touching memory out of bounds; the step then stops after this call and raises, naming
+    the index, the op and the user's line.
     """
 
 
@@ -60,7 +60,14 @@ class Code:
     kernel: Kernel
 
 
-Arg = Address | Pool | Scratch | WorkerScratch | Status | Code | int
+@dataclass(frozen=True, slots=True)
+class Routine:
+    """The address of a BLAS routine ("cgemm"): not an int, it is another one in each process."""
+
+    name: str
+
+
+Arg = Address | Pool | Scratch | WorkerScratch | Status | Code | Routine | int
 
 
 @dataclass(frozen=True, slots=True)

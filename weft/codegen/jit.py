@@ -11,7 +11,7 @@ import ctypes
 import importlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -25,11 +25,14 @@ __all__ = [
     "Kernel",
     "compile_count",
     "compile_kernels",
+    "do_later",
     "is_done",
     "kernel_asm",
     "kernel_llvm",
     "load_count",
+    "load_kernels",
     "start_compiling",
+    "wait_for_background",
 ]
 
 
@@ -139,6 +142,34 @@ def compile_kernels(kernels: Sequence[Kernel]) -> dict[str, int]:
         with _lock:
             _compile_missing(kernels)
     return {kernel.key: _compiled[kernel.key].address for kernel in kernels}
+
+
+def do_later(job: Callable[[], None]) -> None:
+    """Do `job`, which must not compile anything, in another thread: a fork or the end of the
+    process waits for it."""
+    with _lock:
+        _engine().later(job)
+
+
+def wait_for_background() -> None:
+    """Until all that was begun in other threads is over: kernels compiled early, files written."""
+    with _lock:
+        _engine().wait()
+
+
+def load_kernels(files: Mapping[str, str]) -> dict[str, int] | None:
+    """key -> address of kernels whose files in the cache on disk are known (`llvm/cache.py`), by
+    key. None if one of them is not there any more: `compile_kernels` then makes what is missing.
+    """
+    if any(key not in _compiled for key in files):
+        with _lock:
+            missing = {key: file for key, file in files.items() if key not in _compiled}
+            loaded = _engine().load(missing) if missing else {}
+            if loaded is None:
+                return None
+            _compiled.update(loaded)
+            _counts["loaded"] += len(loaded)
+    return {key: _compiled[key].address for key in files}
 
 
 def compile_count() -> int:

@@ -9,10 +9,11 @@ from weft.codegen.gemm.epilogue import Lower
 from weft.codegen.kernels.first import lower_first_occurrence
 from weft.codegen.kernels.index import lower_along_axis, lower_nd
 from weft.codegen.kernels.linalg import lower_matmul, matmul_with
+from weft.codegen.kernels.long_rows import cumulative_calls, position_calls
+from weft.codegen.kernels.long_sort import sort_calls
 from weft.codegen.kernels.random import lower_random_bits, lower_random_fold_in
-from weft.codegen.kernels.scan import lower_arg_reduction, lower_cumulative
 from weft.codegen.kernels.shape import lower_concat, lower_dim_size, lower_pad, lower_slice_update
-from weft.codegen.kernels.sort import lower_searchsorted, lower_sort
+from weft.codegen.kernels.sort import lower_searchsorted
 from weft.codegen.windows.lowering import conv_with, lower_conv
 from weft.codegen.windows.place import lower_window_place
 from weft.codegen.windows.reduce import lower_window
@@ -52,14 +53,15 @@ LOWERINGS: dict[str, Lowering] = {
     "scatter_nd_min": lower_nd,
     "scatter_nd_max": lower_nd,
     # along an axis
-    "cumulative_sum": lower_cumulative,
-    "cumulative_prod": lower_cumulative,
-    "cumulative_max": lower_cumulative,
-    "cumulative_min": lower_cumulative,
-    "argmax": lower_arg_reduction,
-    "argmin": lower_arg_reduction,
-    "sort": lower_sort,
-    "argsort": lower_sort,
+    "cumulative_sum": cumulative_calls,
+    "cumulative_prod": cumulative_calls,
+    "cumulative_max": cumulative_calls,
+    "cumulative_min": cumulative_calls,
+    "cumulative_logsumexp": cumulative_calls,
+    "argmax": position_calls,
+    "argmin": position_calls,
+    "sort": sort_calls,
+    "argsort": sort_calls,
     "searchsorted": lower_searchsorted,
     # random bits
     "random_bits": lower_random_bits,

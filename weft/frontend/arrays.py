@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.source import caller_location
 
 Array = np.ndarray[Any, Any]
+#: Python's own arrays, which NumPy takes by their buffers; bytes are a string.
+BUFFERS = (memoryview, bytearray, array.array)
 
 
 def contiguous(array: Array) -> Array:

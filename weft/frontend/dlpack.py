@@ -6,6 +6,7 @@ https://data-apis.org/array-api/latest/design_topics/data_interchange.html
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from typing import Any
 
@@ -13,10 +14,19 @@ import numpy as np
 
 from weft.frontend.arrays import Array
 from weft.ir.dtypes import bfloat16
-from weft.ir.errors import TypeRuleError, UnsupportedError
+from weft.ir.errors import TypeRuleError
 from weft.ir.source import caller_location
 
 _CPU = 1  # kDLCPU
+_BFLOAT = 4  # kDLBfloat
+#: Where dl_tensor.dtype.code is in the struct of a capsule of this name (dlpack.h, 64 bits).
+_CODE_AT = {b"dltensor": 20, b"dltensor_versioned": 52}
+
+_capsule_name = ctypes.pythonapi.PyCapsule_GetName
+_capsule_name.restype, _capsule_name.argtypes = ctypes.c_char_p, (ctypes.py_object,)
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 def is_foreign(x: object) -> bool:
@@ -58,19 +68,27 @@ def _bfloat16_array(x: Any) -> Array:
 
 
 def export(data: Array, options: dict[str, Any]) -> Any:
-    """The capsule of a tensor's array. UnsupportedError for dtypes that NumPy does not export.
+    """The capsule of a tensor's array.
 
     Consumers that know DLPack 1.0 (max_version) are told that it is read-only; for older ones there
     is no such flag, and they must not write to it.
     """
-    if data.dtype == bfloat16.numpy:
-        raise UnsupportedError(
-            "NumPy exports no bfloat16 through DLPack",
-            hint="convert it with wf.astype(x, wf.float32), or view np.asarray(x) as np.int16",
-            location=caller_location(),
-        )
     version = options.get("max_version")
     if version is not None and version[0] >= 1:
         data = data.view()
         data.setflags(write=False)
-    return data.__dlpack__(**options)
+    if data.dtype != bfloat16.numpy:
+        return data.__dlpack__(**options)
+    capsule = data.view(np.int16).__dlpack__(**options)
+    _declare_bfloat16(capsule)
+    return capsule
+
+
+def _declare_bfloat16(capsule: Any) -> None:
+    """NumPy's DLPack has no bfloat16: its bits are exported as int16, then called what they are.
+    Nobody else has the capsule yet."""
+    name = _capsule_name(capsule)
+    assert name is not None
+    pointer = _capsule_pointer(capsule, name)
+    assert pointer is not None
+    ctypes.c_uint8.from_address(pointer + _CODE_AT[name]).value = _BFLOAT

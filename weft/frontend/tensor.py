@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from weft.frontend.arrays import (
+    BUFFERS,
     Array,
     contiguous,
     first_leaf,
@@ -274,7 +275,8 @@ class Tensor(Operators):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        return dict(self._interface("__array_interface__"))
+        # an address has no owner; who keeps the dict (NumPy does) is seen by donate=
+        return {**self._interface("__array_interface__"), "owner": self._data}
 
     @property
     def __array_struct__(self) -> Any:  # NumPy asks this first: it holds our array, as donate= sees
@@ -345,11 +347,7 @@ def _convert(x: Any, wanted: DType | None) -> Tensor:
         return Tensor(string_array(np.asarray(x, dtype=object)))
     if isinstance(x, (list, tuple)):
         return _sequence(x, wanted)
-    if (
-        hasattr(x, "__array__")
-        or hasattr(x, "__array_interface__")
-        or isinstance(x, (memoryview, bytearray))
-    ):
+    if hasattr(x, "__array__") or hasattr(x, "__array_interface__") or isinstance(x, BUFFERS):
         return Tensor(owned_array(np.asarray(x)))
     raise TypeRuleError(
         f"a {type(x).__name__} is not a tensor: {x!r:.80}",

@@ -3,6 +3,9 @@
 `broadcast_to`, `permute_dims`, `slice` and reshapes that add or drop dimensions of size 1 move no
 data. A value seen through them is a `Read`: element i of it is the element at
 `offset + sum(i[k] * strides[k])` of another value, in elements of that one in row-major order.
+
+Inside a loop nest, gathers (`GATHERS`) are maps too: what they read depends on elements of their
+index operand, each of which adds a `Pick` to the place.
 """
 
 from __future__ import annotations
@@ -19,15 +22,32 @@ from weft.ir.rules import int_attr, ints_attr
 from weft.ir.types import TensorType
 
 INDEX_MAPS = frozenset({"broadcast_to", "permute_dims", "slice", "iota"})
+#: Ops that read elements at indices; a nest may read through them (`weft.passes.fusion.gathers`).
+GATHERS = frozenset({"take", "gather_nd"})
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Where the elements of a value are: in `source`, by strides over the value's dimensions."""
+    """Where the elements of a value are: in `source`, by strides over the value's dimensions.
+
+    picks: indices in memory that say more about the place.
+    """
 
     source: Value
     offset: int
     strides: tuple[int, ...]
+    picks: tuple[Pick, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The element that `index` reads, counted from the end if negative, times `stride`; it is in
+    bounds of an axis of that size.
+    """
+
+    index: Read
+    stride: int
+    size: int
 
 
 def shape_of(value: Value) -> Shape:
@@ -88,6 +108,49 @@ def read_of(value: Value) -> Read:
     return read
 
 
+def nest_read(value: Value) -> Read:
+    """As `read_of`, for values in the region of a ``fused`` op: it looks behind gathers too."""
+    read = read_of(value)
+    op = read.source.op
+    if op is None or not is_gather(op):
+        return read
+    chain: list[Operation] = []
+    while value is not op.result:
+        assert value.op is not None
+        chain.append(value.op)
+        value = value.op.operands[0]
+    read = _gathered(op)
+    for outer in reversed(chain):
+        mapped = tuple(replace(p, index=_mapped(outer, p.index)) for p in read.picks)
+        read = replace(_mapped(outer, read), picks=mapped)
+    return read
+
+
+def is_gather(op: Operation) -> bool:
+    """Whether a nest may read through the op though what it reads depends on indices."""
+    return op.name in GATHERS
+
+
+def _gathered(op: Operation) -> Read:
+    """The read of a gather's result. Its index operand is in memory, row by row."""
+    table, index = read_of(op.operands[0]), op.operands[1]
+    shape, picked = static_shape(op.operands[0]), static_shape(index)
+    place, inside = Read(index, 0, contiguous_strides(picked)), table.strides
+    if op.name == "gather_nd":
+        depth, walk = picked[-1], place.strides
+        rest = (0,) * (len(shape) - depth)
+        picks = [
+            Pick(Read(index, k * walk[-1], walk[:-1] + rest), inside[k], shape[k])
+            for k in range(depth)
+        ]
+        return replace(table, strides=(0,) * (len(picked) - 1) + inside[depth:], picks=tuple(picks))
+    axis = int_attr(op.attrs, "axis")
+    before, after = inside[:axis], inside[axis + 1 :]
+    place = replace(place, strides=(0,) * axis + place.strides + (0,) * len(after))
+    strides = before + (0,) * len(picked) + after
+    return replace(table, strides=strides, picks=(Pick(place, inside[axis], shape[axis]),))
+
+
 def _mapped(op: Operation, inner: Read) -> Read:
     """The read of the result of an index map, given that of its operand."""
     source, target = static_shape(op.operands[0]), static_shape(op.result)
@@ -126,6 +189,11 @@ class Frame:
     def outer(self) -> tuple[int, ...]:
         """The axes that number the rows."""
         return tuple(k for k in range(len(self.space)) if k not in self.inner)
+
+    @property
+    def by_columns(self) -> bool:
+        """Whether neighbouring elements are of different rows: those are columns then."""
+        return max(wide_axes(self.space)) not in self.inner
 
     def is_row_shape(self, shape: Shape) -> bool:
         """Whether a value of this shape may be one number for each row."""
@@ -193,7 +261,8 @@ def frame_of(region: Block) -> Frame | None:
 
     A plain nest has one iteration space, and reductions over one set of axes that are used nowhere
     inside. All reductions of a row kernel that take the innermost axis, but not everything, fold
-    the same axes: those of the row.
+    the same axes: those of the row. If there are none of these, all that do not fold everything
+    fold the same axes, and the rows are columns.
     """
     folds = [op for op in region.ops if is_fold(op)]
     if not folds:
@@ -207,7 +276,8 @@ def frame_of(region: Block) -> Frame | None:
         return None
     wide = wide_axes(space)
     over_space = [folded(f) for f in folds if static_shape(f.operands[0]) == space]
-    inner = next((a for a in over_space if wide and max(wide) in a and a != wide), None)
+    parts = [a for a in over_space if a not in (wide, frozenset())]
+    inner = next((a for a in parts if max(wide) in a), parts[0] if parts else None)
     if inner is None:
         raise InternalError("the reductions of a fused op do not make one loop nest")
     return Frame(space, tuple(sorted(inner)))

@@ -6,7 +6,8 @@ import itertools
 import os
 import sys
 from dataclasses import dataclass
-from types import FrameType
+from functools import cache
+from types import CodeType, FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -36,9 +37,28 @@ Locations = tuple[Location, ...]
 def caller_location() -> Locations:
     """The innermost frame outside the weft package: the user's line; empty if there is none."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and _is_ours(frame.f_code.co_filename):
         frame = frame.f_back
-    return () if frame is None else (_frame_location(frame),)
+    if frame is None:
+        return ()
+    # finding a column takes 4 us, a trace asks for few places many times
+    code, instruction = frame.f_code, frame.f_lasti
+    known = _places.get((id(code), instruction))
+    if known is None or known[0] is not code:
+        if len(_places) >= _MOST_PLACES:
+            _places.clear()
+        known = _places[id(code), instruction] = code, (_frame_location(frame),)
+    return known[1]
+
+
+@cache
+def _is_ours(file: str) -> bool:
+    return file.startswith(_PACKAGE)
+
+
+_MOST_PLACES = 4096
+# by the identity of the code, which is kept so that it stays the same code's
+_places: dict[tuple[int, int], tuple[CodeType, Locations]] = {}
 
 
 def _frame_location(frame: FrameType) -> Location:

@@ -11,6 +11,8 @@ from weft.passes.effects import order_effects
 from weft.passes.fold import fold
 from weft.passes.fusion.fuse import fuse
 from weft.passes.fusion.matmul import fuse_matmul
+from weft.passes.fusion.prologues import fuse_prologues
+from weft.passes.fusion.strided import stride_products
 from weft.passes.manager import Pass
 from weft.passes.recompute import recompute
 from weft.passes.simplify import simplify
@@ -31,6 +33,8 @@ PASSES: dict[str, Pass] = {
     "fuse": fuse,
     "recompute": recompute,
     "fuse_matmul": fuse_matmul,
+    "stride_products": stride_products,
+    "fuse_prologues": fuse_prologues,
 }
 
 #: Passes that change what a graph computes, for `weft opt` (the frontend takes gradients while it
@@ -54,4 +58,6 @@ STANDARD: tuple[Pass, ...] = (
     fuse,  # near the end: it hides ops in regions
     recompute,  # of what nests hand to each other, before products take nests over
     fuse_matmul,  # products take over the nests that fuse has made
+    stride_products,  # what is left of copies around products: they read and write by strides
+    fuse_prologues,  # and of nests before them: what only a product reads is never stored
 )

@@ -9,19 +9,22 @@ After, if the third is 1 + the second: ``%1, %2 = fused(%x) {...}``, and the fou
 addition. A gradient reads fewer arrays, and they need no memory in between. The rules:
 
 * the result is read by ``fused`` ops only, at their own element, and holds at least LEAST_BYTES;
-* it follows from results that stay, of the same shape or broadcast to it, by at most MOST_OPS ops
-  of CHEAP.
+* it follows from results that stay, or from what its nest reads, of the same shape or broadcast to
+  it, by at most MOST_OPS ops of CHEAP; for the sake of it no reader reads more bytes than it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from weft.ir.builder import Builder
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.index_maps import frame_of, is_index_map, shape_of
+from weft.ir.index_maps import frame_of, is_gather, is_index_map, shape_of
 from weft.ir.ops import lookup
+from weft.ir.ops.control import CONTROL
 from weft.ir.types import TensorType
+from weft.passes.control.regions import in_regions
+from weft.passes.memory.in_place import UPDATES
 
 #: Ops that cost less than to read an element from beyond the first-level cache.
 CHEAP = frozenset(
@@ -37,8 +40,15 @@ LEAST_BYTES = 4096
 
 
 def recompute(graph: Graph) -> Graph:
-    """Let nests compute what the module's rules allow instead of reading it."""
-    dropped, added = _dropped(graph)
+    """Let nests compute what the module's rules allow instead of reading it, those of loops and
+    branches too (each body by itself).
+    """
+    return _recomputed(graph, True)
+
+
+def _recomputed(graph: Graph, top: bool) -> Graph:
+    graph = in_regions(graph, lambda body: _recomputed(body, False))
+    dropped, added = _dropped(graph, top)
     if not dropped:
         return graph
     builder = Builder([a.type for a in graph.args])
@@ -55,7 +65,7 @@ def recompute(graph: Graph) -> Graph:
 # ------------------------------------------------------------------------------------------- which
 
 
-def _dropped(graph: Graph) -> tuple[dict[Value, Value], dict[Operation, Value]]:
+def _dropped(graph: Graph, top: bool) -> tuple[dict[Value, Value], dict[Operation, Value]]:
     """The results that are not stored, each with the value inside its nest; and by nest the value
     inside that is stored in place of several."""
     readers: dict[Value, list[Operation | None]] = {v: [None] for v in graph.results}
@@ -72,6 +82,11 @@ def _dropped(graph: Graph) -> tuple[dict[Value, Value], dict[Operation, Value]]:
         (region,) = op.regions
         outer = dict(zip(region.results, op.results, strict=True))
         kept: set[Value] = set()
+        given = {
+            a: v
+            for a, v in zip(region.args, op.operands, strict=True)
+            if v not in dropped and _stays(v, top, readers[v])
+        }
         free: set[Value] = set()  # those that need not be stored if something else is
         for member in region.ops:
             for inner in member.results:
@@ -79,9 +94,12 @@ def _dropped(graph: Graph) -> tuple[dict[Value, Value], dict[Operation, Value]]:
                 if result is None:
                     continue
                 may_go = _may_go(result, readers.get(result, []))
-                if kept and may_go and _follows(inner, kept):
-                    dropped[result] = inner
-                    continue
+                sources = _sources(inner, kept, given.keys()) if may_go else None
+                if sources is not None:
+                    read = [given[v] for v in sources if v in given]
+                    if all(_reads_no_more(r, result, read) for r in readers[result]):
+                        dropped[result] = inner
+                        continue
                 kept.add(inner)
                 if may_go:
                     free.add(inner)
@@ -99,7 +117,7 @@ def _better(region: Block, kept: set[Value], free: set[Value]) -> tuple[Value, l
         return None
     for member in region.ops:
         (value,) = member.results
-        if is_index_map(member) or member.name in CHEAP or value in kept:
+        if is_index_map(member) or is_gather(member) or member.name in CHEAP or value in kept:
             continue
         instead = [v for v in free if _follows(v, (kept - free) | {value})]
         if sum(_bytes(v) for v in instead) > _bytes(value):
@@ -128,23 +146,54 @@ def _may_go(result: Value, readers: list[Operation | None]) -> bool:
     return bool(readers)
 
 
+def _stays(value: Value, top: bool, readers: list[Operation | None]) -> bool:
+    """May a nest read the value later than now? An argument of a loop's body, what is read of a
+    variable and what is updated in place may have changed by then.
+    """
+    if any(r is not None and (r.name in UPDATES or r.name in CONTROL) for r in readers):
+        return False
+    op = value.op
+    if op is None:
+        return top
+    return op.name not in ("read", "variable") and "view" not in lookup(op.name).traits
+
+
+def _reads_no_more(reader: Operation | None, result: Value, sources: list[Value]) -> bool:
+    """Would the reader read no more bytes if it computed `result` from these?"""
+    assert reader is not None
+    more = sum(_bytes(v) for v in dict.fromkeys(sources) if v not in reader.operands)
+    return more <= _bytes(result) + LEAST_BYTES
+
+
 def _follows(value: Value, kept: set[Value]) -> bool:
-    """Is the value a cheap function of values that stay (and of constants)?"""
-    shape, todo, seen = shape_of(value), [value], set[Value]()
+    return _sources(value, kept, set()) is not None
+
+
+def _sources(value: Value, stored: set[Value], given: Set[Value]) -> list[Value] | None:
+    """Those of the values that are stored or given of which (and of constants) the value is a cheap
+    function; None if it is not. What is stored differs from what is computed again where a product
+    is contracted in one place only (v - max(v) must be 0), so none is made of what is given.
+    """
+    kept = stored | given
+    shape, todo, seen, found = shape_of(value), [value], set[Value](), list[Value]()
     while todo:
         held = todo.pop()
         op = held.op
         if held in seen or _is_constant(held):
             continue
         if op is not None and op.name == "broadcast_to" and op.operands[0] in kept:
-            continue
-        if held in kept and shape_of(held) == shape:
-            continue
-        if op is None or op.name not in CHEAP or shape_of(held) != shape:
-            return False
-        seen.add(held)
-        todo += op.operands
-    return len(seen) <= MOST_OPS
+            found.append(op.operands[0])
+        elif held in kept and shape_of(held) == shape:
+            found.append(held)
+        elif op is None or op.name not in CHEAP or shape_of(held) != shape:
+            return None
+        else:
+            seen.add(held)
+            todo += op.operands
+    products = any(v.op is not None and v.op.name in ("multiply", "square") for v in seen)
+    if products and not stored.issuperset(found):
+        return None
+    return found if len(seen) <= MOST_OPS else None
 
 
 def _is_constant(value: Value) -> bool:
@@ -208,6 +257,8 @@ class _Nest:
         """A value of another nest, from the results of that which stay."""
         assert maker is not None
         (region,) = maker.regions
+        if value.op is None:
+            return self._argument(maker.operands[region.args.index(value)])
         outer = dict(zip(region.results, maker.results, strict=True)).get(value)
         if value is self.added.get(maker):
             return self._argument(value)

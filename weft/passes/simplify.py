@@ -11,8 +11,9 @@ Before::
 After: ``%1 = subtract(%x, %y)``, and the matmul takes `%w` with ``transpose_b=true``.
 
 The rules hold for NaN, infinities and the sign of zero: x + 0 stays (it turns -0 into 0), x - 0
-goes, x * 0 goes for integers only. `x ** 3` becomes two products, which round once more than the
-power. Rules for shapes are in `simplify_shape`; nothing here looks at how often a value is used.
+goes, x * 0 goes for integers only. Two rules round in other places: `x ** 3` becomes two products,
+and tanh of a softplus a quotient, which is nearer to the truth than what it replaces. Rules for
+shapes are in `simplify_shape`; nothing here looks at how often a value is used.
 """
 
 from __future__ import annotations
@@ -192,6 +193,50 @@ def _same_operands(op: Operation, x: Sequence[Expr]) -> Expr | None:
     return x[0] if _same(x[0], x[1]) else None
 
 
+# Above it e(e + 2) / (e(e + 2) + 2) rounds to 1, and its square is finite in f32.
+_SATURATED = 2.0**40
+
+
+def _tanh(op: Operation, x: Sequence[Expr]) -> Expr | None:
+    """tanh(log(1 + e)) = e(e + 2) / (e(e + 2) + 2) for e = exp(v), as mish has it; the same for
+    `wf.nn.softplus`, which takes e = exp(-|v|) and adds max(v, 0).
+    """
+    if x[0].dtype.name not in ("float32", "float64"):
+        return None
+    added = _made_by(x[0], "add")
+    positive = None
+    tail = x[0]
+    if added is not None:
+        positive, tail = _softplus_parts(*added) or _softplus_parts(*added[::-1]) or (None, tail)
+    logarithm = _made_by(tail, "log1p")
+    if logarithm is None or not _made_by(logarithm[0], "exp"):
+        return None
+    e = logarithm[0]
+    if positive is None:
+        e = e.op("minimum", _SATURATED)
+    top = e * (e + 2)
+    if positive is None:
+        return top / (top + 2)
+    # with 1 / e for e, times e**2
+    top = positive.where(e + e + 1, top)
+    return top / (top + positive.where(2 * (e * e), e.full(2)))
+
+
+def _softplus_parts(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
+    """(v > 0, b) if a is where(v > 0, v, 0) and b is log1p(exp(where(v > 0, -v, v)))."""
+    chosen, logarithm = _made_by(a, "where"), _made_by(b, "log1p")
+    exponential = _made_by(logarithm[0], "exp") if logarithm else None
+    argument = _made_by(exponential[0], "where") if exponential else None
+    if chosen is None or argument is None or not _is_zero(chosen[2], negative=False):
+        return None
+    compared, negated = _made_by(chosen[0], "greater"), _made_by(argument[1], "negative")
+    if compared is None or negated is None or not _is(compared[1], 0):
+        return None
+    v = chosen[1]
+    same = all(_same(v, other) for other in (compared[0], negated[0], argument[2]))
+    return (chosen[0], b) if same and _same(chosen[0], argument[0]) else None
+
+
 # --------------------------------------------------------------------------------- bits and choices
 
 
@@ -283,6 +328,7 @@ RULES: Mapping[str, tuple[LocalRule, ...]] = {
     "remainder": (_integer_divide,),
     "power": (_power,),
     "square": (_square,),
+    "tanh": (_tanh,),
     "abs": (_abs,),
     **dict.fromkeys(("negative", "logical_not", "bitwise_invert"), (_involution,)),
     **dict.fromkeys(("floor", "ceil", "round", "trunc"), (_nothing_to_round,)),

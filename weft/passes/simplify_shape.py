@@ -235,7 +235,14 @@ SHAPE_RULES: Mapping[str, tuple[LocalRule, ...]] = {
     "slice_update": (_slice_update,),
     **dict.fromkeys(("sum", "prod", "max", "min", "all", "any"), (_reduction,)),
     **dict.fromkeys(
-        ("cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min", "sort"),
+        (
+            "cumulative_sum",
+            "cumulative_prod",
+            "cumulative_max",
+            "cumulative_min",
+            "sort",
+            "cumulative_logsumexp",
+        ),
         (_along_one,),
     ),
     "matmul": (_matmul, _outer_product, _matrix_vector),

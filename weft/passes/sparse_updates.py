@@ -21,6 +21,8 @@ element of a table may be NaN and does not count. Otherwise (a momentum decays e
 are computed without a gradient, which is then not made as a whole, and those looked up are written
 over them.
 
+The body of a loop is done likewise: a carry is to it what a variable is to a step.
+
 The pass leaves alone what would not pay (`worth_it`), and gradients that are needed as a whole.
 """
 
@@ -32,11 +34,13 @@ from math import prod
 
 import numpy as np
 
+from weft.ir.builder import Builder
 from weft.ir.dtypes import uint64
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import is_index_map
 from weft.ir.interpreter import evaluate_op
 from weft.ir.ops import lookup
+from weft.ir.ops.control import CONTROL
 from weft.ir.rules import int_attr
 from weft.ir.types import TensorType
 from weft.passes.fold import Array, uniform
@@ -48,24 +52,62 @@ ROWS_PER_ID, SMALLEST_TABLE = 4, 4096
 
 
 def sparse_updates(graph: Graph) -> Graph:
-    """Rewrite the updates that allow it (see the module's text); the graph's own block only."""
-    return fixed_point(graph, _rewrite_first)
+    """Rewrite the updates that allow it (see the module's text), in the bodies of loops too."""
+    return _updated(graph, 0)
 
 
-def _rewrite_first(graph: Graph) -> Graph:
-    for update in _updates(graph):
+def _updated(graph: Graph, carries: int) -> Graph:
+    """carries: how many results of the graph, a loop's body, are those of its first arguments in
+    the next iteration."""
+    if any(op.name in CONTROL for op in graph.ops):
+        graph = _in_bodies(graph)
+    return fixed_point(graph, lambda g: _rewrite_first(g, carries))
+
+
+def _in_bodies(graph: Graph) -> Graph:
+    builder = Builder([a.type for a in graph.args])
+    mapping: dict[Value, Value] = dict(zip(graph.args, builder.args, strict=True))
+    for op in graph.ops:
+        made = op
+        if op.name in CONTROL:
+            regions = [_updated(body, n).block for body, n in _bodies(op, graph.stage)]
+            types = [r.type for r in op.results]
+            made = Operation(
+                op.name, op.operands, op.attrs, types, regions, op.control, op.locations
+            )
+        mapping.update(zip(op.results, builder.clone(made, mapping), strict=True))
+    results = [mapping[v] for v in graph.results]
+    return builder.graph(graph.name, graph.arg_names, results, graph.stage)
+
+
+def _bodies(op: Operation, stage: str) -> Iterator[tuple[Graph, int]]:
+    """The regions of control flow as graphs, and how many carries each hands on."""
+    for block in op.regions:
+        names = tuple(f"a{k}" for k in range(len(block.args)))
+        loops = op.name != "cond" and block is op.regions[-1]
+        yield (
+            Graph(f"{op.name} body", block, names, stage),
+            (int_attr(op.attrs, "carries") if loops else 0),
+        )
+
+
+def _rewrite_first(graph: Graph, carries: int) -> Graph:
+    for update in _updates(graph, carries):
         new = update.rewritten(graph)
         if new is not graph:
             return new
     return graph
 
 
-def sparse_reasons(graph: Graph) -> list[tuple[Operation, str]]:
+def sparse_reasons(graph: Graph, carries: int = 0) -> list[tuple[Operation, str]]:
     """For people: each gradient of looked-up rows that is added into a whole table, and what is
     updated because of it.
     """
     out: list[tuple[Operation, str]] = []
-    for update in _updates(graph):
+    for op in graph.ops:
+        for body, count in _bodies(op, graph.stage) if op.name in CONTROL else ():
+            out += sparse_reasons(body, count)
+    for update in _updates(graph, carries):
         dense = update.rewritten(graph) is graph
         why = update.why_dense or ("a gradient comes from a changed table" if dense else "")
         how = "only its looked-up rows are updated"
@@ -99,7 +141,7 @@ class Update:
         return Rewriter(graph, self.leaves, self.ops, self.kept).run()
 
 
-def _updates(graph: Graph) -> Iterator[Update]:
+def _updates(graph: Graph, carries: int) -> Iterator[Update]:
     leaves = [op for op in graph.ops if is_leaf(op)]
     if not leaves:
         return
@@ -107,12 +149,15 @@ def _updates(graph: Graph) -> Iterator[Update]:
     for op in graph.ops:
         for value in dict.fromkeys((*op.operands, *op.control)):
             users.setdefault(value, []).append(op)
+    pairs = list(zip(graph.results[:carries], graph.args[:carries], strict=True))
+    carried = {v: arg for v, arg in pairs if graph.results.count(v) == 1}
     for value in graph.results:
-        users.setdefault(value, []).append(None)
+        if value not in carried:
+            users.setdefault(value, []).append(None)
     seen: set[Operation] = set()
     for op in leaves:
         if op not in seen:
-            update = _grown(graph, op, users)
+            update = _grown(graph, op, users, carried)
             seen.update(update.leaves)
             yield update
 
@@ -127,13 +172,20 @@ def is_leaf(op: Operation) -> bool:
     return static and floating and zero is not None and not zero and not np.signbit(zero)
 
 
-def _grown(graph: Graph, leaf: Operation, users: dict[Value, list[Operation | None]]) -> Update:
+def _grown(
+    graph: Graph,
+    leaf: Operation,
+    users: dict[Value, list[Operation | None]],
+    carried: dict[Value, Value],
+) -> Update:
     """All that depends on `leaf` element by element, and the other leaves that meet it there."""
     table = shape_of(leaf.result)
     members, leaves, outside = {leaf}, {leaf}, dict[Value, list[Operation | None]]()
     todo = [leaf]
     while todo:
         value = todo.pop().result
+        if value in carried:
+            outside.setdefault(value, [])
         for user in users.get(value, ()):
             if user is None or not _is_elementwise(user, table):
                 outside.setdefault(value, []).append(user)
@@ -147,7 +199,8 @@ def _grown(graph: Graph, leaf: Operation, users: dict[Value, list[Operation | No
     ordered = [op for op in graph.ops if op in members]
     update = Update([op for op in ordered if op in leaves])
     update.ops = [op for op in ordered if op not in leaves]
-    update.why_dense = worth_it(update.leaves) or _tables(update, outside) or _foreign(update)
+    update.why_dense = worth_it(update.leaves) or _tables(update, outside, carried)
+    update.why_dense = update.why_dense or _foreign(update)
     return update
 
 
@@ -175,17 +228,21 @@ def worth_it(leaves: list[Operation]) -> str:
     return "" if ids * ROWS_PER_ID <= rows else f"{ids} ids are too many for {rows} rows"
 
 
-def _tables(update: Update, outside: dict[Value, list[Operation | None]]) -> str:
+def _tables(
+    update: Update, outside: dict[Value, list[Operation | None]], carried: dict[Value, Value]
+) -> str:
     """Find which table each value that is needed outside changes; or why that is not known."""
     without = _Without(update)
     for value, readers in outside.items():
         assigned = [r for r in readers if r is not None and r.name == "assign"]
-        if not assigned or value.op in update.leaves:
+        if not (assigned or value in carried) or value.op in update.leaves:
             where = next((f"'{r.name}'" for r in readers if r is not None), "the caller")
             return f"{where} needs all of what '{_name(value)}' makes"
         table = without.gradient(value)
         update.kept[value] = None
-        if isinstance(table, Value) and any(_reads(table, r.operands[0]) for r in assigned):
+        if isinstance(table, Value) and (
+            carried.get(value) is table or any(_reads(table, r.operands[0]) for r in assigned)
+        ):
             update.kept[value] = table
         elif isinstance(table, Value):
             update.why_whole = f"without a gradient they are what '{_name(table)}' makes"

@@ -54,7 +54,7 @@ class Work:
 TRANSCENDENTAL = frozenset({
     "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos",
     "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma",
-    "digamma", "sigmoid", "power", "atan2", "logaddexp",
+    "digamma", "sigmoid", "cbrt", "power", "atan2", "logaddexp",
 })  # fmt: skip
 #: Elementwise ops of more than one operation; all others that are not in another set are one.
 ARITHMETIC = {"rsqrt": 2, "floor_divide": 2, "remainder": 4, "hypot": 4}
@@ -217,7 +217,8 @@ def _scan(op: Operation) -> _Count:
 _RULES: dict[str, Callable[[Operation], _Count]] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "all", "any", "argmax", "argmin"), _fold),
     **dict.fromkeys(
-        ("cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min"), _cumulative
+        ("cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min",
+         "cumulative_logsumexp"), _cumulative,
     ),
     **dict.fromkeys(
         ("index_add", "scatter_along_axis_add", "scatter_nd_add", "scatter_nd_min",

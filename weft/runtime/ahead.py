@@ -1,4 +1,4 @@
-"""Compiling what every step needs while the first step is still being traced."""
+"""Compiling what every step needs before the first step is asked for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import weft.codegen.llvm.engine  # noqa: F401 - or the first step would wait for its modules
 from weft.codegen.jit import compile_kernels, start_compiling
 from weft.codegen.pool.worker import CONTROL, WORKER
 from weft.codegen.steps.walker import ARRAY_DATA_OFFSET, WALKER
@@ -16,7 +17,8 @@ from weft.ir.errors import InternalError
 
 @cache
 def compile_ahead() -> None:
-    """Begin to compile, or to load from disk, the code that does not depend on the step."""
+    """Begin to compile, or to load from disk, the code that does not depend on the step: what every
+    step waits for first, the pool's last (steps use one thread until it is there)."""
     start_compiling([WALKER, WORKER, CONTROL])
 
 

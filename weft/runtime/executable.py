@@ -5,25 +5,14 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
-from weft.codegen.jit import (
-    Kernel,
-    compile_count,
-    kernel_asm,
-    kernel_llvm,
-    load_count,
-)
-from weft.codegen.steps.plan import check_supported
-from weft.codegen.steps.program import Node, PlannedCall, describe_program
-from weft.codegen.steps.scalar_check import in_registers
-from weft.codegen.steps.table import Table
-from weft.codegen.steps.walker import CALL_WORDS, HEADER
+from weft.codegen.faults import describe_fault
+from weft.codegen.jit import compile_count, compile_kernels, kernel_asm, kernel_llvm, load_count
 from weft.ir.errors import (
     FailedPreconditionError,
     InternalError,
@@ -31,45 +20,30 @@ from weft.ir.errors import (
     ResourceExhaustedError,
     ShapeError,
 )
-from weft.ir.graph import Graph, Operation
+from weft.ir.graph import Graph
 from weft.ir.types import RefType, TensorType
-from weft.passes.manager import PLAN_FILE, PassOptions, PassReport, dump_folder, run_passes
-from weft.passes.memory.plan_memory import MemoryPlan, plan_memory
+from weft.passes.manager import (
+    PLAN_FILE,
+    PassOptions,
+    configure_logging,
+    dump_folder,
+)
 from weft.passes.pipelines import STANDARD
-from weft.runtime.ahead import native_walker
+from weft.runtime.ahead import compile_ahead, native_walker
 from weft.runtime.collector import collector_paused
+from weft.runtime.details import CompileReport, Details, Once, details_again, planned
+from weft.runtime.frame import Frame, LinkedPlan
 from weft.runtime.native.api import NativeApi, begin_native_api, native_api_or_none
-from weft.runtime.native.step import NativeStep, frame_words
+from weft.runtime.native.step import NativeStep
+from weft.runtime.plan_disk import load_plan, plan_key, store_plan
 from weft.runtime.pool.pool import POOL
-from weft.runtime.program import step_program
+from weft.runtime.step_plan import StepPlan, step_plan
 from weft.runtime.variables import VariableState
 
 Array = np.ndarray[Any, Any]
-SlotKey = tuple[str, int | str]
 _log = logging.getLogger("weft.compile")
-#: Steps that take less keep the GIL: giving it away and taking it back costs 0.1 us and more.
-SHORT_NS = 5_000
-NS_PER_BYTE_IN_CACHE = 0.25  # of a nest that does some arithmetic too
 MOST_IDLE_FRAMES = 8
 LARGE_ARENA = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class CompileReport:
-    """What compiling did: the passes, the memory plan, the program, its kernel calls, and how many
-    kernels were new."""
-
-    passes: tuple[PassReport, ...]
-    memory: MemoryPlan
-    program: tuple[Node, ...]
-    calls: tuple[PlannedCall, ...]
-    kernels_compiled: int
-    seconds: float
-    kernels_loaded: int = 0
-
-    def describe_program(self) -> list[str]:
-        """The kernel calls, numbered as in `calls`, and loops and branches, as lines for people."""
-        return describe_program(self.program).splitlines()
 
 
 class Executable:
@@ -80,44 +54,71 @@ class Executable:
     effect on them atomic. A step that fails (an index out of bounds) stops there: what it wrote to
     initialised variables before stays written, variables that it would have initialised stay
     uninitialised.
+
+    addresses: of the kernels, by content key. details: graph and report, made when they are asked
+    for. threads: how many a call may use, as many as others if None.
     """
 
     def __init__(
         self,
-        graph: Graph,
+        name: str,
+        plan: StepPlan,
         variables: Mapping[str, VariableState],
-        report: CompileReport,
-        table: Table,
-        slot_number: Mapping[SlotKey, int],
+        addresses: dict[str, int],
+        details: Callable[[], Details],
         threads: int | None = None,
     ) -> None:
-        self.graph = graph
-        self.report = report
-        self._table = table
-        cut = any(c.call.chunk for c in report.calls)
-        self.pool, self.threads = POOL.enter(threads, table.worker_bytes) if cut else (0, 1)
-        self._arena_bytes = _aligned(report.memory.arena_bytes + table.scratch_bytes)
-        self._calls = np.array(table.calls, np.int64)
-        self._patches = np.array(table.patches, np.int64)
-        self._moves = np.array(table.moves, np.int64)
-        self._results = [
-            (v.type.static_shape, v.type.dtype.numpy)
-            if isinstance(v.type, TensorType) and i not in report.memory.donated
-            else None
-            for i, v in enumerate(graph.results)
-        ]
-        self._donated = tuple(report.memory.donated.items())
-        read, written = _state_use(graph)
-        used = [(variables[n], slot_number[("variable", n)], n in read) for n in read | written]
+        self.name = name
+        self.plan = plan
+        self._details = details
+        self._limit = threads
+        self._addresses = addresses
+        self._linked = LinkedPlan(plan, addresses)
+        self._pool: tuple[int, int] | None = None if plan.cut else (0, 1)
+        self._results = [None if r is None else (r[0], r[1].numpy) for r in plan.results]
+        self._donated = tuple(plan.donated.items())
+        number = {key: k for k, key in enumerate(plan.slots)}
+        names = plan.read | plan.written
+        used = [(variables[n], number[("variable", n)], n in plan.read) for n in names]
         # one order of locks for all steps, or two could wait for each other; a name is the graph's
         self._variables = sorted(used, key=lambda row: id(row[0]))
-        self._result_slots = [slot_number.get(("result", i), -1) for i in range(len(self._results))]
-        self._slot_count = max(len(slot_number), 1)
-        self._frames: list[_Frame] = []
+        self._result_slots = [number.get(("result", i), -1) for i in range(len(self._results))]
+        self._frames: list[Frame] = []
         self._walker_address, self._walker = native_walker()
         self._was_called = False
         self.native: NativeStep | None = None
         self.native_step()
+
+    @property
+    def graph(self) -> Graph:
+        """The graph after all passes."""
+        return self._details()[0]
+
+    @property
+    def report(self) -> CompileReport:
+        """What compiling did."""
+        return self._details()[1]
+
+    @property
+    def pool(self) -> int:
+        """The address of the pool's words; 0 if the step uses one thread."""
+        return self._enter_pool()[0]
+
+    @property
+    def threads(self) -> int:
+        """How many threads a call may use at most."""
+        return self._enter_pool()[1]
+
+    def with_variables(self, variables: Mapping[str, VariableState]) -> Executable:
+        """The same step on other variables."""
+        return Executable(
+            self.name, self.plan, variables, self._addresses, self._details, self.threads
+        )
+
+    def _enter_pool(self) -> tuple[int, int]:
+        if self._pool is None:
+            self._pool = POOL.enter(self._limit, self.plan.table.worker_bytes)
+        return self._pool
 
     def __call__(self, inputs: list[Array]) -> list[Any]:
         """Run one step. `inputs` have exactly the types of `graph.args` (the caller checks)."""
@@ -144,8 +145,8 @@ class Executable:
         else:
             self._walker(frame.header)
         if frame.failed.value >= 0:
-            self.raise_failed(frame.failed.value, frame.status.value)
-        if self.native is None and len(self._frames) < self._most_idle():
+            self.raise_failed(frame.failed.value, frame.status.value, frame.status.index)
+        if self.native is None and self._pool and len(self._frames) < self._most_idle():
             self._frames.append(frame)
         for number, given in self._donated:
             results[number] = inputs[given]
@@ -155,11 +156,14 @@ class Executable:
         """How many frames wait for the next call."""
         return len(self._frames) + (0 if self.native is None else self.native.idle_frames())
 
-    def _take_frame(self) -> _Frame:
+    def _take_frame(self) -> Frame:
         try:
             return self._frames.pop()
         except IndexError:
-            return _Frame(self)
+            pass
+        if self._pool is None and not POOL.is_ready():
+            return Frame(self._linked, 0, 1)  # the first call does not wait for the pool's code
+        return Frame(self._linked, *self._enter_pool())
 
     def describe(self) -> str:
         """The step for people: each kernel call as pseudo-code, then where the values are."""
@@ -168,16 +172,17 @@ class Executable:
 
     def llvm(self) -> str:
         """Optimised LLVM IR of every kernel of the step, each once."""
-        return "\n".join(f"; {k.name}  {k.key}\n{kernel_llvm(k.key)}" for k in self._kernels())
+        return "\n".join(f"; {n}  {key}\n{kernel_llvm(key)}" for key, n in self._kernels())
 
     def asm(self) -> str:
         """Assembly of every kernel of the step, each once."""
-        return "\n".join(f"# {k.name}  {k.key}\n{kernel_asm(k.key)}" for k in self._kernels())
+        return "\n".join(f"# {n}  {key}\n{kernel_asm(key)}" for key, n in self._kernels())
 
-    def _kernels(self) -> list[Kernel]:
-        return list({c.call.kernel.key: c.call.kernel for c in self.report.calls}.values())
+    def _kernels(self) -> list[tuple[str, str]]:
+        """The key and name of each kernel that is called."""
+        return list({c.call.kernel.key: c.call.kernel.name for c in self.report.calls}.items())
 
-    def _run_with_state(self, frame: _Frame) -> None:
+    def _run_with_state(self, frame: Frame) -> None:
         with ExitStack() as stack:
             for variable, _, read in self._variables:
                 stack.enter_context(variable.lock)
@@ -215,28 +220,17 @@ class Executable:
             for r, slot in zip(self._results, self._result_slots, strict=True)
         ]
         variables = [(state, slot) for state, slot, _ in self._variables]
-        return NativeStep(api, self, self._walker_address, len(self.graph.args), results, variables,
-                          not self._is_short(), self._most_idle())  # fmt: skip
-
-    def _is_short(self) -> bool:
-        """Whether the step is over before another Python thread could use the GIL: it is loop
-        nests and copies alone, and estimated at less than SHORT_NS."""
-        calls = self.report.calls
-        if len(calls) != len(self.report.program):
-            return False  # loops
-        if any(c.nest is None and c.op is not None for c in calls):
-            return False
-        moved = self.report.passes[-1].bytes
-        return moved is not None and 20 * len(calls) + moved * NS_PER_BYTE_IN_CACHE < SHORT_NS
+        return NativeStep(api, self, self._walker_address, self.plan.inputs, results, variables,
+                          not self.plan.short, self._most_idle())  # fmt: skip
 
     def _most_idle(self) -> int:
         """How many frames are kept for later calls: their arenas are memory that nobody uses."""
-        return MOST_IDLE_FRAMES if self._arena_bytes < LARGE_ARENA else 1
+        return MOST_IDLE_FRAMES if self._linked.arena_bytes < LARGE_ARENA else 1
 
     def new_frame(self) -> int:
         """The address of the words of a new frame, which belongs to who asked."""
         try:
-            frame = _Frame(self)
+            frame = Frame(self._linked, *self._enter_pool())
         except MemoryError:
             self.raise_no_memory()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(frame))
@@ -245,74 +239,28 @@ class Executable:
     def raise_no_memory(self, *_: int) -> NoReturn:
         """Arena or results did not fit into memory."""
         raise ResourceExhaustedError(
-            f"'{self.graph.name}' needs {self.report.memory.peak_bytes:,} bytes, which are not "
-            "there",
+            f"'{self.name}' needs {self.plan.arena_bytes + self.plan.result_bytes:,} bytes, which "
+            "are not there",
             hint="the memory plan in .explain() says what for",
             location=self.graph.ops[-1].locations if self.graph.ops else (),
         )
 
     def raise_not_arrays(self) -> NoReturn:
         """An input that is no array of class ndarray: weft's fault, never the user's."""
-        raise InternalError(f"'{self.graph.name}' was given an input that is no plain NumPy array")
+        raise InternalError(f"'{self.name}' was given an input that is no plain NumPy array")
 
-    def raise_failed(self, call: int, status: int) -> NoReturn:
-        """The step stopped at row `call` of the table, whose kernel stored `status`."""
-        failed = self.report.calls[self._table.owner[call]]
+    def raise_failed(self, call: int, status: int, index: int) -> NoReturn:
+        """The step stopped at row `call` of the table, whose kernel stored `status` and `index`
+        (`faults.FaultWords`)."""
+        failed = self.report.calls[self.plan.table.owner[call]]
         op, element = failed.fault(status)
-        index = op.operands[1] if len(op.operands) > 1 else op.operands[0]
         types = ", ".join(str(v.type) for v in op.operands)
         raise InvalidArgumentError(
-            f"op '{op.name}' ({types}): element {element} of its index operand ({index.type}) "
-            "is out of bounds",
+            f"op '{op.name}' ({types}): {describe_fault(op, element, index)}",
             hint="indices must be in -n .. n-1 for an axis of size n; "
             "clip them with wf.clip if that is meant",
             location=op.locations,
         )
-
-
-class _Frame:
-    """What one running step owns: argument words, arena, slot table, status."""
-
-    __slots__ = ("arena", "block", "failed", "header", "native", "slots", "status", "words")
-
-    def __init__(self, executable: Executable) -> None:
-        table = executable._table
-        self.words = np.array(table.words or [0], np.int64)
-        workers_bytes = table.worker_bytes * executable.threads
-        self.arena = np.empty(executable._arena_bytes + workers_bytes + 64, np.uint8)
-        base = (int(self.arena.ctypes.data) + 63) // 64 * 64
-        scratch = base + executable.report.memory.arena_bytes
-        workers = base + executable._arena_bytes
-        for word, offset in table.arena:
-            self.words[word] = scratch if offset < 0 else base + offset
-        self.slots = (ctypes.c_int64 * executable._slot_count)()
-        self.status = ctypes.c_int64(0)
-        self.failed = ctypes.c_int64(-1)
-        for word in table.workers:
-            self.words[word] = workers
-        for word in table.status:
-            self.words[word] = ctypes.addressof(self.status)
-        given = {
-            "words": self.words.ctypes.data,
-            "calls": executable._calls.ctypes.data,
-            "call_count": len(table.calls) // CALL_WORDS,
-            "patches": executable._patches.ctypes.data,
-            "patch_count": len(table.patches) // 3,
-            "slots": ctypes.addressof(self.slots),
-            "status": ctypes.addressof(self.status),
-            "failed": ctypes.addressof(self.failed),
-            "pool": executable.pool,
-            "threads": executable.threads,
-            "moves": executable._moves.ctypes.data,
-        }
-        self.block = (ctypes.c_int64 * len(HEADER))(*(given[name] for name in HEADER))
-        self.header = ctypes.addressof(self.block)
-        self.native = frame_words(self, self.header, given["slots"], given["status"],
-                                  given["failed"], len(executable.graph.args))  # fmt: skip
-
-
-def _aligned(size: int) -> int:
-    return (size + 63) // 64 * 64
 
 
 def compile_graph(
@@ -335,20 +283,40 @@ def compile_graph(
     started, before, loaded = time.perf_counter(), compile_count(), load_count()
     variables = variables or {}
     _check_variables(graph, variables)
+    compile_ahead()
     options = PassOptions.from_environment()
+    configure_logging(options.log)
+    key = plan_key(graph, passes, options, donated)
+    found = None if key is None else load_plan(key)
+
+    def effort() -> tuple[int, float, int]:
+        return compile_count() - before, time.perf_counter() - started, load_count() - loaded
+
+    if found is not None:
+        plan, addresses = found
+        spent = effort()
+        again = Once(lambda: details_again(graph, passes, donated, plan, spent, plan_loaded=True))
+        _log.info("loaded the plan of %s: %d kernels, %.1f ms", name or graph.name,
+                  len(addresses), spent[1] * 1e3)  # fmt: skip
+        return Executable(graph.name, plan, variables, addresses, again, threads)
     folder = dump_folder(options, graph.name)
     with collector_paused():
-        fused, reports = run_passes(graph, passes, options=options, folder=folder)
-        check_supported(fused)
-        memory = plan_memory(fused, in_registers, donated)
-        program = step_program(fused, memory)
-    calls = program.calls
-    seconds = time.perf_counter() - started
-    new = compile_count() - before, seconds, load_count() - loaded
-    report = CompileReport(tuple(reports), memory, program.nodes, calls, *new)
-    _log.info("compiled %s: %d calls, %d new kernels, %.1f ms; %s", name or graph.name, len(calls),
-              report.kernels_compiled, seconds * 1e3, memory.describe())  # fmt: skip
-    made = Executable(fused, variables, report, program.table, program.slot_number, threads)
+        fused, reports, memory, program = planned(graph, passes, donated, options, folder)
+        addresses = compile_kernels(program.kernels)
+        plan = step_plan(fused, memory, program, reports[-1])
+    report = CompileReport(tuple(reports), memory, program.nodes, program.calls, *effort())
+    _log.info("compiled %s: %d calls, %d new kernels, %.1f ms; %s", name or graph.name,
+              len(program.calls), report.kernels_compiled, report.seconds * 1e3,
+              memory.describe())  # fmt: skip
+    spent = effort()
+    details: Callable[[], Details] = lambda: (fused, report)  # noqa: E731
+    if key is not None:
+        store_plan(key, name or graph.name, plan, program.kernels)
+        # not kept: the graph after every pass takes more memory than all else that a step has
+        details = Once(
+            lambda: details_again(graph, passes, donated, plan, spent, plan_loaded=False)
+        )
+    made = Executable(graph.name, plan, variables, addresses, details, threads)
     if folder is not None:
         (folder / PLAN_FILE).write_text(made.describe() + "\n", encoding="utf-8")
     return made
@@ -358,7 +326,7 @@ def _check_variables(graph: Graph, variables: Mapping[str, VariableState]) -> No
     for op in graph.ops:
         if op.name != "variable":
             continue
-        name, ref = _name(op), op.result.type
+        name, ref = str(op.attrs["name"]), op.result.type
         if name not in variables:
             raise FailedPreconditionError(
                 f"there is no variable '{name}' to run the graph with", location=op.locations
@@ -369,25 +337,3 @@ def _check_variables(graph: Graph, variables: Mapping[str, VariableState]) -> No
             raise ShapeError(
                 f"variable '{name}' holds {given}, the graph wants {wanted}", location=op.locations
             )
-
-
-def _state_use(graph: Graph) -> tuple[set[str], set[str]]:
-    """The variables whose value before the step is read, and those that the step writes."""
-    read: set[str] = set()
-    written: set[str] = set()
-    for op in graph.ops:  # in the order in which they run
-        if op.name == "read" and _variable_name(op) not in written:
-            read.add(_variable_name(op))
-        elif op.name == "assign":
-            written.add(_variable_name(op))
-    return read, written
-
-
-def _name(op: Operation) -> str:
-    return str(op.attrs["name"])
-
-
-def _variable_name(op: Operation) -> str:
-    ref = op.operands[0].op
-    assert ref is not None
-    return _name(ref)

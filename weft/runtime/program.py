@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from weft.codegen.call import Address
+from weft.codegen.call import Address, Scratch
+from weft.codegen.jit import Kernel
 from weft.codegen.steps.plan import copy_call, plan_program
 from weft.codegen.steps.program import Node, PlannedCall, all_calls
-from weft.codegen.steps.table import MovingPlace, SlotKey, Table, build_table
+from weft.codegen.steps.table import MovingPlace, SlotKey, Table, build_table, kernels_of
 from weft.ir.attributes import ConstArray
 from weft.ir.dtypes import uint8
 from weft.ir.graph import Block, Graph, Operation, Value
@@ -20,32 +22,56 @@ from weft.passes.memory.plan_memory import Copy, MemoryPlan, Slot
 
 @dataclass(frozen=True, slots=True)
 class StepProgram:
-    """nodes: what runs, as a tree; calls: the kernel calls in it, in the order of the table.
+    """nodes: what runs, as a tree; calls: the kernel calls in it, in the order of the table;
+    kernels: what must be compiled for it.
 
     slot_number: the number of each buffer that comes anew with every call.
     """
 
     nodes: tuple[Node, ...]
     calls: tuple[PlannedCall, ...]
+    kernels: tuple[Kernel, ...]
     table: Table
     slot_number: dict[SlotKey, int]
 
 
 def step_program(graph: Graph, memory: MemoryPlan) -> StepProgram:
-    """Compile the kernels of a fused graph, and lay the step out. Errors as `plan_program`."""
+    """Lay the step of a fused graph out; compiles nothing. Errors as `plan_program`."""
     copies = _copies(memory)
 
     def slot_of(value: Value) -> SlotKey:
         return _key(memory.slots[value])
 
-    nodes = plan_program(graph, slot_of, copies, memory.registers)
+    nodes = plan_program(graph, slot_of, copies, memory.registers, memory.in_parts)
+    nodes = _place_scratch(nodes, memory)
     moving = [
         MovingPlace(m.loop, _key(m.even), _key(m.odd), m.offset, m.stride) for m in memory.moving
     ]
     numbers = slot_numbers(graph)
     constants = [_constant(op) for op in memory.constants]
     table = build_table(nodes, slot_of, numbers, constants, moving)
-    return StepProgram(tuple(nodes), tuple(all_calls(nodes)), table, numbers)
+    calls = tuple(all_calls(nodes))
+    return StepProgram(tuple(nodes), calls, tuple(kernels_of(calls)), table, numbers)
+
+
+def _place_scratch(nodes: Sequence[Node], memory: MemoryPlan) -> list[Node]:
+    """Scratch that the memory plan has a place for is there; the rest is shared by all calls."""
+    places: dict[Operation, Address] = {}
+    for op, slot in memory.scratch.items():
+        value = Value(TensorType(uint8, (1,)))
+        memory.slots[value] = slot
+        places[op] = Address(value)
+    return [
+        _with_scratch(node, places[node.op])
+        if isinstance(node, PlannedCall) and node.op in places
+        else node
+        for node in nodes
+    ]
+
+
+def _with_scratch(planned: PlannedCall, place: Address) -> PlannedCall:
+    args = tuple(place if isinstance(a, Scratch) else a for a in planned.call.args)
+    return replace(planned, call=replace(planned.call, args=args))
 
 
 def _key(slot: Slot) -> SlotKey:

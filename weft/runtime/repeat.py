@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.codegen.faults import FaultWords
 from weft.codegen.jit import compile_kernels
 from weft.codegen.steps.walker import CALL_WORDS, HEADER, NEXT, SET, WALKER
 
@@ -30,12 +31,12 @@ class Walk:
         moves: np.ndarray[Any, Any] | None = None,
         pool: int = 0,
         threads: int = 1,
-        status: ctypes.c_int64 | None = None,
+        status: FaultWords | None = None,
     ) -> None:
         self.words = words
         self.rows = np.array(rows, np.int64).reshape(-1, CALL_WORDS)
         self._moves = np.zeros(1, np.int64) if moves is None else moves
-        self.status = ctypes.c_int64(0) if status is None else status
+        self.status = FaultWords() if status is None else status
         self._failed = ctypes.c_int64(-1)
         self._slots = (ctypes.c_int64 * 1)()
         given = {
@@ -69,7 +70,7 @@ class Repeat(Walk):
         rows: Sequence[Row],
         pool: int = 0,
         threads: int = 1,
-        status: ctypes.c_int64 | None = None,
+        status: FaultWords | None = None,
     ) -> None:
         counter = len(words)
         looped = [(SET, counter, 0, 0), *rows, (NEXT, counter, 1, 1)]

@@ -3,7 +3,8 @@
 The kernel calls of one op (a loop nest and the call that adds up its partial results, say) are one
 `Piece`. The step runs up to a piece, the piece runs again and again, then the step goes on: so each
 piece sees its own operands, although the arena's memory is used for several values in turn. Inside
-loops and branches it is the first time that the piece is reached.
+loops and branches it is the first time that the piece is reached, in a loop that runs in parts
+(`steps/parts.py`) for the first part.
 
 Nothing of the caller's changes: variables are copies, and inputs whose memory the step takes too.
 """
@@ -21,11 +22,11 @@ import numpy as np
 
 from weft.codegen.call import Address
 from weft.codegen.steps.program import PlannedCall
-from weft.codegen.steps.walker import CALL_WORDS, FIRST_ADDRESS
+from weft.codegen.steps.walker import CALL_WORDS, FIRST_ADDRESS, JUMP, WALK_PARTS
 from weft.ir.types import TensorType
-from weft.runtime.executable import Executable, _Frame
+from weft.runtime.executable import Executable
+from weft.runtime.frame import Frame
 from weft.runtime.pool.pool import POOL
-from weft.runtime.program import slot_numbers
 from weft.runtime.repeat import Repeat, Row, Timing, Walk
 from weft.runtime.variables import VariableState
 
@@ -60,10 +61,12 @@ class PieceTime:
 def pieces_of(executable: Executable) -> list[Piece]:
     """The pieces of a step in the order of its table."""
     calls, out = executable.report.calls, list[Piece]()
-    for row, owner in enumerate(executable._table.owner):
+    for row, owner in enumerate(executable.plan.table.owner):
         if owner < 0:
             continue
         planned, last = calls[owner], out[-1] if out else None
+        if planned.call.kernel is WALK_PARTS:  # it calls the kernels of the rows that come next
+            continue
         together = last is not None and last.stop == row and planned.op is not None
         if together and last is not None and last.calls[-1].op is planned.op:
             out[-1] = Piece(last.first, row + 1, (*last.calls, planned))
@@ -86,12 +89,8 @@ class Replay:
         variables: Mapping[str, VariableState],
     ) -> None:
         held = {name: copy.copy(state) for name, state in variables.items()}
-        numbers = slot_numbers(executable.graph)
-        self.step = Executable(
-            executable.graph, held, executable.report, executable._table, numbers,
-            executable.threads,
-        )  # fmt: skip
-        taken = set(executable.report.memory.donated.values())
+        self.step = executable.with_variables(held)
+        taken = set(executable.plan.donated.values())
         self.inputs = [a.copy() if i in taken else a for i, a in enumerate(inputs)]
         arrays: dict[int, Array] = dict(enumerate(self.inputs))
         for result, slot in zip(self.step._results, self.step._result_slots, strict=True):
@@ -107,16 +106,22 @@ class Replay:
         changing = [v.array for v, _, _ in self.step._variables if v.array is not None]
         changing += [self.inputs[i] for i in taken]
         self._changing = [(a, a.copy()) for a in changing]
-        self._frame = _Frame(self.step)
+        self._frame = Frame(self.step._linked, self.step.pool, self.step.threads)
         words = self._frame.words
-        for word, slot, offset in self.step._patches.reshape(-1, 3).tolist():
+        for word, slot, offset in self.step._linked.patches.reshape(-1, 3).tolist():
             words[word] = arrays[slot].ctypes.data + offset
         self._first_words = words.copy()
         self._rows: list[Row] = [
             (row[0], row[1], row[2], row[3])
-            for row in self.step._calls.reshape(-1, CALL_WORDS).tolist()
+            for row in self.step._linked.calls.reshape(-1, CALL_WORDS).tolist()
         ]
         self._straight = all(row[0] >= FIRST_ADDRESS for row in self._rows)
+        calls, owner = executable.report.calls, executable.plan.table.owner
+        self._in_parts = [  # the row WALK_PARTS, which a JUMP follows, and the rows of the loop
+            (row, row + 2, self._rows[row + 1][1])
+            for row, number in enumerate(owner)
+            if number >= 0 and calls[number].call.kernel is WALK_PARTS
+        ]
         self._done = 0
 
     def restore(self) -> None:
@@ -172,22 +177,26 @@ class Replay:
         sentinel = _KERNEL(stop)
         address = ctypes.cast(sentinel, ctypes.c_void_p).value or 0
         rows = list(self._rows)
+        for walk, start, end in self._in_parts:
+            if start <= row < end:  # the walker itself goes there, with the words of part 0
+                rows[walk] = (JUMP, start, 0, 0)
         rows[row] = (address, 0, 1, 0)
         failed = self._walk(rows).run()
         if failed not in (row, -1):
-            self.step.raise_failed(failed, status.value)
+            self.step.raise_failed(failed, status.value, status.index)
         return failed == row
 
     def _run(self, rows: Sequence[Row], first: int) -> None:
         if rows:
             failed = self._walk(rows).run()
             if failed >= 0:
-                self.step.raise_failed(first + failed, self._frame.status.value)
+                status = self._frame.status
+                self.step.raise_failed(first + failed, status.value, status.index)
 
     def _walk(self, rows: Sequence[Row]) -> Walk:
         step = self.step
         return Walk(
-            self._frame.words, rows, step._moves, step.pool, step.threads, self._frame.status
+            self._frame.words, rows, step._linked.moves, step.pool, step.threads, self._frame.status
         )
 
     # ------------------------------------------------------------------------------------- timing

@@ -1,113 +1,37 @@
-"""The call of a matrix product: how it is cut into blocks, what is packed, what a thread takes.
-
-All of it follows from the sizes, so that the bits and the code are the same for any thread count.
-"""
+"""The calls of a matrix product: its words, what it packs before, what a thread takes at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from weft.codegen.call import Address, Arg, Code, KernelCall, Pool, Scratch, WorkerScratch
-from weft.codegen.cost import NS_PER_BYTE_STREAMED, split
-from weft.codegen.elements import HALVES
-from weft.codegen.gemm.product import PACKED_BEFORE, gemm_kernel, pack_kernel
+from weft.codegen.cost import split, streamed
+from weft.codegen.gemm.blocking import (
+    MULTIPLY_ADDS_PER_NS,
+    RUN,
+    Blocking,
+    Product,
+    blocking,
+    computed_row,
+    up,
+)
+from weft.codegen.gemm.follow import Before, Follow, Prologues
+from weft.codegen.gemm.product import (
+    K_BY_ROWS,
+    PACKED_BEFORE,
+    ROWS_BY_K,
+    WHOLE,
+    WORDS,
+    gemm_kernel,
+    pack_kernel,
+)
 from weft.codegen.gemm.tile import Tile, tile_of
-from weft.codegen.jit import Kernel
+from weft.codegen.nests.folds import Partials, combine_call
 from weft.ir.attributes import ConstArray
+from weft.ir.deep_products import k_pieces
 from weft.ir.dtypes import as_dtype
-
-#: A run of k: its part of a panel of B (48 columns of f32) and of A fit into L1 together.
-RUN = 256
-#: Rows of a block of C: a panel of B is used for so many rows once it is in the cache. Of medium
-#: sizes there are about 16 blocks, so that the shares of few threads are equal.
-BLOCK_ROWS = 96
-LEAST_ROWS = 48
-#: Above so many bytes B is packed: read in place, its rows lie on too many pages.
-DIRECT_B_BYTES = 1 << 20
-#: Above so many bytes of B (all of k) it is packed run by run, for each block of C anew.
-PACKED_B_BYTES = 1 << 22
-#: Below so many rows, twice as large a B is read in place.
-MANY_ROWS = 512
-#: Up to so many bytes of B a call before the product packs all of it; of more, each thread packs
-#: blocks of columns of its own, because what is packed adds to the step's memory.
-PACKED_BEFORE_BYTES = 1 << 19
-#: The columns of a block of C, at most.
-BLOCK_COLUMNS = 1024
-#: Products of one core, for the cost model: multiply-adds per nanosecond at 2 x 512 bits, f32.
-MULTIPLY_ADDS_PER_NS = 96.0
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """`count` products C = A B of m x k by k x n; `a` and `b` say where the matrices begin.
-
-    transposes: A is stored k x m, B is stored n x k.
-    """
-
-    dtype: str
-    m: int
-    n: int
-    k: int
-    a_at: tuple[int, ...]
-    b_at: tuple[int, ...]
-    transpose_a: bool
-    transpose_b: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Blocking:
-    """Block sizes of C and k. pack_b: 0 read B where it is, 1 pack it once for a range of units, 2
-    pack each run of k anew for each unit, PACKED_BEFORE a call of its own packs all of it.
-    """
-
-    rows: int
-    columns: int
-    k: int
-    pack_a: bool
-    pack_b: int
-
-
-def _up(size: int, step: int) -> int:
-    return -(-size // step) * step
-
-
-def blocking(p: Product, tile: Tile) -> Blocking:
-    """How a product is cut: a function of its sizes and of the target's tile alone."""
-    item = 8 if tile.dtype == "f64" else 4
-    runs = max(1, -(-p.k // RUN))
-    k = max(1, _up(-(-p.k // runs), tile.lanes))
-    columns = min(_up(max(p.n, 1), tile.columns), _up(BLOCK_COLUMNS, tile.columns))
-    share = max(LEAST_ROWS, -(-p.m // 16))
-    rows = min(BLOCK_ROWS, _up(share, tile.rows), _up(max(p.m, 1), tile.rows))
-    halves = p.dtype in HALVES
-    direct = tile.masks and not p.transpose_b and not halves
-    few = p.m < MANY_ROWS  # packing B costs as much as what it gives to some 500 rows
-    direct = direct and p.k * p.n * item <= DIRECT_B_BYTES << few
-    pack_b = 0 if direct else 1
-    if pack_b and p.k * columns * item > PACKED_B_BYTES:
-        pack_b, rows = 2, min(4 * BLOCK_ROWS, _up(max(p.m, 1), tile.rows))
-    # few blocks of many columns: cut the columns too, so that threads have equal shares
-    blocks = len(p.a_at) * -(-p.m // rows) * -(-p.n // columns) if p.m and p.n else 0
-    if 0 < blocks < 8 and columns > 2 * tile.columns:
-        columns = _share(p.n, -(-16 // blocks), tile, direct)
-    far = p.transpose_a and p.m * item >= 4096 and p.n > tile.columns
-    if pack_b == 1 and len(set(p.b_at)) == 1 and p.m > rows and p.n and p.k:
-        if _up(p.n, tile.columns) * p.k * item <= PACKED_BEFORE_BYTES:
-            pack_b = PACKED_BEFORE
-        else:  # about eight chunks, each of which packs its own columns
-            columns = min(columns, max(2 * tile.columns, _up(-(-p.n // 8), tile.columns)))
-    return Blocking(rows, columns, k, halves or far, pack_b)
-
-
-def _share(n: int, pieces: int, tile: Tile, direct: bool) -> int:
-    """The columns of a block if n are cut into about so many pieces, equal as far as possible."""
-    wide = n >= 4 * tile.columns
-    least, step = (2 * tile.columns, tile.columns) if wide else (4 * tile.lanes, tile.lanes)
-    pieces = min(pieces, n // least if wide else -(-n // least))
-    return _up(-(-n // pieces), step if direct else tile.columns)
 
 
 def gemm_calls(
@@ -115,55 +39,114 @@ def gemm_calls(
     c: Arg,
     a: Address,
     b: Address,
-    epilogue: Kernel | None = None,
-    epilogue_args: Sequence[Arg] = (),
-    statements: int = 0,
+    follow: Follow | None = None,
+    k_all: int = 0,
+    before: Prologues = (None, None),
 ) -> list[KernelCall]:
-    """C = A B, block by block; each block is handed to `epilogue` instead of C if there is one.
+    """C = A B, block by block; each block is handed to `follow` instead of C if there is one.
 
-    The last call is the product, before it there may be one that packs B.
+    Before the product there may be a call that packs B, after it those that add up what its
+    epilogue has folded. k_all: the matrices are pieces of one product over so many k. before:
+    prologues that compute A and B, block by block.
     """
     tile = tile_of(p.dtype)
-    cut = blocking(p, tile)
-    item = 8 if tile.dtype == "f64" else 4
+    computed = before[0] is not None, before[1] is not None
+    cut = blocking(p, tile, computed)
+    item = tile.itemsize
     depth = min(max(p.k, 1), cut.k)
-    b_bytes = _up((p.k if cut.pack_b == 1 else depth) * cut.columns * item, 64)
-    b_bytes = b_bytes if cut.pack_b in (1, 2) else 0
-    before: list[KernelCall] = []
+    b_bytes = up((p.k if cut.pack_b == 1 else depth) * cut.columns * item, 64)
+    b_bytes = 0 if cut.pack_b in (0, PACKED_BEFORE) else b_bytes
+    first: list[KernelCall] = []
     packed: Arg = 0
+    held = 0
     if cut.pack_b == PACKED_BEFORE:
-        packed = Scratch(_up(p.n, tile.columns) * p.k * item)
-        before = [_pack_call(p, b, packed, cut, tile)]
-    a_bytes = _up(_up(cut.rows, tile.rows) * depth * item + 64, 64) if cut.pack_a else 0
-    block_bytes = _up(cut.rows * cut.columns * item, 64) if epilogue else 0
+        held = up(up(p.n, tile.columns) * p.k * item, 64)
+        packed = Scratch(held)
+        first = [_pack_call(p, b, packed, cut, tile)]
+    pack_a = _packs_a(cut, before[0])
+    a_size = computed_row(p.k) * cut.rows if before[0] else up(cut.rows, tile.rows) * cut.k
+    a_bytes = up(a_size * item + 64, 64) if pack_a else 0
+    block_bytes = up(cut.rows * cut.columns * item, 64) if follow else 0
     scratch = max(64, b_bytes + a_bytes + block_bytes)
-    steps = [*((1, p.m) if p.transpose_a else (p.k, 1)), *_b_steps(p)]
-    blocks = -(-p.m // cut.rows) * -(-p.n // cut.columns)
-    units = len(p.a_at) * blocks
+    down = -(-p.m // cut.rows)
+    units = len(p.a_at) * down * -(-p.n // cut.columns)
+    words, after = follow.calls(down, cut.rows, len(p.a_at), held) if follow else ([], [])
+    made = [f.args if f else [] for f in before]
+    a_words = len(WORDS) + len(words)
     args: tuple[Arg, ...] = (
-        c, a, b, _offsets(p.a_at), _offsets(p.b_at), WorkerScratch(scratch), scratch,
-        p.m, p.n, p.k, *steps, cut.rows, cut.columns, cut.k, int(cut.pack_a), cut.pack_b,
-        b_bytes, a_bytes, packed, Code(epilogue) if epilogue else 0, *epilogue_args,
+        c, a, b, _offsets(p.a_at), _offsets(p.b_at), _offsets(p.c_at), p.c_row,
+        WorkerScratch(scratch), scratch, p.m, p.n, p.k, *_steps(p, cut, before),
+        cut.rows, cut.columns, cut.k, pack_a, cut.pack_b, b_bytes, a_bytes, packed, k_all or WHOLE,
+        _code(before[0]), a_words, _code(before[1]), a_words + len(made[0]),
+        _code(follow), *words, *made[0], *made[1],
     )  # fmt: skip
-    area = min(p.m, cut.rows) * min(p.n, cut.columns)
-    # a vector operation on an element costs about as much as eight multiply-adds in the tile
-    chunk = split(units, area * (max(p.k, 8) + 8 * statements) / MULTIPLY_ADDS_PER_NS)
-    if chunk and cut.pack_b == 1:  # whole blocks of columns: B is packed once
-        chunk = _up(chunk, -(-p.m // cut.rows))
-    return [*before, KernelCall(gemm_kernel(p.dtype), args, units, chunk if chunk < units else 0)]
+    chunk = split(units, _nanoseconds(p, cut, follow, before))
+    if chunk and cut.chunk:  # what is packed serves the whole chunk
+        chunk = up(chunk, cut.chunk)
+    product = KernelCall(gemm_kernel(p.dtype), args, units, chunk if chunk < units else 0)
+    return [*first, product, *after]
 
 
-def _b_steps(p: Product) -> tuple[int, int]:
-    """The strides of B over k and over columns."""
-    return (1, p.k) if p.transpose_b else (p.n, 1)
+def _packs_a(cut: Blocking, made: Before | None) -> int:
+    if made is None:
+        return int(cut.pack_a)
+    return K_BY_ROWS if made.turned else ROWS_BY_K
+
+
+def _steps(p: Product, cut: Blocking, before: Prologues) -> tuple[int, int, int, int]:
+    """The strides of A over rows and k, of B over k and columns; in scratch if they are made."""
+    a_steps, b_steps = p.a_steps, p.b_steps
+    if before[0] is not None:
+        a_steps = (1, cut.rows) if before[0].turned else (computed_row(p.k), 1)
+    if before[1] is not None:
+        b_steps = (cut.columns, 1)
+    return (*a_steps, *b_steps)
+
+
+def _nanoseconds(p: Product, cut: Blocking, follow: Follow | None, before: Prologues) -> float:
+    """Of one unit. A vector operation costs about as much as eight multiply-adds in the tile."""
+    rows, columns = min(p.m, cut.rows), min(p.n, cut.columns)
+    work = rows * columns * (max(p.k, 8) + 8 * (follow.statements if follow else 0))
+    for made, size in zip(before, (rows, columns), strict=True):
+        work += 8 * p.k * size * (made.statements if made else 0)
+    return work / MULTIPLY_ADDS_PER_NS
+
+
+def _code(called: Before | Follow | None) -> Arg:
+    return Code(called.kernel) if called else 0
+
+
+def stored_calls(p: Product, c: Address, a: Address, b: Address) -> list[KernelCall]:
+    """C = A B, contiguous, and nothing after it."""
+    pieces = k_pieces(p.m, p.n, p.k, len(p.a_at))
+    return deep_calls(p, c, a, b, pieces) if pieces > 1 else gemm_calls(p, c, a, b)
+
+
+def deep_calls(p: Product, c: Address, a: Address, b: Address, pieces: int) -> list[KernelCall]:
+    """C = A B as the sum of products of pieces of k; see `weft.ir.deep_products`."""
+    item = as_dtype(p.dtype).itemsize
+    k = up(-(-p.k // pieces), RUN)
+    starts = range(0, p.k, k)
+    parts = replace(
+        p,
+        k=k,
+        a_at=tuple(p.a_at[0] + start * p.a_steps[1] for start in starts),
+        b_at=tuple(p.b_at[0] + start * p.b_steps[0] for start in starts),
+        c_at=tuple(range(0, len(starts) * p.m * p.n, p.m * p.n)),
+        c_row=p.n,
+    )
+    partial = Scratch(len(starts) * p.m * p.n * item)
+    partials = Partials("sum", p.dtype, p.dtype, len(starts), p.m * p.n, 0, c)
+    calls = gemm_calls(parts, partial, a, b, k_all=p.k)
+    return [*calls, combine_call(partials, partial)]
 
 
 def _pack_call(p: Product, b: Address, target: Scratch, cut: Blocking, tile: Tile) -> KernelCall:
     """B as panels, all runs of k of each block of columns side by side."""
     first = Address(b.value, b.offset + p.b_at[0] * as_dtype(p.dtype).itemsize)
-    args = (target, first, p.n, p.k, *_b_steps(p), cut.columns, cut.k)
+    args = (target, first, p.n, p.k, *p.b_steps, cut.columns, cut.k)
     units = -(-p.k // cut.k) * -(-p.n // tile.columns)
-    each = 2 * target.nbytes * (2 if p.transpose_b else 1) * NS_PER_BYTE_STREAMED / units
+    each = streamed(2 * target.nbytes) * (2 if p.b_steps[1] != 1 else 1) / units
     return KernelCall(pack_kernel(p.dtype), args, units, split(units, each))
 
 

@@ -7,92 +7,128 @@ words come after those of the product. So products share one kernel, whatever fo
 The words of an epilogue: one address per output, one per operand that is not in place, then for
 each of them, in the same order, its strides over rows and columns; for "index" loads the offset and
 the strides. Rows are those of all matrices of the batch, one after another; there are `m` of them
-in each (the last word).
+in each (the next word).
+
+What is folded over all rows - a bias gradient, the sum of dy's rows - leaves a partial result for
+each block of rows in scratch memory, and `Follow.calls` adds them up in order: blocks depend on the
+sizes alone, and so do the bits. Their words come last: the blocks of a matrix, the rows of a
+block, the columns of C, for each fold where its partial results are, as an address and an offset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, KernelCall, Pool
-from weft.codegen.elements import memory_type
+from weft.codegen.call import Address, Arg, Code, KernelCall, Pool
+from weft.codegen.elements import INTEGERS, memory_type
 from weft.codegen.emitter import I64, Emitter
-from weft.codegen.gemm.call import Product, gemm_calls
+from weft.codegen.gemm.blocking import Product
+from weft.codegen.gemm.call import gemm_calls
+from weft.codegen.gemm.follow import Follow, Prologues
 from weft.codegen.gemm.product import FRAME
+from weft.codegen.gemm.tile import tile_of
 from weft.codegen.jit import Kernel
 from weft.codegen.nests.cut import cut_kind
-from weft.codegen.nests.nest import Access, Nest, Store, _NestBuilder
+from weft.codegen.nests.nest import Access, Nest, Statement, Store, plain_nest
 from weft.codegen.nests.writer import NestWriter, output_of
 from weft.ir.attributes import ConstArray
 from weft.ir.builder import Builder
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InternalError
 from weft.ir.graph import Operation, Value
+from weft.ir.index_maps import contiguous_strides, is_index_map, read_of, static_shape
 from weft.ir.row_strides import over_rows
 
 Walk = Access | Store
+#: (product, its operands, epilogue of a product of so many rows, prologues) -> the calls.
+Lower = Callable[
+    [Operation, Address, Address, Callable[[int], Follow], Prologues], list[KernelCall]
+]
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
-    """An epilogue: its kernel, its words, and how many statements it has for each element."""
-
-    kernel: Kernel
-    args: list[Arg]
-    statements: int
-
-
-#: (product, its operands, epilogue of a product of so many rows) -> the calls.
-Lower = Callable[[Operation, Address, Address, Callable[[int], Follow]], list[KernelCall]]
+#: Ops that a `fused` op is carried out by: the others are what it reads through and what follows.
+PRODUCTS = frozenset({"matmul", "conv", "conv_input"})
 
 
 def is_product(op: Operation) -> bool:
-    """Whether a `fused` op begins with a product: a matmul or a convolution."""
-    first = [o.name for o in op.regions[0].ops[:1]] if op.name == "fused" else []
-    return first in (["matmul"], ["conv"], ["conv_input"])
+    """Whether a `fused` op holds a product: a matmul or a convolution."""
+    return op.name == "fused" and any(o.name in PRODUCTS for o in op.regions[0].ops)
+
+
+def product_in(op: Operation) -> Operation:
+    """The product that a `fused` op holds."""
+    return next(o for o in op.regions[0].ops if o.name in PRODUCTS)
+
+
+def calls_another(call: KernelCall) -> bool:
+    """Whether a call is that of a product, which calls its epilogue."""
+    return any(isinstance(arg, Code) for arg in call.args)
 
 
 def store_calls(p: Product, c: Address, a: Address, b: Address) -> list[KernelCall]:
-    """A product that is summed in f32 and stored as 16-bit floats."""
-    loads = (Access(0, "f32", 0, (2, 1)),)
-    nest = Nest("store", (p.m, p.n), (False, False), loads, (), (
-        Store(0, p.dtype, ("load", 0), None, (p.n, 1)),
-    ))  # fmt: skip
-    kernel, args = _epilogue(nest, 0, p.m, [c], [c])
-    return gemm_calls(p, 0, a, b, kernel, args)
+    """A product that is summed in something wider than it is stored as."""
+    wide = tile_of(p.dtype).dtype
+    loads = (Access(0, wide, 0, (2, 1)),)
+    casts = (Statement("astype", wide, (("load", 0),), p.dtype),) if p.dtype in INTEGERS else ()
+    stores = (Store(0, p.dtype, ("value" if casts else "load", 0), None, (p.n, 1)),)
+    nest = Nest("store", (p.m, p.n), (False, False), loads, casts, stores)
+    return gemm_calls(p, 0, a, b, _epilogue(nest, 0, p.m, [c], [c]))
 
 
 def product_calls(
-    op: Operation, in_place: tuple[tuple[int, int], ...], lower: Lower
+    op: Operation, in_place: tuple[tuple[int, int], ...], lower: Lower, before: Prologues
 ) -> tuple[list[KernelCall], Nest]:
     """The kernel calls of a `fused` op that begins with a product, and the nest that follows it."""
-    (region,) = op.regions
-    product = region.ops[0]
+    product = product_in(op)
     rest, c = _without_product(op)
-    nest = _NestBuilder(rest, in_place).build()
-    nest = _over_rows(nest, c)
-    outside = dict(zip(region.args, op.operands, strict=True))
-    a, b = (Address(outside[v]) for v in product.operands)
+    nest = plain_nest(rest, in_place)
+    nest = nest_over_rows(nest, c)
+    a, b = operands_of(op)
     operands = [Address(v) for v in rest.operands]
     results = [Address(v) for v in op.results]
 
     def epilogue(rows: int) -> Follow:
-        return Follow(*_epilogue(nest, c, rows, results, operands), len(nest.statements))
+        return _epilogue(nest, c, rows, results, operands)
 
-    return lower(product, a, b, epilogue), nest
+    return lower(product, a, b, epilogue, before), nest
+
+
+def operands_of(op: Operation) -> list[Address]:
+    """The arrays that the product in a `fused` op reads, through index maps or as they are; for
+    what a prologue computes any array: nothing is read there.
+    """
+    outside = dict(zip(op.regions[0].args, op.operands, strict=True))
+    sources = [read_of(v).source for v in product_in(op).operands]
+    return [Address(outside.get(source, op.operands[0])) for source in sources]
+
+
+def result_strides(op: Operation) -> tuple[int, ...] | None:
+    """The strides of the product in the result of a `fused` op that is nothing but a product and a
+    permutation of its axes; None for others.
+    """
+    (region,) = op.regions
+    product = product_in(op)
+    after = region.ops[region.ops.index(product) + 1 :]
+    if not all(is_index_map(o) for o in after) or len(region.results) != 1:
+        return None
+    (result,) = region.results
+    made, seen = static_shape(result), read_of(result)
+    own = contiguous_strides(static_shape(product.result))
+    place = dict(zip(seen.strides, contiguous_strides(made), strict=True))
+    return tuple(place[step] if step else 0 for step in own)
 
 
 def _without_product(op: Operation) -> tuple[Operation, int]:
     """The nest alone, with the product as one more operand; the number of that operand."""
     (region,) = op.regions
-    product = region.ops[0]
+    product = product_in(op)
     inner = Builder([a.type for a in region.args])
     local: dict[Value, Value] = dict(zip(region.args, inner.args, strict=True))
     local[product.result] = inner.add_arg(product.result.type)
-    for member in region.ops[1:]:
+    for member in region.ops[region.ops.index(product) + 1 :]:
         local.update(zip(member.results, inner.clone(member, local), strict=True))
     block = inner.block([local[v] for v in region.results])
     types = [r.type for r in op.results]
@@ -102,7 +138,7 @@ def _without_product(op: Operation) -> tuple[Operation, int]:
     )
 
 
-def _over_rows(nest: Nest, c: int) -> Nest:
+def nest_over_rows(nest: Nest, c: int | None) -> Nest:
     """The nest over (rows of all matrices, columns); the product is read from its block."""
 
     def two(walk: Walk) -> tuple[int, int]:
@@ -118,7 +154,7 @@ def _over_rows(nest: Nest, c: int) -> Nest:
     return replace(
         nest,
         extents=(rows, columns),
-        reduced=(False, False),
+        reduced=(any(nest.reduced), False),
         loads=tuple(replace(a, strides=(2, 1) if a.leaf == c else two(a)) for a in nest.loads),
         stores=tuple(replace(s, strides=two(s)) for s in nest.stores),
     )
@@ -126,7 +162,7 @@ def _over_rows(nest: Nest, c: int) -> Nest:
 
 def _epilogue(
     nest: Nest, c: int, rows: int, outputs: list[Address], operands: list[Address]
-) -> tuple[Kernel, list[Arg]]:
+) -> Follow:
     args: list[Arg] = [outputs[s.output] for s in nest.stores]
     strides: list[Arg] = [x for s in nest.stores for x in s.strides]
     for load in _moving(nest, c):
@@ -141,9 +177,12 @@ def _epilogue(
             size = as_dtype(load.dtype).itemsize
             args.append(Address(held.value, held.offset + load.offset * size))
     where = [k for k, load in enumerate(nest.loads) if load.leaf == c]
-    key = f"gemm-epilogue-1-{where}-{nest.key}"
+    key = f"gemm-epilogue-3-{where}-{nest.key}"
     kernel = Kernel(key, f"epilogue_{nest.name}", lambda e: _emit(e, nest, c))
-    return kernel, [*args, *strides, rows]
+    folds = [(s.reduction, s.dtype, outputs[s.output]) for s in nest.stores]
+    named = tuple((name, dtype, output) for name, dtype, output in folds if name is not None)
+    words = [*args, *strides, rows]
+    return Follow(kernel, words, len(nest.statements), named, nest.extents[-1])
 
 
 def _moving(nest: Nest, c: int) -> list[Access]:
@@ -167,6 +206,7 @@ def _emit(e: Emitter, nest: Nest, c: int) -> None:
     order: list[Walk] = [*nest.stores, *loads]
     numbers = [[word() for _ in range(3 if _is_index(w) else 2)] for w in order]
     row = b.add(b.mul(frame["matrix"], word()), frame["row"])
+    partial = _partials(e, nest, frame, word) if any(nest.reduced) else iter(())
 
     def start(steps: list[ir.Value]) -> ir.Value:
         return b.add(b.mul(row, steps[0]), b.mul(frame["column"], steps[1]))
@@ -179,7 +219,7 @@ def _emit(e: Emitter, nest: Nest, c: int) -> None:
     block = b.inttoptr(frame["tile"], memory_type(_block_dtype(nest, c)).as_pointer())
     scalars: list[ir.Value] = [frame["rows"], frame["columns"], frame["rows"], frame["columns"]]
     scalars += [e.index(1), e.index(0)]
-    given = [pointers[id(s)] for s in nest.stores]
+    given = [next(partial) if s.reduction else pointers[id(s)] for s in nest.stores]
     for load in nest.loads:
         if load.leaf == c:
             given.append(block)
@@ -194,9 +234,23 @@ def _emit(e: Emitter, nest: Nest, c: int) -> None:
             scalars += _free(load, at[id(load)])
     for store in nest.stores:
         scalars += _free(store, at[id(store)])
-    units = e.index(1) if cut_kind(nest) == "single" else frame["rows"]
+    units = frame["rows"] if cut_kind(nest) == "pair" else e.index(1)
     with e.loop_function("block", given, [*scalars, units]) as (f, held, values):
         NestWriter(f, nest, held, values[:-1]).write(f.index(0), values[-1])
+
+
+def _partials(
+    e: Emitter, nest: Nest, frame: dict[str, ir.Value], word: Callable[[], ir.Value]
+) -> Iterator[ir.Value]:
+    """Where the block's partial results of each fold begin."""
+    b = e.builder
+    blocks, rows, columns = (word() for _ in range(3))
+    number = b.add(b.mul(frame["matrix"], blocks), b.sdiv(frame["row"], rows))
+    first = b.add(b.mul(number, columns), frame["column"])
+    for store in nest.stores:
+        if store.reduction:
+            base = b.inttoptr(b.add(word(), word()), memory_type(store.dtype).as_pointer())
+            yield e.at(base, first)
 
 
 def _block_dtype(nest: Nest, c: int) -> str:

@@ -55,7 +55,7 @@ class Vectors:
         self.tile = tile
         self.lanes = lanes or tile.lanes
         self.kind = ir.VectorType(tile.element, self.lanes)
-        self.bytes = 8 if tile.dtype == "f64" else 4
+        self.bytes = tile.itemsize
 
     def pointer(self, place: ir.Value) -> ir.Value:
         """`place`, a pointer to elements, as pointer to vectors."""
@@ -112,9 +112,16 @@ class Vectors:
         return held if held is not None else ir.Function(self.e.module, kind, name)
 
     def multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """a * b + c, in one rounding where the machine has it."""
+        """a * b + c, in one rounding where the machine has it; integers wrap."""
+        if isinstance(self.tile.element, ir.IntType):
+            return self.e.builder.add(self.e.builder.mul(a, b), c)
         kind = ir.FunctionType(self.kind, [self.kind] * 3)
         return self.e.builder.call(self._intrinsic("fmuladd", kind), [a, b, c])
+
+    def add(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """a + b"""
+        whole = isinstance(self.tile.element, ir.IntType)
+        return (self.e.builder.add if whole else self.e.builder.fadd)(a, b)
 
 
 def emit_micro(e: Emitter, tile: Tile, vectors: int) -> ir.Function:
@@ -205,10 +212,10 @@ class _Micro:
                 place = e.at(start, e.index(k * self.tile.lanes))
                 total = sums[i * self.vectors + k]
                 if k < self.vectors - 1:
-                    v.store(b.fadd(total, v.masked_load(place, held)), place)
+                    v.store(v.add(total, v.masked_load(place, held)), place)
                     continue
                 old = v.masked_load(place, b.and_(self.mask, held))
-                v.masked_store(b.fadd(total, old), place, self.mask)
+                v.masked_store(v.add(total, old), place, self.mask)
         b.branch(done)
         b.position_at_end(done)
 

@@ -9,7 +9,7 @@ copies items x k elements into groups of `width` items: the group g, element (i,
 Of A the items are rows, `width` the rows of a tile, `panel` 1; of B they are columns, `width` the
 lanes of a vector and `panel` the vectors of a tile: a panel is as wide as a tile. A group at the
 edge is filled up with anything: the micro-kernel does not let it reach a result. 16-bit floats
-become f32 here.
+become f32 here, narrow integers i32.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from weft.codegen.element_access import load_element
-from weft.codegen.elements import HALVES, memory_type
+from weft.codegen.elements import is_signed, memory_type, width_bits
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.gemm.micro import I32, Vectors, internal_function
-from weft.codegen.gemm.tile import Tile
+from weft.codegen.gemm.tile import Tile, converts
+from weft.codegen.scalar.half import has_f16_instructions
 
 
 def emit_pack(e: Emitter, tile: Tile, dtype: str, width: int, panel: int, name: str) -> ir.Function:
@@ -51,7 +52,7 @@ class _Pack:
     def write(self) -> None:
         e, b = self.e, self.e.builder
         width, step = e.index(self.width), e.index(self.width * self.panel)
-        plain = self.dtype in HALVES
+        plain = self.dtype == "f16" and not has_f16_instructions()
         neighbours = b.icmp_signed("==", self.item_stride, e.index(1))
         streams = b.and_(
             b.icmp_signed("==", self.k_stride, e.index(1)),
@@ -95,7 +96,7 @@ class _Pack:
         mask = v.mask(left) if self.tile.masks else None
         with self.e.for_range(self.e.index(0), self.k) as p:
             place = self.e.at(source, self.e.builder.mul(p, self.k_stride))
-            value = v.load(place) if mask is None else v.masked_load(place, mask)
+            value = self._load(place, v) if mask is None else v.masked_load(place, mask)
             v.store(value, self._moved(target, p))
 
     def _transpose(self, source: ir.Value, target: ir.Value, left: ir.Value) -> None:
@@ -112,7 +113,7 @@ class _Pack:
         final = b.sub(self.k, e.index(lanes))
         with e.for_range(e.index(0), self.k, e.index(lanes)) as block:
             p = b.select(b.icmp_signed("<", block, final), block, final)
-            mixed = interleave(b, [v.load(e.at(start, p)) for start in starts])
+            mixed = interleave(b, [self._load(e.at(start, p), v) for start in starts])
             for number, value in enumerate(mixed):
                 place = e.at(self._moved(target, p), e.index(number * lanes * self.panel))
                 v.store(value, place)
@@ -123,7 +124,28 @@ class _Pack:
             start, moved = e.at(source, b.mul(p, self.k_stride)), self._moved(target, p)
             with e.for_range(e.index(0), left) as i:
                 value = load_element(e, e.at(start, b.mul(i, self.item_stride)), self.dtype)
+                if value.type != self.tile.element:
+                    value = self._extend(value, self.tile.element)
                 b.store(value, e.at(moved, i))
+
+    def _load(self, place: ir.Value, v: Vectors) -> ir.Value:
+        """A vector of elements that are neighbours, as accumulators."""
+        b = self.e.builder
+        if not converts(self.dtype):
+            return v.load(place)
+        kind = ir.VectorType(memory_type(self.dtype), v.lanes)
+        held = b.load(b.bitcast(place, kind.as_pointer()), align=width_bits(self.dtype) // 8)
+        if self.dtype == "f16":
+            return b.fpext(b.bitcast(held, ir.VectorType(ir.HalfType(), v.lanes)), v.kind)
+        if self.dtype == "bf16":
+            words = ir.VectorType(I32, v.lanes)
+            high = b.shl(b.zext(held, words), ir.Constant(words, [16] * v.lanes))
+            return b.bitcast(high, v.kind)
+        return self._extend(held, v.kind)
+
+    def _extend(self, value: ir.Value, kind: ir.Type) -> ir.Value:
+        b = self.e.builder
+        return b.sext(value, kind) if is_signed(self.dtype) else b.zext(value, kind)
 
 
 def interleave(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:

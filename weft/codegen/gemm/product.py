@@ -8,16 +8,20 @@ units of the call, which threads take in any order. A block is made by one threa
         for each panel of B, for each panel of A: micro-kernel -> one tile of C (+= after the first)
 
 The sums over k are cut by `block_k` alone, a function of k, and never over threads: the bits depend
-on the sizes only. Consecutive units share a panel of B, which is packed once for all of them; if
-all matrices share one B, a call before the product packs it (`pack_kernel`), over threads too.
+on the sizes only. Consecutive units go down the rows if they share a panel of B that is packed here
+for all of them, else along the columns; a small B that all matrices share is packed by a call
+before the product (`pack_kernel`), over threads too.
 Blocking after Goto and van de Geijn and BLIS, see `weft.codegen.gemm.tile`. A thread's block of A
 and its scratch stay in its L2 cache, a panel of B in L1 or L2.
 
+Before a run a block of an operand may be computed by a prologue (`weft.codegen.gemm.prologue`).
 After its last run a block may be handed to an epilogue (`weft.codegen.gemm.epilogue`), which reads
 it while it is in the cache.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -27,16 +31,23 @@ from weft.codegen.gemm.pack import emit_pack
 from weft.codegen.gemm.tile import Tile, tile_of
 from weft.codegen.jit import Kernel
 
-#: Words of a gemm call, in order; `weft.codegen.gemm.call` fills them.
+#: Words of a gemm call, in order; `weft.codegen.gemm.call` fills them. Each matrix takes `k` of
+#: `k_all`, the last one what is left.
 WORDS = (
-    "c", "a", "b", "a_offsets", "b_offsets", "scratch", "scratch_bytes", "m", "n", "k",
-    "a_row", "a_k", "b_k", "b_column", "block_rows", "block_columns", "block_k", "pack_a",
-    "pack_b", "b_bytes", "a_bytes", "b_packed", "epilogue",
+    "c", "a", "b", "a_offsets", "b_offsets", "c_offsets", "c_row", "scratch", "scratch_bytes",
+    "m", "n", "k", "a_row", "a_k", "b_k", "b_column", "block_rows", "block_columns", "block_k",
+    "pack_a", "pack_b", "b_bytes", "a_bytes", "b_packed", "k_all", "a_code", "a_words", "b_code",
+    "b_words", "epilogue",
 )  # fmt: skip
+#: `k_all` of products that are no pieces of one.
+WHOLE = 1 << 62
 #: Words of the call that packs B for all blocks of C before the product.
 PACK_WORDS = ("target", "b", "n", "k", "b_k", "b_column", "block_columns", "block_k")
 #: `pack_b` of a product whose B lies packed at `b_packed`.
 PACKED_BEFORE = 3
+#: `pack_a`, `pack_b` of an operand that a prologue computes (`weft.codegen.gemm.prologue`): rows of
+#: A by k, k by rows of a transposed A, k by columns of B. Steps are then those of what it makes.
+ROWS_BY_K, K_BY_ROWS, K_BY_COLUMNS = 2, 3, 4
 #: Words of the frame that an epilogue gets: where its block is, and where its own words are.
 FRAME = ("tile", "tile_row", "row", "rows", "column", "columns", "matrix", "words")
 
@@ -44,7 +55,7 @@ FRAME = ("tile", "tile_row", "row", "rows", "column", "columns", "matrix", "word
 def gemm_kernel(dtype: str) -> Kernel:
     """The kernel of products of `dtype`: any sizes, transposed or not, with or without epilogue."""
     tile = tile_of(dtype)
-    key = f"gemm-3-{dtype}-{tile.key}"
+    key = f"gemm-8-{dtype}-{tile.key}"
     # its vectors are written out: half the time to compile, the same speed
     return Kernel(key, f"gemm_{dtype}", lambda e: _Gemm(e, tile, dtype).write(), loops=False)
 
@@ -53,7 +64,7 @@ def pack_kernel(dtype: str) -> Kernel:
     """The kernel that packs the one B of a product for all its blocks; a unit is one panel of one
     run of k, laid out as `_Gemm._run` reads it."""
     tile = tile_of(dtype)
-    key = f"gemm-pack-1-{dtype}-{tile.key}"
+    key = f"gemm-pack-2-{dtype}-{tile.key}"
     return Kernel(key, f"pack_{dtype}", lambda e: _emit_pack_all(e, tile, dtype), loops=False)
 
 
@@ -84,6 +95,21 @@ def _emit_pack_all(e: Emitter, tile: Tile, dtype: str) -> None:
         b.call(pack, [e.at(source, start), w["b_column"], w["b_k"], items, k, e.at(target, place)])
 
 
+@dataclass(slots=True)
+class _Block:
+    """A block of C under construction: where it and what it reads begin, its sizes."""
+
+    matrix: ir.Value
+    row: ir.Value
+    column: ir.Value
+    a: ir.Value
+    b: ir.Value
+    c: ir.Value
+    c_row: ir.Value = None
+    rows: ir.Value = None
+    columns: ir.Value = None
+
+
 class _Gemm:
     def __init__(self, e: Emitter, tile: Tile, dtype: str) -> None:
         self.e, self.tile, self.dtype = e, tile, dtype
@@ -108,16 +134,23 @@ class _Gemm:
         down = self._blocks(w["m"], w["block_rows"])
         across = self._blocks(w["n"], w["block_columns"])
         matrices = b.mul(down, across)
-        offsets = [b.inttoptr(w[f"{x}_offsets"], I64.as_pointer()) for x in "ab"]
+        offsets = [b.inttoptr(w[f"{x}_offsets"], I64.as_pointer()) for x in "abc"]
+        places = self.a, self.b, b.inttoptr(w["c"], self.element)
+        # what is packed here serves the next blocks of the same columns; else a thread's blocks
+        # are rows, as in the nests before and after: they are in its cache
+        here = b.and_(
+            b.icmp_signed("!=", w["pack_b"], e.index(0)),
+            b.icmp_signed("!=", w["pack_b"], e.index(PACKED_BEFORE)),
+        )
         with e.for_range(e.lo, e.hi) as unit:
             matrix, inside = b.sdiv(unit, matrices), b.srem(unit, matrices)
-            a, bb = (
-                e.at(p, b.load(e.at(o, matrix)))
-                for p, o in zip((self.a, self.b), offsets, strict=True)
+            a, bb, c = (
+                e.at(p, b.load(e.at(o, matrix))) for p, o in zip(places, offsets, strict=True)
             )
-            row = b.mul(b.srem(inside, down), w["block_rows"])
-            column = b.mul(b.sdiv(inside, down), w["block_columns"])
-            self._unit(matrix, row, column, a, bb)
+            i = b.select(here, b.srem(inside, down), b.sdiv(inside, across))
+            j = b.select(here, b.sdiv(inside, down), b.srem(inside, across))
+            row, column = b.mul(i, w["block_rows"]), b.mul(j, w["block_columns"])
+            self._unit(_Block(matrix, row, column, a, bb, c))
 
     def _blocks(self, size: ir.Value, block: ir.Value) -> ir.Value:
         b = self.e.builder
@@ -127,71 +160,47 @@ class _Gemm:
         b = self.e.builder
         return b.select(b.icmp_signed("<", x, y), x, y)
 
-    def _unit(
-        self, matrix: ir.Value, row: ir.Value, column: ir.Value, a: ir.Value, bb: ir.Value
-    ) -> None:
+    def _unit(self, at: _Block) -> None:
         e, b, w = self.e, self.e.builder, self.word
-        rows = self._least(b.sub(w["m"], row), w["block_rows"])
-        columns = self._least(b.sub(w["n"], column), w["block_columns"])
-        a = e.at(a, b.mul(row, w["a_row"]))
-        bb = e.at(bb, b.mul(column, w["b_column"]))
+        at.rows = self._least(b.sub(w["m"], at.row), w["block_rows"])
+        at.columns = self._least(b.sub(w["n"], at.column), w["block_columns"])
+        at.a = e.at(at.a, b.mul(at.row, w["a_row"]))
+        at.b = e.at(at.b, b.mul(at.column, w["b_column"]))
         plain = b.icmp_signed("==", w["epilogue"], e.index(0))
-        size = b.mul(w["m"], w["n"])
-        place = b.add(b.mul(matrix, size), b.add(b.mul(row, w["n"]), column))
-        c = e.at(b.inttoptr(w["c"], self.element), place)
-        c = b.select(plain, c, self.tile_at)
-        c_row = b.select(plain, w["n"], w["block_columns"])
-        fresh = b.icmp_signed("!=", b.load(self.packed), b.ptrtoint(bb, I64))
-        b.store(b.ptrtoint(bb, I64), self.packed)
-        longer = b.select(b.icmp_signed(">", w["k"], e.index(0)), w["k"], e.index(1))
+        c = e.at(at.c, b.add(b.mul(at.row, w["c_row"]), at.column))
+        at.c = b.select(plain, c, self.tile_at)
+        at.c_row = b.select(plain, w["c_row"], w["block_columns"])
+        fresh = b.icmp_signed("!=", b.load(self.packed), b.ptrtoint(at.b, I64))
+        b.store(b.ptrtoint(at.b, I64), self.packed)
+        deep = self._least(w["k"], b.sub(w["k_all"], b.mul(at.matrix, w["k"])))
+        longer = b.select(b.icmp_signed(">", deep, e.index(0)), deep, e.index(1))
         with e.for_range(e.index(0), longer, w["block_k"]) as p:
-            k = self._least(b.sub(w["k"], p), w["block_k"])
-            self._run(p, k, rows, columns, column, a, bb, c, c_row, fresh)
+            k = self._least(b.sub(deep, p), w["block_k"])
+            self._run(p, k, at, fresh)
         with b.if_then(b.not_(plain)):
-            self._epilogue((c, c_row, row, rows, column, columns, matrix))
+            block = (at.c, at.c_row, at.row, at.rows, at.column, at.columns, at.matrix)
+            self._call(w["epilogue"], block, e.index(len(WORDS)))
 
-    def _run(
-        self,
-        p: ir.Value,
-        k: ir.Value,
-        rows: ir.Value,
-        columns: ir.Value,
-        column: ir.Value,
-        a: ir.Value,
-        bb: ir.Value,
-        c: ir.Value,
-        c_row: ir.Value,
-        fresh: ir.Value,
-    ) -> None:
+    def _run(self, p: ir.Value, k: ir.Value, at: _Block, fresh: ir.Value) -> None:
         """One run of k: packing, then all tiles of the block."""
         e, b, w, tile = self.e, self.e.builder, self.word, self.tile
         zero, one = e.index(0), e.index(1)
-        lanes = e.index(tile.columns)
-        a_at = e.at(a, b.mul(p, w["a_k"]))
-        b_at = e.at(bb, b.mul(p, w["b_k"]))
-        # all runs of B side by side if they are packed once
-        before = b.icmp_signed("==", w["pack_b"], e.index(PACKED_BEFORE))
-        once = b.or_(b.icmp_signed("==", w["pack_b"], one), before)
-        wide = b.mul(self._blocks(columns, lanes), lanes)
-        shared = e.at(b.inttoptr(w["b_packed"], self.element), b.mul(column, w["k"]))
-        b_pack = b.select(before, shared, self.b_pack)
-        b_pack = e.at(b_pack, b.select(once, b.mul(p, wide), zero))
-        here = b.and_(b.icmp_signed("!=", w["pack_b"], zero), b.not_(before))
-        with b.if_then(here):
-            anew = b.or_(fresh, b.not_(once))
-            with b.if_then(anew):
-                b.call(self.packing_b, [b_at, w["b_column"], w["b_k"], columns, k, b_pack])
-        pack_a = b.icmp_signed("!=", w["pack_a"], zero)
-        with b.if_then(pack_a):
-            b.call(self.packing_a, [a_at, w["a_row"], w["a_k"], rows, k, self.a_pack])
-        pack_b = b.icmp_signed("!=", w["pack_b"], zero)
-        b_start = b.select(pack_b, b_pack, self._direct(b_at))
-        b_panel = b.select(pack_b, k, one)
-        b_k = b.select(pack_b, lanes, w["b_k"])
-        a_start = b.select(pack_a, self.a_pack, self._direct(a_at))
-        a_panel = b.select(pack_a, k, w["a_row"])
-        a_row = b.select(pack_a, one, w["a_row"])
-        a_k = b.select(pack_a, e.index(tile.rows), w["a_k"])
+        lanes, columns, rows = e.index(tile.columns), at.columns, at.rows
+        b_pack = self._pack_b(p, k, at, fresh)
+        computed = self._pack_a(p, k, at)
+        a_at = e.at(at.a, b.mul(p, w["a_k"]))
+        b_at = e.at(at.b, b.mul(p, w["b_k"]))
+        in_pack = b.icmp_signed("!=", w["pack_b"], zero)
+        panels = b.and_(in_pack, b.icmp_signed("!=", w["pack_b"], e.index(K_BY_COLUMNS)))
+        b_start = b.select(in_pack, b_pack, self._direct(b_at))
+        b_panel = b.select(panels, k, one)
+        b_k = b.select(panels, lanes, w["b_k"])
+        a_start = b.select(b.icmp_signed("!=", w["pack_a"], zero), computed, self._direct(a_at))
+        panels = b.icmp_signed("==", w["pack_a"], one)
+        a_panel = b.select(panels, k, w["a_row"])
+        a_row = b.select(panels, one, w["a_row"])
+        a_k = b.select(panels, e.index(tile.rows), w["a_k"])
+        c, c_row = at.c, at.c_row
         add = b.icmp_signed(">", p, zero)
         with e.for_range(zero, columns, lanes) as j:
             b_tile = e.at(b_start, b.mul(j, b_panel))
@@ -205,8 +214,51 @@ class _Gemm:
                     [a_tile, a_row, a_k, b_tile, b_k, k, height, width, c_tile, c_row, add],
                 )
 
+    def _pack_b(self, p: ir.Value, k: ir.Value, at: _Block, fresh: ir.Value) -> ir.Value:
+        """Where the run of B is, if it is packed: packed here or by its prologue, or before."""
+        e, b, w = self.e, self.e.builder, self.word
+        zero, lanes = e.index(0), e.index(self.tile.columns)
+
+        def mode(number: int) -> ir.Value:
+            return b.icmp_signed("==", w["pack_b"], e.index(number))
+
+        # all runs of B side by side if they are packed once
+        before = mode(PACKED_BEFORE)
+        once = b.or_(mode(1), before)
+        wide = b.mul(self._blocks(at.columns, lanes), lanes)
+        shared = e.at(b.inttoptr(w["b_packed"], self.element), b.mul(at.column, w["k"]))
+        place = b.select(before, shared, self.b_pack)
+        place = e.at(place, b.select(once, b.mul(p, wide), zero))
+        source = e.at(at.b, b.mul(p, w["b_k"]))
+        with b.if_then(b.or_(mode(2), b.and_(mode(1), fresh))):
+            b.call(self.packing_b, [source, w["b_column"], w["b_k"], at.columns, k, place])
+        with b.if_then(mode(K_BY_COLUMNS)):
+            block = (place, w["b_k"], p, k, at.column, at.columns, at.matrix)
+            self._call(w["b_code"], block, w["b_words"])
+        return place
+
+    def _pack_a(self, p: ir.Value, k: ir.Value, at: _Block) -> ir.Value:
+        """Where the run of A is, if it is packed, or computed: before the first run, for all."""
+        e, b, w = self.e, self.e.builder, self.word
+
+        def mode(number: int) -> ir.Value:
+            return b.icmp_signed("==", w["pack_a"], e.index(number))
+
+        zero = e.index(0)
+        first = b.icmp_signed("==", p, zero)
+        with b.if_then(mode(1)):
+            source = e.at(at.a, b.mul(p, w["a_k"]))
+            b.call(self.packing_a, [source, w["a_row"], w["a_k"], at.rows, k, self.a_pack])
+        with b.if_then(b.and_(mode(ROWS_BY_K), first)):
+            block = (self.a_pack, w["a_row"], at.row, at.rows, zero, w["k"], at.matrix)
+            self._call(w["a_code"], block, w["a_words"])
+        with b.if_then(b.and_(mode(K_BY_ROWS), first)):
+            block = (self.a_pack, w["a_k"], zero, w["k"], at.row, at.rows, at.matrix)
+            self._call(w["a_code"], block, w["a_words"])
+        return e.at(self.a_pack, b.select(mode(1), zero, b.mul(p, w["a_k"])))
+
     def _direct(self, place: ir.Value) -> ir.Value:
-        """The operand where it is, as accumulators (16-bit floats are always packed)."""
+        """The operand where it is, as accumulators (what `converts` is always packed)."""
         return self.e.builder.bitcast(place, self.element)
 
     def _tile(self, width: ir.Value, args: list[ir.Value]) -> None:
@@ -224,14 +276,14 @@ class _Gemm:
         b.branch(after)
         b.position_at_end(after)
 
-    def _epilogue(self, values: tuple[ir.Value, ...]) -> None:
-        """Hand the finished block over: its frame is FRAME, its words come after gemm's."""
+    def _call(self, code: ir.Value, values: tuple[ir.Value, ...], first: ir.Value) -> None:
+        """Hand a block to another kernel: its frame is FRAME, its words begin at number `first`."""
         e, b = self.e, self.e.builder
         frame = e.alloca(ir.ArrayType(I64, len(FRAME)))
-        first = b.bitcast(frame, I64.as_pointer())
-        words = b.ptrtoint(e.at(e.arguments, e.index(len(WORDS))), I64)
+        start = b.bitcast(frame, I64.as_pointer())
+        words = b.ptrtoint(e.at(e.arguments, first), I64)
         for k, value in enumerate((*values, words)):
             held = b.ptrtoint(value, I64) if isinstance(value.type, ir.PointerType) else value
-            b.store(held, e.at(first, e.index(k)))
-        function = b.inttoptr(self.word["epilogue"], KERNEL_TYPE.as_pointer())
-        b.call(function, [first, e.index(0), e.index(1), e.worker])
+            b.store(held, e.at(start, e.index(k)))
+        function = b.inttoptr(code, KERNEL_TYPE.as_pointer())
+        b.call(function, [start, e.index(0), e.index(1), e.worker])

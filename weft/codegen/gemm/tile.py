@@ -9,16 +9,23 @@ A.
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from functools import cache
 
 from llvmlite import ir
 
-from weft.codegen.elements import F32, F64, HALVES
+from weft.codegen.elements import HALVES, INTEGERS, register_type, width_bits
+from weft.codegen.llvm.target import has_feature
 
-#: What a product of each dtype is computed in.
+#: What a product of each dtype of floats is computed in.
 ACCUMULATOR = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32"}
+#: And of integers, which wrap: the low bits are the same in a wider one.
+INTEGER_ACCUMULATOR = {x: "i64" if width_bits(x) == 64 else "i32" for x in INTEGERS}
+
+
+def converts(dtype: str) -> bool:
+    """Whether operands of `dtype` become something wider when they are packed, as they must be."""
+    return dtype in HALVES or (dtype in INTEGERS and width_bits(dtype) < 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,12 @@ class Tile:
     @property
     def element(self) -> ir.Type:
         """LLVM type of an accumulator."""
-        return F64 if self.dtype == "f64" else F32
+        return register_type(self.dtype)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an accumulator."""
+        return width_bits(self.dtype) // 8
 
     @property
     def key(self) -> str:
@@ -54,24 +66,17 @@ class Tile:
 @cache
 def target_vector_bits() -> int:
     """Width of the widest vector registers of this machine: 512, 256 or 128."""
-    features = _host_features()
-    if features.get("avx512f") and features.get("avx512vl") and features.get("avx512dq"):
+    if all(map(has_feature, ("avx512f", "avx512vl", "avx512dq"))):
         return 512
-    return 256 if features.get("avx2") and features.get("fma") else 128
-
-
-@cache
-def _host_features() -> dict[str, bool]:
-    binding = importlib.import_module("llvmlite.binding")
-    return dict(binding.get_host_cpu_features())
+    return 256 if has_feature("avx2") and has_feature("fma") else 128
 
 
 @cache
 def tile_of(dtype: str) -> Tile:
-    """The tile of a product of `dtype` ("f32", "f64", "f16", "bf16") on this machine."""
-    accumulator = ACCUMULATOR[dtype]
+    """The tile of a product of floats or integers on this machine."""
+    accumulator = INTEGER_ACCUMULATOR.get(dtype) or ACCUMULATOR[dtype]
     bits = target_vector_bits()
-    registers = 32 if bits == 512 or _host_features().get("neon") else 16
-    lanes = bits // (64 if accumulator == "f64" else 32)
-    masks = bits > 128 and dtype not in HALVES
+    registers = 32 if bits == 512 or has_feature("neon") else 16
+    lanes = bits // width_bits(accumulator)
+    masks = bits > 128 and not converts(dtype)
     return Tile(accumulator, lanes, 8 if registers == 32 else 4, 3, masks)

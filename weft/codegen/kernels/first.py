@@ -16,7 +16,7 @@ def lower_first_occurrence(op: Operation) -> list[KernelCall]:
     index = tensor(op.operands[0])
     dtype, n = index.dtype.short, index.static_shape[0]
     size = int_attr(op.attrs, "size")
-    kernel = Kernel(f"first-occurrence-1-{dtype}", f"first_{dtype}", lambda e: _emit(e, dtype))
+    kernel = Kernel(f"first-occurrence-2-{dtype}", f"first_{dtype}", lambda e: _emit(e, dtype))
     scratch = Scratch(8 * max(size, 1))
     args = (Address(op.result), Address(op.operands[0]), Status(), scratch, size, n)
     return [KernelCall(kernel, args)] if n else []
@@ -44,7 +44,7 @@ def _emit(e: Emitter, dtype: str) -> None:
                     b.store(j, f.at(places, picked))
                 with otherwise:
                     b.store(b.add(b.load(bad), f.index(1)), bad)
-                    report_index(f, status, j)
+                    report_index(f, status, j, index, dtype)
         none = b.icmp_signed("==", b.load(bad), f.index(0))
         with b.if_then(none, likely=True), f.for_range(f.index(0), n) as i:
             picked, _ = checked_index(f, f.at(index, i), dtype, size)

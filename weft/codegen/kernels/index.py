@@ -13,9 +13,10 @@ import numpy as np
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Pool, Status
-from weft.codegen.cost import NS_PER_BYTE, split
+from weft.codegen.cost import split, streamed
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.emitter import I64, Emitter
+from weft.codegen.faults import emit_fault
 from weft.codegen.jit import Kernel
 from weft.codegen.kernels.shape import strided_copy, tensor
 from weft.codegen.scalar.scalar import emit_scalar
@@ -24,10 +25,10 @@ from weft.ir.attributes import ConstArray
 from weft.ir.graph import Operation, Value
 from weft.ir.index_maps import contiguous_strides
 
-#: To check one index and to begin its run of elements.
-NS_PER_INDEX = 2.0
-#: Bytes of a row that a scatter gives to one thread at least.
-CACHE_LINES = 128
+#: To check one index and to begin its run of elements; where a gather's runs are single elements.
+NS_PER_INDEX, NS_PER_ELEMENT = 2.5, 0.4
+#: Bytes of a row that a scatter gives to one thread at least: every thread checks all indices.
+LEAST_COLUMNS = 1024
 #: How an update meets the element that is there; None: it replaces it.
 _COMBINE = {
     "index_add": "add",
@@ -59,6 +60,7 @@ def lower_along_axis(op: Operation) -> list[KernelCall]:
     gather = len(op.operands) == 2
     emit = _emit_gather_axis if gather else _emit_scatter_axis
     single = gather and inner == 1 and size > 0
+    run = 1 if along else max(inner, 1)
     if single:
         emit = _emit_gather_single
     rows = outer * n if gather else n
@@ -67,7 +69,7 @@ def lower_along_axis(op: Operation) -> list[KernelCall]:
         _count(picks),
         (outer, size, inner, n),
         (),
-        _cut(op, rows, outer * inner, inner, 1 if along else inner),
+        _cut(op, rows, outer * inner, inner, NS_PER_ELEMENT if run == 1 else NS_PER_INDEX / run),
         lambda e, o, d, i: emit(e, o, d, i, along),
         "single" if single else "runs",
     )
@@ -83,25 +85,27 @@ def lower_nd(op: Operation) -> list[KernelCall]:
         Pool(ConstArray(np.array(shape[:depth], np.int64))),
         Pool(ConstArray(np.array(strides, np.int64))),
     )
-    cut = _cut(op, rows, inner, inner, inner)
+    cut = _cut(op, rows, inner, inner, NS_PER_INDEX / max(inner, 1))
     return _calls(op, rows, (depth, rows, inner), tables, cut, _emit_nd)
 
 
 _Emit = Callable[[Emitter, str, str, str], None]
 
 
-def _cut(op: Operation, rows: int, columns: int, inner: int, run: int) -> tuple[int, int]:
-    """(units, chunk). `run`: elements that one index moves.
+def _cut(op: Operation, rows: int, columns: int, inner: int, index: float) -> tuple[int, int]:
+    """(units, chunk). `index`: what indices cost an element that is moved, in nanoseconds.
 
     A gather's units are the elements of its result. A scatter's are the columns of its target: all
     updates of one element stay with one thread, in order; columns go in runs of cache lines.
     """
     itemsize = tensor(op.result).dtype.itemsize
-    each = 2 * itemsize * NS_PER_BYTE + NS_PER_INDEX / max(run, 1)
-    if len(op.operands) == 2:
-        return rows * inner, split(rows * inner, each)
-    chunk = split(columns, rows * each)
-    line = -(-CACHE_LINES // itemsize)
+    gather = len(op.operands) == 2
+    moved = rows * (inner if gather else columns)
+    total = streamed((2 if gather else 3) * itemsize * moved) + index * moved
+    if gather:
+        return moved, split(moved, total / max(moved, 1))
+    chunk = split(columns, total / max(columns, 1))
+    line = -(-LEAST_COLUMNS // itemsize)
     chunk = -(-chunk // line) * line
     return columns, chunk if chunk < columns else 0
 
@@ -118,36 +122,55 @@ def _calls(
     x, index = op.operands[:2]
     dtype, index_dtype = tensor(x).dtype.short, tensor(index).dtype.short
     gather = len(op.operands) == 2
-    calls = [] if gather else [_check(op, indices), _copy(x, op.result)]
+    calls = [] if gather else [check_call(op, index), _copy(x, op.result)]
     data, other = (x, op.result) if gather else (op.result, op.operands[2])
-    key = f"{op.name}-3-{form}-{dtype}-{index_dtype}"
+    key = f"{op.name}-4-{form}-{dtype}-{index_dtype}"
     kernel = Kernel(key, f"{op.name}_{dtype}", lambda e: emit(e, op.name, dtype, index_dtype))
     args = (Address(data), Address(index), Address(other), Status(), *tables, *sizes)
     if cut[0] and indices:
         calls.append(KernelCall(kernel, args, *cut))
     elif indices and gather:  # nothing moves, but an index out of bounds is an error all the same
-        calls.append(_check(op, indices))
+        calls.append(check_call(op, index))
     return calls if indices else calls[1:]
 
 
-def _check(op: Operation, rows: int) -> KernelCall:
-    """args: index, status, sizes (table), depth, rows."""
-    shape, index = tensor(op.operands[0]).static_shape, tensor(op.operands[1])
-    axis, dtype = op.attrs.get("axis"), index.dtype.short
-    sizes = (shape[axis],) if isinstance(axis, int) else shape[: index.static_shape[-1]]
-    kernel = Kernel(f"check-1-{dtype}", f"check_{dtype}", lambda e: _emit_check(e, dtype))
+def index_sizes(op: Operation) -> tuple[int, ...]:
+    """The sizes of the axes that the indices of a gather or scatter are of."""
+    shape, axis = tensor(op.operands[0]).static_shape, op.attrs.get("axis")
+    depth = tensor(op.operands[1]).static_shape[-1] if axis is None else 0
+    return (shape[axis],) if isinstance(axis, int) else shape[:depth]
+
+
+def check_call(op: Operation, index: Value) -> KernelCall:
+    """A call that only checks the indices of the gather or scatter `op`, which are in `index`.
+
+    args: index, status, sizes (table), depth, rows.
+    """
+    sizes, dtype = index_sizes(op), tensor(index).dtype.short
+    rows = _count(tensor(index).static_shape) // max(len(sizes), 1)
+    kernel = Kernel(f"check-3-{dtype}", f"check_{dtype}", lambda e: _emit_check(e, dtype))
     table = Pool(ConstArray(np.array(sizes, np.int64)))
-    return KernelCall(kernel, (Address(op.operands[1]), Status(), table, len(sizes), rows))
+    args = (Address(index), Status(), table, len(sizes), rows)
+    return KernelCall(kernel, args, rows, split(rows, len(sizes) * NS_PER_INDEX / 4))
 
 
 def _emit_check(e: Emitter, dtype: str) -> None:
-    index, status, sizes = (e.pointer_argument(k, d) for k, d in enumerate((dtype, "i64", "i64")))
-    depth, rows, b = e.argument(3), e.argument(4), e.builder
-    with e.for_range(e.index(0), rows) as r, e.for_range(e.index(0), depth) as d:
-        position = b.add(b.mul(r, depth), d)
-        _, good = checked_index(e, e.at(index, position), dtype, b.load(e.at(sizes, d)))
-        with b.if_then(b.not_(good)):
-            report_index(e, status, position)
+    """Units: rows of indices. Without branches in the loops, so that they vectorise."""
+    pointers = [e.pointer_argument(k, d) for k, d in enumerate((dtype, "i64", "i64"))]
+    with e.loop_function("loop", pointers, [e.argument(3), e.lo, e.hi]) as (
+        f,
+        (index, status, sizes),
+        (depth, lo, hi),
+    ):
+        b = f.builder
+        bad = _First(f)
+        with f.for_range(f.index(0), depth) as d:
+            size = b.load(f.at(sizes, d))
+            with f.for_range(lo, hi) as r:
+                position = b.add(b.mul(r, depth), d)
+                _, good = checked_index(f, f.at(index, position), dtype, size)
+                bad.note(good, position)
+        bad.report(status, index, dtype)
 
 
 def _copy(source: Value, target: Value) -> KernelCall:
@@ -158,12 +181,16 @@ def _copy(source: Value, target: Value) -> KernelCall:
     )
 
 
+def _as_i64(f: Emitter, index_at: ir.Value, dtype: str) -> ir.Value:
+    return emit_scalar(f, "astype", dtype, [load_element(f, index_at, dtype)], {"dtype": "i64"})
+
+
 def checked_index(
     f: Emitter, index_at: ir.Value, dtype: str, size: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
     """The index as i64 in 0..size-1, and whether it was in bounds."""
     b = f.builder
-    raw = emit_scalar(f, "astype", dtype, [load_element(f, index_at, dtype)], {"dtype": "i64"})
+    raw = _as_i64(f, index_at, dtype)
     zero = f.index(0)
     if dtype.startswith("i"):
         raw = b.select(b.icmp_signed("<", raw, zero), b.add(raw, size), raw)
@@ -181,9 +208,29 @@ def _meet(f: Emitter, op: str, dtype: str, data_at: ir.Value, other_at: ir.Value
     store_element(f, value, data_at, dtype)
 
 
-def report_index(f: Emitter, status: ir.Value, position: ir.Value) -> None:
-    """An index out of bounds; of several, the last: whichever thread meets it."""
-    f.builder.atomic_rmw("umax", status, f.builder.add(position, f.index(1)), "monotonic")
+def report_index(
+    f: Emitter, status: ir.Value, position: ir.Value, index: ir.Value, dtype: str
+) -> None:
+    """index[position] is out of bounds."""
+    emit_fault(f, status, position, _as_i64(f, f.at(index, position), dtype))
+
+
+class _First:
+    """The first position out of bounds that a loop without branches has met."""
+
+    def __init__(self, f: Emitter) -> None:
+        self.f, self.none, self.held = f, f.index(2**63 - 1), f.alloca(I64)
+        f.builder.store(self.none, self.held)
+
+    def note(self, good: ir.Value, position: ir.Value) -> None:
+        b = self.f.builder
+        here, first = b.select(good, self.none, position), b.load(self.held)
+        b.store(b.select(b.icmp_signed("<", here, first), here, first), self.held)
+
+    def report(self, status: ir.Value, index: ir.Value, dtype: str) -> None:
+        b, first = self.f.builder, self.f.builder.load(self.held)
+        with b.if_then(b.icmp_signed("!=", first, self.none), likely=False):
+            report_index(self.f, status, first, index, dtype)
 
 
 @contextmanager
@@ -194,7 +241,7 @@ def _good_index(
     picked, good = checked_index(f, f.at(index, position), dtype, size)
     with f.builder.if_else(good, likely=True) as (then, otherwise):
         with otherwise:
-            report_index(f, status, position)
+            report_index(f, status, position, index, dtype)
         with then:
             yield picked
 
@@ -237,8 +284,7 @@ def _emit_gather_single(e: Emitter, op: str, dtype: str, index_dtype: str, along
         (size, n, lo, hi),
     ):
         b = f.builder
-        bad = f.alloca(I64)
-        b.store(f.index(0), bad)
+        bad = _First(f)
         with unit_parts(f, lo, hi, n) as (o, first, last):
             source, row = f.at(data, b.mul(o, size)), b.mul(o, n)
             with f.for_range(first, last) as j:
@@ -246,10 +292,8 @@ def _emit_gather_single(e: Emitter, op: str, dtype: str, index_dtype: str, along
                 picked, good = checked_index(f, f.at(index, position), index_dtype, size)
                 found = f.at(source, b.select(good, picked, f.index(0)))
                 _meet(f, op, dtype, found, f.at(other, b.add(row, j)))
-                here, worst = b.select(good, f.index(0), b.add(position, f.index(1))), b.load(bad)
-                b.store(b.select(b.icmp_signed(">", here, worst), here, worst), bad)
-        with b.if_then(b.icmp_signed("!=", b.load(bad), f.index(0)), likely=False):
-            report_index(f, status, b.sub(b.load(bad), f.index(1)))
+                bad.note(good, position)
+        bad.report(status, index, index_dtype)
 
 
 def _emit_scatter_axis(e: Emitter, op: str, dtype: str, index_dtype: str, along: bool) -> None:
@@ -306,7 +350,7 @@ def _emit_nd(e: Emitter, op: str, dtype: str, index_dtype: str) -> None:
                 b.store(b.add(b.load(offset), step), offset)
                 with b.if_then(b.not_(good), likely=False):
                     b.store(ir.Constant(ir.IntType(1), 0), good_so_far)
-                    report_index(f, status, position)
+                    report_index(f, status, position, index, index_dtype)
             row = f.at(other, b.mul(r, inner))
             with b.if_then(b.load(good_so_far)), f.for_range(first, last) as i:
                 _meet(f, op, dtype, f.at(data, b.add(b.load(offset), i)), f.at(row, i))

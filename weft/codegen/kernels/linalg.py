@@ -1,4 +1,4 @@
-"""matmul: weft's own product for floats, BLAS for complex numbers, a loop for integers (exact)."""
+"""matmul: weft's own product for floats and integers, BLAS for complex numbers."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from collections.abc import Callable
 import numpy as np
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, KernelCall, Pool
-from weft.codegen.element_access import constant, load_element, store_element
-from weft.codegen.elements import COMPLEXES, HALVES, memory_type
+from weft.codegen.call import Address, Arg, KernelCall, Pool, Routine
+from weft.codegen.element_access import constant, store_element
+from weft.codegen.elements import COMPLEXES, memory_type
 from weft.codegen.emitter import I64, Emitter
-from weft.codegen.gemm.call import Product, gemm_calls
-from weft.codegen.gemm.epilogue import Follow, store_calls
-from weft.codegen.gemm.tile import ACCUMULATOR
+from weft.codegen.gemm.blocking import Product
+from weft.codegen.gemm.call import gemm_calls, stored_calls
+from weft.codegen.gemm.epilogue import store_calls
+from weft.codegen.gemm.follow import Follow, Prologues
+from weft.codegen.gemm.prologue import is_computed
+from weft.codegen.gemm.tile import converts
 from weft.codegen.jit import Kernel
-from weft.codegen.kernels.blas import LETTER, blas_address
-from weft.codegen.scalar.scalar import emit_scalar
+from weft.codegen.kernels.blas import LETTER
 from weft.ir.attributes import ConstArray
-from weft.ir.errors import UnsupportedError
+from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Operation, Value
+from weft.ir.index_maps import Read, contiguous_strides, read_of
+from weft.ir.row_strides import over_rows
 from weft.ir.types import TensorType
 
 I32 = ir.IntType(32)
@@ -31,62 +35,102 @@ def _type(value: Value) -> TensorType:
     return value.type
 
 
-def _offsets(batch: tuple[int, ...], of: tuple[int, ...], size: int) -> tuple[int, ...]:
+def _offsets(batch: tuple[int, ...], read: Read) -> tuple[int, ...]:
     """Element offset of the operand's matrix for each matrix of the broadcast batch."""
-    index = np.arange(math.prod(of), dtype=np.int64).reshape(of) * size
-    return tuple(np.broadcast_to(index, batch).reshape(-1).tolist())
+    places = np.full((1,) * len(batch), read.offset, np.int64)
+    own = read.strides[:-2]
+    for axis, step in enumerate(own, len(batch) - len(own)):
+        shape = [-1 if k == axis else 1 for k in range(len(batch))]
+        moved = np.arange(batch[axis] if step else 1, dtype=np.int64) * step
+        places = places + moved.reshape(shape)
+    return tuple(np.broadcast_to(places, batch).reshape(-1).tolist())
 
 
-def product_of(op: Operation) -> Product:
-    """The sizes of a matmul; rows of all matrices of A are one matrix if B is the same for all."""
+def _whole(value: Value) -> Read:
+    return Read(value, 0, contiguous_strides(_type(value).static_shape))
+
+
+def product_of(
+    op: Operation, read: Callable[[Value], Read] = _whole, c: tuple[int, ...] | None = None
+) -> Product:
+    """The sizes and strides of a matmul; rows of all matrices of A are one matrix if B is the same
+    for all.
+
+    read: where the operands are; c: the strides of the result, contiguous if not given.
+    """
     a, b = (_type(v) for v in op.operands)
+    at, bt = (read(v) for v in op.operands)
     ta, tb = bool(op.attrs["transpose_a"]), bool(op.attrs["transpose_b"])
     *batch, m, n = _type(op.result).static_shape
     k = a.static_shape[-2 if ta else -1]
+    a_steps = (at.strides[-1], at.strides[-2]) if ta else (at.strides[-2], at.strides[-1])
+    b_steps = (bt.strides[-1], bt.strides[-2]) if tb else (bt.strides[-2], bt.strides[-1])
+    out = Read(op.result, 0, contiguous_strides((*batch, m, n)) if c is None else c)
     count = math.prod(batch)
-    a_batch, b_batch = a.static_shape[:-2], b.static_shape[:-2]
-    if not ta and math.prod(b_batch) == 1 and count == math.prod(a_batch):
-        m, a_batch, b_batch, batch = m * count, (), (), []
-    a_at, b_at = _offsets(tuple(batch), a_batch, m * k), _offsets(tuple(batch), b_batch, k * n)
-    return Product(a.dtype.short, m, n, k, a_at, b_at, ta, tb)
+    shared = math.prod(b.static_shape[:-2]) == 1 and count == math.prod(a.static_shape[:-2])
+    if shared and not ta and count:
+        full = (0,) * (len(out.strides) - len(at.strides)) + at.strides
+        a_rows, c_rows = (over_rows(s, (*batch, m, n)) for s in (full, out.strides))
+        if a_rows is not None and c_rows is not None and c_rows[1] <= 1:
+            first = (at.offset,), (bt.offset,), (0,)
+            a_steps, m = (a_rows[0], a_steps[1]), m * count
+            return Product(a.dtype.short, m, n, k, *first, a_steps, b_steps, c_rows[0])
+    at_all = [_offsets(tuple(batch), r) for r in (at, bt, out)]
+    steps = a_steps, b_steps, out.strides[-2]
+    return Product(a.dtype.short, m, n, k, at_all[0], at_all[1], at_all[2], *steps)
 
 
 def matmul_with(
-    op: Operation, a: Address, b: Address, epilogue: Callable[[int], Follow]
+    op: Operation, a: Address, b: Address, epilogue: Callable[[int], Follow], before: Prologues
 ) -> list[KernelCall]:
-    """A product whose blocks are handed to an epilogue."""
-    p = product_of(op)
-    follow = epilogue(p.m)
-    return gemm_calls(p, 0, a, b, follow.kernel, follow.args, follow.statements)
+    """A product in a `fused` op whose blocks are handed to an epilogue."""
+    p = product_of(op, _inside)
+    return gemm_calls(p, 0, a, b, epilogue(p.m), before=before)
+
+
+def _inside(value: Value) -> Read:
+    """An operand in the region of a `fused` op; what a prologue computes as if it were stored."""
+    return _whole(value) if is_computed(value) else read_of(value)
+
+
+def matmul_into(
+    op: Operation, a: Address, b: Address, c: Address, strides: tuple[int, ...], before: Prologues
+) -> list[KernelCall]:
+    """A product in a `fused` op that reads its operands through index maps, or computes them, and
+    writes its result with these strides.
+    """
+    p = product_of(op, _inside, strides)
+    if strides[-1] <= 1:
+        return gemm_calls(p, c, a, b, before=before)
+    if before != (None, None):
+        raise InternalError("a product that is written by columns has no prologue")
+    steps = p.b_steps[::-1], p.a_steps[::-1], strides[-1]  # by columns: C' = B' A'
+    turned = Product(p.dtype, p.n, p.m, p.k, p.b_at, p.a_at, p.c_at, *steps)
+    return gemm_calls(turned, c, b, a)
 
 
 def lower_matmul(op: Operation) -> list[KernelCall]:
     """The product of all matrices of the batch is one call; one before it may pack B."""
     dtype = _type(op.result).dtype
+    if not dtype.is_numeric:
+        raise UnsupportedError(f"op 'matmul' on {dtype.name} is not supported")
     product = product_of(op)
     c, a, b = Address(op.result), Address(op.operands[0]), Address(op.operands[1])
-    if product.dtype in HALVES:
+    if converts(product.dtype):
         return store_calls(product, c, a, b)
-    if product.dtype in ACCUMULATOR:
-        return gemm_calls(product, c, a, b)
+    if product.dtype not in COMPLEXES:
+        return stored_calls(product, c, a, b)
     p = product
     args: tuple[Arg, ...] = (
         c, a, b, Pool(ConstArray(np.array(p.a_at, np.int64))),
         Pool(ConstArray(np.array(p.b_at, np.int64))), len(p.a_at), p.m, p.n, p.k,
-        int(p.transpose_a), int(p.transpose_b),
+        int(bool(op.attrs["transpose_a"])), int(bool(op.attrs["transpose_b"])),
     )  # fmt: skip
-    if p.dtype in COMPLEXES:
-        routine = LETTER[p.dtype] + "gemm"
-        kernel = Kernel(
-            f"matmul-blas-1-{p.dtype}", f"matmul_{routine}", lambda e: _emit_blas(e, p.dtype)
-        )
-        return [KernelCall(kernel, (*args, blas_address(routine)))]
-    if not dtype.is_numeric:
-        raise UnsupportedError(f"op 'matmul' on {dtype.name} is not supported")
+    routine = LETTER[p.dtype] + "gemm"
     kernel = Kernel(
-        f"matmul-loop-1-{p.dtype}", f"matmul_{p.dtype}", lambda e: _emit_loop(e, p.dtype)
+        f"matmul-blas-1-{p.dtype}", f"matmul_{routine}", lambda e: _emit_blas(e, p.dtype)
     )
-    return [KernelCall(kernel, args)]
+    return [KernelCall(kernel, (*args, Routine(routine)))]
 
 
 def _emit_blas(e: Emitter, dtype: str) -> None:
@@ -128,36 +172,3 @@ def _emit_blas(e: Emitter, dtype: str) -> None:
         operands[8] = e.at(a_at, b.load(e.at(a_offsets, i)))
         operands[11] = e.at(c_at, b.mul(i, size))
         b.call(gemm, operands)
-
-
-def _emit_loop(e: Emitter, dtype: str) -> None:
-    b = e.builder
-    pointers = [e.pointer_argument(k, dtype) for k in range(3)]
-    a_offsets, b_offsets = e.pointer_argument(3, "i64"), e.pointer_argument(4, "i64")
-    count, m, n, k, ta, tb = (e.argument(j) for j in range(5, 11))
-    one, zero = e.index(1), e.index(0)
-    transposed_a, transposed_b = b.icmp_signed("!=", ta, zero), b.icmp_signed("!=", tb, zero)
-    steps = [
-        b.select(transposed_a, one, k), b.select(transposed_a, m, one),  # A: per row, per k
-        b.select(transposed_b, one, n), b.select(transposed_b, k, one),  # B: per k, per column
-    ]  # fmt: skip
-    with e.loop_function("loop", [*pointers, a_offsets, b_offsets], [count, m, n, k, *steps]) as (
-        f,
-        p,
-        s,
-    ):
-        fb = f.builder
-        with f.for_range(zero, s[0]) as i:
-            a0 = f.at(p[1], fb.load(f.at(p[3], i)))
-            b0 = f.at(p[2], fb.load(f.at(p[4], i)))
-            c0 = f.at(p[0], fb.mul(i, fb.mul(s[1], s[2])))
-            with f.for_range(zero, s[1]) as row, f.for_range(zero, s[2]) as column:
-                slot = f.alloca(constant(dtype, 0).type)
-                fb.store(constant(dtype, 0), slot)
-                with f.for_range(zero, s[3]) as j:
-                    x = f.at(a0, fb.add(fb.mul(row, s[4]), fb.mul(j, s[5])))
-                    y = f.at(b0, fb.add(fb.mul(j, s[6]), fb.mul(column, s[7])))
-                    factors = [load_element(f, x, dtype), load_element(f, y, dtype)]
-                    product = emit_scalar(f, "multiply", dtype, factors, {})
-                    fb.store(emit_scalar(f, "add", dtype, [fb.load(slot), product], {}), slot)
-                store_element(f, fb.load(slot), f.at(c0, fb.add(fb.mul(row, s[2]), column)), dtype)

@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel
-from weft.codegen.llvm.target import host
+from weft.codegen.llvm.target import has_feature
 
 #: Vectors that a loop of a stream kernel handles per iteration.
 UNROLL = 4
@@ -23,10 +23,9 @@ _F32, _F64 = ir.FloatType(), ir.DoubleType()
 
 def vector_bytes() -> int:
     """The width of the widest vector registers for floating point."""
-    features = host().features.split(",")
-    if "+avx512f" in features:
+    if has_feature("avx512f"):
         return 64
-    return 32 if "+avx" in features else 16
+    return 32 if has_feature("avx") else 16
 
 
 def fma_count() -> int:

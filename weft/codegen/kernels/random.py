@@ -15,7 +15,7 @@ from weft.ir.ops.random import PARITY, ROTATIONS, ROUNDS
 
 I32 = ir.IntType(32)
 #: One Threefry block in a vectorised loop.
-NS_PER_BLOCK = 2.0
+NS_PER_BLOCK = 0.7
 
 
 def lower_random_bits(op: Operation) -> list[KernelCall]:

@@ -14,7 +14,7 @@ import numpy as np
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall
-from weft.codegen.cost import NS_PER_BYTE, split
+from weft.codegen.cost import split
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import COMPLEXES, HALVES, I64, register_type
 from weft.codegen.emitter import Emitter
@@ -26,11 +26,16 @@ from weft.ir.graph import Operation
 
 #: Rows that are walked side by side, and columns.
 ROWS, COLUMNS = 4, 64
-_COMBINE = {
+#: An element of a row, where each waits for the last; a byte of columns, which are vectorised.
+NS_IN_ROW, NS_PER_COLUMN_BYTE = 0.3, 0.022
+#: Both, of ops that take longer.
+NS_DEAR = {"cumulative_logsumexp": (12.0, 0.25)}
+COMBINE = {
     "cumulative_sum": "add",
     "cumulative_prod": "multiply",
     "cumulative_max": "maximum",
     "cumulative_min": "minimum",
+    "cumulative_logsumexp": "logaddexp",
 }
 
 
@@ -42,10 +47,12 @@ def axis_sizes(op: Operation) -> tuple[int, int, int]:
     return outer, shape[axis], int(np.prod(shape[axis + 1 :], dtype=np.int64))
 
 
-def _cut(sizes: tuple[int, int, int], itemsize: int, ns: float) -> tuple[int, int]:
+def _cut(op: str, sizes: tuple[int, int, int], itemsize: int) -> tuple[int, int]:
     """(units, chunk): whole blocks of rows or columns, as far as there are any."""
     outer, n, inner = sizes
-    chunk = split(outer * inner, n * (ns + itemsize * NS_PER_BYTE))
+    in_row, per_byte = NS_DEAR.get(op, (NS_IN_ROW, NS_PER_COLUMN_BYTE))
+    each = in_row if inner == 1 else per_byte * itemsize
+    chunk = split(outer * inner, n * each)
     block = ROWS if inner == 1 else max(1, min(inner, COLUMNS))
     chunk = -(-chunk // block) * block
     return outer * inner, chunk if chunk < outer * inner else 0
@@ -61,7 +68,7 @@ def lower_cumulative(op: Operation) -> list[KernelCall]:
         f"{op.name}-2-{kind}-{dtype}", f"{op.name}_{dtype}", lambda e: emit(e, op.name, dtype)
     )
     args = (Address(op.result), Address(op.operands[0]), *sizes[1:], int(bool(op.attrs["reverse"])))
-    return [KernelCall(kernel, args, *_cut(sizes, 2 * type_.itemsize, 0.3))]
+    return [KernelCall(kernel, args, *_cut(op.name, sizes, type_.itemsize))]
 
 
 def lower_arg_reduction(op: Operation) -> list[KernelCall]:
@@ -74,7 +81,7 @@ def lower_arg_reduction(op: Operation) -> list[KernelCall]:
         f"{op.name}-2-{kind}-{dtype}", f"{op.name}_{dtype}", lambda e: emit(e, op.name, dtype)
     )
     args = (Address(op.result), Address(op.operands[0]), *sizes[1:])
-    return [KernelCall(kernel, args, *_cut(sizes, type_.itemsize, 0.2))]
+    return [KernelCall(kernel, args, *_cut(op.name, sizes, type_.itemsize))]
 
 
 # ------------------------------------------------------------------------------------- cumulative
@@ -98,7 +105,7 @@ def _emit_row_scan(e: Emitter, op: str, dtype: str) -> None:
                     value = load_element(f, f.at(x, at), dtype)
                     if combine:
                         args = [b.load(held[k]), value]
-                        value = emit_scalar(f, _COMBINE[op], dtype, args, {})
+                        value = emit_scalar(f, COMBINE[op], dtype, args, {})
                     b.store(value, held[k])
                     store_element(f, value, f.at(out, at), dtype)
 
@@ -156,7 +163,7 @@ def _emit_column_scan(e: Emitter, op: str, dtype: str) -> None:
                     value = load_element(f, f.at(x, at), dtype)
                     if combine:
                         args = [b.load(block.cell(c)), value]
-                        value = emit_scalar(f, _COMBINE[op], dtype, args, {})
+                        value = emit_scalar(f, COMBINE[op], dtype, args, {})
                     b.store(value, block.cell(c))
                     store_element(f, value, f.at(out, at), dtype)
 
@@ -190,14 +197,14 @@ def _in_blocks(
 
 
 # -------------------------------------------------------------------------------------- positions
-def _wins(f: Emitter, op: str, dtype: str, value: ir.Value, held: ir.Value) -> ir.Value:
+def wins(f: Emitter, op: str, dtype: str, value: ir.Value, held: ir.Value) -> ir.Value:
     """Whether `value` comes before `held`: the first NaN wins, as in NumPy."""
     b = f.builder
-    wins = emit_scalar(f, "greater" if op == "argmax" else "less", dtype, [value, held], {})
+    before = emit_scalar(f, "greater" if op == "argmax" else "less", dtype, [value, held], {})
     if dtype.startswith(("f", "bf")):
         nan, held_nan = (emit_scalar(f, "isnan", dtype, [v], {}) for v in (value, held))
-        wins = b.and_(b.or_(wins, nan), b.not_(held_nan))
-    return wins
+        before = b.and_(b.or_(before, nan), b.not_(held_nan))
+    return before
 
 
 def _emit_row_position(e: Emitter, op: str, dtype: str) -> None:
@@ -212,13 +219,13 @@ def _emit_row_position(e: Emitter, op: str, dtype: str) -> None:
     ):
         start = f.at(x, f.builder.mul(row, n))
         if dtype in COMPLEXES or dtype == "bool":
-            found = _search(f, op, dtype, start, f.index(0), n)
+            found = search(f, op, dtype, start, f.index(0), n)
         else:
-            found = _search_by_blocks(f, op, dtype, start, n)
+            found = search_by_blocks(f, op, dtype, start, n)
         f.builder.store(found, f.at(out, row))
 
 
-def _search(
+def search(
     f: Emitter, op: str, dtype: str, x: ir.Value, start: ir.Value, stop: ir.Value
 ) -> ir.Value:
     """The position of the winner among x[start:stop], one element after another."""
@@ -228,9 +235,9 @@ def _search(
     b.store(start, best_at)
     with f.for_range(b.add(start, f.index(1)), stop) as j:
         value, held = load_element(f, f.at(x, j), dtype), b.load(best)
-        wins = _wins(f, op, dtype, value, held)
-        b.store(b.select(wins, value, held), best)
-        b.store(b.select(wins, j, b.load(best_at)), best_at)
+        better = wins(f, op, dtype, value, held)
+        b.store(b.select(better, value, held), best)
+        b.store(b.select(better, j, b.load(best_at)), best_at)
     return b.load(best_at)
 
 
@@ -238,7 +245,7 @@ def _search(
 BLOCK = 256
 
 
-def _search_by_blocks(f: Emitter, op: str, dtype: str, x: ir.Value, n: ir.Value) -> ir.Value:
+def search_by_blocks(f: Emitter, op: str, dtype: str, x: ir.Value, n: ir.Value) -> ir.Value:
     b = f.builder
     kind = register_type(dtype)
     best, extreme, best_start = f.alloca(kind), f.alloca(kind), f.alloca(I64)
@@ -250,9 +257,9 @@ def _search_by_blocks(f: Emitter, op: str, dtype: str, x: ir.Value, n: ir.Value)
         with f.for_range(start, stop) as j:
             value = load_element(f, f.at(x, j), dtype)
             b.store(_extreme(f, op, dtype, b.load(extreme), value), extreme)
-        wins = _wins(f, op, dtype, b.load(extreme), b.load(best))
-        b.store(b.select(wins, b.load(extreme), b.load(best)), best)
-        b.store(b.select(wins, start, b.load(best_start)), best_start)
+        better = wins(f, op, dtype, b.load(extreme), b.load(best))
+        b.store(b.select(better, b.load(extreme), b.load(best)), best)
+        b.store(b.select(better, start, b.load(best_start)), best_start)
     return _first_equal(f, dtype, x, b.load(best_start), n, b.load(best))
 
 
@@ -302,9 +309,9 @@ def _emit_column_position(e: Emitter, op: str, dtype: str) -> None:
                 b.store(f.index(0), f.at(out, b.add(unit, c)))
             with f.for_range(f.index(1), n) as j, f.for_range(f.index(0), block.width) as c:
                 value, best = load_element(f, f.at(x, block.at(j, c)), dtype), b.load(block.cell(c))
-                wins = _wins(f, op, dtype, value, best)
-                b.store(b.select(wins, value, best), block.cell(c))
+                better = wins(f, op, dtype, value, best)
+                b.store(b.select(better, value, best), block.cell(c))
                 place = f.at(out, b.add(unit, c))
-                b.store(b.select(wins, j, b.load(place)), place)
+                b.store(b.select(better, j, b.load(place)), place)
 
         _in_blocks(f, (lo, hi), n, inner, held, walk)

@@ -19,7 +19,7 @@ from llvmlite import ir
 from weft.codegen.call import Address, KernelCall, WorkerScratch, worker_stride
 from weft.codegen.cost import split
 from weft.codegen.element_access import load_element, store_element
-from weft.codegen.elements import HALVES, I64, width_bits
+from weft.codegen.elements import HALVES, I64, register_type, width_bits
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel
 from weft.codegen.kernels.scan import axis_sizes
@@ -45,13 +45,13 @@ def lower_sort(op: Operation) -> list[KernelCall]:
     """
     dtype = tensor(op.operands[0]).dtype.short
     outer, n, inner = axis_sizes(op)
-    positions, wide = op.name == "argsort", _key_bits(dtype) > 32 or n >= 2**32
+    positions, wide = op.name == "argsort", key_bits(dtype) > 32 or n >= 2**32
     kernel = Kernel(
         f"{op.name}-2-{dtype}-{'wide' if wide else 'packed'}",
         f"{op.name}_{dtype}",
         lambda e: _emit_sort(e, dtype, positions, wide),
     )
-    digits = _key_bits(dtype) // DIGIT_BITS
+    digits = key_bits(dtype) // DIGIT_BITS
     scratch = 8 * ((4 if wide else 2) * n + digits * DIGITS)
     sizes = (worker_stride(scratch), n, inner, int(bool(op.attrs["descending"])))
     args = (Address(op.result), Address(op.operands[0]), WorkerScratch(scratch), *sizes)
@@ -73,7 +73,7 @@ def lower_searchsorted(op: Operation) -> list[KernelCall]:
     return [KernelCall(kernel, args, count, split(count, each))]
 
 
-def _key(f: Emitter, value: ir.Value, dtype: str) -> ir.Value:
+def key_of(f: Emitter, value: ir.Value, dtype: str) -> ir.Value:
     """The unsigned 64-bit key of a register value."""
     b = f.builder
     if dtype in ("f32", "f64", *HALVES):
@@ -97,7 +97,27 @@ def _key(f: Emitter, value: ir.Value, dtype: str) -> ir.Value:
     return flipped if value.type == I64 else b.zext(flipped, I64)
 
 
-def _key_bits(dtype: str) -> int:
+def value_of(f: Emitter, key: ir.Value, dtype: str) -> tuple[ir.Value, ir.Value | None]:
+    """The register value of a key, and whether others have the same key: zeros, NaNs (None: no)."""
+    b = f.builder
+    kind = register_type(dtype)
+    if dtype in ("f32", "f64", *HALVES):
+        bits = key_bits(dtype)
+        word = ir.IntType(bits)
+        pattern = key if bits == 64 else b.trunc(key, word)
+        sign = ir.Constant(word, 1 << (bits - 1))
+        negative = b.icmp_signed(">=", pattern, ir.Constant(word, 0))
+        back = b.select(negative, b.not_(pattern), b.xor(pattern, sign))
+        zero = b.icmp_unsigned("==", pattern, sign)
+        nan = b.icmp_unsigned("==", pattern, ir.Constant(word, 2**bits - 1))
+        return b.bitcast(back, kind), b.or_(zero, nan)
+    value = key if kind == I64 else b.trunc(key, kind)
+    if dtype == "bool" or dtype.startswith("u"):
+        return value, None
+    return b.xor(value, ir.Constant(kind, 1 << (kind.width - 1))), None
+
+
+def key_bits(dtype: str) -> int:
     return 32 if dtype in HALVES else width_bits(dtype)
 
 
@@ -152,11 +172,11 @@ def _sort_row(
     zero = f.index(0)
     outer = b.udiv(unit, inner)
     start = b.add(b.mul(b.mul(outer, n), inner), b.sub(unit, b.mul(outer, inner)))
-    mask = f.index(2 ** _key_bits(dtype) - 1)
+    mask = f.index(2 ** key_bits(dtype) - 1)
     flip = b.and_(b.sub(zero, descending), mask)  # all ones to complement the keys
     with f.for_range(zero, n) as j:
         value = load_element(f, f.at(x, b.add(start, b.mul(j, inner))), dtype)
-        key = b.xor(_key(f, value, dtype), flip)
+        key = b.xor(key_of(f, value, dtype), flip)
         if row.places is None:
             key = b.or_(b.shl(key, f.index(32)), j)
         else:
@@ -175,7 +195,7 @@ def _sort_row(
         with small, f.for_range(zero, n) as j:
             finish(j, _rank(row, j))
         with large:
-            words, places = _radix_sort(row, _key_bits(dtype) // DIGIT_BITS)
+            words, places = _radix_sort(row, key_bits(dtype) // DIGIT_BITS)
             with f.for_range(zero, n) as j:
                 if places is None:
                     finish(b.and_(b.load(f.at(words, j)), f.index(2**32 - 1)), j)
@@ -282,7 +302,7 @@ def _emit_search(e: Emitter, dtype: str) -> None:
         lows, keys = (f.alloca(ir.ArrayType(I64, TOGETHER)) for _ in range(2))
 
         def passes(position: ir.Value, wanted: ir.Value) -> ir.Value:
-            key = _key(f, load_element(f, f.at(data, position), dtype), dtype)
+            key = key_of(f, load_element(f, f.at(data, position), dtype), dtype)
             tie = b.and_(b.icmp_unsigned("==", key, wanted), to_the_right)
             return b.or_(b.icmp_unsigned("<", key, wanted), tie)
 
@@ -292,7 +312,7 @@ def _emit_search(e: Emitter, dtype: str) -> None:
             width = b.select(b.icmp_signed("<", rest, most), rest, most)
             with f.for_range(zero, width) as c:
                 wanted = load_element(f, f.at(values, b.add(i, c)), dtype)
-                b.store(_key(f, wanted, dtype), b.gep(keys, [zero, c]))
+                b.store(key_of(f, wanted, dtype), b.gep(keys, [zero, c]))
                 b.store(zero, b.gep(lows, [zero, c]))
             b.store(n, length)
             with repeat_while(f, lambda: b.icmp_signed(">", b.load(length), one)):

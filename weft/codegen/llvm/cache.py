@@ -1,13 +1,14 @@
-"""Compiled kernels on disk: one file each, found by content, checked when read.
+"""Compiled kernels and plans on disk: one file each, found by content, checked when read.
 
-WEFT_CACHE=0        neither reads nor writes the cache
+WEFT_CACHE=0        neither reads nor writes the cache (kernels: only kernels)
 WEFT_CACHE_DIR=dir  where it is; otherwise $XDG_CACHE_HOME/weft or ~/.cache/weft
 WEFT_CACHE_SIZE=n   at most so many bytes (k, M, G, T and decimals
                     allowed; 512M if not set), least used go first
 
 A file is written under a temporary name and renamed, so that readers see all of it or nothing, and
 two writers of one kernel replace each other's equal file. Objects are code that will run: a file or
-folder that another user owns, or that others may write, is not read.
+folder that another user owns, or that others may write, is not read. What a plan says is up to
+`runtime/step_plan.py`: here it is a name, fields that JSON can hold, and bytes.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from weft.ir.errors import InvalidArgumentError
 
 DEFAULT_SIZE = 512 << 20
 SUFFIX = ".kernel"
-_MAGIC = b"weft-kernel-1"
+PLAN_SUFFIX = ".plan"
+_MAGIC = {SUFFIX: b"weft-kernel-1", PLAN_SUFFIX: b"weft-plan-1"}
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
 _SHIFT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _STALE_SECONDS = 3600.0  # a temporary file this old has lost its writer
@@ -49,12 +52,26 @@ class CachedObject:
 
 
 @dataclass(frozen=True)
+class CachedPlan:
+    """A plan's name for people, its fields and its bytes."""
+
+    name: str
+    fields: Mapping[str, Any]
+    payload: bytes
+
+
+@dataclass(frozen=True)
 class CacheFile:
     """A file of the cache: bytes on disk, and seconds since the epoch of its last use."""
 
     path: Path
     size: int
     used: float
+
+    @property
+    def kind(self) -> str:
+        """ "kernel" or "plan"."""
+        return self.path.suffix[1:]
 
 
 class DamagedFileError(ValueError):
@@ -70,32 +87,61 @@ class KernelCache:
         self._written = limit  # since the folder was last looked through: the first store does
         self._broken = False
 
+    def exists(self) -> bool:
+        """False if there is nothing in it: whoever looks something up need not describe it."""
+        return os.path.isdir(self.folder)  # Path.is_dir raises where the process may not look
+
     def load(self, description: str) -> CachedObject | None:
         """The kernel whose description this is, None if it is not there."""
-        path = self._path(description)
+        return self.load_file(file_name(description))
+
+    def load_file(self, name: str) -> CachedObject | None:
+        """The kernel in the file of this name (`file_name`), None if it is not there."""
+        found = self._load(name, SUFFIX)
+        return None if found is None else _as_object(*found)
+
+    def load_plan(self, description: str) -> CachedPlan | None:
+        """The plan whose description this is, None if it is not there."""
+        found = self._load(file_name(description), PLAN_SUFFIX)
+        return None if found is None else CachedPlan(found[0]["name"], *found)
+
+    def store(self, description: str, kernel: CachedObject) -> None:
+        """Write the kernel; whatever prevents that is logged once and costs nothing more."""
+        self._store(file_name(description) + SUFFIX, pack(description, kernel))
+
+    def store_plan(self, description: str, plan: CachedPlan) -> None:
+        """Write the plan; whatever prevents that is logged once and costs nothing more."""
+        fields = {**plan.fields, "name": plan.name, "description": description}
+        data = _seal(PLAN_SUFFIX, fields, plan.payload)
+        self._store(file_name(description) + PLAN_SUFFIX, data)
+
+    def _load(self, name: str, suffix: str) -> tuple[dict[str, Any], bytes] | None:
+        path = self.folder / (name + suffix)
+        what = f"its {suffix[1:]} is compiled again"
         try:
-            data = _read_trusted(path)
+            data = _read_trusted(path, what)
             if data is None:
                 return None
-            found = unpack(data, description)
+            fields, payload = _unseal(suffix, data)
+            if file_name(fields["description"]) != name:
+                raise DamagedFileError(f"it is another {suffix[1:]}'s")
             if time.time() - path.stat().st_mtime > _USED_SECONDS:
-                os.utime(path)
+                with contextlib.suppress(OSError):  # a file system that is read-only
+                    os.utime(path)
         except FileNotFoundError:
             return None
         except DamagedFileError as error:
-            _log.warning("cache: %s is damaged (%s), its kernel is compiled again", path, error)
+            _log.warning("cache: %s is damaged (%s), %s", path, error, what)
             return None
         except OSError as error:
             self._give_up("read", error)
             return None
-        return found
+        return fields, payload
 
-    def store(self, description: str, kernel: CachedObject) -> None:
-        """Write the kernel; whatever prevents that is logged once and costs nothing more."""
+    def _store(self, name: str, data: bytes) -> None:
         if self._broken:
             return
-        data = pack(description, kernel)
-        path = self._path(description)
+        path = self.folder / name
         temporary = path.with_name(f".{path.stem[:16]}-{os.getpid()}-{os.urandom(4).hex()}.tmp")
         try:
             _make_private(self.folder)
@@ -106,7 +152,7 @@ class KernelCache:
             except OSError:
                 temporary.unlink(missing_ok=True)
                 if path.is_dir():
-                    return  # in the way of this kernel alone
+                    return  # in the way of this file alone
                 raise
             self._written += len(data)
             # looking through the folder takes a system call for each file
@@ -117,18 +163,18 @@ class KernelCache:
             self._give_up("write", error)
 
     def files(self) -> list[CacheFile]:
-        """All kernels in the cache, the least recently used first."""
+        """All kernels and plans in the cache, the least recently used first."""
         found = []
         for path, status in self._entries():
-            if path.suffix == SUFFIX and not stat.S_ISDIR(status.st_mode):
+            if path.suffix in _MAGIC and not stat.S_ISDIR(status.st_mode):
                 found.append(CacheFile(path, status.st_size, status.st_mtime))
         return sorted(found, key=lambda f: (f.used, f.path.name))
 
     def clear(self) -> list[CacheFile]:
-        """Remove all kernels, and what interrupted writers left; returns the kernels."""
+        """Remove all files, and what interrupted writers left; returns the kernels and plans."""
         removed = self.files()
         for path, _ in self._entries():
-            if path.suffix in (SUFFIX, ".tmp") and not path.is_dir():
+            if path.suffix in (*_MAGIC, ".tmp") and not path.is_dir():
                 path.unlink(missing_ok=True)
         return removed
 
@@ -156,9 +202,6 @@ class KernelCache:
             with contextlib.suppress(FileNotFoundError):  # another process was faster
                 yield path, path.lstat()
 
-    def _path(self, description: str) -> Path:
-        return self.folder / (hashlib.sha256(description.encode()).hexdigest() + SUFFIX)
-
     def _give_up(self, verb: str, error: OSError) -> None:
         if not self._broken:
             _log.warning("cache: cannot %s %s (%s): going on without", verb, self.folder, error)
@@ -168,51 +211,69 @@ class KernelCache:
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 
 
+def file_name(description: str) -> str:
+    """The name, without suffix, of the file of what is described so."""
+    return hashlib.sha256(description.encode()).hexdigest()
+
+
+def _seal(suffix: str, fields: Mapping[str, Any], payload: bytes) -> bytes:
+    """The content of a file: magic and checksum, a line of JSON, the payload."""
+    body = json.dumps(fields).encode() + b"\n" + payload
+    return _MAGIC[suffix] + b" " + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def _unseal(suffix: str, data: bytes) -> tuple[dict[str, Any], bytes]:
+    """The opposite of `_seal`. DamagedFileError unless every bit is as it was written."""
+    magic, _, rest = data.partition(b" ")
+    checksum, _, body = rest.partition(b"\n")
+    if magic != _MAGIC[suffix]:
+        raise DamagedFileError(f"it does not begin as a {suffix[1:]} does")
+    if hashlib.sha256(body).hexdigest().encode() != checksum:
+        raise DamagedFileError("its checksum is wrong")
+    header, _, payload = body.partition(b"\n")
+    return json.loads(header), payload
+
+
 def pack(description: str, kernel: CachedObject) -> bytes:
-    """The content of a file: magic and checksum, a line of JSON, object code, bitcode."""
-    header = json.dumps(
-        {
-            "name": kernel.name,
-            "symbol": kernel.symbol,
-            "description": description,
-            "code": len(kernel.code),
-            "bitcode": len(kernel.bitcode),
-        }
-    )
-    body = header.encode() + b"\n" + kernel.code + kernel.bitcode
-    return _MAGIC + b" " + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+    """The content of a kernel's file: object code and bitcode are the payload."""
+    fields = {
+        "name": kernel.name,
+        "symbol": kernel.symbol,
+        "description": description,
+        "code": len(kernel.code),
+        "bitcode": len(kernel.bitcode),
+    }
+    return _seal(SUFFIX, fields, kernel.code + kernel.bitcode)
 
 
 def unpack(data: bytes, description: str | None = None) -> CachedObject:
     """The opposite of `pack`. DamagedFileError unless every bit is as it was written, and, if a
     description is given, the kernel is that one."""
-    magic, _, rest = data.partition(b" ")
-    checksum, _, body = rest.partition(b"\n")
-    if magic != _MAGIC:
-        raise DamagedFileError("it does not begin as a kernel does")
-    if hashlib.sha256(body).hexdigest().encode() != checksum:
-        raise DamagedFileError("its checksum is wrong")
-    header, _, payload = body.partition(b"\n")
-    fields = json.loads(header)
+    fields, payload = _unseal(SUFFIX, data)
     if description is not None and fields["description"] != description:
         raise DamagedFileError("it is another kernel's")
+    return _as_object(fields, payload)
+
+
+def _as_object(fields: Mapping[str, Any], payload: bytes) -> CachedObject:
     size = fields["code"]
     return CachedObject(fields["name"], fields["symbol"], payload[:size], payload[size:])
 
 
 def read_name(path: Path) -> str:
-    """The name of the kernel in a cache file, for people; "(damaged)" if it cannot be read."""
+    """The name of the kernel or plan in a cache file, for people; "(damaged)" if it cannot be
+    read."""
     try:
-        return unpack(path.read_bytes()).name
+        return str(_unseal(path.suffix, path.read_bytes())[0]["name"])
     except (OSError, DamagedFileError):
         return "(damaged)"
 
 
-def _read_trusted(path: Path) -> bytes | None:
+def _read_trusted(path: Path, otherwise: str) -> bytes | None:
     """The file's bytes; None, with a line in the log, if it is no file of ours: a folder, a link,
     or what someone else could have written."""
     if not stat.S_ISREG(path.lstat().st_mode):
-        _log.warning("cache: %s is no file, its kernel is compiled again", path)
+        _log.warning("cache: %s is no file, %s", path, otherwise)
         return None
     flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe must not block
     descriptor = os.open(path, os.O_RDONLY | flags)
@@ -266,6 +327,11 @@ def cache_limit() -> int:
 
 
 _caches: dict[tuple[Path, int], KernelCache] = {}
+
+
+def plan_cache() -> KernelCache | None:
+    """As `kernel_cache`; None with WEFT_CACHE=kernels, too."""
+    return None if os.environ.get("WEFT_CACHE", "") == "kernels" else kernel_cache()
 
 
 def kernel_cache() -> KernelCache | None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -20,11 +23,13 @@ from weft.codegen.emitter import emit_kernel
 from weft.codegen.jit import Kernel, NeedsNumbaError, Outcome
 from weft.codegen.llvm.cache import CachedObject, KernelCache, kernel_cache
 from weft.codegen.llvm.cache_key import describe_kernel
-from weft.codegen.llvm.compile import assembly_text, compile_text, llvm_text
+from weft.codegen.llvm.compile import assembly_text, compile_text, llvm_text, release_memory
 from weft.codegen.llvm.link import Linked, UnknownSymbolError, imports_of, link
 from weft.codegen.llvm.target import host
 
 MOST_THREADS = 8
+#: How long what was put off leaves the interpreter to the first call of a step.
+FIRST_CALL_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -45,10 +50,12 @@ class LlvmCode:
 
 @dataclass(frozen=True)
 class _Unit:
-    """A kernel on its way: where its object, from disk or from LLVM, comes from."""
+    """A kernel on its way: where its object, from disk or from LLVM, comes from. `stored`: whoever
+    makes it also writes it to disk."""
 
     kernel: Kernel
     found: Future[CachedObject]
+    stored: bool
 
 
 class LlvmEngine:
@@ -57,45 +64,106 @@ class LlvmEngine:
     def __init__(self) -> None:
         # by key: what `start` began and `compile` has not asked for yet
         self._started: dict[str, Future[CachedObject]] = {}
+        # those of them that are over: a future's own lock could be lost by a fork
+        self._over: set[str] = set()
+        self._later: list[Future[None]] = []
+        self._idle = threading.Event()  # nobody waits for a kernel that is compiled just now
+        self._idle.set()
 
     def start(self, kernels: Sequence[Kernel]) -> None:
-        """Begin to emit and compile in other threads; `compile` takes the results."""
-        pool = ThreadPoolExecutor(min(_processors(), MOST_THREADS), "weft-compile")
+        """Begin to emit and compile in another thread, one after another; `compile` takes the
+        results. Nobody waits for them yet: after the first they leave the processors to
+        `compile`."""
+        pool = ThreadPoolExecutor(1, "weft-compile")
         with contextlib.suppress(RuntimeError):  # no new threads: `compile` does it later
-            for kernel in kernels:
+            for number, kernel in enumerate(kernels):
                 if kernel.key not in self._started:
-                    self._started[kernel.key] = pool.submit(_make, kernel)
+                    self._over.discard(kernel.key)
+                    self._started[kernel.key] = pool.submit(self._begin, kernel, number > 0)
         pool.shutdown(wait=False)
+
+    def _begin(self, kernel: Kernel, later: bool) -> CachedObject:
+        if later and not self._idle.is_set():
+            self._idle.wait()
+            time.sleep(FIRST_CALL_SECONDS)
+        try:
+            return _make(kernel)
+        finally:
+            self._over.add(kernel.key)
 
     def is_done(self, key: str) -> bool:
         """Whether `start` began with this kernel and is through with it."""
-        started = self._started.get(key)
-        return started is not None and started.done()
+        return key in self._over and key in self._started
 
     def wait(self) -> None:
-        """Wait for what `start` began."""
+        """Wait for what `start` and `later` began."""
         wait(list(self._started.values()))
+        wait(list(self._later))
+
+    def later(self, job: Callable[[], None]) -> None:
+        """Do `job` in another thread, before the process ends or forks."""
+        self._later = [begun for begun in self._later if not begun.done()]
+        pool = ThreadPoolExecutor(1, "weft-store")
+        try:
+            self._later.append(pool.submit(job))
+        except RuntimeError:  # no new threads
+            job()
+        pool.shutdown(wait=False)
+
+    def load(self, files: Mapping[str, str]) -> dict[str, LlvmCode] | None:
+        """The code of kernels by their keys, from these files of the cache on disk; None if one
+        cannot be had."""
+        cache = kernel_cache()
+        if cache is None:
+            return None
+        objects: list[CachedObject | Exception] = []
+        for file in files.values():
+            made = cache.load_file(file)
+            if made is None:
+                return None
+            objects.append(made)
+        codes = {
+            key: code
+            for key, code in zip(files, _link_all(objects), strict=True)
+            if isinstance(code, LlvmCode)
+        }
+        return codes if len(codes) == len(files) else None
 
     def compile(self, kernels: Sequence[Kernel]) -> Sequence[Outcome]:
         """The code of each kernel, from disk or compiled now, or the exception that stopped it."""
         cache = kernel_cache()
         with ThreadPoolExecutor(min(_processors(), len(kernels), MOST_THREADS)) as pool:
-            units = []
-            for kernel in kernels:
-                found = self._started.pop(kernel.key, None)
-                if found is None:
-                    found = _begin(pool, kernel, cache)
-                units.append(_Unit(kernel, found))
+            by_key: dict[str, _Unit] = {}
+            try:
+                # loops are short to emit and long to compile: with them all processors have work
+                for kernel in sorted(kernels, key=lambda k: not k.loops):
+                    started = self._started.pop(kernel.key, None)
+                    if started is None:
+                        self._idle.clear()
+                    found = started or _begin(pool, kernel, cache)
+                    by_key[kernel.key] = _Unit(kernel, found, started is not None)
+                wait([unit.found for unit in by_key.values() if not unit.stored])
+            finally:
+                self._idle.set()
+            units = [by_key[kernel.key] for kernel in kernels]
             objects = [_finished(unit) for unit in units]
         outcomes = _link_all(objects)
-        for kernel, made, outcome in zip(kernels, objects, outcomes, strict=True):
-            if cache is None or isinstance(outcome, Exception) or outcome.from_disk:
-                continue
-            assert isinstance(made, CachedObject)
-            description = describe_kernel(kernel)
-            if description is not None:
-                cache.store(description, made)
+        if any(isinstance(made, CachedObject) and not made.from_disk for made in objects):
+            self.later(partial(_tidy, units, objects, outcomes, cache))
         return outcomes
+
+
+def _tidy(
+    units: Sequence[_Unit],
+    objects: Sequence[CachedObject | Exception],
+    outcomes: Sequence[Outcome],
+    cache: KernelCache | None,
+) -> None:
+    """What the first call need not wait for: write the new kernels to disk, free LLVM's memory."""
+    for unit, made, outcome in zip(units, objects, outcomes, strict=True):
+        if isinstance(made, CachedObject) and isinstance(outcome, LlvmCode) and not unit.stored:
+            _store(unit.kernel, cache, made)
+    release_memory()
 
 
 def _processors() -> int:
@@ -125,16 +193,28 @@ def _begin(
 
 
 def _make(kernel: Kernel) -> CachedObject:
-    loaded = _load(kernel, kernel_cache())
+    """Load, or compile and store at once: the process may end before anybody asks for it."""
+    cache = kernel_cache()
+    loaded = _load(kernel, cache)
     if loaded is not None:
         return loaded
     symbol = _symbol(kernel)
-    return _compile(kernel, symbol, emit_text(kernel, symbol))
+    made = _compile(kernel, symbol, emit_text(kernel, symbol))
+    _store(kernel, cache, made)
+    return made
 
 
 def _load(kernel: Kernel, cache: KernelCache | None) -> CachedObject | None:
-    description = describe_kernel(kernel) if cache is not None else None
-    return None if cache is None or description is None else cache.load(description)
+    if cache is None or not cache.exists():
+        return None
+    description = describe_kernel(kernel)
+    return None if description is None else cache.load(description)
+
+
+def _store(kernel: Kernel, cache: KernelCache | None, made: CachedObject) -> None:
+    description = describe_kernel(kernel) if cache is not None and not made.from_disk else None
+    if cache is not None and description is not None:
+        cache.store(description, made)
 
 
 def _compile(kernel: Kernel, symbol: str, text: str) -> CachedObject:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import itertools
-import struct
+import logging
 import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from weft.codegen.llvm.elf import UnsupportedObjectError, is_elf, load, read_object
 from weft.codegen.llvm.target import binding, create_machine
 
-_ELF = b"\x7fELF"
-_SYMBOL_TABLE = 2  # sh_type SHT_SYMTAB
+_log = logging.getLogger("weft.compile")
 _library_numbers = itertools.count()
 
 
@@ -52,33 +52,12 @@ def symbol_address(name: str) -> int:
     raise UnknownSymbolError(f"it calls '{name}', which the C library does not have")
 
 
-def undefined_symbols(code: bytes) -> list[str]:
-    """What an ELF object (64-bit, little-endian) expects from others. Its layout: elf(5)."""
-    (section_offset,) = struct.unpack_from("<Q", code, 0x28)
-    entry_size, count = struct.unpack_from("<HH", code, 0x3A)
-    sections = [
-        struct.unpack_from("<IIQQQQIIQQ", code, section_offset + k * entry_size)
-        for k in range(count)
-    ]
-    names = []
-    for _, kind, _, _, offset, size, link, _, _, symbol_size in sections:
-        if kind != _SYMBOL_TABLE:
-            continue
-        strings = sections[link][4]
-        for at in range(offset + symbol_size, offset + size, symbol_size):
-            name, _, _, section = struct.unpack_from("<IBBH", code, at)
-            if section == 0 and name:
-                end = code.index(b"\0", strings + name)
-                names.append(code[strings + name : end].decode())
-    return names
-
-
 def imports_of(code: bytes) -> dict[str, int]:
     """Names and addresses of the functions that object code calls. UnknownSymbolError."""
-    if not code.startswith(_ELF):
+    if not is_elf(code):
         return {}
     # _GLOBAL_OFFSET_TABLE_ is the linker's own
-    names = [name for name in undefined_symbols(code) if not name.startswith("_GLOBAL_")]
+    names = [name for name in read_object(code).undefined() if not name.startswith("_GLOBAL_")]
     return {name: symbol_address(name) for name in names}
 
 
@@ -92,20 +71,32 @@ def _jit() -> Any:
 class Linked:
     """Code in the process: `addresses` by symbol. It is unloaded with the last reference."""
 
-    def __init__(self, tracker: Any, symbols: Sequence[str]) -> None:
-        self._tracker = tracker
-        self.addresses: dict[str, int] = {symbol: tracker[symbol] for symbol in symbols}
+    def __init__(self, held: Any, addresses: dict[str, int]) -> None:
+        self._held = held
+        self.addresses = addresses
 
 
 def link(objects: Sequence[tuple[str, bytes]], imports: dict[str, int]) -> Linked:
-    """Link (exported symbol, object code) together. RuntimeError, from LLVM, if that fails."""
+    """Link (exported symbol, object code) together. RuntimeError, from LLVM, if that fails.
+
+    x86-64 objects as weft's kernels are need no LLVM for it (`elf.load`), others do.
+    """
+    try:
+        image = load(objects, imports)
+    except UnsupportedObjectError as reason:
+        _log.debug("linked by LLVM: %s", reason)
+        return _link_by_llvm(objects, imports)
+    return Linked(image, image.addresses)
+
+
+def _link_by_llvm(objects: Sequence[tuple[str, bytes]], imports: dict[str, int]) -> Linked:
     builder = binding().JITLibraryBuilder()
     for symbol, code in objects:
         builder.add_object_img(code)
         builder.export_symbol(symbol)
-        if not code.startswith(_ELF):
+        if not is_elf(code):
             builder.add_current_process()
     for name, address in imports.items():
         builder.import_symbol(name, address)
     tracker = builder.link(_jit(), f"weft{next(_library_numbers)}")
-    return Linked(tracker, [symbol for symbol, _ in objects])
+    return Linked(tracker, {symbol: tracker[symbol] for symbol, _ in objects})

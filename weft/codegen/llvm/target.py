@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import platform
+import sys
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
+
+from weft.codegen.llvm.library import Machine, library, library_file, text_of
+
+_CPUINFO = Path("/proc/cpuinfo")
+# Its lines that say what machine code a processor runs, and runs best.
+_CPU_FIELDS = ("vendor_id", "cpu family", "model", "stepping", "flags")
 
 
 @dataclass(frozen=True)
@@ -25,10 +36,8 @@ class Target:
 
 @cache
 def binding() -> Any:
-    """`llvmlite.binding`, ready to compile for this machine.
-
-    Loading LLVM takes some 30 ms, so it waits for the first kernel.
-    """
+    """`llvmlite.binding`, ready to compile for this machine: for what compiling does not need
+    (`library.py`)."""
     llvm = importlib.import_module("llvmlite.binding")
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -37,33 +46,73 @@ def binding() -> Any:
 
 @cache
 def host() -> Target:
-    """This machine."""
-    llvm = binding()
-    triple = llvm.get_process_triple()
-    version = ".".join(map(str, llvm.llvm_version_info))
+    """This machine. Loads LLVM, so it waits for the first kernel."""
+    functions = library()
+    triple = text_of(functions.LLVMPY_GetProcessTriple)
+    cpu = text_of(functions.LLVMPY_GetHostCPUName)
+    features = text_of(functions.LLVMPY_GetHostCPUFeatures).split(",")
+    sorted_features = ",".join(sorted(features, key=lambda f: f[1:]))
+    number = functions.LLVMPY_GetVersionInfo()
+    version = ".".join(str(part) for part in number.to_bytes(4, "big").lstrip(b"\0"))
     # not importlib.metadata, which reads files for some milliseconds
     llvmlite = importlib.import_module("llvmlite").__version__
-    machine = _create_machine(triple)
-    return Target(
-        triple,
-        llvm.get_host_cpu_name(),
-        llvm.get_host_cpu_features().flatten(),
-        str(machine.target_data),
-        f"llvm-{version} llvmlite-{llvmlite}",
-    )
+    layout = Machine(triple, cpu, sorted_features).data_layout()
+    versions = f"llvm-{version} llvmlite-{llvmlite}"
+    return Target(triple, cpu, sorted_features, layout, versions)
+
+
+def new_machine() -> Machine:
+    """A new target machine for this machine."""
+    target = host()
+    return Machine(target.triple, target.cpu, target.features)
 
 
 def create_machine() -> Any:
-    """A new LLVM TargetMachine for this machine; one thread at a time may use it."""
-    return _create_machine(host().triple)
-
-
-def _create_machine(triple: str) -> Any:
-    llvm = binding()
-    return llvm.Target.from_triple(triple).create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
-        opt=2,
-        reloc="pic",
-        codemodel="small",
+    """As `new_machine`, an object of llvmlite's."""
+    target = host()
+    return (
+        binding()
+        .Target.from_triple(target.triple)
+        .create_target_machine(
+            cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="small"
+        )
     )
+
+
+def has_feature(name: str) -> bool:
+    """Whether this machine's processor has the instructions that LLVM and Linux call `name`
+    ("avx512f", say)."""
+    processor = _linux_processor()
+    if processor is None:
+        return f"+{name}" in host().features.split(",")
+    return name in processor["flags"].split()
+
+
+@cache
+def machine_line() -> str:
+    """One line that differs whenever machine code may, as `Target.describe()`; on Linux x86-64
+    without loading LLVM, which a process whose kernels all come from disk has no use for."""
+    file, processor = library_file(), _linux_processor()
+    if file is None or processor is None:
+        return host().describe()
+    digest = hashlib.sha256("\n".join(processor[name] for name in _CPU_FIELDS).encode()).hexdigest()
+    llvmlite = importlib.import_module("llvmlite").__version__
+    status = file.stat()  # the library itself: not every build of one llvmlite has the same LLVM
+    return (
+        f"{processor.get('model name', 'x86-64')} {digest[:32]} llvmlite-{llvmlite} "
+        f"llvm-library {status.st_size} {status.st_mtime_ns}"
+    )
+
+
+@cache
+def _linux_processor() -> dict[str, str] | None:
+    """The first processor of /proc/cpuinfo, by field; None if this is not Linux on x86-64."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return None
+    try:
+        with _CPUINFO.open(encoding="utf-8", errors="replace") as file:
+            lines = [line.partition(":") for line in takewhile(str.strip, file)]
+    except OSError:
+        return None
+    held = {name.strip(): value.strip() for name, _, value in lines}
+    return held if all(name in held for name in _CPU_FIELDS) else None

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft.codegen.call import Address, KernelCall, Scratch
-from weft.codegen.cost import NS_PER_BYTE_STREAMED, split
-from weft.codegen.nests.cost import element_nanoseconds
+from weft.codegen.cost import arithmetic, split, streamed
+from weft.codegen.elements import width_bits
 from weft.codegen.nests.folds import (
     MOST_PARTIALS,
     SUM_BLOCK,
@@ -33,6 +33,8 @@ ELEMENTS = 1024
 TILE = 64
 #: Rows of one number each that make one unit.
 ROWS = 64
+#: An element that is read from a line of its own, across the loops or through an index.
+APART_NS = 0.25
 #: A block of a reduced loop that folds rows has at least so many of them.
 LEAST_ROWS = 16
 #: A block of a reduced loop has at least so many elements.
@@ -60,7 +62,14 @@ def is_tiled(nest: Nest) -> bool:
 
 def crosses(load: Access) -> bool:
     """Whether a load is contiguous in the last loop but one."""
-    return load.leaf != "index" and load.pattern()[-2:] == "1s"
+    return load.leaf != "index" and not load.picks and load.pattern()[-2:] == "1s"
+
+
+def is_transposing_copy(nest: Nest) -> bool:
+    """Whether a tiled nest only moves elements, so that it needs no buffer in between."""
+    (store, *others), inner = nest.stores, nest.stores[0].strides[-1:]
+    plain = len(nest.loads) == 1 and not nest.statements and not others and inner == (1,)
+    return plain and store.dtype == nest.loads[0].dtype and store.source == ("load", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +149,12 @@ def fold_dtype(nest: Nest, reduction: str, dtype: str) -> str:
 
 def chunk_of(nest: Nest, cut: Cut) -> int:
     """How many units a thread takes at a time."""
-    ops = [(s.op, s.dtype) for s in nest.statements]
-    moved = [a.dtype for a in nest.loads if a.leaf != "index" and any(a.strides)]
-    moved += [s.dtype for s in nest.stores if s.reduction is None]
-    total = element_nanoseconds(ops, moved, NS_PER_BYTE_STREAMED) * _product(nest.extents)
+    count = _product(nest.extents)
+    read = [a for a in nest.loads if a.leaf != "index" and any(a.strides)]
+    moved = [a.dtype for a in read] + [s.dtype for s in nest.stores if s.reduction is None]
+    apart = sum(bool(a.picks) or crosses(a) for a in read)
+    work = arithmetic((s.op, s.dtype) for s in nest.statements) + APART_NS * apart
+    total = max(work * count, streamed(sum(map(width_bits, moved)) / 8 * count))
     return split(cut.units, total / max(cut.units, 1))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.codegen.nests.nest import affine
 from weft.codegen.nests.row_passes import Pass, Schedule, schedule
-from weft.codegen.nests.rows import Output, RowNest
+from weft.codegen.nests.rows import COLUMNS, Output, RowNest
 
 
 def describe_rows(nest: RowNest) -> str:
@@ -25,9 +25,11 @@ def describe_rows(nest: RowNest) -> str:
 def summary(nest: RowNest, plan: Schedule) -> str:
     """`row kernel: 3 passes over each row; v7 (exp) kept in out0's row`."""
     count = len(plan.passes)
-    text = f"row kernel: {count} pass{'es' if count != 1 else ''} over each row"
+    what = f"each block of {COLUMNS} columns" if nest.by_columns else "each row"
+    text = f"row kernel: {count} pass{'es' if count != 1 else ''} over {what}"
+    one = "one block" if nest.by_columns else "one row"
     for n, held in plan.kept.items():
-        where = "scratch of one row" if held is None else f"out{held.output}'s row"
+        where = f"scratch of {one}" if held is None else f"out{held.output}'s row"
         node = nest.nodes[n]
         text += f"; v{n} ({node.name or 'load'}) kept in {where}"
     return text

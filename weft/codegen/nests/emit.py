@@ -3,8 +3,8 @@
 Argument layout of the kernel (all int64): one address per output (of folds with partial results,
 the scratch memory), one per load from a buffer (operands in place use the output's), then the
 extents, the cut (`nest_cut.Cut`: outer, inner, inner_blocks, elements of one partial result), per
-fold the byte offset of its partial results, and the run-time strides of loads and stores in order;
-for "index" loads their offset and strides.
+fold the byte offset of its partial results, and the run-time strides of loads and stores in order,
+followed by stride and size of each pick; for "index" loads their offset and strides.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def plain_calls(
             args += [walk.offset, *walk.strides]
         else:
             args += [s for s in walk.strides if s not in (0, 1)]
+            args += [n for _, *sizes in _picks(walk) for n in sizes]
     kernel = Kernel(nest.key, nest.name, lambda e: _emit(e, nest))
     call = KernelCall(kernel, tuple(args), cut.units, chunk_of(nest, cut))
     return [call, *cut.combine_calls()]
@@ -78,6 +79,10 @@ def _walks(nest: Nest) -> list[Access | Store]:
     """What moves through the loops by itself: an operand in place moves with its output."""
     apart = [load for load in nest.loads if output_of(nest, load) is None]
     return [*apart, *nest.stores]
+
+
+def _picks(walk: Access | Store) -> tuple[tuple[int, int, int], ...]:
+    return walk.picks if isinstance(walk, Access) else ()
 
 
 def _is_index(walk: Access | Store) -> bool:
@@ -101,7 +106,7 @@ def _emit(e: Emitter, nest: Nest) -> None:
     count = 0
     for walk in _walks(nest):
         moving = sum(s not in (0, 1) for s in walk.strides)
-        count += 1 + len(walk.strides) if _is_index(walk) else moving
+        count += 1 + len(walk.strides) if _is_index(walk) else moving + 2 * len(_picks(walk))
     scalars += [e.argument(position + k) for k in range(count)]
     with e.loop_function("nest", pointers, [*scalars, e.lo, e.hi]) as (inner, buffers, numbers):
         NestWriter(inner, nest, buffers, numbers[:-2]).write(numbers[-2], numbers[-1])

@@ -26,6 +26,9 @@ SUM_BLOCK = 4096
 MOST_PARTIALS = 64
 #: Columns that one unit of the combining call adds up: whole cache lines of every dtype.
 COMBINE_COLUMNS = 256
+#: Lets a loop add up in lanes. Not with nsz: LLVM then cancels x - x in what is added up, whatever
+#: flags that has (InstCombine's FAddCombine), and with it the NaN of an infinite x.
+REASSOCIATED = ("reassoc",)
 _SIZE = {"f32": 4, "f64": 8}
 #: What a fold does to two elements.
 _FOLDS = {
@@ -54,11 +57,10 @@ def fold(e: Emitter, reduction: str, dtype: str, a: ir.Value, b: ir.Value) -> ir
     """One step of a reduction on register values."""
     op = _FOLDS[reduction]
     if dtype in ("f32", "f64", *HALVES):
-        flags = ("nsz", "reassoc")
         if op == "add":
-            return e.builder.fadd(a, b, flags=flags)
+            return e.builder.fadd(a, b, flags=REASSOCIATED)
         if op == "multiply":
-            return e.builder.fmul(a, b, flags=flags)
+            return e.builder.fmul(a, b, flags=REASSOCIATED)
         # llvm.maximum propagates NaN as NumPy does, and its reductions vectorise
         binary = ir.FunctionType(a.type, [a.type, a.type])
         intrinsic = e.module.declare_intrinsic(f"llvm.{op}", [a.type], binary)

@@ -9,6 +9,7 @@ the sizes - is the kernel's key: extents, strides and constants are arguments.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,12 +18,12 @@ from weft.codegen.scalar.scalar import supported
 from weft.ir.attributes import ConstArray
 from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Operation, Value
-from weft.ir.index_maps import contiguous_strides, read_of
+from weft.ir.index_maps import Pick, contiguous_strides, nest_read
 from weft.ir.ops import lookup
 from weft.ir.types import TensorType
 
 #: Bumped whenever the code that is emitted for a nest changes.
-EMITTER_VERSION = 6
+EMITTER_VERSION = 8
 
 Leaf = (
     int | ConstArray | Literal["index"]
@@ -31,12 +32,17 @@ Leaf = (
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A read of `leaf` at `offset + sum(index[k] * strides[k])` (for "index": that number)."""
+    """A read of `leaf` at `offset + sum(index[k] * strides[k])` (for "index": that number).
+
+    picks: (load, stride, size) each: what that load reads, an index into an axis of that size,
+    times the stride adds to the place.
+    """
 
     leaf: Leaf
     dtype: str
     offset: int
     strides: tuple[int, ...]
+    picks: tuple[tuple[int, int, int], ...] = ()
 
     def pattern(self) -> str:
         """Per loop: `0` not moving, `1` contiguous, `s` strided (a run-time stride)."""
@@ -99,7 +105,8 @@ class Nest:
                 else ""
             )
             leaf_number.setdefault(load.leaf, len(leaf_number))
-            rows.append(f"load {kind} {load.dtype} {load.pattern()}{alias}")
+            picks = "".join(f" pick l{k}" for k, _, _ in load.picks)
+            rows.append(f"load {kind} {load.dtype} {load.pattern()}{alias}{picks}")
         rows += [f"{s.op} {s.dtype} {_refs(s.args)} -> {s.result_dtype}" for s in self.statements]
         for store in self.stores:
             fold = f"{store.reduction} {_refs((store.source,))}"
@@ -119,9 +126,8 @@ class Nest:
             lines.append("  " * (k + 1) + f"for i{k} in range({extent}):  # {kind}")
         pad = "  " * (len(self.extents) + 1)
         for k, load in enumerate(self.loads):
-            lines.append(
-                f"{pad}l{k}: {load.dtype} = {describe_leaf(load.leaf, load.offset, load.strides)}"
-            )
+            where = describe_leaf(load.leaf, load.offset, load.strides, load.picks, "l")
+            lines.append(f"{pad}l{k}: {load.dtype} = {where}")
         for n, s in enumerate(self.statements):
             args = ", ".join(("l" if kind == "load" else "v") + str(i) for kind, i in s.args)
             lines.append(f"{pad}v{n}: {s.result_dtype} = {s.op}({args})")
@@ -155,11 +161,20 @@ def affine(offset: int, strides: tuple[int, ...]) -> str:
     return " + ".join([str(offset)] * (offset != 0 or not terms) + terms)
 
 
-def describe_leaf(leaf: Leaf, offset: int, strides: tuple[int, ...]) -> str:
-    """`in0[i0*64 + i1]`, or the constant."""
+def describe_leaf(
+    leaf: Leaf,
+    offset: int,
+    strides: tuple[int, ...],
+    picks: Sequence[tuple[int, int, int]] = (),
+    index: str = "",
+) -> str:
+    """`in0[i0*64 + i1]`, or the constant; with picks `in0[i1 + l0*64]`, if `index` is "l"."""
     if isinstance(leaf, ConstArray):
         return str(leaf.array)
     where = affine(offset, strides)
+    if picks:
+        where = "" if where == "0" else f"{where} + "
+        where += " + ".join(f"{index}{k}*{s}" if s != 1 else f"{index}{k}" for k, s, _ in picks)
     return where if leaf == "index" else f"in{leaf}[{where}]"
 
 
@@ -261,10 +276,11 @@ class _NestBuilder:
 
     def _access(self, value: Value) -> Access:
         """Where an element of `value` is found, as strides over the value's own dimensions."""
-        read, dtype = read_of(value), _tensor(value).dtype.short
+        read, dtype = nest_read(value), _tensor(value).dtype.short
         op = read.source.op
         if op is None:
-            return Access(self.argument[read.source], dtype, read.offset, read.strides)
+            leaf, picks = self.argument[read.source], tuple(self._pick(p) for p in read.picks)
+            return Access(leaf, dtype, read.offset, read.strides, picks)
         if op.name == "constant":
             held = op.attrs["value"]
             assert isinstance(held, ConstArray)
@@ -272,6 +288,12 @@ class _NestBuilder:
         if op.name == "iota":
             return Access("index", dtype, read.offset, read.strides)
         raise InternalError(f"a loop nest reads what '{op.name}' made through an index map")
+
+    def _pick(self, pick: Pick) -> tuple[int, int, int]:
+        place = pick.index
+        dtype = _tensor(place.source).dtype.short
+        load = Access(self.argument[place.source], dtype, place.offset, place.strides)
+        return self.loads.setdefault(load, len(self.loads)), pick.stride, pick.size
 
 
 def _select(nest: Nest, loops: list[int]) -> Nest:
@@ -295,12 +317,17 @@ def _drop_unit_loops(nest: Nest) -> Nest:
 
 def _order_loops(nest: Nest) -> Nest:
     """Reduced loops innermost where the accumulator must stay in a register: 16-bit floats, unless
-    the outermost loop is reduced, which makes partial results in f32.
+    the outermost loop is reduced, which makes partial results in f32. Without reductions the loop
+    in which an operand is contiguous is the last but one, if it is not the last: it can be tiled.
     """
     loops = list(range(len(nest.extents)))
     halves = any(s.reduction and s.dtype in ("f16", "bf16") for s in nest.stores)
     if halves and nest.reduced[:1] == (False,):
         loops.sort(key=lambda k: nest.reduced[k])
+    moving = [a.strides for a in nest.loads if a.leaf != "index" and not a.picks]
+    crossed = [w.index(1) for w in moving if 1 in w and w[-1] > 1]
+    if crossed and not any(nest.reduced):
+        loops.insert(-1, loops.pop(crossed[0]))
     return _select(nest, loops)
 
 

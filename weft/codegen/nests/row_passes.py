@@ -16,7 +16,7 @@ from weft.codegen.nests.cost import op_nanoseconds
 from weft.codegen.nests.rows import Node, Output, RowNest
 
 #: A value that costs more than this to compute again (ns an element) is kept: a store and a load.
-KEEP_NS = 0.3
+KEEP_NS = 0.055
 
 
 @dataclass(slots=True)
@@ -40,6 +40,7 @@ class Schedule:
     than passes: what is left for the end). kept: node -> the output whose row holds it, or None for
     scratch. row_stores, row_totals: outputs with one number per row, written at its end. repeated:
     nodes that are computed more than once for an element: each time the bits must be the same.
+    in_row: per node, whether it differs from element to element of a row.
     """
 
     passes: list[Pass]
@@ -48,6 +49,7 @@ class Schedule:
     row_stores: list[Output]
     row_totals: list[Output]
     repeated: frozenset[int]
+    in_row: tuple[bool, ...]
 
 
 def schedule(nest: RowNest) -> Schedule:
@@ -70,7 +72,7 @@ class _Scheduler:
     def _classify(self, node: Node) -> None:
         stages = [self.stage[a] for a in node.args]
         if node.kind == "load":
-            self.in_row.append(self.nest.moves_in_row(node.strides))
+            self.in_row.append(self.nest.differs_in_row(node))
             self.stage.append(0)
         elif node.kind == "fold":
             self.in_row.append(False)
@@ -113,7 +115,8 @@ class _Scheduler:
             if node.kind == "pick":
                 self._repeat(node.args[0])
         totals = [o for o in per_row if o.total is not None]
-        return Schedule(passes, row_nodes, self.kept, stores, totals, frozenset(self.repeated))
+        again, in_row = frozenset(self.repeated), tuple(self.in_row)
+        return Schedule(passes, row_nodes, self.kept, stores, totals, again, in_row)
 
     def _repeat(self, n: int) -> None:
         if self.in_row[n] and n not in self.repeated:
@@ -162,6 +165,7 @@ class _Scheduler:
         free: dict[Output, int] = {}  # until (and with) this pass
         for p, this in enumerate(passes):
             free.update({o: p for o in this.stores if o.output not in over_operands})
+        lies_close = not self.nest.by_columns  # in scratch memory a block of columns does
         for p, this in enumerate(passes):
             for n in this.keep:
                 dtype = self.nest.nodes[n].result_dtype
@@ -170,7 +174,7 @@ class _Scheduler:
                     for o, end in free.items()
                     if o.dtype == dtype
                     and dtype not in HALVES
-                    and (o.source == n or end >= self.last_use[n])
+                    and (o.source == n or (end >= self.last_use[n] and lies_close))
                     and end >= p
                 ]
                 fits.sort(key=lambda o: o.source != n)

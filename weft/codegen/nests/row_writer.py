@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llvmlite import ir
@@ -10,19 +10,19 @@ from llvmlite import ir
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import memory_type, register_type
 from weft.codegen.emitter import I64, Emitter
+from weft.codegen.faults import emit_fault
 from weft.codegen.nests.folds import (
     SUM_BLOCK,
     convert,
     fold,
     identity,
-    is_wide_sum,
     running_dtype,
 )
+from weft.codegen.nests.picks import AHEAD, PickWalk, ask_ahead
+from weft.codegen.nests.row_folds import Accumulator, Adds
 from weft.codegen.nests.row_passes import Pass, Schedule
-from weft.codegen.nests.rows import FAULT_SHIFT, Node, Output, RowNest
+from weft.codegen.nests.rows import Node, Output, RowNest
 from weft.codegen.scalar.scalar import emit_scalar
-
-F64 = ir.DoubleType()
 
 
 @dataclass(slots=True)
@@ -31,14 +31,7 @@ class Walk:
 
     base: ir.Value
     strides: list[ir.Value | None]
-
-
-@dataclass(slots=True)
-class _Accumulator:
-    """Of a fold over a row: its value so far; for blocked sums of one block, and the f64 total."""
-
-    slot: ir.Value
-    total: ir.Value | None
+    picks: Sequence[PickWalk] = ()
 
 
 class RowWriter:
@@ -110,9 +103,36 @@ class RowWriter:
         return total
 
     def _rows(self, first: ir.Value, end: ir.Value) -> None:
+        ahead = self._asked_ahead()
         with self.e.for_range(first, end) as row:
             self.row = row
+            if ahead:
+                self._ask_ahead(ahead, end)
             self._row(self._outer_indices(row))
+
+    def _asked_ahead(self) -> list[int]:
+        """The loads whose rows an index picks, where one loop numbers the rows."""
+        walks = {n: w for n, w in self.loads.items() if isinstance(w, Walk) and w.picks}
+        one = self.nest.outer == 1 and len(self.extents) == 2
+        return [
+            n
+            for n, w in walks.items()
+            if one and self.nest.nodes[n].strides[1] == 1 and all(p.loop == 0 for p in w.picks)
+        ]
+
+    def _ask_ahead(self, loads: list[int], end: ir.Value) -> None:
+        """Prefetch what those loads read of a later row."""
+        b, e = self.e.builder, self.e
+        later, last = b.add(self.row, e.index(AHEAD)), b.sub(end, e.index(1))
+        later = b.select(b.icmp_signed("<", later, last), later, last)
+        for n in loads:
+            walk = self.loads[n]
+            assert isinstance(walk, Walk)
+            held = {k: self.loads[k] for k in (p.index for p in walk.picks)}
+            at = {k: self._moved(w, [later]) for k, w in held.items() if isinstance(w, Walk)}
+            picks = [(p, at[p.index]) for p in walk.picks]
+            place = self._moved(walk, [later])
+            ask_ahead(e, place, picks, self.extents[1], self.nest.nodes[n].dtype)
 
     def _outer_indices(self, row: ir.Value) -> list[ir.Value]:
         b, out = self.e.builder, []
@@ -133,6 +153,7 @@ class RowWriter:
             n: self._alias(n, stores[w]) if isinstance(w, Output) else self._moved(w, indices)
             for n, w in self.loads.items()
         }
+        loads = self._picked(range(-1, self.nest.outer), loads)
         self._row_values(0, loads)
         for p, step in enumerate(self.plan.passes):
             self._pass(step, loads, stores)
@@ -147,6 +168,16 @@ class RowWriter:
         for i, stride in zip(indices, walk.strides[: self.nest.outer], strict=True):
             place = self._step(place, i, stride)
         return place
+
+    def _picked(self, loops: range, places: dict[int, ir.Value]) -> dict[int, ir.Value]:
+        """The loads' places, where index loads have got to theirs in one of these loops."""
+        out = dict(places)
+        for n in places:
+            walk = self.loads[n]
+            for pick in walk.picks if isinstance(walk, Walk) else ():
+                if pick.loop in loops:
+                    out[n] = pick.applied(self.e, out[n], places[pick.index])
+        return out
 
     def _alias(self, load: int, pointer: ir.Value) -> ir.Value:
         """The store's pointer, in the load's dtype (of the same width)."""
@@ -191,14 +222,13 @@ class RowWriter:
         """An index of the row as i64; -1 if it is out of bounds, and a fault in the status word."""
         e, b = self.e, self.e.builder
         size, zero = self.extents[self.nest.outer], e.index(0)
-        index = emit_scalar(e, "astype", node.dtype, [raw], {"dtype": "i64"})
+        index = given = emit_scalar(e, "astype", node.dtype, [raw], {"dtype": "i64"})
         if node.dtype.startswith("i"):
             index = b.select(b.icmp_signed("<", index, zero), b.add(index, size), index)
         good = b.icmp_unsigned("<", index, size)  # a negative one is a huge unsigned one
         assert self.status is not None
         with b.if_then(b.not_(good), likely=False):
-            first = e.index(1 + (int(node.name) << FAULT_SHIFT))
-            b.store(b.add(self.row, first), self.status)
+            emit_fault(e, self.status, self.row, given, int(node.name))
         return b.select(good, index, e.index(-1))
 
     def _pick(self, n: int, index: ir.Value, places: dict[int, ir.Value]) -> ir.Value:
@@ -211,15 +241,19 @@ class RowWriter:
         def get(k: int) -> ir.Value:
             if k not in env:
                 if k in places:
-                    walk = self.loads[k]
-                    walk = self.stores[walk] if isinstance(walk, Output) else walk
-                    inner[k] = self._step(places[k], index, walk.strides[loop])
+                    held = [k, *(p for p, _, _ in self.nest.nodes[k].picks)]
+                    moved = {n: self._step(places[n], index, self._stride(n, loop)) for n in held}
+                    inner[k] = self._picked(range(loop, loop + 1), moved)[k]
                 for a in self.nest.nodes[k].args:
                     get(a)
                 env[k] = self._node(k, inner, env.__getitem__)
             return env[k]
 
         return get(n)
+
+    def _stride(self, load: int, loop: int) -> ir.Value | None:
+        walk = self.loads[load]
+        return (self.stores[walk] if isinstance(walk, Output) else walk).strides[loop]
 
     def _add_row(self, o: Output) -> None:
         """One row's number into the unit's total."""
@@ -234,20 +268,24 @@ class RowWriter:
     # -- one pass over a row ----------------------------------------------------------------------
 
     def _pass(self, step: Pass, loads: dict[int, ir.Value], stores: dict[Output, ir.Value]) -> None:
-        accumulators = {n: self._open(n) for n in step.folds}
+        accumulators = {n: Accumulator(self.e, self.nest.nodes[n]) for n in step.folds}
         places = {n: loads[n] for n in step.compute if n in loads and n not in step.reload}
+        for n in list(places):  # indices move with what they are indices of
+            places.update({k: loads[k] for k, _, _ in self.nest.nodes[n].picks})
         kept = {n: self.scratch[n] for n in self.scratch}
         index = self.e.index(0)
         self._loop(self.nest.outer, step, (places, stores, kept, index), accumulators)
         for n, accumulator in accumulators.items():
-            self._close(n, accumulator)
+            self.values[n], wide = accumulator.close()
+            if wide is not None:
+                self.wide[n] = wide
 
     def _loop(
         self,
         loop: int,
         step: Pass,
         at: tuple[dict[int, ir.Value], dict[Output, ir.Value], dict[int, ir.Value], ir.Value],
-        accumulators: dict[int, _Accumulator],
+        accumulators: dict[int, Accumulator],
     ) -> None:
         e = self.e
         if loop == len(self.extents):
@@ -259,10 +297,12 @@ class RowWriter:
             with e.for_range(e.index(0), n, e.index(SUM_BLOCK)) as start:
                 end = e.builder.add(start, e.index(SUM_BLOCK))
                 stop = e.builder.select(e.builder.icmp_signed("<", end, n), end, n)
-                self._open_block(accumulators)
+                for a in accumulators.values():
+                    a.begin_block()
                 with e.for_range(start, stop, interleave=self._interleave(step)) as i:
                     self._loop(loop + 1, step, self._inside(loop, i, at), accumulators)
-                self._close_block(accumulators)
+                for a in accumulators.values():
+                    a.end_block()
         else:
             count = self._interleave(step) if innermost else 0
             with e.for_range(e.index(0), n, interleave=count) as i:
@@ -291,13 +331,13 @@ class RowWriter:
             )
         b = self.e.builder
         index = b.add(b.mul(index, self.extents[loop], flags=["nsw"]), i, flags=["nsw"])
-        return inner, moved, kept, index
+        return self._picked(range(loop, loop + 1), inner), moved, kept, index
 
     def _body(
         self,
         step: Pass,
         at: tuple[dict[int, ir.Value], dict[Output, ir.Value], dict[int, ir.Value], ir.Value],
-        accumulators: dict[int, _Accumulator],
+        accumulators: Mapping[int, Adds],
     ) -> None:
         places, stores, kept, index = at
         e, env = self.e, dict(self.values)
@@ -312,10 +352,7 @@ class RowWriter:
                 place, dtype = self._kept_at(n, stores, kept, index)
                 store_element(e, env[n], place, dtype)
         for n, accumulator in accumulators.items():
-            node = self.nest.nodes[n]
-            value = e.builder.load(accumulator.slot)
-            folded = fold(e, node.name, node.dtype, value, env[node.args[0]])
-            e.builder.store(folded, accumulator.slot)
+            accumulator.add(env[self.nest.nodes[n].args[0]])
         for o in step.stores:
             store_element(e, env[o.source], stores[o], o.dtype)
         for o in step.totals:
@@ -337,36 +374,3 @@ class RowWriter:
             return stores[held], held.dtype
         dtype = running_dtype("", self.nest.nodes[n].result_dtype, False)
         return self.e.at(kept[n], index), dtype
-
-    # -- accumulators -----------------------------------------------------------------------------
-
-    def _open(self, n: int) -> _Accumulator:
-        node, b = self.nest.nodes[n], self.e.builder
-        slot = self.e.alloca(register_type(node.dtype))
-        b.store(identity(node.name, node.dtype), slot)
-        if not is_wide_sum(node.name, node.dtype):
-            return _Accumulator(slot, None)
-        total = self.e.alloca(F64)
-        b.store(ir.Constant(F64, 0.0), total)
-        return _Accumulator(slot, total)
-
-    def _open_block(self, accumulators: dict[int, _Accumulator]) -> None:
-        for n, a in accumulators.items():
-            if a.total is not None:
-                node = self.nest.nodes[n]
-                self.e.builder.store(identity(node.name, node.dtype), a.slot)
-
-    def _close_block(self, accumulators: dict[int, _Accumulator]) -> None:
-        b = self.e.builder
-        for a in accumulators.values():
-            if a.total is not None:
-                part = b.fpext(b.load(a.slot), F64)
-                b.store(b.fadd(b.load(a.total), part), a.total)
-
-    def _close(self, n: int, a: _Accumulator) -> None:
-        b = self.e.builder
-        if a.total is None:
-            self.values[n] = b.load(a.slot)
-        else:
-            self.wide[n] = b.load(a.total)
-            self.values[n] = b.fptrunc(self.wide[n], ir.FloatType())

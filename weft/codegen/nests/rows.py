@@ -20,19 +20,17 @@ from weft.ir.errors import InternalError
 from weft.ir.graph import Operation, Value
 from weft.ir.index_maps import (
     Frame,
+    Read,
     contiguous_strides,
     folded,
     indexed_axis,
     is_reduction,
-    read_of,
+    nest_read,
     static_shape,
     wide_axes,
 )
 from weft.ir.ops import lookup
 from weft.ir.types import TensorType
-
-#: Where a status word keeps the number of the failed op (`loop_program.PlannedCall.faults`).
-FAULT_SHIFT = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Node:
     "apply": elementwise `name` of the nodes `args`; "fold": the reduction `name` of one node over
     the row; "check": an index into the row, from 0 on, or -1 and a fault (`name` is its number);
     "pick": element args[1] (a "check") of node args[0]. dtype: the operands', of loads the
-    element's.
+    element's. picks: of loads, as in `nest.Access`.
     """
 
     kind: Literal["load", "apply", "fold", "check", "pick"]
@@ -52,6 +50,7 @@ class Node:
     leaf: Leaf = 0
     offset: int = 0
     strides: tuple[int, ...] = ()
+    picks: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +68,18 @@ class Output:
     total: str | None = None
 
 
+#: Rows that lie side by side are done in blocks of so many: whole cache lines of every dtype, and
+#: one iteration of a vector loop that is interleaved.
+COLUMNS = 64
+
+
 @dataclass(frozen=True, slots=True)
 class RowNest:
-    """A row kernel: `extents` of the `outer` loops over rows, then of those within a row."""
+    """A row kernel: `extents` of the `outer` loops over rows, then of those within a row.
+
+    by_columns: neighbouring elements are of different rows (the last of the outer loops numbers
+    columns); `weft.codegen.nests.column_writer` does a block of columns at once.
+    """
 
     name: str
     extents: tuple[int, ...]
@@ -79,19 +87,23 @@ class RowNest:
     nodes: tuple[Node, ...]
     outputs: tuple[Output, ...]
     in_place: tuple[tuple[int, int], ...] = ()
+    by_columns: bool = False
 
     @property
     def structure(self) -> str:
         """The part that the machine code depends on, as readable text."""
         shared = dict(self.in_place)
         rows = [f"v{EMITTER_VERSION} rows {self.outer} {len(self.extents)}"]
-        # which passes are interleaved depends on the extents only by this
-        rows += ["long"] * (self.interleave([("exp", "f32")]) > 0)
+        if self.by_columns:
+            rows.append("columns 1")
+        else:  # which passes are interleaved depends on the extents only by this
+            rows += ["long"] * (self.interleave([("exp", "f32")]) > 0)
         for node in self.nodes:
             if node.kind == "load":
                 what = "index" if node.leaf == "index" else "buffer"
                 alias = shared.get(node.leaf) if isinstance(node.leaf, int) else None
-                rows.append(f"load {what} {node.dtype} {pattern(node.strides)} {alias}")
+                picks = "".join(f" pick {k}" for k, _, _ in node.picks)
+                rows.append(f"load {what} {node.dtype} {pattern(node.strides)} {alias}{picks}")
             else:
                 rows.append(f"{node.kind} {node.name} {node.dtype} {node.args} {node.result_dtype}")
         rows += [
@@ -117,6 +129,17 @@ class RowNest:
         return _product(self.extents[: self.outer])
 
     @property
+    def at_once(self) -> int:
+        """How many rows are done at once."""
+        return COLUMNS if self.by_columns else 1
+
+    @property
+    def blocks(self) -> int:
+        """How many rows there are, or blocks of columns."""
+        columns = self.extents[self.outer - 1] if self.by_columns else 1
+        return self.rows // columns * -(-columns // self.at_once)
+
+    @property
     def row_elements(self) -> int:
         """How many elements a row has."""
         return _product(self.extents[self.outer :])
@@ -130,11 +153,17 @@ class RowNest:
         """Whether an access is another one for each element of a row."""
         return any(strides[self.outer :])
 
+    def differs_in_row(self, load: Node) -> bool:
+        """Whether a load reads another element for each element of a row."""
+        walks = [load.strides, *(self.nodes[k].strides for k, _, _ in load.picks)]
+        return any(self.moves_in_row(w) for w in walks)
+
     def describe_node(self, n: int) -> str:
         """`v3: f32 = exp(v2)`."""
         node = self.nodes[n]
         if node.kind == "load":
-            return f"v{n}: {node.dtype} = {describe_leaf(node.leaf, node.offset, node.strides)}"
+            where = describe_leaf(node.leaf, node.offset, node.strides, node.picks, "v")
+            return f"v{n}: {node.dtype} = {where}"
         args = ", ".join(f"v{a}" for a in node.args)
         return f"v{n}: {node.result_dtype} = {node.name}({args})"
 
@@ -189,7 +218,8 @@ class _RowBuilder:
         outputs = tuple(self._output(i, v) for i, v in enumerate(self.region.results))
         extents = tuple(self.frame.space[k] for k in self.loops)
         kind = str(self.op.attrs["kind"])
-        return RowNest(kind, extents, self.outer, tuple(self.nodes), outputs, self.in_place)
+        nodes, by_columns = tuple(self.nodes), self.frame.by_columns
+        return RowNest(kind, extents, self.outer, nodes, outputs, self.in_place, by_columns)
 
     def _indexed(self, op: Operation) -> int:
         """One element of each row: read (take_along_axis), or added to (scatter_along_axis_add)."""
@@ -228,7 +258,7 @@ class _RowBuilder:
 
     def _node(self, value: Value, over: tuple[int, ...]) -> int:
         """The node for an operand of an op over the shape `over`."""
-        read = read_of(value)
+        read = nest_read(value)
         if read.source in self.number:
             if not self.frame.reads_own_element(read, over):
                 raise InternalError("a row kernel reads another row or element than its own")
@@ -244,6 +274,14 @@ class _RowBuilder:
             held = made.attrs["value"]
             assert isinstance(held, ConstArray)
             leaf, strides = held, (0,) * len(self.loops)
+        load = Node("load", dtype, dtype, leaf=leaf, offset=read.offset, strides=strides)
+        picks = tuple((self._index(p.index, over), p.stride, p.size) for p in read.picks)
+        return self._add(replace(load, picks=picks))
+
+    def _index(self, read: Read, over: tuple[int, ...]) -> int:
+        """The node for the index operand of a gather that an op over `over` reads through."""
+        strides, dtype = self._pick(self.frame.over_axes(over, read.strides)), _dtype(read.source)
+        leaf = self.argument[read.source]
         return self._add(Node("load", dtype, dtype, leaf=leaf, offset=read.offset, strides=strides))
 
     def _output(self, output: int, value: Value) -> Output:

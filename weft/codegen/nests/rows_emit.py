@@ -2,13 +2,14 @@
 
 Arguments (all int64): per output its address, or that of the scratch memory of its partial results;
 per load from a buffer its address (operands in place use the output's); the threads' scratch, its
-bytes per thread, and per kept node its offset there; the status
-word if an index is checked; the extents; rows and rows per unit; then per
-walk (loads that are no operand in place, outputs) its run-time strides, for "index" loads offset
-and strides; per total the byte offset of its partial results.
+bytes per thread, and per kept node its offset there; the status word if an index is checked; the
+extents; rows (blocks of columns) and how many of them are a unit; then per walk (loads that are no
+operand in place, outputs) its run-time strides, then stride and size of each pick; for "index"
+loads offset and strides; per total the byte offset of its partial results.
 
-A unit is a block of rows: of one row, unless all rows are folded into totals; then the blocks are
-fixed, each has partial results of its own, and further calls add them up (`nests/folds.py`).
+A unit is one row, or one block of columns (`RowNest.by_columns`), unless all rows are folded into
+totals; then it is a fixed number of those: each unit has partial results of its own, and further
+calls add them up (`nests/folds.py`).
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from weft.codegen.call import (
     WorkerScratch,
     worker_stride,
 )
-from weft.codegen.cost import NS_PER_BYTE_STREAMED, split
-from weft.codegen.elements import memory_type
+from weft.codegen.cost import arithmetic, split, streamed
+from weft.codegen.elements import memory_type, width_bits
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel
-from weft.codegen.nests.cost import element_nanoseconds
+from weft.codegen.nests.column_writer import ColumnWriter
 from weft.codegen.nests.folds import MOST_PARTIALS, combine_call, lay_out, running_dtype
+from weft.codegen.nests.picks import PickWalk, pick_walks
 from weft.codegen.nests.row_passes import Schedule, schedule
 from weft.codegen.nests.row_writer import RowWriter, Walk
 from weft.codegen.nests.rows import Node, Output, RowNest
@@ -42,6 +44,8 @@ from weft.ir.dtypes import as_dtype
 
 #: A block of rows whose results are added up has at least so many rows.
 LEAST_ROWS = 8
+#: What a pass costs besides its arithmetic: an element of it, and a row.
+PASS_NS, ROW_NS = 0.03, 10.0
 
 
 def rows_calls(
@@ -64,26 +68,30 @@ def rows_calls(
             args.append(Address(held.value, held.offset + node.offset * size))
     args += _scratch_arguments(nest, plan)
     args += [Status()] if _has_checks(nest) else []
-    args += [*nest.extents, nest.rows, block]
+    args += [*nest.extents, nest.blocks, block]
     for walk in _walks(nest):
         if isinstance(walk, Node) and walk.leaf == "index":
             args += [walk.offset, *walk.strides]
         else:
             args += [s for s in walk.strides if s not in (0, 1)]
+            args += [n for _, *sizes in _picks(walk) for n in sizes]
     args += [p.offset for p in partials]
     kernel = Kernel(nest.key, nest.name, lambda e: _emit(e, nest))
+    unit = block * nest.at_once
     call = KernelCall(
-        kernel, tuple(args), blocks, split(blocks, _row_nanoseconds(nest, plan) * block)
+        kernel, tuple(args), blocks, split(blocks, _row_nanoseconds(nest, plan) * unit)
     )
     return [call, *(combine_call(p, scratch) for p in partials)]
 
 
 def _row_blocks(nest: RowNest) -> tuple[int, int]:
-    """(units, rows in each): from the extents alone, or the bits would depend on the machine."""
+    """(units, rows or blocks of columns in each): from the extents alone, or the bits would
+    depend on the machine.
+    """
     if not nest.totals:
-        return nest.rows, 1
-    block = max(-(-nest.rows // MOST_PARTIALS), LEAST_ROWS)
-    return -(-nest.rows // block), block
+        return nest.blocks, 1
+    block = max(-(-nest.blocks // MOST_PARTIALS), 1 if nest.by_columns else LEAST_ROWS)
+    return -(-nest.blocks // block), block
 
 
 def _row_count(nest: RowNest, output: Output) -> int:
@@ -92,14 +100,14 @@ def _row_count(nest: RowNest, output: Output) -> int:
 
 
 def _row_nanoseconds(nest: RowNest, plan: Schedule) -> float:
-    total = 0.0
+    work, nbytes = 0.0, 0.0
     for k, step in enumerate(plan.passes):
         nodes = [nest.nodes[n] for n in step.compute if n not in step.reload]
-        ops = [(n.name, n.dtype) for n in nodes if n.kind == "apply"]
+        work += PASS_NS + arithmetic((n.name, n.dtype) for n in nodes if n.kind != "load")
         moved = [n.dtype for n in nodes if n.kind == "load"] if k == 0 else []
-        moved += [o.dtype for o in step.stores]
-        total += element_nanoseconds(ops, moved, NS_PER_BYTE_STREAMED)
-    return total * nest.row_elements
+        nbytes += sum(map(width_bits, [*moved, *(o.dtype for o in step.stores)])) / 8
+    through = streamed(nbytes * nest.row_elements * nest.rows) / max(nest.rows, 1)
+    return max(work * nest.row_elements, through) + ROW_NS * len(plan.passes)
 
 
 def _scratch_arguments(nest: RowNest, plan: Schedule) -> list[Arg]:
@@ -107,7 +115,7 @@ def _scratch_arguments(nest: RowNest, plan: Schedule) -> list[Arg]:
     for node in _in_scratch(plan):
         offsets.append(nbytes)
         size = _kept_bytes(nest.nodes[node].result_dtype)
-        nbytes += (nest.row_elements * size + 63) // 64 * 64
+        nbytes += (nest.row_elements * nest.at_once * size + 63) // 64 * 64
     return [WorkerScratch(nbytes), worker_stride(nbytes), *offsets] if offsets else []
 
 
@@ -149,6 +157,10 @@ def _walks(nest: RowNest) -> list[Node | Output]:
     return [*loads, *nest.outputs]
 
 
+def _picks(walk: Node | Output) -> tuple[tuple[int, int, int], ...]:
+    return walk.picks if isinstance(walk, Node) else ()
+
+
 @dataclass(slots=True)
 class _Reader:
     """Takes the scalar arguments in order."""
@@ -186,7 +198,8 @@ def _emit(e: Emitter, nest: RowNest) -> None:
     count = len(nest.extents) + 2
     for walk in _walks(nest):
         index = isinstance(walk, Node) and walk.leaf == "index"
-        count += 1 + len(walk.strides) if index else sum(s not in (0, 1) for s in walk.strides)
+        moving = sum(s not in (0, 1) for s in walk.strides) + 2 * len(_picks(walk))
+        count += 1 + len(walk.strides) if index else moving
     numbers = [e.argument(position + k) for k in range(count)]
     # each total starts at its own part of the scratch memory
     for k, o in enumerate(nest.totals):
@@ -212,6 +225,10 @@ def _write(
     def strides(of: tuple[int, ...]) -> list[ir.Value | None]:
         return [None if s == 0 else e.index(1) if s == 1 else numbers.next() for s in of]
 
+    def picks(of: Node) -> list[PickWalk]:
+        held = [nest.nodes[k] for k, _, _ in of.picks]
+        return pick_walks(of.picks, [(at.dtype, at.strides) for at in held], numbers.next)
+
     outputs = buffers[: len(nest.outputs)]
     buffer = iter(buffers[len(nest.outputs) :])
     loads: dict[int, Walk | Output] = {}
@@ -225,9 +242,10 @@ def _write(
         elif node.leaf == "index":
             loads[n] = Walk(numbers.next(), [numbers.next() for _ in node.strides])
         else:
-            loads[n] = Walk(next(buffer), strides(node.strides))
+            loads[n] = Walk(next(buffer), strides(node.strides), picks(node))
     stores = {o: Walk(p, strides(o.strides)) for o, p in zip(nest.outputs, outputs, strict=True)}
     scratch = {n: next(buffer) for n in _in_scratch(plan)}
     status = next(buffer) if _has_checks(nest) else None
-    writer = RowWriter(e, nest, plan, extents, loads, stores, scratch, status)
+    kind = ColumnWriter if nest.by_columns else RowWriter
+    writer = kind(e, nest, plan, extents, loads, stores, scratch, status)
     writer.write(rows, block, values[-2], values[-1])

@@ -8,7 +8,7 @@ outer loops accumulate in the output or its partial results.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -16,9 +16,11 @@ from llvmlite import ir
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import memory_type, register_type
 from weft.codegen.emitter import I64, Emitter
-from weft.codegen.nests.cut import TILE, crosses, cut_kind, fold_dtype, is_tiled
+from weft.codegen.nests.cut import crosses, cut_kind, fold_dtype, is_tiled
 from weft.codegen.nests.folds import SUM_BLOCK, convert, fold, identity, is_wide_sum
 from weft.codegen.nests.nest import Access, Nest, Statement, Store
+from weft.codegen.nests.picks import AHEAD, PickWalk, ask_ahead, pick_walks
+from weft.codegen.nests.tiles import tile_buffer, write_tiles
 from weft.codegen.scalar.scalar import emit_scalar
 
 
@@ -37,12 +39,15 @@ def store_dtype(nest: Nest, store: Store) -> str:
     return fold_dtype(nest, store.reduction, store.dtype)
 
 
-class _Walk:
+class Walk:
     """A pointer (for "index" a number) that moves through the loops: strides as LLVM values."""
 
-    def __init__(self, base: ir.Value, strides: list[ir.Value | None]) -> None:
+    def __init__(
+        self, base: ir.Value, strides: list[ir.Value | None], picks: Sequence[PickWalk] = ()
+    ) -> None:
         self.base = base
         self.strides = strides  # per loop; None: does not move
+        self.picks = picks
 
 
 class NestWriter:
@@ -61,7 +66,7 @@ class NestWriter:
         self.bounds: dict[int, tuple[ir.Value, ir.Value]] = {}
         stores = buffers[: len(nest.stores)]
         others = iter(buffers[len(nest.stores) :])
-        self.loads: list[_Walk | int] = []  # a number: moves with that store, from the same pointer
+        self.loads: list[Walk | int] = []  # a number: moves with that store, from the same pointer
         for load in nest.loads:
             output = output_of(nest, load)
             if output is not None:
@@ -70,11 +75,12 @@ class NestWriter:
                 self.loads.append(output)
             elif load.leaf == "index":
                 base = next(rest)
-                self.loads.append(_Walk(base, [next(rest) for _ in load.strides]))
+                self.loads.append(Walk(base, [next(rest) for _ in load.strides]))
             else:
-                self.loads.append(_Walk(next(others), self._strides(load.strides, rest)))
+                strides = self._strides(load.strides, rest)
+                self.loads.append(Walk(next(others), strides, self._picks(load, rest)))
         self.stores = [
-            _Walk(p, self._strides(s.strides, rest))
+            Walk(p, self._strides(s.strides, rest))
             for p, s in zip(stores, nest.stores, strict=True)
         ]
         #: first of the innermost reduced loops: accumulators live in registers from there on
@@ -85,16 +91,24 @@ class NestWriter:
         self.accumulators: dict[int, ir.Value] = {}
         self.running = [store_dtype(nest, s) for s in nest.stores]
         #: buffers for what is read across a tile
-        self.tiles: dict[int, ir.Value] = {}
-        if is_tiled(nest):
-            for k, load in enumerate(nest.loads):
-                if crosses(load):
-                    kind = ir.ArrayType(memory_type(load.dtype), TILE * TILE)
-                    first = [e.index(0), e.index(0)]
-                    self.tiles[k] = e.builder.gep(e.alloca(kind), first, inbounds=True)
+        crossing = [k for k, load in enumerate(nest.loads) if is_tiled(nest) and crosses(load)]
+        self.tiles = {k: tile_buffer(e, nest.loads[k].dtype) for k in crossing}
 
     def _strides(self, strides: tuple[int, ...], rest: Any) -> list[ir.Value | None]:
         return [None if s == 0 else self.e.index(1) if s == 1 else next(rest) for s in strides]
+
+    def _picks(self, load: Access, rest: Any) -> list[PickWalk]:
+        held = [self.nest.loads[k] for k, _, _ in load.picks]
+        return pick_walks(load.picks, [(at.dtype, at.strides) for at in held], rest.__next__)
+
+    def _picked(self, loop: int, loads: list[ir.Value]) -> list[ir.Value]:
+        """The loads' places, where index loads have got to theirs in this loop."""
+        out = list(loads)
+        for k, walk in enumerate(self.loads):
+            for pick in walk.picks if isinstance(walk, Walk) else ():
+                if pick.loop == loop:
+                    out[k] = pick.applied(self.e, out[k], loads[pick.index])
+        return out
 
     @property
     def folds(self) -> list[tuple[int, Store]]:
@@ -114,7 +128,7 @@ class NestWriter:
             if kind == "single":
                 b = self.e.builder
                 first, end = b.mul(lo, self.outer), b.mul(hi, self.outer)
-                self.bounds[0] = first, self._least(end, self.extents[0])
+                self.bounds[0] = first, self.least(end, self.extents[0])
             self._unit(self.e.index(0))
 
     def _pair(self, lo: ir.Value, hi: ir.Value) -> None:
@@ -128,19 +142,19 @@ class NestWriter:
         with e.for_range(top, b.add(bottom, e.index(1))) as i:
             first = b.select(b.icmp_signed("==", i, top), begin, e.index(0))
             stop = b.select(b.icmp_signed("==", i, bottom), end, self.extents[1])
-            self.bounds[1] = first, self._least(stop, self.extents[1])
-            loads, row = self._moved(0, i, self._loads_at(stores), stores)
+            self.bounds[1] = first, self.least(stop, self.extents[1])
+            loads, row = self.moved(0, i, self._loads_at(stores), stores)
             self._fill(1, row)
-            self._loop(1, loads, row)
+            self.loop(1, loads, row)
 
     def _partial(self, unit: ir.Value, pair: bool) -> None:
         b = self.e.builder
         row = b.sdiv(unit, self.inner_blocks) if pair else unit
         first = b.mul(row, self.outer)
-        self.bounds[0] = first, self._least(b.add(first, self.outer), self.extents[0])
+        self.bounds[0] = first, self.least(b.add(first, self.outer), self.extents[0])
         if pair:
             begin = b.mul(b.srem(unit, self.inner_blocks), self.inner)
-            self.bounds[1] = begin, self._least(b.add(begin, self.inner), self.extents[1])
+            self.bounds[1] = begin, self.least(b.add(begin, self.inner), self.extents[1])
         self._unit(b.mul(row, self.count))
 
     def _unit(self, partial: ir.Value) -> None:
@@ -150,18 +164,19 @@ class NestWriter:
             for k, _ in self.folds:
                 stores[k] = self.e.at(stores[k], partial)
         self._fill(0, stores)
-        self._loop(0, self._loads_at(stores), stores)
+        self.loop(0, self._loads_at(stores), stores)
 
     def _loads_at(self, stores: list[ir.Value]) -> list[ir.Value]:
-        return [
+        places = [
             self._in_place(k, w, stores) if isinstance(w, int) else w.base
             for k, w in enumerate(self.loads)
         ]
+        return self._picked(-1, places)
 
-    def _least(self, a: ir.Value, b: ir.Value) -> ir.Value:
+    def least(self, a: ir.Value, b: ir.Value) -> ir.Value:
         return self.e.builder.select(self.e.builder.icmp_signed("<", a, b), a, b)
 
-    def _range(self, loop: int) -> tuple[ir.Value, ir.Value]:
+    def range_of(self, loop: int) -> tuple[ir.Value, ir.Value]:
         return self.bounds.get(loop, (self.e.index(0), self.extents[loop]))
 
     def _in_place(self, load: int, store: int, stores: list[ir.Value]) -> ir.Value:
@@ -181,14 +196,19 @@ class NestWriter:
             elif self.nest.reduced[loop]:
                 level(k, loop + 1, pointer)
             else:
-                with self.e.for_range(*self._range(loop)) as i:
-                    level(k, loop + 1, self._step(pointer, i, self.stores[k].strides[loop]))
+                with self.e.for_range(*self.range_of(loop)) as i:
+                    level(k, loop + 1, self.step(pointer, i, self.stores[k].strides[loop]))
 
         if self.outer_reduced:
             for k, _ in self.folds:
                 level(k, first, stores[k])
 
-    def _loop(self, loop: int, loads: list[ir.Value], stores: list[ir.Value]) -> None:
+    def strides_of(self, load: int) -> list[ir.Value | None]:
+        """The strides of a load, per loop; None: it does not move."""
+        walk = self.loads[load]
+        return (self.stores[walk] if isinstance(walk, int) else walk).strides
+
+    def loop(self, loop: int, loads: list[ir.Value], stores: list[ir.Value]) -> None:
         if loop == self.tail:
             self._open_accumulators()
         if loop == self.rank:
@@ -196,66 +216,45 @@ class NestWriter:
         elif loop == self.rank - 1 and self.tail < self.rank and self._blocked():
             self._blocked_loop(loop, loads, stores)
         elif loop == self.rank - 2 and is_tiled(self.nest):
-            self._tiles(loop, loads, stores)
+            write_tiles(self, loop, loads, stores)
         else:
             innermost = self.nest.interleave if loop == self.rank - 1 else 0
-            with self.e.for_range(*self._range(loop), interleave=innermost) as i:
-                self._loop(loop + 1, *self._moved(loop, i, loads, stores))
+            with self.e.for_range(*self.range_of(loop), interleave=innermost) as i:
+                self.loop(loop + 1, *self.moved(loop, i, loads, stores))
         if loop == self.tail:
             self._close_accumulators(stores)
 
-    def _tiles(self, loop: int, loads: list[ir.Value], stores: list[ir.Value]) -> None:
-        """The last two loops in tiles. What is contiguous across them is first copied into a small
-        buffer: its cache lines, often all of one set, are read once, and the body vectorises.
-        """
-        e, (first, stop) = self.e, self._range(loop)
-        size, width = e.index(TILE), self.extents[loop + 1]
-        with (
-            e.for_range(first, stop, size) as i0,
-            e.for_range(e.index(0), width, size) as j0,
-        ):
-            i1 = self._least(e.builder.add(i0, size), stop)
-            j1 = self._least(e.builder.add(j0, size), width)
-            for k, buffer in self.tiles.items():
-                self._fill_tile(k, buffer, loads[k], (i0, i1, j0, j1))
-            with e.for_range(i0, i1) as i:
-                row, outputs = self._moved(loop, i, loads, stores)
-                lines = {
-                    k: e.at(buffer, e.builder.mul(e.builder.sub(i, i0), size))
-                    for k, buffer in self.tiles.items()
-                }
-                with e.for_range(j0, j1) as j:
-                    inside, to = self._moved(loop + 1, j, row, outputs)
-                    for k, line in lines.items():
-                        inside[k] = e.at(line, e.builder.sub(j, j0))
-                    self._loop(loop + 2, inside, to)
-
-    def _fill_tile(
-        self, k: int, buffer: ir.Value, source: ir.Value, corner: tuple[ir.Value, ...]
-    ) -> None:
-        e, (i0, i1, j0, j1) = self.e, corner
-        walk = self.loads[k]
-        assert isinstance(walk, _Walk)
-        with e.for_range(j0, j1) as j:
-            row = self._step(source, j, walk.strides[-1])
-            target = e.at(buffer, e.builder.sub(j, j0))
-            with e.for_range(i0, i1) as i:
-                place = e.at(target, e.builder.mul(e.builder.sub(i, i0), e.index(TILE)))
-                e.builder.store(e.builder.load(e.at(row, i)), place)
-
-    def _moved(
+    def moved(
         self, loop: int, i: ir.Value, loads: list[ir.Value], stores: list[ir.Value]
     ) -> tuple[list[ir.Value], list[ir.Value]]:
-        moved = [
-            self._step(p, i, w.strides[loop]) for p, w in zip(stores, self.stores, strict=True)
-        ]
+        moved = [self.step(p, i, w.strides[loop]) for p, w in zip(stores, self.stores, strict=True)]
         moved_loads = [
-            self._in_place(k, w, moved) if isinstance(w, int) else self._step(p, i, w.strides[loop])
+            self._in_place(k, w, moved) if isinstance(w, int) else self.step(p, i, w.strides[loop])
             for k, (p, w) in enumerate(zip(loads, self.loads, strict=True))
         ]
-        return moved_loads, moved
+        if loop == self.rank - 2:
+            self._ask_ahead(loop, i, loads)
+        return self._picked(loop, moved_loads), moved
 
-    def _step(self, place: ir.Value, i: ir.Value, stride: ir.Value | None) -> ir.Value:
+    def _ask_ahead(self, loop: int, i: ir.Value, loads: list[ir.Value]) -> None:
+        """Prefetch the rows that indices pick in a later iteration of this loop."""
+        e, b = self.e, self.e.builder
+        later, last = b.add(i, e.index(AHEAD)), b.sub(self.range_of(loop)[1], e.index(1))
+        later = self.least(later, last)
+        for k, walk in enumerate(self.loads):
+            picks = [p for p in walk.picks if p.loop == loop] if isinstance(walk, Walk) else []
+            if not picks or self.nest.loads[k].strides[-1] != 1:
+                continue
+            assert isinstance(walk, Walk)
+            at = []
+            for pick in picks:
+                index = self.loads[pick.index]
+                assert isinstance(index, Walk)
+                at.append((pick, self.step(loads[pick.index], later, index.strides[loop])))
+            place = self.step(loads[k], later, walk.strides[loop])
+            ask_ahead(e, place, at, self.extents[-1], self.nest.loads[k].dtype)
+
+    def step(self, place: ir.Value, i: ir.Value, stride: ir.Value | None) -> ir.Value:
         if stride is None:
             return place
         b = self.e.builder
@@ -267,14 +266,14 @@ class NestWriter:
         return any(is_wide_sum(s.reduction, s.dtype) for _, s in self.folds)
 
     def _blocked_loop(self, loop: int, loads: list[ir.Value], stores: list[ir.Value]) -> None:
-        e, (first, last) = self.e, self._range(loop)
+        e, (first, last) = self.e, self.range_of(loop)
         with e.for_range(first, last, e.index(SUM_BLOCK)) as start:
-            stop = self._least(e.builder.add(start, e.index(SUM_BLOCK)), last)
+            stop = self.least(e.builder.add(start, e.index(SUM_BLOCK)), last)
             for k, store in self.folds:
                 if self._wide(store):
                     e.builder.store(identity(store.reduction, store.dtype), self.accumulators[k])
             with e.for_range(start, stop, interleave=self.nest.interleave) as i:
-                self._loop(loop + 1, *self._moved(loop, i, loads, stores))
+                self.loop(loop + 1, *self.moved(loop, i, loads, stores))
             for k, store in self.folds:
                 if self._wide(store):
                     part = e.builder.fpext(e.builder.load(self.accumulators[k]), ir.DoubleType())

@@ -28,9 +28,12 @@ from weft.codegen.pool.words import (
 I32 = ir.IntType(32)
 _WORDS = I64.as_pointer()
 _PARALLEL_TYPE = ir.FunctionType(
-    ir.VoidType(), [_WORDS, I64, KERNEL_TYPE.as_pointer(), _WORDS, I64, I64]
+    ir.VoidType(), [_WORDS, I64, KERNEL_TYPE.as_pointer(), _WORDS, I64, I64, I64]
 )
+#: Added to a call's chunk: each of its chunks takes long enough to wake a sleeper for.
+LONG = 1 << 40
 WAKE_TYPE = ir.FunctionType(ir.VoidType(), [_WORDS, I64, I64])
+_TELL_TYPE = ir.FunctionType(ir.VoidType(), [I64, I64, I64])
 _START_TYPE = ir.FunctionType(ir.VoidType(), [_WORDS, I64])
 
 
@@ -46,9 +49,11 @@ def emit_parallel_call(
     """Call `kernel(arguments, lo, hi, worker)` so that all of [0, units) is done on return.
 
     `pool` is the address of the pool's words (0: there is none), `threads` how many threads may run
-    this step: workers' numbers stay below it.
+    this step: workers' numbers stay below it. chunk: see `KernelCall`; plus `LONG`, or not.
     """
     b = e.builder
+    long = b.and_(chunk, e.index(LONG))
+    chunk = b.and_(chunk, e.index(LONG - 1))
     parallel = emit_function(e, "parallel", _PARALLEL_TYPE, _emit_parallel)
     whole = b.icmp_unsigned("<=", units, chunk)
     alone = b.or_(b.icmp_signed("==", chunk, e.index(0)), whole)
@@ -58,12 +63,12 @@ def emit_parallel_call(
             b.call(kernel, [arguments, e.index(0), units, e.index(0)])
         with many:
             words = b.inttoptr(pool, _WORDS)
-            b.call(parallel, [words, threads, kernel, arguments, units, chunk])
+            b.call(parallel, [words, threads, kernel, arguments, units, chunk, long])
 
 
 def _emit_parallel(e: Emitter, args: list[ir.Value]) -> None:
     b = e.builder
-    words, threads, kernel, arguments, units, chunk = args
+    words, threads, kernel, arguments, units, chunk, long = args
     pool = Words(e, words)
     zero, one = e.index(0), e.index(1)
     count = b.udiv(b.add(units, b.sub(chunk, one)), chunk)
@@ -96,7 +101,11 @@ def _emit_parallel(e: Emitter, args: list[ir.Value]) -> None:
     b.atomic_rmw("xchg", pool.at("state"), job, "seq_cst")
     first = e.alloca(I64)
     b.store(zero, first)
-    with b.if_then(b.icmp_signed("!=", pool.load("sleepers", "seq_cst"), zero)):
+    asleep = b.icmp_signed("!=", pool.load("sleepers", "seq_cst"), zero)
+    at_once = b.icmp_signed("!=", long, zero)
+    with b.if_then(b.and_(asleep, at_once)):
+        b.call(emit_function(e, "wake", WAKE_TYPE, emit_wake), [words, limit, e.index(2)])
+    with b.if_then(b.and_(asleep, b.not_(at_once))):
         b.store(take_chunks(e, pool, zero, front=True, most=one), first)
         _wake_if_worth_it(e, pool, limit, b.mul(b.sub(pool.now(), begun), count))
     mine = b.add(b.load(first), take_chunks(e, pool, zero, front=True))
@@ -227,11 +236,13 @@ def _emit_start(e: Emitter, args: list[ir.Value]) -> None:
             slot.store("running", e.index(1))
             failed = pool.create(slot)
             with b.if_then(b.icmp_signed("!=", failed, ir.Constant(I32, 0)), likely=False):
-                # the system refuses more threads: the step goes on with those that there are
+                # the system refuses more threads: steps go on with those that there are, and say so
                 slot.store("running", e.index(0))
                 pool.store("limit", w)
                 pool.mask_signals("old_signals", None)
                 pool.store("gate", e.index(0), "release")
+                tell = b.inttoptr(pool.load("tell_refused"), _TELL_TYPE.as_pointer())
+                b.call(tell, [b.sub(helpers, e.index(-1)), w, b.zext(failed, I64)])
                 b.ret_void()
         pool.store("workers", w)
     pool.mask_signals("old_signals", None)

@@ -28,11 +28,11 @@ _LINES: tuple[tuple[str, ...], ...] = (
     ("kernel", "arguments", "units", "chunk"),
     ("done",),
     ("waiting", "sleepers"),
-    ("owner", "debt", "alone_until", "caller_cpu"),
-    ("gate", "workers", "limit", "wake_after", "spin_caller", "set_mask", "clock"),
+    ("owner", "debt", "alone_until", "caller_cpu"), ("wake_after",),
+    ("gate", "workers", "limit", "wake_least", "spin_caller", "set_mask", "clock"),
     ("pthread_create", "pthread_mutex_lock", "pthread_mutex_unlock", "pthread_cond_wait",
      "pthread_cond_signal", "pthread_sigmask", "clock_gettime", "worker_loop", "sched_getcpu",
-     "sched_getaffinity", "sched_setaffinity"),
+     "sched_getaffinity", "sched_setaffinity", "tell_refused"),
     ("caller_mutex",), ("caller_condition",), ("all_signals",), ("old_signals",),
 )  # fmt: skip
 _LINE_WORDS = 16

@@ -26,6 +26,8 @@ from weft.codegen.pool.words import (
 #: What `CONTROL` is asked for, and how often it looks.
 CLOSE, SPIN = 0, 1
 SPINS = 1 << 14
+#: Sleepers are woken at least for so much work, however often they came too late.
+MOST_WAKE_NS = 6_400_000
 
 
 def _emit_worker(e: Emitter) -> None:
@@ -57,6 +59,8 @@ def _emit_worker(e: Emitter) -> None:
         # woken too late: where the caller got its processor only afterwards, it should not wait
         late = b.and_(b.load(woken), b.not_(some))
         b.store(b.select(late, e.index(0), slot.load("spin")), spins)
+        with b.if_then(b.load(woken), likely=False):
+            _note_waking(e, pool, some)
         with b.if_then(some):
             _report(e, pool, mine)
     slot.store("running", e.index(0), "release")
@@ -129,6 +133,16 @@ def _wake_more(e: Emitter, pool: Words) -> None:
             b.call(emit_function(e, "wake", WAKE_TYPE, emit_wake), [pool.base, limit, e.index(2)])
 
 
+def _note_waking(e: Emitter, pool: Words, in_time: ir.Value) -> None:
+    """A wake that came too late was for nothing: the next is for twice as much work, as long as
+    none helps. So where short calls lie far apart, or the other processors are taken, wakes become
+    rare."""
+    b = e.builder
+    doubled, most = b.shl(pool.load("wake_after"), e.index(1)), e.index(MOST_WAKE_NS)
+    doubled = b.select(b.icmp_signed("<", doubled, most), doubled, most)
+    pool.store("wake_after", b.select(in_time, pool.load("wake_least"), doubled))
+
+
 def _report(e: Emitter, pool: Words, mine: ir.Value) -> None:
     b = e.builder
     b.atomic_rmw("add", pool.at("done"), mine, "seq_cst")
@@ -138,7 +152,7 @@ def _report(e: Emitter, pool: Words, mine: ir.Value) -> None:
         pool.unlock("caller_mutex")
 
 
-WORKER = Kernel("pool-worker-3", "pool_worker", _emit_worker, loops=False)
+WORKER = Kernel("pool-worker-4", "pool_worker", _emit_worker, loops=False)
 
 
 def _emit_control(e: Emitter) -> None:

@@ -1,8 +1,8 @@
 """Elementwise operations on complex numbers (re, im), as LLVM.
 
 Transcendental functions call the C library's ``double complex`` functions, as NumPy does, for c64
-too (rounded afterwards); the rest is inline.  Order comparisons are lexicographic with NumPy's
-rules for NaN.
+too (rounded afterwards); the rest is inline, and loops around it vectorise.  Order comparisons are
+lexicographic with NumPy's rules for NaN.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from llvmlite import ir
 from weft.codegen.element_access import make_complex
 from weft.codegen.elements import F32, F64, PART
 from weft.codegen.emitter import Emitter
-from weft.codegen.llvm.libm import libm_name
 from weft.codegen.scalar.float_builder import FloatBuilder
 from weft.codegen.scalar.floats import call_libm
+from weft.codegen.vector.power import hypot
 
 ComplexOp = Callable[[Emitter, str, list[ir.Value]], ir.Value]
 _Parts = tuple[ir.Value, ir.Value]
@@ -83,8 +83,7 @@ def _reciprocal(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
 
 
 def _abs(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-    real, imaginary = parts(e, args[0])
-    return call_libm(e, libm_name("hypot", PART[dtype]), real.type, [real, imaginary])
+    return hypot(FloatBuilder(e.builder, PART[dtype]), *parts(e, args[0]))
 
 
 def _sign(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from weft.codegen.elements import F32, F64, I1, I32, I64
-from weft.codegen.llvm.target import host
+from weft.codegen.llvm.target import has_feature
 
 MANTISSA_BITS = {"f32": 23, "f64": 52}
 BIAS = {"f32": 127, "f64": 1023}
@@ -19,8 +19,7 @@ BIAS = {"f32": 127, "f64": 1023}
 
 def _has_scalef() -> bool:
     """Whether llvm.ldexp is one vector instruction (AVX-512's vscalef) and not a library call."""
-    features = host().features.split(",")
-    return "+avx512f" in features and "+avx512vl" in features
+    return has_feature("avx512f") and has_feature("avx512vl")
 
 
 class FloatBuilder:

@@ -11,12 +11,11 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from weft.codegen.elements import F32, F64, I32
 from weft.codegen.emitter import Emitter
-from weft.codegen.scalar import functions as scalar_functions
 from weft.codegen.scalar.float_builder import FloatBuilder
 from weft.codegen.scalar.integers import COMPARISONS
 from weft.codegen.vector import functions as vector_math
+from weft.codegen.vector.remainder import truncated_remainder
 
 FloatOp = Callable[[Emitter, str, list[ir.Value]], ir.Value]
 
@@ -100,7 +99,7 @@ def _extremum(operator: str) -> FloatOp:
 
 def _floor_modulus(m: FloatBuilder, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
     """(a mod b with the sign of b, quotient before rounding), as NumPy's npy_divmod."""
-    truncated = m.builder.frem(a, b)
+    truncated = truncated_remainder(m, a, b)
     quotient = m.div(m.sub(a, truncated), b)
     zero = m.compare("==", truncated, 0.0)
     signs_differ = m.builder.xor(m.compare("<", b, 0.0), m.compare("<", truncated, 0.0))
@@ -161,27 +160,6 @@ def next_bits(
     return m.builder.select(m.is_nan(x), x_bits, result)
 
 
-def _digamma(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-    wide = args[0] if dtype == "f64" else e.builder.fpext(args[0], F64)
-    result = scalar_functions.digamma(e.builder, wide)
-    return result if dtype == "f64" else e.builder.fptrunc(result, F32)
-
-
-def _lgamma(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-    # lgamma_r: plain lgamma writes the global signgam, a data race between threads.
-    sign = e.alloca(I32)
-    wide = args[0] if dtype == "f64" else e.builder.fpext(args[0], F64)
-    function = e.module.globals.get("lgamma_r")
-    if function is None:
-        kind = ir.FunctionType(F64, [F64, I32.as_pointer()])
-        function = ir.Function(e.module, kind, "lgamma_r")
-        function.attributes.add("nounwind")
-    result = e.builder.call(function, [wide, sign])
-    lowest = e.builder.fcmp_ordered("==", wide, ir.Constant(F64, -math.inf))
-    result = e.builder.select(lowest, wide, result)  # as SciPy; C has +inf
-    return result if dtype == "f64" else e.builder.fptrunc(result, F32)
-
-
 FLOAT_OPS: dict[str, FloatOp] = {
     **{op: _compare(operator) for op, operator in COMPARISONS.items()},
     "add": _flagged("fadd"),
@@ -200,8 +178,6 @@ FLOAT_OPS: dict[str, FloatOp] = {
     "reciprocal": _unary(_reciprocal),
     **{op: _unary(function) for op, function in vector_math.VECTORISED.items()},
     **{op: _binary(function) for op, function in vector_math.VECTORISED_BINARY.items()},
-    "digamma": _digamma,
-    "lgamma": _lgamma,
     "logaddexp": _logaddexp,
     "nextafter": _nextafter,
     "floor_divide": _floor_divide,

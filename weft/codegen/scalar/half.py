@@ -11,7 +11,7 @@ import platform
 from llvmlite import ir
 
 from weft.codegen.elements import F32, F64, I16, I32
-from weft.codegen.llvm.target import host
+from weft.codegen.llvm.target import has_feature
 
 _HALF = ir.HalfType()
 
@@ -20,7 +20,7 @@ def has_f16_instructions() -> bool:
     """Whether the target converts f16 <-> f32 in hardware (x86 F16C, every 64-bit Arm)."""
     if platform.machine() in ("aarch64", "arm64"):
         return True
-    return "+f16c" in host().features
+    return has_feature("f16c")
 
 
 def half_to_f32(builder: ir.IRBuilder, bits: ir.Value, dtype: str, hardware: bool) -> ir.Value:

@@ -13,6 +13,7 @@ from llvmlite import ir
 
 from weft.codegen.elements import I1, I64, INTEGERS, is_signed, register_type
 from weft.codegen.emitter import Emitter
+from weft.codegen.scalar.float_builder import FloatBuilder
 from weft.codegen.scalar.functions import integer_power
 
 IntOp = Callable[[Emitter, str, list[ir.Value]], ir.Value]
@@ -106,6 +107,32 @@ def _safe_divisor(e: Emitter, dtype: str, args: list[ir.Value]) -> tuple[ir.Valu
     return e.builder.select(unsafe, _number(dtype, 1), divisor), is_zero
 
 
+def _floor_quotient(e: Emitter, dtype: str, args: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
+    """(x // y, y), y 1 where it is 0, of integers of up to 32 bits, which no machine divides in
+    vectors: floor((x + h) * (1 / y)) with h = 1/2 of y's sign, in floats twice as wide.
+
+    (x + h) / y is at least 1 / |2 y| away from a whole number; the two roundings, each less than a
+    unit of 2**-53 relative (2**-24 up to 16 bits), move it by less. So nothing has to be corrected,
+    and of a divisor that a loop does not change the reciprocal is taken once.
+    """
+    dividend, divisor = args
+    width = register_type(dtype).width
+    m = FloatBuilder(e.builder, "f64" if width > 16 else "f32")
+    is_zero = e.builder.icmp_unsigned("==", divisor, _number(dtype, 0))
+    divisor = e.builder.select(is_zero, _number(dtype, 1), divisor)
+    convert = e.builder.sitofp if is_signed(dtype) else e.builder.uitofp
+    x, y = convert(dividend, m.kind), convert(divisor, m.kind)
+    half = m.copysign(0.5, y) if is_signed(dtype) else m.const(0.5)
+    whole = m.call("floor", m.mul(m.add(x, half), m.div(1.0, y)))
+    # The low bits of the sum are the number: MIN // -1 wraps, as a conversion would not.
+    return e.builder.trunc(m.bits(m.add(whole, m.magic)), register_type(dtype)), divisor
+
+
+def _by_float(dtype: str, divisor: ir.Value) -> bool:
+    """Whether to divide in floats: LLVM itself replaces division by a constant."""
+    return register_type(dtype).width <= 32 and not isinstance(divisor, ir.Constant)
+
+
 def _rounds_down(e: Emitter, dtype: str, remainder: ir.Value, divisor: ir.Value) -> ir.Value:
     """Whether truncated division must be corrected: remainder is nonzero, with the other sign."""
     zero = _number(dtype, 0)
@@ -115,6 +142,10 @@ def _rounds_down(e: Emitter, dtype: str, remainder: ir.Value, divisor: ir.Value)
 
 
 def _floor_divide(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
+    if _by_float(dtype, args[1]):
+        is_zero = e.builder.icmp_unsigned("==", args[1], _number(dtype, 0))
+        quotient, _ = _floor_quotient(e, dtype, args)
+        return e.builder.select(is_zero, _number(dtype, 0), quotient)
     divisor, is_zero = _safe_divisor(e, dtype, args)
     if is_signed(dtype):
         truncated = e.builder.sdiv(args[0], divisor)
@@ -127,7 +158,10 @@ def _floor_divide(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
 
 
 def _remainder(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-    # A zero divisor became 1, so its remainder is 0 as wanted.
+    # A zero divisor becomes 1, so its remainder is 0 as wanted.
+    if _by_float(dtype, args[1]):
+        quotient, divisor = _floor_quotient(e, dtype, args)
+        return e.builder.sub(args[0], e.builder.mul(quotient, divisor))
     divisor, _ = _safe_divisor(e, dtype, args)
     if not is_signed(dtype):
         return e.builder.urem(args[0], divisor)

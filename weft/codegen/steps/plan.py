@@ -7,47 +7,60 @@ a plan for another batch size compiles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, KernelCall
-from weft.codegen.cost import NS_PER_BYTE_STREAMED, split
+from weft.codegen.call import Address, Arg, KernelCall, Scratch
+from weft.codegen.cost import split, streamed
 from weft.codegen.emitter import I64, Emitter
-from weft.codegen.gemm.epilogue import is_product, product_calls
+from weft.codegen.gemm.epilogue import is_product
 from weft.codegen.jit import Kernel
-from weft.codegen.lowerings import LOWERINGS, PRODUCTS
+from weft.codegen.kernels.index import check_call, index_sizes
+from weft.codegen.kernels.products import fused_product_calls
+from weft.codegen.lowerings import LOWERINGS
 from weft.codegen.nests.emit import nest_calls
 from weft.codegen.nests.rows import checking_ops
+from weft.codegen.steps.parts import Parts, parts_of
 from weft.codegen.steps.program import Branch, Loop, Node, PlannedCall
 from weft.codegen.steps.scalar_emit import scalar_loop_call
 from weft.codegen.steps.table import SlotOf
+from weft.codegen.steps.walker import PART_WORDS, WALK_PARTS
+from weft.ir.dtypes import uint8
 from weft.ir.errors import PassError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.index_maps import is_gather
 from weft.ir.rules import int_attr
 from weft.ir.source import Locations
 from weft.ir.types import RefType, TensorType, Type
 
-__all__ = ["PlannedCall", "check_supported", "copy_call", "plan_program"]
+__all__ = ["PlannedCall", "check_supported", "copy_call", "large_scratch", "plan_program"]
 
 #: Ops that need no code: they name buffers or order effects.
 NO_CODE = frozenset(
     {"variable", "read", "assign", "constant", "group", "reshape", "identity", "stop_gradient"}
 )
 
+LARGE_SCRATCH = 1 << 20
+
 #: Kernel calls for the memory plan's copies, by block (None: the graph itself) and op position.
 Copies = Mapping[tuple[Block | None, int], Sequence[PlannedCall]]
 
 
 def plan_program(
-    graph: Graph, slot_of: SlotOf, copies: Copies, registers: Container[Operation] = ()
+    graph: Graph,
+    slot_of: SlotOf,
+    copies: Copies,
+    registers: Container[Operation] = (),
+    in_parts: Container[Operation] = (),
 ) -> list[Node]:
     """The program of a fused graph. UnsupportedError for ops without native code.
 
-    registers: the control flow that becomes one kernel each.
+    registers: the control flow that becomes one kernel each. in_parts: the loops that run in parts.
     """
-    return list(_Planner(graph.stage, slot_of, copies, registers).block(graph.block, None))
+    planner = _Planner(graph.stage, slot_of, copies, registers, in_parts)
+    return list(planner.block(graph.block, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +69,13 @@ class _Planner:
     slot_of: SlotOf
     copies: Copies
     registers: Container[Operation]
+    in_parts: Container[Operation]
 
     def block(self, block: Block, where: Block | None) -> tuple[Node, ...]:
         nodes: list[Node] = list(self.copies.get((where, -1), ()))
+        checked: set[object] = set()
         for position, op in enumerate(block.ops):
+            nodes += _checks(op, checked)
             nodes += self.op(op)
             nodes += self.copies.get((where, position), ())
         return tuple(nodes)
@@ -68,14 +84,12 @@ class _Planner:
         if op.name in NO_CODE:
             return ()
         if is_product(op):
-            lower = PRODUCTS[op.regions[0].ops[0].name]
-            calls, follows = product_calls(op, _in_place(op, self.slot_of), lower)
-            packing = [PlannedCall(call, op, why="packs the product's B") for call in calls[:-1]]
-            return [*packing, PlannedCall(calls[-1], op, follows)]
+            made = fused_product_calls(op, _in_place(op, self.slot_of))
+            return [PlannedCall(call, op, nest, why=why) for call, nest, why in made]
         if op.name == "fused":
-            made, nest = nest_calls(op, _in_place(op, self.slot_of))
-            more = [PlannedCall(c, op, why="adds up partial results") for c in made[1:]]
-            return [PlannedCall(made[0], op, nest, faults=checking_ops(op)), *more]
+            calls, nest = nest_calls(op, _in_place(op, self.slot_of))
+            more = [PlannedCall(c, op, why="adds up partial results") for c in calls[1:]]
+            return [PlannedCall(calls[0], op, nest, faults=checking_ops(op)), *more]
         if op in self.registers:
             call, copied = scalar_loop_call(op)
             pairs = [(op.operands[k], op.results[k]) for k in copied]
@@ -93,11 +107,26 @@ class _Planner:
         limit = int_attr(op.attrs, "limit" if op.name == "while" else "length")
         if limit == 0:
             return ()
+        parts = parts_of(op)
+        if isinstance(parts, Parts) and op in self.in_parts:
+            walk = PlannedCall(KernelCall(WALK_PARTS, (0,) * len(PART_WORDS), parts.count, 1), op)
+            return [Loop(op, limit, (), None, self.part(op, parts), parts, walk)]
+        why = parts if isinstance(parts, str) else "the graph's stage does not allow it"
         *tests, body = op.regions
         nodes = [self.block(region, region) for region in (*tests, body)]
         if not tests:
-            return [Loop(op, limit, (), None, nodes[0])]
-        return [Loop(op, limit, nodes[0], tests[0].results[0], nodes[1])]
+            return [Loop(op, limit, (), None, nodes[0], whole=why)]
+        return [Loop(op, limit, nodes[0], tests[0].results[0], nodes[1], whole=why)]
+
+    def part(self, op: Operation, parts: Parts) -> tuple[Node, ...]:
+        """The body of a loop for one of its parts; copies are of as many bytes less."""
+        whole, (body,) = self.slot_of, op.regions
+        copies: dict[tuple[Block | None, int], list[PlannedCall]] = {}
+        for position in range(-1, len(body.ops)):
+            for planned in self.copies.get((body, position), ()):
+                copies.setdefault((parts.body, position), []).append(_part_of(planned, parts))
+        planner = replace(self, slot_of=lambda v: whole(parts.origin.get(v, v)), copies=copies)
+        return planner.block(parts.body, parts.body)
 
     def is_needed(self, op: Operation, call: KernelCall, calls: Sequence[KernelCall]) -> bool:
         """False for the copy that an update begins with, of an operand that is there already, and
@@ -150,6 +179,16 @@ def _check_type(given: Type, where: str, location: Locations) -> None:
         )
 
 
+def large_scratch(op: Operation) -> int:
+    """Bytes of scratch of an op with a kernel of its own, if they are many: 0 otherwise. What is
+    small is shared by all calls, and stays in the caches."""
+    if op.regions or is_product(op) or op.name not in LOWERINGS:
+        return 0
+    args = [a for call in _lower(op, "fused") for a in call.args]
+    nbytes = max((a.nbytes for a in args if isinstance(a, Scratch)), default=0)
+    return nbytes if nbytes >= LARGE_SCRATCH else 0
+
+
 def _lower(op: Operation, stage: str) -> list[KernelCall]:
     lowering = LOWERINGS.get(op.name)
     if lowering is None and stage != "fused":
@@ -171,6 +210,34 @@ def _lower(op: Operation, stage: str) -> list[KernelCall]:
         raise error.at(op.locations) from None
 
 
+def _checks(op: Operation, done: set[object]) -> Iterator[PlannedCall]:
+    """The checks of the indices that a nest reads through, but for those that are `done`."""
+    for gather in op.regions[0].ops if op.name == "fused" else ():
+        if is_gather(gather):
+            index = op.operands[op.regions[0].args.index(gather.operands[1])]
+            call = check_call(gather, index)
+            held = (index, *index_sizes(gather))
+            if call.units and held not in done:
+                yield PlannedCall(call, gather, why=f"the indices of {gather.name} in a nest")
+            done.add(held)
+
+
+def _part_of(planned: PlannedCall, parts: Parts) -> PlannedCall:
+    """The copy of one part of what a loop in parts copies."""
+    target, source, nbytes = planned.call.args
+    assert isinstance(target, Address)
+    assert isinstance(source, Address)
+    assert isinstance(nbytes, int)
+    share = nbytes // parts.count
+    ends: list[Address] = []
+    for end in (source, target):
+        value = Value(TensorType(uint8, (share,)))
+        parts.origin[value] = end.value
+        parts.split.add(value)
+        ends.append(Address(value))
+    return copy_call(ends[0], ends[1], share, planned.why)
+
+
 def _copy_of(source: Value, target: Value) -> PlannedCall:
     assert isinstance(source.type, TensorType)
     why = "the first value of a carry that a loop changes in place"
@@ -181,7 +248,7 @@ def copy_call(source: Arg, target: Arg, nbytes: int, why: str) -> PlannedCall:
     """A byte copy from one buffer to another."""
     kernel = Kernel("copy-bytes-3", "copy", _emit_copy)
     pages = -(-nbytes // 4096)
-    chunk = split(pages, 2 * 4096 * NS_PER_BYTE_STREAMED)
+    chunk = split(pages, streamed(2 * nbytes) / max(pages, 1))
     return PlannedCall(KernelCall(kernel, (target, source, nbytes), pages, chunk), None, why=why)
 
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from weft.codegen.call import KernelCall
+from weft.codegen.faults import fault_of
 from weft.codegen.nests.describe import describe_rows
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
 from weft.codegen.steps.scalar_check import why_not_in_registers
 from weft.ir.graph import Operation, Value
 
+if TYPE_CHECKING:
+    from weft.codegen.steps.parts import Parts
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
     """One kernel call; `op` is None for copies, `nest` is set for loop nests.
 
-    faults: for a call that holds several ops which check an index: those ops. Its kernel stores
-    1 + element + (number in `faults` << FAULT_SHIFT) in the status word.
+    faults: for a call that holds several ops which check an index: those ops, by the numbers that
+    its kernel tells of (`faults.emit_fault`).
     """
 
     call: KernelCall
@@ -37,25 +42,28 @@ class PlannedCall:
 
     def fault(self, status: int) -> tuple[Operation, int]:
         """The op, and the element of its index operand, that the status word tells of."""
-        number, element = divmod(status - 1, 1 << FAULT_SHIFT)
+        number, element = fault_of(status)
         op = self.faults[number] if self.faults else self.op
         assert op is not None
         return op, element
 
 
-#: Where a status word keeps the number of the failed op of a call that holds several.
-FAULT_SHIFT = 40
-
-
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`body` at most `limit` times (-1: no bound), as long as `decision` holds after `test`."""
+    """`body` at most `limit` times (-1: no bound), as long as `decision` holds after `test`.
+
+    parts: if the rows of the loop's values go through it in parts; `body` is that of one part then,
+    and `walk` calls it for each. whole: why they do not.
+    """
 
     op: Operation
     limit: int
     test: tuple[Node, ...]
     decision: Value | None
     body: tuple[Node, ...]
+    parts: Parts | None = None
+    walk: PlannedCall | None = None
+    whole: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,8 @@ def all_calls(nodes: Sequence[Node]) -> Iterator[PlannedCall]:
             case PlannedCall():
                 yield node
             case Loop():
+                if node.walk is not None:
+                    yield node.walk
                 yield from all_calls(node.test)
                 yield from all_calls(node.body)
             case Branch():
@@ -103,6 +113,7 @@ def _describe(nodes: Sequence[Node], pad: str, number: Iterator[int], lines: lis
                 times = "" if limit < 0 else f" {'at most ' if node.test else ''}{limit} times"
                 lines.append(f"{pad}{node.op.name}: loop{times}{_place(node.op)}")
                 lines.append(f"{pad}  not one kernel: {why_not_in_registers(node.op)}")
+                lines.append(f"{pad}  {_parts(node, number)}")
                 if node.decision is not None:
                     _describe(node.test, pad + "  ", number, lines)
                     lines.append(f"{pad}  leave unless the test holds")
@@ -113,6 +124,13 @@ def _describe(nodes: Sequence[Node], pad: str, number: Iterator[int], lines: lis
                 _describe(node.then, pad + "  ", number, lines)
                 lines.append(f"{pad}else")
                 _describe(node.orelse, pad + "  ", number, lines)
+
+
+def _parts(loop: Loop, number: Iterator[int]) -> str:
+    if loop.parts is None:
+        return f"not in parts: {loop.whole}"
+    rows = f"{loop.parts.count} parts of {loop.parts.rows} rows"
+    return f"{next(number)}. in {rows} each, which do not depend on each other: the body is one's"
 
 
 def _place(op: Operation) -> str:

@@ -1,22 +1,24 @@
 """Which `cond`, `while` and `scan` ops become one kernel with their values in registers.
 
-Every value of the regions must hold one element. Arrays may come in as invariants, as rows of
+Every value of the regions must hold one element, or, of a loop on small arrays, at most `SMALL` of
+them, each of which is a register then. Larger arrays may come in as invariants, as rows of
 sequences, or as carries that are updated in place element by element; they stay in memory, are read
 and written at computed indices, and only their newest version may be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from weft.codegen.cost import arithmetic
 from weft.codegen.elements import DTYPES, HALVES
 from weft.codegen.scalar.scalar import supported
+from weft.codegen.steps.scalar_small import FOLDS, MOVES, SMALL, elements, fits, is_single, tensor
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.control import CONTROL
 from weft.ir.rules import int_attr
-from weft.ir.types import TensorType
 
 #: Reads of one element at an index in memory.
 READS = frozenset({"gather_nd", "take"})
@@ -28,15 +30,19 @@ WRITES = {
     "scatter_nd_min": "minimum",
     "scatter_nd_max": "maximum",
 }
-#: Of one element, the element itself.
-SAME = frozenset(
-    {
-        "reshape", "broadcast_to", "permute_dims", "slice", "sum", "prod", "max", "min", "all",
-        "any", "identity", "stop_gradient",
-    }
-)  # fmt: skip
 #: The code of a kernel grows with its ops, and compiling takes more than linear time.
 MOST_OPS = 4000
+#: Of a loop on small arrays, the ops on single elements.
+MOST_UNROLLED = 2000
+#: An op's result is there after so many times what one element takes in a vectorised loop.
+LATENCY = 100.0
+#: Such a price is one instruction's.
+CHEAP = 0.03
+#: What a kernel call in an iteration adds to the arithmetic: the call, memory between two kernels.
+KERNEL_NS = 5.0
+NS_OF_KERNEL = {"constant": 0.0, "reshape": 0.0, "identity": 0.0, "concat": 10.0, "matmul": 25.0}
+#: ... and what folds, and loops over several short axes, add to that.
+FOLD_NS, AXES_NS = 8.0, 20.0
 
 
 class Refused(Exception):
@@ -51,40 +57,102 @@ class Memory:
     writable: bool
 
 
-def tensor(value: Value) -> TensorType:
-    """The type of a value that is a tensor."""
-    assert isinstance(value.type, TensorType)
-    return value.type
-
-
-def is_single(value: Value) -> bool:
-    """Whether a value holds one element."""
-    return all(d == 1 for d in tensor(value).shape)
-
-
 def why_not_in_registers(op: Operation) -> str | None:
     """Why the op does not become one kernel; None if it does."""
+    found = _limit(op)
+    return found if isinstance(found, str) else None
+
+
+def in_registers(op: Operation) -> int:
+    """The most elements of what is kept in registers if the op becomes one kernel: 1, or `SMALL`
+    for a loop on small arrays; 0 if it does not become one.
+    """
+    found = _limit(op)
+    return 0 if isinstance(found, str) else found
+
+
+def _limit(op: Operation) -> int | str:
     if op.name not in CONTROL:
         return "it is no control flow"
+    if sum(1 for region in op.regions for _ in region.walk()) > MOST_OPS:
+        return f"it holds more than {MOST_OPS} ops"
     try:
-        if sum(1 for region in op.regions for _ in region.walk()) > MOST_OPS:
-            raise Refused(f"it holds more than {MOST_OPS} ops")
-        _check_top(op)
-    except Refused as reason:
-        return str(reason)
-    return None
+        _check_top(op, 1)
+    except Refused as single:
+        try:
+            _check_small(op)
+        except Refused as small:
+            return f"{single}; nor is it on small arrays: {small}"
+        return SMALL
+    return 1
 
 
-def in_registers(op: Operation) -> bool:
-    """Whether the op becomes one kernel."""
-    return why_not_in_registers(op) is None
+def _check_small(op: Operation) -> None:
+    """Refuses what is no loop on small arrays, or takes longer in single registers."""
+    if op.name == "cond":
+        raise Refused("it is no loop")
+    _check_top(op, SMALL)
+    inner = [o for region in op.regions for o in region.walk() if not o.regions]
+    if sum(_unrolled(o) for o in inner) > MOST_UNROLLED:
+        raise Refused(f"its elements take more than {MOST_UNROLLED} ops")
+    latency = LATENCY * sum(_price(o) for o in inner if o.operands)
+    calls = sum(_kernel_nanoseconds(o) for region in op.regions for o in region.ops)
+    if sum(_unrolled(o) * _one_by_one(_price(o)) for o in inner) > latency + calls:
+        raise Refused("one by one its elements take longer than its kernels, which use vectors")
 
 
-def _check_top(op: Operation) -> None:
-    env: dict[Value, Memory | None] = {}
-    for value in op.operands:
-        single = _dtype_fits(value) and is_single(value)
-        env[value] = None if single else Memory(value, False)
+def _kernel_nanoseconds(op: Operation) -> float:
+    """What the kernel call of an op takes besides the arithmetic, on small arrays."""
+    if op.name != "fused":
+        return NS_OF_KERNEL.get(op.name, KERNEL_NS)
+    inner = op.regions[0].ops
+    folds = any(o.name in FOLDS for o in inner)
+    values = [v for o in inner if o.name in MOVES or o.name in FOLDS for v in o.operands]
+    axes = any(tensor(v).rank > 1 and not is_single(v) for v in values)
+    return KERNEL_NS + FOLD_NS * folds + AXES_NS * axes
+
+
+def _price(op: Operation) -> float:
+    """Nanoseconds of one element in a vectorised loop."""
+    if op.name in MOVES or op.name in ("constant", "iota"):
+        return 0.0
+    dtype = tensor(op.operands[-1]).dtype.short
+    name = "multiply" if op.name == "matmul" else FOLDS.get(op.name, op.name)
+    return arithmetic([(name, dtype)])
+
+
+def _one_by_one(price: float) -> float:
+    """Nanoseconds of one element among others, no vectors: LLVM finds vectors of sums itself."""
+    return price * (6.0 if price <= CHEAP else 20.0)
+
+
+def _unrolled(op: Operation) -> int:
+    """How many ops on single elements an op becomes."""
+    if op.name in MOVES or op.name in ("constant", "iota"):
+        return 0
+    if op.name == "matmul":
+        depth = tensor(op.operands[0]).static_shape[-2 if op.attrs["transpose_a"] else -1]
+        return elements(op.result) * depth
+    return elements(op.operands[0] if op.name in FOLDS else op.result)
+
+
+def sequences_of(op: Operation) -> range:
+    """The numbers of the operands of a scan of which each iteration gets a row."""
+    if op.name != "scan":
+        return range(0)
+    first = int_attr(op.attrs, "carries")
+    return range(first, first + int_attr(op.attrs, "sequences"))
+
+
+def _check_top(op: Operation, limit: int) -> None:
+    env = _Env(limit)
+    for k, value in enumerate(op.operands):
+        held = _dtype_fits(value) and (
+            is_single(value) or (fits(value, limit) and k not in sequences_of(op))
+        )
+        if value in env and (env[value] is None) != held:
+            raise Refused("a sequence is used as a whole, too")
+        env[value] = None if held else Memory(value, False)
     _control(op, env, top=True)
 
 
@@ -95,7 +163,12 @@ def _dtype_fits(value: Value) -> bool:
     return True
 
 
-_Env = dict[Value, Memory | None]
+class _Env(dict[Value, Memory | None]):
+    """Of each value: None if its elements are in registers, at most `limit` of them."""
+
+    def __init__(self, limit: int, held: Iterable[tuple[Value, Memory | None]] = ()) -> None:
+        super().__init__(held)
+        self.limit = limit
 
 
 def _block(block: Block, env: _Env) -> None:
@@ -112,14 +185,15 @@ def _op(op: Operation, env: _Env) -> None:
         _control(op, env)
     elif op.name == "fused":
         (region,) = op.regions
-        inner: _Env = {a: env[v] for a, v in zip(region.args, op.operands, strict=True)}
+        given = zip(region.args, op.operands, strict=True)
+        inner = _Env(env.limit, ((a, env[v]) for a, v in given))
         for arg, value in zip(region.args, op.operands, strict=True):
             memory = inner[arg]
             if memory is not None:
                 _current(op, value, memory)
                 inner[arg] = Memory(arg, False)
         _block(region, inner)
-        _all_single(op, region.results)
+        _all_fit(op, region.results, env.limit)
         env.update((r, None) for r in op.results)
     elif op.name in READS and env[op.operands[0]] is not None:
         _read(op, env)
@@ -136,22 +210,34 @@ def _op(op: Operation, env: _Env) -> None:
 
 
 def _scalar_op(op: Operation, env: _Env) -> None:
-    _all_single(op, op.results)
+    _all_fit(op, op.results, env.limit)
     if op.name == "slice" and env[op.operands[0]] is not None:
         _read(op, env)
         return
     _all_scalars(op, op.operands, env)
-    _all_single(op, op.operands)
+    _all_fit(op, op.operands, env.limit)
     if op.name in ("constant", "iota"):
         return
-    if op.name in SAME:
+    if op.name in MOVES or op.name in FOLDS:
         if tensor(op.operands[0]).dtype is not tensor(op.result).dtype:
             raise Refused(f"'{op.name}' changes the dtype")
+        return
+    if op.name == "matmul" and env.limit > 1 and tensor(op.result).dtype.is_inexact:
         return
     dtype = tensor(op.operands[-1]).dtype.short if op.operands else ""
     target = {"dtype": tensor(op.result).dtype.short}
     if "elementwise" not in lookup(op.name).traits or not supported(op.name, dtype, target):
         raise Refused(f"'{op.name}' is not done on single elements")
+    if any(tensor(v).shape != tensor(op.result).shape for v in op.operands):
+        if not all(is_single(v) for v in (*op.operands, *op.results)):
+            raise Refused(f"'{op.name}' is on different shapes")
+
+
+def _all_fit(op: Operation, values: Sequence[Value], limit: int) -> None:
+    for value in values:
+        if not fits(value, limit):
+            most = "one element" if limit == 1 else f"1 to {limit} elements"
+            raise Refused(f"'{op.name}' is on {value.type}, not on {most}")
 
 
 def _all_single(op: Operation, values: Sequence[Value]) -> None:
@@ -210,7 +296,7 @@ def _control(op: Operation, env: _Env, top: bool = False) -> None:
             memory = inner[arg]
             if memory is not inner[result] or (memory is not None and memory.newest is not result):
                 raise Refused("a carry that is an array is replaced, not updated")
-        _all_single(op, region.results[carries:])
+        _all_fit(op, region.results[carries:], env.limit)
         _all_scalars(op, region.results[carries:], inner)
     if top:
         return
@@ -226,15 +312,16 @@ def _arguments(
     op: Operation, region: Block, operands: Sequence[Value], env: _Env, writable: int
 ) -> _Env:
     """Each array that comes in is a new one inside; what may be changed there comes in once."""
-    inner: _Env = {}
+    inner = _Env(env.limit)
     for k, (arg, value) in enumerate(zip(region.args, operands, strict=True)):
         memory = env[value]
         row = op.name == "scan" and tensor(arg).rank < tensor(value).rank
         if memory is not None:
             _current(op, value, memory)
-        inner[arg] = (
-            None if is_single(arg) and (memory is None or row) else Memory(arg, k < writable)
-        )
+        elif row and not is_single(value):
+            raise Refused(f"'{op.name}' takes rows of a small array")
+        held = fits(arg, env.limit) and (memory is None or row)
+        inner[arg] = None if held else Memory(arg, k < writable)
     return inner
 
 

@@ -1,11 +1,12 @@
-"""Loops and branches on single values as one kernel: carries in registers, no call per iteration.
+"""Loops and branches on single values, and loops on small arrays, as one kernel: carries in
+registers, no call per iteration.
 
 An index out of bounds ends the kernel at once: a loop that follows indices might never end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from llvmlite import ir
 
@@ -13,28 +14,43 @@ from weft.codegen.call import Address, Arg, KernelCall, Status
 from weft.codegen.element_access import constant, load_element, store_element
 from weft.codegen.elements import memory_type, register_type
 from weft.codegen.emitter import I64, Emitter
+from weft.codegen.faults import emit_fault
 from weft.codegen.jit import Kernel
 from weft.codegen.scalar.scalar import emit_scalar
-from weft.codegen.steps.program import FAULT_SHIFT, PlannedCall
-from weft.codegen.steps.scalar_check import READS, SAME, WRITES, is_single, tensor
+from weft.codegen.steps.program import PlannedCall
+from weft.codegen.steps.scalar_check import READS, WRITES, in_registers, sequences_of
 from weft.codegen.steps.scalar_key import Scribe
+from weft.codegen.steps.scalar_small import (
+    FOLDS,
+    MOVES,
+    elements,
+    folded,
+    moved,
+    multiplied,
+    tensor,
+)
 from weft.ir.attributes import ConstArray
 from weft.ir.graph import Block, Operation, Value
+from weft.ir.interpreter import evaluate_op
 from weft.ir.ops.control import CONTROL
 from weft.ir.rules import int_attr
+
+#: The registers of a value's elements; of an array in memory, its address.
+Held = list[ir.Value]
 
 
 def scalar_loop_call(op: Operation) -> tuple[PlannedCall, list[int]]:
     """The kernel call for an op that `in_registers` accepts; and which carries, being arrays, must
     be copied to their results before it.
     """
-    scribe = Scribe(op)
+    scribe = Scribe(op, in_registers(op))
     copied = [k for k in range(len(op.operands)) if scribe.works_in_result(k)]
     args: list[Arg] = [Address(v) for v in op.results]
     args += [Address(v) for k, v in enumerate(op.operands) if k not in copied]
     args += [Status(), *scribe.numbers]
     kernel = Kernel(scribe.key, f"{op.name}_loop", lambda e: _emit(e, scribe))
-    why = f"{op.name}, one kernel: all values are single elements, in registers"
+    what = "single elements" if scribe.limit == 1 else "small arrays, element by element"
+    why = f"{op.name}, one kernel: all values are {what}, in registers"
     call = PlannedCall(KernelCall(kernel, tuple(args)), op, None, why, tuple(scribe.faults))
     return call, copied
 
@@ -50,42 +66,57 @@ def _emit(e: Emitter, scribe: Scribe) -> None:
     pointers.append(e.pointer_argument(len(pointers), "i64"))
     numbers: list[ir.Value] = []
     for k in range(len(scribe.numbers)):
-        dtype, position = scribe.constant_dtypes.get(k), len(pointers) + k
-        if dtype is None:
-            numbers.append(e.argument(position))
-        else:
-            numbers.append(load_element(e, e.pointer_argument(position, dtype), dtype))
+        (dtype, _), position = scribe.constants.get(k, ("", 1)), len(pointers) + k
+        numbers.append(e.pointer_argument(position, dtype) if dtype else e.argument(position))
     with e.loop_function("loop", pointers, numbers) as (inner, given, counts):
         outputs, inputs = given[: len(op.results)], iter(given[len(op.results) :])
-        body = _Writer(inner, scribe, given[-1], counts)
-        values: list[ir.Value] = []
+        constants = {k: _load(inner, counts[k], *what) for k, what in scribe.constants.items()}
+        body = _Writer(inner, scribe, given[-1], counts, constants)
+        values: list[Held] = []
         for k, value in enumerate(op.operands):
             source = outputs[k] if scribe.works_in_result(k) else next(inputs)
-            single = is_single(value)
-            values.append(load_element(inner, source, _short(value)) if single else source)
+            held = scribe.is_held(k)
+            values.append(
+                _load(inner, source, _short(value), elements(value)) if held else [source]
+            )
         body.control(op, values, outputs)
         for value, target in zip(op.results, outputs, strict=True):
-            if value in body.env and is_single(value):
-                store_element(inner, body.env[value], target, _short(value))
+            if value in body.env and scribe.fits(value):
+                _store(inner, body.env[value], target, _short(value))
+
+
+def _load(e: Emitter, source: ir.Value, dtype: str, count: int) -> Held:
+    return [load_element(e, e.at(source, e.index(k)), dtype) for k in range(count)]
+
+
+def _store(e: Emitter, values: Held, target: ir.Value, dtype: str) -> None:
+    for k, value in enumerate(values):
+        store_element(e, value, e.at(target, e.index(k)), dtype)
 
 
 class _Writer:
-    """env: single values in registers, arrays as pointers."""
+    """env: the elements of values in registers, the address of arrays."""
 
     def __init__(
-        self, e: Emitter, scribe: Scribe, status: ir.Value, numbers: Sequence[ir.Value]
+        self,
+        e: Emitter,
+        scribe: Scribe,
+        status: ir.Value,
+        numbers: Sequence[ir.Value],
+        constants: Mapping[int, Held],
     ) -> None:
         self.e = e
         self.b = e.builder
         self.scribe = scribe
         self.status = status
         self.numbers = numbers
-        self.env: dict[Value, ir.Value] = {}
+        self.constants = constants
+        self.env: dict[Value, Held] = {}
 
     def _number(self, op: Operation, tag: str) -> ir.Value:
         return self.numbers[self.scribe.number[op, tag]]
 
-    def _block(self, block: Block) -> list[ir.Value]:
+    def _block(self, block: Block) -> list[Held]:
         for op in block.ops:
             self._op(op)
         return [self.env[v] for v in block.results]
@@ -101,32 +132,58 @@ class _Writer:
         elif op.name == "constant":
             env[op.result] = self._constant(op)
         elif op.name == "iota":
-            env[op.result] = constant(_short(op.result), 0)
-        elif op.name == "slice" and first is not None and not is_single(first):
-            at = self.e.at(env[first], self._number(op, "offset"))
-            env[op.result] = load_element(self.e, at, _short(first))
-        elif op.name in SAME:
-            env[op.result] = env[op.operands[0]]
+            env[op.result] = self._iota(op)
+        elif op.name == "slice" and first is not None and not self.scribe.fits(first):
+            at = self.e.at(env[first][0], self._number(op, "offset"))
+            env[op.result] = [load_element(self.e, at, _short(first))]
+        elif op.name in MOVES:
+            env[op.result] = [env[op.operands[k]][j] for k, j in moved(op)]
+        elif op.name in FOLDS:
+            env[op.result] = [self._fold(op, row) for row in folded(op)]
+        elif op.name == "matmul":
+            env[op.result] = [self._dot(op, pairs) for pairs in multiplied(op)]
         elif op.name in READS:
             at = self._element(op)
-            env[op.result] = load_element(self.e, at, _short(op.result))
+            env[op.result] = [load_element(self.e, at, _short(op.result))]
         elif op.name in WRITES:
             self._update(op)
         else:
             dtype, attrs = _short(op.operands[-1]), {"dtype": _short(op.result)}
-            args = [env[v] for v in op.operands]
-            env[op.result] = emit_scalar(self.e, op.name, dtype, args, attrs)
+            columns = zip(*(env[v] for v in op.operands), strict=True)
+            env[op.result] = [
+                emit_scalar(self.e, op.name, dtype, list(args), attrs) for args in columns
+            ]
 
-    def _constant(self, op: Operation) -> ir.Value:
+    def _constant(self, op: Operation) -> Held:
         if (op, "value") in self.scribe.number:
-            return self._number(op, "value")
+            return self.constants[self.scribe.number[op, "value"]]
         held = op.attrs["value"]
         assert isinstance(held, ConstArray)
-        return constant(_short(op.result), held.array.reshape(()).item())
+        return [constant(_short(op.result), held.array.reshape(()).item())]
+
+    def _iota(self, op: Operation) -> Held:
+        (made,) = evaluate_op("iota", (), op.attrs)
+        return [constant(_short(op.result), x) for x in made.reshape(-1).tolist()]
+
+    def _fold(self, op: Operation, row: Sequence[int]) -> ir.Value:
+        """The fold of some elements of the operand, from the first to the last."""
+        given, dtype = self.env[op.operands[0]], _short(op.result)
+        total = given[row[0]]
+        for k in row[1:]:
+            total = emit_scalar(self.e, FOLDS[op.name], dtype, [total, given[k]], {})
+        return total
+
+    def _dot(self, op: Operation, pairs: Sequence[tuple[int, int]]) -> ir.Value:
+        a, b = (self.env[v] for v in op.operands)
+        e, dtype, total = self.e, _short(op.result), None
+        for i, j in pairs:
+            term = emit_scalar(e, "multiply", dtype, [a[i], b[j]], {})
+            total = term if total is None else emit_scalar(e, "add", dtype, [total, term], {})
+        return constant(dtype, 0) if total is None else total
 
     def _update(self, op: Operation) -> None:
         at, combine, dtype = self._element(op), WRITES[op.name], _short(op.result)
-        value = self.env[op.operands[2]]
+        (value,) = self.env[op.operands[2]]
         if combine is not None:
             held = load_element(self.e, at, dtype)
             value = emit_scalar(self.e, combine, dtype, [held, value], {})
@@ -137,33 +194,31 @@ class _Writer:
         """The address that the op's index says; out of bounds, the kernel ends."""
         b, e = self.b, self.e
         dtype, extent = _short(op.operands[1]), self._number(op, "extent")
-        index = emit_scalar(e, "astype", dtype, [self.env[op.operands[1]]], {"dtype": "i64"})
+        index = given = emit_scalar(e, "astype", dtype, self.env[op.operands[1]], {"dtype": "i64"})
         if dtype.startswith("i"):
             index = b.select(b.icmp_signed("<", index, e.index(0)), b.add(index, extent), index)
         wrong, right = b.append_basic_block("wrong"), b.append_basic_block("right")
         b.cbranch(b.icmp_unsigned("<", index, extent), right, wrong)
         b.position_at_end(wrong)
-        b.store(e.index(1 + (self.scribe.faults.index(op) << FAULT_SHIFT)), self.status)
+        emit_fault(e, self.status, e.index(0), given, self.scribe.faults.index(op))
         b.ret_void()
         b.position_at_end(right)
-        return e.at(self.env[op.operands[0]], index)
+        return e.at(self.env[op.operands[0]][0], index)
 
     # -- control flow -----------------------------------------------------------------------------
 
-    def control(
-        self, op: Operation, given: Sequence[ir.Value], outputs: Sequence[ir.Value]
-    ) -> None:
+    def control(self, op: Operation, given: Sequence[Held], outputs: Sequence[ir.Value]) -> None:
         """Emit a loop or branch on the operands `given`; `outputs`: where a scan stacks."""
         if op.name == "cond":
             self._cond(op, given)
         else:
             self._loop(op, given, outputs)
 
-    def _cond(self, op: Operation, given: Sequence[ir.Value]) -> None:
+    def _cond(self, op: Operation, given: Sequence[Held]) -> None:
         b = self.b
         then, orelse, after = (b.append_basic_block(n) for n in ("then", "orelse", "after"))
-        b.cbranch(given[0], then, orelse)
-        ends: list[tuple[ir.Block, list[ir.Value]]] = []
+        b.cbranch(given[0][0], then, orelse)
+        ends: list[tuple[ir.Block, list[Held]]] = []
         for block, region in zip((then, orelse), op.regions, strict=True):
             b.position_at_end(block)
             self._bind(region, given[1:])
@@ -172,17 +227,20 @@ class _Writer:
             b.branch(after)
         b.position_at_end(after)
         for k, value in enumerate(op.results):
-            if not is_single(value):  # one array, changed in place
+            if not self.scribe.fits(value):  # one array, changed in place
                 self.env[value] = ends[0][1][k]
                 continue
-            phi = self.env[value] = b.phi(register_type(_short(value)))
+            self.env[value] = self._phis(value)
             for block, values in ends:
-                phi.add_incoming(values[k], block)
+                _arrive(self.env[value], values[k], block)
 
-    def _bind(self, region: Block, values: Sequence[ir.Value]) -> None:
+    def _phis(self, value: Value) -> Held:
+        return [self.b.phi(register_type(_short(value))) for _ in range(elements(value))]
+
+    def _bind(self, region: Block, values: Sequence[Held]) -> None:
         self.env.update(zip(region.args, values, strict=True))
 
-    def _loop(self, op: Operation, given: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> None:
+    def _loop(self, op: Operation, given: Sequence[Held], outputs: Sequence[ir.Value]) -> None:
         b, e = self.b, self.e
         carries = int_attr(op.attrs, "carries")
         before = b.block
@@ -193,34 +251,34 @@ class _Writer:
         count.add_incoming(e.index(0), before)
         held = list(given)
         for k, value in enumerate(op.operands[:carries]):
-            if is_single(value):
-                held[k] = b.phi(register_type(_short(value)))
-                held[k].add_incoming(given[k], before)
+            if self.scribe.fits(value):
+                held[k] = self._phis(value)
+                _arrive(held[k], given[k], before)
         b.cbranch(self._goes_on(op, count, held), body, after)
         b.position_at_end(body)
         values = self._iteration(op, count, held, outputs)
         count.add_incoming(b.add(count, e.index(1), flags=["nsw"]), b.block)
         for k, value in enumerate(op.operands[:carries]):
-            if is_single(value):
-                held[k].add_incoming(values[k], b.block)
+            if self.scribe.fits(value):
+                _arrive(held[k], values[k], b.block)
         b.branch(head)
         b.position_at_end(after)
         self.env.update(zip(op.results[:carries], held[:carries], strict=True))
 
-    def _goes_on(self, op: Operation, count: ir.Value, held: Sequence[ir.Value]) -> ir.Value:
+    def _goes_on(self, op: Operation, count: ir.Value, held: Sequence[Held]) -> ir.Value:
         if op.name == "scan":
             return self.b.icmp_signed("<", count, self._number(op, "length"))
         test = op.regions[0]
         self._bind(test, held)
-        (decision,) = self._block(test)
+        ((decision,),) = self._block(test)
         if (op, "limit") in self.scribe.number:
             below = self.b.icmp_signed("<", count, self._number(op, "limit"))
             return self.b.and_(below, decision)
         return decision
 
     def _iteration(
-        self, op: Operation, count: ir.Value, held: list[ir.Value], outputs: Sequence[ir.Value]
-    ) -> list[ir.Value]:
+        self, op: Operation, count: ir.Value, held: list[Held], outputs: Sequence[ir.Value]
+    ) -> list[Held]:
         b, region = self.b, op.regions[-1]
         carries = int_attr(op.attrs, "carries")
         if op.name == "scan":
@@ -228,22 +286,33 @@ class _Writer:
                 last = b.sub(self._number(op, "length"), self.e.index(1))
                 count = b.sub(last, count)
             held = list(held)
-            for k in range(carries, carries + int_attr(op.attrs, "sequences")):
-                held[k] = self._row(op, region.args[k], held[k], count)
+            for k in sequences_of(op):
+                held[k] = self._row(op, k, held[k], count)
         self._bind(region, held)
         values = self._block(region)
         for value, given, target in zip(
             region.results[carries:], values[carries:], outputs[carries:], strict=True
         ):
-            store_element(self.e, given, self.e.at(target, count), _short(value))
+            place = self.b.mul(count, self.e.index(elements(value)))
+            _store(self.e, given, self.e.at(target, place), _short(value))
         return values
 
-    def _row(self, op: Operation, arg: Value, base: ir.Value, place: ir.Value) -> ir.Value:
-        if is_single(arg):
-            # a sequence of one row is itself a single value in a register
-            if not isinstance(base.type, ir.PointerType):
+    def _row(self, op: Operation, k: int, base: Held, place: ir.Value) -> Held:
+        e, arg = self.e, op.regions[-1].args[k]
+        (start, *_) = base
+        if self.scribe.fits(arg):
+            # a sequence of one row with one element is itself a single value in a register
+            if not isinstance(start.type, ir.PointerType):
                 return base
-            return load_element(self.e, self.e.at(base, place), _short(arg))
-        step = self._number(op, f"row {op.regions[-1].args.index(arg)}")
-        assert base.type == memory_type(_short(arg)).as_pointer()
-        return self.e.at(base, self.b.mul(place, step))
+            count = elements(arg)
+            row = e.at(start, self.b.mul(place, e.index(count)))
+            return _load(e, row, _short(arg), count)
+        step = self._number(op, f"row {k}")
+        assert start.type == memory_type(_short(arg)).as_pointer()
+        return [e.at(start, self.b.mul(place, step))]
+
+
+def _arrive(phis: Held, values: Held, block: ir.Block) -> None:
+    """The values that phis have when control comes from `block`."""
+    for phi, value in zip(phis, values, strict=True):
+        phi.add_incoming(value, block)

@@ -13,14 +13,15 @@ import math
 from collections.abc import Iterable
 
 from weft.codegen.call import Arg, Pool
-from weft.codegen.steps.scalar_check import READS, SAME, WRITES, is_single, tensor
+from weft.codegen.steps.scalar_check import READS, WRITES, sequences_of
+from weft.codegen.steps.scalar_small import FOLDS, MOVES, fits, is_single, tensor
 from weft.ir.attributes import ConstArray
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops.control import CONTROL
 from weft.ir.rules import int_attr, ints_attr
 
 #: Bumped whenever the code that is emitted changes.
-EMITTER_VERSION = 1
+EMITTER_VERSION = 3
 #: Constants that become part of the code, by how they print: they simplify it.
 BAKED = frozenset({"-1", "0", "1", "2", "-1.0", "0.0", "0.5", "1.0", "2.0", "True", "False"})
 
@@ -32,20 +33,29 @@ class Scribe:
     check an index, in order.
     """
 
-    def __init__(self, op: Operation) -> None:
+    def __init__(self, op: Operation, limit: int) -> None:
         self.op = op
+        self.limit = limit  # of the elements of what is in registers
         self.carries = int_attr(op.attrs, "carries") if op.name != "cond" else 0
         self.lines = [f"v{EMITTER_VERSION}"]
         self.numbers: list[Arg] = []
-        self.constant_dtypes: dict[int, str] = {}  # of those numbers that are addresses of one
+        #: Of those numbers that are addresses of constants: their dtype and how many elements.
+        self.constants: dict[int, tuple[str, int]] = {}
         self.number: dict[tuple[Operation, str], int] = {}
         self.faults: list[Operation] = []
         self.name: dict[Value, int] = {}
-        for value in op.operands:
+        for k, value in enumerate(op.operands):
             self._new(value)
-            self.lines.append(f"operand {_kind(value)}")
+            self.lines.append(f"operand {self._kind(value, self.is_held(k))}")
         self._control(op)
-        self.lines += [f"result {_kind(value)}" for value in op.results]
+
+    def _kind(self, value: Value, held: bool = True) -> str:
+        """The dtype, and the shape of what is `held` in registers."""
+        dtype, shape = tensor(value).dtype.short, tensor(value).static_shape
+        if is_single(value):
+            return dtype
+        sizes = ",".join(map(str, shape)) if held and self.fits(value) else ""
+        return f"{dtype}[{sizes}]"
 
     @property
     def key(self) -> str:
@@ -54,12 +64,16 @@ class Scribe:
 
     def works_in_result(self, k: int) -> bool:
         """Is operand `k` an array that the loop changes: in the result's buffer, after a copy?"""
-        return k < self.carries and not is_single(self.op.operands[k])
+        return k < self.carries and not self.fits(self.op.operands[k])
 
-    @staticmethod
-    def _is_row(op: Operation, k: int) -> bool:
-        carries = int_attr(op.attrs, "carries")
-        return carries <= k < carries + int_attr(op.attrs, "sequences")
+    def fits(self, value: Value) -> bool:
+        """Whether a value of the regions, or a carry, is in registers."""
+        return fits(value, self.limit)
+
+    def is_held(self, k: int) -> bool:
+        """Whether operand `k` is in registers: no sequence, of which each iteration has a row."""
+        value = self.op.operands[k]
+        return is_single(value) or (self.fits(value) and k not in sequences_of(self.op))
 
     def _new(self, value: Value) -> None:
         self.name[value] = len(self.name)
@@ -72,8 +86,11 @@ class Scribe:
         for value in op.results:
             self._new(value)
         names = " ".join(f"%{self.name[v]}" for v in op.operands)
-        kinds = " ".join(_kind(v) for v in (*op.operands, *op.results))
-        self.lines.append(" ".join([op.name, names, ":", kinds, *more]))
+        rows = sequences_of(op)
+        kinds = [self._kind(v, k not in rows) for k, v in enumerate(op.operands)]
+        stacks = int_attr(op.attrs, "carries") if op.name in ("while", "scan") else len(op.results)
+        kinds += [self._kind(v, k < stacks) for k, v in enumerate(op.results)]
+        self.lines.append(" ".join([op.name, names, ":", *kinds, *more]))
 
     def _block(self, block: Block) -> None:
         for op in block.ops:
@@ -90,11 +107,17 @@ class Scribe:
             self._alias(zip(op.results, region.results, strict=True))
         elif op.name == "constant":
             self._constant(op)
-        elif op.name == "slice" and not is_single(op.operands[0]):
+        elif op.name == "slice" and not self.fits(op.operands[0]):
             self._number(op, "offset", _slice_offset(op))
             self._line(op)
-        elif op.name in SAME:
+        elif (
+            (op.name in MOVES or op.name in FOLDS)
+            and is_single(op.operands[0])
+            and (is_single(op.result) and len(op.operands) == 1)
+        ):
             self._alias([(op.result, op.operands[0])])
+        elif op.name in MOVES or op.name in FOLDS or op.name in ("matmul", "iota"):
+            self._line(op, *(f"{k}={v}" for k, v in sorted(op.attrs.items())))
         else:
             if op.name in READS or op.name in WRITES:
                 self._number(op, "extent", _extent(op))
@@ -108,11 +131,11 @@ class Scribe:
     def _constant(self, op: Operation) -> None:
         held = op.attrs["value"]
         assert isinstance(held, ConstArray)
-        text = str(held.array.reshape(()).item())
+        text = str(held.array.reshape(()).item()) if held.array.size == 1 else ""
         if text in BAKED:
             self._line(op, text)
             return
-        self.constant_dtypes[len(self.numbers)] = tensor(op.result).dtype.short
+        self.constants[len(self.numbers)] = tensor(op.result).dtype.short, held.array.size
         self._number(op, "value", Pool(held))
         self._line(op)
 
@@ -122,7 +145,7 @@ class Scribe:
         if op.name == "while" and int_attr(op.attrs, "limit") >= 0:
             self._number(op, "limit", int_attr(op.attrs, "limit"))
         for k, arg in enumerate(op.regions[-1].args):
-            if op.name == "scan" and not is_single(arg) and self._is_row(op, k):
+            if k in sequences_of(op) and not self.fits(arg):
                 self._number(op, f"row {k}", math.prod(tensor(arg).static_shape))
         given = ("carries", "sequences", "reverse")
         self._line(op, *(f"{k}={op.attrs[k]}" for k in given if k in op.attrs),
@@ -130,14 +153,9 @@ class Scribe:
         for region in op.regions:
             for arg in region.args:
                 self._new(arg)
-            self.lines.append("{")
+            self.lines.append("{ " + " ".join(self._kind(arg) for arg in region.args))
             self._block(region)
             self.lines.append("}")
-
-
-def _kind(value: Value) -> str:
-    held = tensor(value)
-    return held.dtype.short if is_single(value) else f"{held.dtype.short}[]"
 
 
 def _extent(op: Operation) -> int:

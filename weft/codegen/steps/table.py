@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,17 +13,33 @@ from weft.codegen.call import (
     Arg,
     Code,
     Pool,
+    Routine,
     Scratch,
     Status,
     WorkerScratch,
     worker_stride,
 )
-from weft.codegen.jit import compile_kernels
-from weft.codegen.steps.program import Branch, Loop, Node, PlannedCall, all_calls
-from weft.codegen.steps.walker import CALL_WORDS, FALSE, JUMP, MOVE_WORDS, NEXT, SET, STEP
+from weft.codegen.jit import Kernel
+from weft.codegen.kernels.blas import blas_address
+from weft.codegen.pool.emit import LONG
+from weft.codegen.steps.program import Branch, Loop, Node, PlannedCall
+from weft.codegen.steps.walker import (
+    CALL_WORDS,
+    FALSE,
+    JUMP,
+    MOVE_WORDS,
+    NEXT,
+    PART_WORDS,
+    SET,
+    STEP,
+    TABLE,
+)
 from weft.ir.attributes import ConstArray
 from weft.ir.errors import InternalError
 from weft.ir.graph import Operation, Value
+
+if TYPE_CHECKING:
+    from weft.codegen.steps.parts import Parts
 
 SlotKey = tuple[str, int | str]
 SlotOf = Callable[[Value], SlotKey]
@@ -44,11 +60,14 @@ class MovingPlace:
 
 @dataclass(slots=True)
 class Table:
-    """The plan as int64 words, before addresses are known.
+    """The plan as int64 words, before addresses are known: it means the same in every process.
 
     words: the arguments of all calls, one after another, and the loops' counters. calls: the rows
     (`CALL_WORDS` words each) for the walker; owner: per row the number of its kernel call, -1 for
     control. moves: what loops do to addresses (`MOVE_WORDS` words each).
+    kernels: the content keys of the step's kernels, each once; rows: (word of `calls`, number of
+    the kernel) to fill with its address, as are codes, in `words`. routines: (word, name) of BLAS.
+    arrays: constants, at whose addresses point constants: (word, number of the array, byte offset).
     patches: (word, slot number, byte offset) to fill per call; arena: (word, byte offset) to fill
     per frame; workers: words that hold the address of the workers' scratch (`worker_bytes` for each
     thread that may run the step); status: words that hold the address of the status word.
@@ -62,9 +81,32 @@ class Table:
     arena: list[tuple[int, int]] = field(default_factory=list)
     workers: list[int] = field(default_factory=list)
     status: list[int] = field(default_factory=list)
-    keep: list[Any] = field(default_factory=list)
+    kernels: list[str] = field(default_factory=list)
+    rows: list[tuple[int, int]] = field(default_factory=list)
+    codes: list[tuple[int, int]] = field(default_factory=list)
+    routines: list[tuple[int, str]] = field(default_factory=list)
+    constants: list[tuple[int, int, int]] = field(default_factory=list)
+    arrays: list[np.ndarray[Any, Any]] = field(default_factory=list)
     scratch_bytes: int = 0
     worker_bytes: int = 0
+
+    def linked_calls(self, addresses: Mapping[str, int]) -> np.ndarray[Any, Any]:
+        """The rows with the kernels' addresses, by content key."""
+        calls = np.array(self.calls, np.int64)
+        for word, kernel in self.rows:
+            calls[word] = addresses[self.kernels[kernel]]
+        return calls
+
+    def linked_words(self, addresses: Mapping[str, int]) -> np.ndarray[Any, Any]:
+        """The words with the addresses of kernels and constants; at least one word."""
+        words = np.array(self.words or [0], np.int64)
+        for word, kernel in self.codes:
+            words[word] = addresses[self.kernels[kernel]]
+        for word, name in self.routines:
+            words[word] = blas_address(name)
+        for word, number, offset in self.constants:
+            words[word] = self.arrays[number].ctypes.data + offset
+        return words
 
 
 def build_table(
@@ -74,36 +116,38 @@ def build_table(
     constants: Sequence[np.ndarray[Any, Any]],
     moving: Sequence[MovingPlace] = (),
 ) -> Table:
-    """Compile what is missing, all in one go, and lay the program out as words.
+    """Lay the program out as words.
 
     slot_of: the kind and number of a value's buffer; for kind "moving" the number in `moving`.
     """
-    calls = [c.call for c in all_calls(program)]
-    called = [a.kernel for c in calls for a in c.args if isinstance(a, Code)]
-    addresses = compile_kernels([*(c.kernel for c in calls), *called])
-    return _Layout(addresses, slot_of, slot_number, constants, moving).run(program)
+    return _Layout(slot_of, slot_number, constants, moving).run(program)
+
+
+def kernels_of(calls: Sequence[PlannedCall]) -> list[Kernel]:
+    """The kernels of the calls, and those that they call by address."""
+    called = [a.kernel for c in calls for a in c.call.args if isinstance(a, Code)]
+    return [*(c.call.kernel for c in calls), *called]
 
 
 class _Layout:
     def __init__(
         self,
-        addresses: Mapping[str, int],
         slot_of: SlotOf,
         slot_number: Mapping[SlotKey, int],
         constants: Sequence[np.ndarray[Any, Any]],
         moving: Sequence[MovingPlace],
     ) -> None:
-        self.addresses = addresses
         self.slot_of = slot_of
         self.slot_number = slot_number
-        self.constants = constants
         self.moving = moving
-        self.table = Table()
+        self.table = Table(arrays=list(constants))
         self.call_count = 0
-        self.pool: dict[ConstArray, np.ndarray[Any, Any]] = {}
+        self.kernels: dict[str, int] = {}  # number by content key
+        self.pool: dict[ConstArray, int] = {}  # number among the arrays
         self.moves: dict[Operation, list[tuple[int, int, int, int]]] = {}
         self.bases: dict[tuple[SlotKey, int], int] = {}  # words that moving addresses start from
         self.steps: list[tuple[int, Operation]] = []  # STEP rows, to be told their moves
+        self.parts: tuple[Parts, int] | None = None  # of the loop that is laid out, and which part
 
     def run(self, program: Sequence[Node]) -> Table:
         self._rows(program)
@@ -116,7 +160,7 @@ class _Layout:
         for row, loop in self.steps:
             start = row * CALL_WORDS + 2
             table.calls[start : start + 2] = [first.get(loop, 0), len(self.moves.get(loop, ()))]
-        table.keep += [self.constants, self.pool]
+        table.kernels = list(self.kernels)
         return table
 
     # -- rows -------------------------------------------------------------------------------------
@@ -146,14 +190,48 @@ class _Layout:
 
     def _call(self, planned: PlannedCall) -> None:
         call, first = planned.call, len(self.table.words)
-        address = self.addresses[call.kernel.key]
-        self._row(address, first, call.units, call.chunk, owner=self.call_count)
+        self.table.rows.append((len(self.table.calls), self._kernel(call.kernel)))
+        self._row(0, first, call.units, call.chunk, owner=self.call_count)
         self.call_count += 1
         self.table.words += [0] * len(call.args)
         for k, arg in enumerate(call.args):
             self.table.words[first + k] = self._word(first + k, arg)
 
     def _loop(self, loop: Loop) -> None:
+        if loop.parts is None or loop.walk is None:
+            self._iterate(loop)
+            return
+        number, outside = len(self.table.words), self.bases
+        self._row(TABLE, number + PART_WORDS.index("calls"))
+        self._call(loop.walk)
+        self.table.calls[-1] += LONG if loop.parts.long else 0
+        over, first, start = self._row(JUMP), self._here, len(self.table.words)
+        for part in range(loop.parts.count):
+            self.parts, self.bases = (loop.parts, part), {}
+            kept = self._rows_so_far(loop.op)
+            self._iterate(loop)
+            if part:  # it has words of its own, but the rows are those of part 0
+                self._drop_rows(loop.op, kept)
+        self.parts, self.bases = None, outside
+        span = (len(self.table.words) - start) // loop.parts.count
+        words = {"number": number, "first": first, "stop": self._here, "span": span}
+        for name, value in words.items():
+            self.table.words[number + PART_WORDS.index(name)] = value
+        self._aim(over, 0)
+
+    def _rows_so_far(self, loop: Operation) -> tuple[int, ...]:
+        table = self.table
+        held = (table.calls, table.owner, table.rows, self.steps, self.moves.get(loop, ()))
+        return (self.call_count, *map(len, held))
+
+    def _drop_rows(self, loop: Operation, kept: tuple[int, ...]) -> None:
+        table = self.table
+        self.call_count, *sizes = kept
+        rows: list[list[Any]] = [table.calls, table.owner, table.rows, self.steps]
+        for held, size in zip([*rows, self.moves.get(loop, [])], sizes, strict=True):
+            del held[size:]
+
+    def _iterate(self, loop: Loop) -> None:
         counter = self._new_word(0)
         self._row(SET, counter, 0)
         head = self._here
@@ -181,6 +259,9 @@ class _Layout:
 
     # -- words ------------------------------------------------------------------------------------
 
+    def _kernel(self, kernel: Kernel) -> int:
+        return self.kernels.setdefault(kernel.key, len(self.kernels))
+
     def _new_word(self, value: int) -> int:
         self.table.words.append(value)
         return len(self.table.words) - 1
@@ -202,7 +283,7 @@ class _Layout:
             table.arena.append((word, which + offset))
         elif kind == "constant":
             assert isinstance(which, int)
-            return int(self.constants[which].ctypes.data) + offset
+            table.constants.append((word, which, offset))
         elif kind == "moving":
             assert isinstance(which, int)
             place = self.moving[which]
@@ -220,8 +301,10 @@ class _Layout:
                 return arg
             case Pool(held):
                 if held not in self.pool:
-                    self.pool[held] = held.array
-                return int(self.pool[held].ctypes.data)
+                    self.pool[held] = len(table.arrays)
+                    table.arrays.append(held.array)
+                table.constants.append((word, self.pool[held], 0))
+                return 0
             case Scratch(nbytes):
                 table.scratch_bytes = max(table.scratch_bytes, nbytes)
                 table.arena.append((word, -1))
@@ -234,7 +317,15 @@ class _Layout:
                 table.status.append(word)
                 return 0
             case Code(kernel):
-                return self.addresses[kernel.key]
+                table.codes.append((word, self._kernel(kernel)))
+                return 0
+            case Routine(name):
+                table.routines.append((word, name))
+                return 0
             case Address(value, offset):
+                if self.parts is not None:
+                    parts, part = self.parts
+                    offset += part * parts.bytes_between(value)
+                    value = parts.origin.get(value, value)
                 return self._fill(word, self.slot_of(value), offset)
         raise InternalError(f"unknown kernel argument {arg!r}")

@@ -12,9 +12,13 @@ and the others are its first argument word, its units and its chunk. Otherwise i
 | FALSE | word, row             | go on at row b if the bool at address words[a] is false    |
 | STEP  | counter, first, count | the `count` moves from `first` on, with i = words[a]       |
 | NEXT  | counter, row, limit   | words[a] += 1; go on at row b if words[a] < c              |
+| TABLE | word                  | words[a], words[a + 1] = addresses of the rows and moves   |
 
 A move (word, even, odd, stride) lets an address follow a loop's counter i:
 words[word] = words[odd if i is odd else even] + i * stride.
+
+A loop in parts (`parts.py`) is a call of the kernel `WALK_PARTS`, whose units are the parts: it
+walks the loop's rows, of which there is one set, on the words of a part: each has its own.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ CALL_WORDS = 4
 #: Words of one move.
 MOVE_WORDS = 4
 #: The codes of control rows; no function lies below `FIRST_ADDRESS`.
-SET, JUMP, FALSE, STEP, NEXT = range(5)
+SET, JUMP, FALSE, STEP, NEXT, TABLE = range(6)
 FIRST_ADDRESS = 4096
 #: The words of the walker's header: addresses, and counts of rows.
 HEADER = (
@@ -48,14 +52,15 @@ HEADER = (
 class _Rows:
     """The loop over the table's rows; control rows are carried out here."""
 
-    def __init__(self, e: Emitter, words: ir.Value, moves: ir.Value) -> None:
+    def __init__(self, e: Emitter, words: ir.Value, calls: ir.Value, moves: ir.Value) -> None:
         self.e = e
         self.words = words
+        self.calls = calls
         self.moves = moves
 
     @contextmanager
     def each(
-        self, calls: ir.Value, count: ir.Value
+        self, first: ir.Value, stop: ir.Value
     ) -> Iterator[tuple[ir.Value, ir.Value, list[ir.Value]]]:
         """For each kernel row that is met: (its position, the kernel's address, its fields)."""
         e, b = self.e, self.e.builder
@@ -67,11 +72,13 @@ class _Rows:
         b.branch(head)
         b.position_at_end(head)
         position = b.phi(I64, "row")
-        position.add_incoming(e.index(0), before)
-        b.cbranch(b.icmp_signed("<", position, count), body, after)
+        position.add_incoming(first, before)
+        b.cbranch(b.icmp_signed("<", position, stop), body, after)
         b.position_at_end(body)
         row = b.mul(position, e.index(CALL_WORDS))
-        code, *fields = (b.load(e.at(calls, b.add(row, e.index(k)))) for k in range(CALL_WORDS))
+        code, *fields = (
+            b.load(e.at(self.calls, b.add(row, e.index(k)))) for k in range(CALL_WORDS)
+        )
         following = b.add(position, e.index(1))
         b.cbranch(b.icmp_unsigned("<", code, e.index(FIRST_ADDRESS)), control, call)
         b.position_at_end(control)
@@ -89,7 +96,7 @@ class _Rows:
     ) -> Iterator[ir.Value]:
         """Per code, at the end of its block: the row to go on at."""
         b = self.e.builder
-        carry_out = (self._set, self._jump, self._false, self._step, self._next)
+        carry_out = (self._set, self._jump, self._false, self._step, self._next, self._table)
         blocks = [b.append_basic_block(f"control.{k}") for k in range(len(carry_out))]
         switch = b.switch(code, blocks[0])
         for k, (block, emit) in enumerate(zip(blocks, carry_out, strict=True)):
@@ -132,6 +139,13 @@ class _Rows:
         build.store(counter, self._word(a))
         return build.select(build.icmp_signed("<", counter, c), b, following)
 
+    def _table(self, a: ir.Value, b: ir.Value, c: ir.Value, following: ir.Value) -> ir.Value:
+        build = self.e.builder
+        for k, address in enumerate((self.calls, self.moves)):
+            place = self._word(build.add(a, self.e.index(k)))
+            build.store(build.ptrtoint(address, I64), place)
+        return following
+
 
 def _emit_walker(e: Emitter) -> None:
     b = e.builder
@@ -147,8 +161,8 @@ def _emit_walker(e: Emitter) -> None:
         array = b.load(e.at(slots, slot))
         data = b.load(b.inttoptr(b.add(array, e.index(ARRAY_DATA_OFFSET)), i64p))
         b.store(b.add(data, offset), e.at(words, word))
-    rows = _Rows(e, words, moves)
-    with rows.each(calls, given["call_count"]) as (position, code, fields):
+    rows = _Rows(e, words, calls, moves)
+    with rows.each(e.index(0), given["call_count"]) as (position, code, fields):
         kernel = b.inttoptr(code, KERNEL_TYPE.as_pointer())
         first, units, chunk = fields
         arguments = e.at(words, first)
@@ -158,4 +172,23 @@ def _emit_walker(e: Emitter) -> None:
             b.ret_void()
 
 
-WALKER = Kernel("walker-5", "walker", _emit_walker, loops=False)
+#: The words of a call of `WALK_PARTS`: the number of its first word, what the row TABLE stores, the
+#: loop's rows, and how many words each part has.
+PART_WORDS = ("number", "calls", "moves", "first", "stop", "span")
+
+
+def _emit_parts(e: Emitter) -> None:
+    b, i64p = e.builder, I64.as_pointer()
+    given = {name: e.argument(k) for k, name in enumerate(PART_WORDS)}
+    calls, moves = (b.inttoptr(given[name], i64p) for name in ("calls", "moves"))
+    start = b.sub(e.index(0), given["number"])
+    with e.for_range(e.lo, e.hi) as part:
+        words = e.at(e.arguments, b.add(start, b.mul(part, given["span"])))
+        rows = _Rows(e, words, calls, moves)
+        with rows.each(given["first"], given["stop"]) as (_, code, (first, units, _chunk)):
+            kernel = b.inttoptr(code, KERNEL_TYPE.as_pointer())
+            b.call(kernel, [e.at(words, first), e.index(0), units, e.worker])
+
+
+WALK_PARTS = Kernel("walk-parts-1", "walk_parts", _emit_parts, loops=False)
+WALKER = Kernel("walker-8", "walker", _emit_walker, loops=False)

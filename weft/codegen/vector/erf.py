@@ -69,17 +69,13 @@ _TABLES = {
     ),
 }
 
-# erf at f32: erf(x)/x - 1 in x**2 on |x| < erf_limit.
-_ERF_SMALL_F32 = (
-    *(0.128379166, -0.376126319, 0.112836875, -0.0268589426, 0.00519990828),
-    *(-0.000813001883, 8.3167688e-05),
-)
-# -log(erfc(x)) / x on [0.9, 4.1]; beyond, erf rounds to 1 in f32.
+# -log(erfc(x)) / x - 1 on [0, 3.95], weighted by what is left of it in erf; beyond, erf rounds to 1
+# in f32.
 _LOG_ERFC = (
-    *(1.12863708, 0.635198057, 0.106158994, -0.0236945152, 0.0036103162),
-    *(-0.000314851408, 1.04324035e-05),
+    *(0.12837917, 0.6366194, 0.10277783, -0.019153066, -0.00016038974),
+    *(0.0016670198, -0.0006328321, 0.00011763978, -9.256085e-06),
 )
-_ERF_ONE = 4.1
+_ERF_ONE = 3.95
 
 
 def erf(m: FloatBuilder, x: ir.Value) -> ir.Value:
@@ -87,14 +83,14 @@ def erf(m: FloatBuilder, x: ir.Value) -> ir.Value:
     magnitude = m.abs(x)
     if m.dtype == "f32":
         t = m.at_most(magnitude, _ERF_ONE)
-        complement = vector_exp.exp_of_moderate(m, m.neg(m.mul(t, m.horner(t, _LOG_ERFC))))
-        small = m.fma(x, m.horner(m.mul(x, x), _ERF_SMALL_F32), x)
-    else:
-        complement = _erfc_f64(m, magnitude)
-        small = _erf_small(m, x, _TABLES["f64"])
-    large = m.copysign(m.sub(1.0, complement), x)
-    is_small = m.compare("<", magnitude, _TABLES[m.dtype].erf_limit)
-    return m.select(is_small, small, large)
+        rest = m.horner(t, _LOG_ERFC)
+        log = m.fma(t, rest, t)
+        lost = m.fma(t, rest, m.sub(t, log))
+        scale, p = vector_exp.decay_parts(m, log, lost)
+        return m.copysign(m.fma(scale, p, m.sub(scale, 1.0)), x)
+    small = _erf_small(m, x, _TABLES["f64"])
+    large = m.copysign(m.sub(1.0, _erfc_f64(m, magnitude)), x)
+    return m.select(m.compare("<", magnitude, _TABLES["f64"].erf_limit), small, large)
 
 
 def erfc(m: FloatBuilder, x: ir.Value) -> ir.Value:

@@ -24,16 +24,24 @@ class _Table:
     ln2_high: float  # so few bits that n * ln2_high is exact
     ln2_low: float
     q: tuple[float, ...]
+    exp_q: tuple[float, ...]  # as q, shorter where a relative error of 2**-28 will do
     lowest: float  # exp of less is 0
     highest: float  # exp of more is inf, and exp(highest) / 4 is finite
     minus_one: float  # expm1 of less is -1
 
 
+_Q_F64 = (
+    *(0.5, 0.16666666666666677, 0.041666666666666706, 0.008333333333320654),
+    *(0.001388888888886503, 0.00019841269888893194, 2.480158736413894e-05),
+    *(2.7557241163756337e-06, 2.7557239695328035e-07, 2.5110178998496992e-08),
+    2.0925389230345055e-09,
+)
 _TABLES = {
     "f32": _Table(
         ln2_high=0.693145751953125,
         ln2_low=1.428606765330187e-06,
         q=(0.5, 0.166666672, 0.0416663438, 0.00833327044, 0.00139420514, 0.000199157264),
+        exp_q=(0.49999993, 0.1666652, 0.041668389, 0.0083687166, 0.0013814605),
         lowest=-104.0,
         highest=89.7,
         minus_one=-20.0,
@@ -41,12 +49,8 @@ _TABLES = {
     "f64": _Table(
         ln2_high=0.6931471803691238,
         ln2_low=1.9082149292705877e-10,
-        q=(
-            *(0.5, 0.16666666666666677, 0.041666666666666706, 0.008333333333320654),
-            *(0.001388888888886503, 0.00019841269888893194, 2.480158736413894e-05),
-            *(2.7557241163756337e-06, 2.7557239695328035e-07, 2.5110178998496992e-08),
-            2.0925389230345055e-09,
-        ),
+        q=_Q_F64,
+        exp_q=_Q_F64,
         lowest=-746.0,
         highest=710.8,
         minus_one=-40.0,
@@ -80,10 +84,31 @@ def expm1_reduced(m: FloatBuilder, r: ir.Value, low: ir.Value | None = None) -> 
     return m.add(m.fma(square, q, m.fma(low, result, low)), r)
 
 
+def _exp_reduced(m: FloatBuilder, r: ir.Value) -> ir.Value:
+    """e**r for |r| <= ln2 / 2"""
+    return m.horner(r, (1.0, 1.0, *_TABLES[m.dtype].exp_q))
+
+
 def exp_of_moderate(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """e**x where it is a normal number."""
     _, n, r = _reduce(m, x)
-    return m.mul(m.add(expm1_reduced(m, r), 1.0), m.power_of_two(n))
+    return m.mul(_exp_reduced(m, r), m.power_of_two(n))
+
+
+def decay_parts(
+    m: FloatBuilder, x: ir.Value, rest: ir.Value | None = None
+) -> tuple[ir.Value, ir.Value]:
+    """(s, p): e**-(x + rest) = s (1 + p), s a power of 2 and 1 where x is near 0; x >= 0 moderate,
+    rest far smaller than x."""
+    table = _TABLES[m.dtype]
+    n, integer = m.nearest_integer(x, -LOG2_E)
+    if m.dtype == "f32":  # what ln2 lacks, times n, is lost beside 1
+        r = m.fma(n, -LN_2, m.neg(x))
+    else:
+        r = m.fma(n, -table.ln2_low, m.fma(n, -table.ln2_high, m.neg(x)))
+    square, q = m.mul(r, r), m.horner(r, table.exp_q)
+    p = m.fma(square, q, r) if rest is None else m.add(m.fma(square, q, m.neg(rest)), r)
+    return m.power_of_two(integer), p
 
 
 def _clamp(m: FloatBuilder, x: ir.Value, lowest: float) -> ir.Value:
@@ -93,7 +118,7 @@ def _clamp(m: FloatBuilder, x: ir.Value, lowest: float) -> ir.Value:
 def exp(m: FloatBuilder, x: ir.Value, correction: ir.Value | None = None) -> ir.Value:
     """e**x, or e**(x + correction) for a small correction."""
     _, n, r = _reduce(m, _clamp(m, x, _TABLES[m.dtype].lowest), correction)
-    return m.scale_by_power_of_two(m.add(expm1_reduced(m, r), 1.0), n)
+    return m.scale_by_power_of_two(_exp_reduced(m, r), n)
 
 
 # 2**r on |r| <= 1/2, minimax, relative error 2**-29.
@@ -155,5 +180,4 @@ def sigmoid(m: FloatBuilder, x: ir.Value) -> ir.Value:
 def half_exp(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """e**x / 2 for x >= 0, finite where sinh(x) is."""
     _, n, r = _reduce(m, _clamp(m, x, 0.0))
-    e_to_r = m.add(expm1_reduced(m, r), 1.0)
-    return m.scale_by_power_of_two(e_to_r, m.builder.sub(n, m.int_const(1)))
+    return m.scale_by_power_of_two(_exp_reduced(m, r), m.builder.sub(n, m.int_const(1)))

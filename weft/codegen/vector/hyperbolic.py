@@ -13,16 +13,14 @@ from llvmlite import ir
 
 from weft.codegen.elements import F32, F64
 from weft.codegen.scalar.float_builder import FloatBuilder
-from weft.codegen.vector.exp import exp_of_moderate, half_exp
+from weft.codegen.vector.exp import decay_parts, half_exp
 from weft.codegen.vector.log import log1p, log1p_wide
 
 
 @dataclass(frozen=True)
 class _Table:
-    """(f(x)/x - 1) / x**2 in powers of x**2: tanh to ``small``, sinh to 1, atanh to 0.215."""
+    """(f(x)/x - 1) / x**2 in powers of x**2: sinh to 1, atanh to 0.215."""
 
-    tanh: tuple[float, ...]
-    small: float
     tanh_one: float  # tanh of more is 1
     sinh: tuple[float, ...]
     atanh: tuple[float, ...]  # by f64 arithmetic at both dtypes
@@ -30,8 +28,6 @@ class _Table:
 
 _TABLES = {
     "f32": _Table(
-        tanh=(-0.3333332, 0.13332601, -0.053853747, 0.021077264, -0.0062817247),
-        small=0.55,
         tanh_one=10.0,
         sinh=(0.16666667, 0.0083333505, 0.00019836065, 2.8174456e-06),
         atanh=(
@@ -40,13 +36,6 @@ _TABLES = {
         ),
     ),
     "f64": _Table(
-        tanh=(
-            *(-0.333333333333333, 0.1333333333332681, -0.05396825396386547),
-            *(0.021869488388713044, -0.00886323264617417, 0.0035920924635475197),
-            *(-0.0014555455259803232, 0.0005884551079813549, -0.00023340764777293808),
-            *(8.335258603548331e-05, -1.951628510809583e-05),
-        ),
-        small=0.55,
         tanh_one=22.0,
         sinh=(
             *(0.16666666666666669, 0.008333333333333139, 0.00019841269841437762),
@@ -64,13 +53,11 @@ _LN2 = (0.6931471803691238, 1.9082149292705877e-10)  # the first so short that p
 
 
 def tanh(m: FloatBuilder, x: ir.Value) -> ir.Value:
-    """1 - 2 / (e**2|x| + 1); near 0 a polynomial."""
-    table = _TABLES[m.dtype]
-    magnitude = m.at_most(m.abs(x), table.tanh_one)
-    growth = exp_of_moderate(m, m.add(magnitude, magnitude))
-    large = m.sub(1.0, m.div(2.0, m.add(growth, 1.0)))
-    small = _odd(m, magnitude, table.tanh)
-    return m.copysign(m.select(m.compare("<", magnitude, table.small), small, large), x)
+    """(1 - d) / (1 + d) with d = e**(-2|x|) = s (1 + p): the sums round once each."""
+    magnitude = m.at_most(m.abs(x), _TABLES[m.dtype].tanh_one)
+    s, p = decay_parts(m, m.add(magnitude, magnitude))
+    top, bottom = m.fma(m.neg(s), p, m.sub(1.0, s)), m.fma(s, p, m.add(s, 1.0))
+    return m.copysign(m.div(top, bottom), x)
 
 
 def _odd(m: FloatBuilder, x: ir.Value, coefficients: tuple[float, ...]) -> ir.Value:

@@ -1,4 +1,4 @@
-"""power and hypot as branch-free code that LLVM's loop vectoriser can widen."""
+"""power, hypot and cbrt as branch-free code that LLVM's loop vectoriser can widen."""
 
 from __future__ import annotations
 
@@ -131,3 +131,32 @@ def hypot(m: FloatBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
         result = m.mul(m.call("sqrt", m.fma(a, a, m.mul(b, b))), back)
     infinite = m.either(*(m.compare("==", m.abs(v), math.inf) for v in (x, y)))
     return m.select(infinite, math.inf, result)
+
+
+# cbrt on [1/2, 1], minimax, 2**-19.6.
+_CBRT = (
+    *(0.37568381911279614, 1.3304889310480028, -1.4896882188778486, 1.2875274862037638),
+    *(-0.6398504269765735, 0.13583964015230426),
+)
+
+
+def cbrt(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """Cube root: a polynomial, then one step of Halley's iteration, in f64."""
+    if m.dtype == "f32":
+        wide = FloatBuilder(m.builder, "f64")
+        return m.builder.fptrunc(cbrt(wide, m.builder.fpext(x, F64)), F32)
+    k, f = decompose(m, m.abs(x), 0.5)
+    mantissa = m.add(f, 1.0)
+    third, integer = m.nearest_integer(m.sub(k, 0.9), 1.0 / 3.0)  # floor(k / 3)
+    rest = m.fma(third, -3.0, k)
+    one, two = m.compare("==", rest, 1.0), m.compare("==", rest, 2.0)
+    power = m.select(two, 4.0, m.select(one, 2.0, 1.0))
+    root = m.select(two, 4.0 ** (1 / 3), m.select(one, 2.0 ** (1 / 3), 1.0))
+    value = m.mul(mantissa, power)
+    t = m.mul(m.horner(mantissa, _CBRT), root)
+    square = m.mul(t, t)
+    residual = m.fma(square, t, m.neg(value))
+    step = m.div(residual, m.fma(m.mul(square, 2.0), t, value))
+    result = m.mul(m.fma(m.neg(t), step, t), m.power_of_two(integer))
+    finite = m.builder.and_(m.compare("<", m.abs(x), math.inf), m.compare("!=", x, 0.0))
+    return m.select(finite, m.copysign(result, x), x)

@@ -8,7 +8,7 @@ the inline code computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
@@ -18,37 +18,47 @@ from weft.codegen.scalar.float_builder import FloatBuilder
 # The widths that the vectoriser may choose, from 128 to 1024 bits.
 WIDTHS = {"f32": (4, 8, 16), "f64": (2, 4, 8, 16)}
 
-ScalarCode = Callable[[FloatBuilder, ir.Value], ir.Value]
+ScalarCode = Callable[..., ir.Value]  # of a FloatBuilder and the arguments
 
 
 def unless_beyond(
-    m: FloatBuilder, limit: float, x: ir.Value, usual: ir.Value, name: str, code: ScalarCode
+    m: FloatBuilder,
+    limit: float,
+    x: ir.Value,
+    usual: ir.Value,
+    name: str,
+    code: ScalarCode,
+    arguments: Sequence[ir.Value] = (),
 ) -> ir.Value:
-    """``usual`` where |x| < limit; elsewhere, NaN included, ``code`` (scalar) of x.
+    """``usual`` where |x| < limit; elsewhere, NaN included, ``code`` (scalar) of the arguments, or
+    of x if there are none.
 
     ``name`` identifies limit and code in the module.
     """
     symbol = f"weft.{name}.{m.dtype}"
     function = m.builder.module.globals.get(symbol)
     if function is None:
-        function = _define_scalar(m, symbol, limit, code)
-    return m.builder.call(function, [x, usual])
+        function = _define_scalar(m, symbol, 2 + len(arguments), limit, code)
+    return m.builder.call(function, [x, usual, *arguments])
 
 
-def _define_scalar(m: FloatBuilder, symbol: str, limit: float, code: ScalarCode) -> ir.Function:
+def _define_scalar(
+    m: FloatBuilder, symbol: str, count: int, limit: float, code: ScalarCode
+) -> ir.Function:
     module = m.builder.module
-    function = ir.Function(module, ir.FunctionType(m.kind, [m.kind, m.kind]), symbol)
+    function = ir.Function(module, ir.FunctionType(m.kind, [m.kind] * count), symbol)
     _internal(function)
-    variants = [_define_vector(m, symbol, width, limit, code) for width in WIDTHS[m.dtype]]
-    names = ",".join(f"_ZGV_LLVM_N{w}vv_{symbol}({symbol}.{w})" for w in WIDTHS[m.dtype])
+    variants = [_define_vector(m, symbol, count, width, limit, code) for width in WIDTHS[m.dtype]]
+    kinds = "v" * count
+    names = ",".join(f"_ZGV_LLVM_N{w}{kinds}_{symbol}({symbol}.{w})" for w in WIDTHS[m.dtype])
     # llvmlite's own add() knows enumerated attributes only.
     set.add(function.attributes, f'"vector-function-abi-variant"="{names}"')
     _keep(module, variants)
     inner = FloatBuilder(ir.IRBuilder(function.append_basic_block("entry")), m.dtype)
-    b, (x, usual) = inner.builder, function.args
+    b, (x, usual, *arguments) = inner.builder, function.args
     with b.if_then(inner.compare("<", inner.abs(x), limit), likely=True):
         b.ret(usual)
-    b.ret(code(inner, x))
+    b.ret(code(inner, *(arguments or [x])))
     return function
 
 
@@ -61,15 +71,15 @@ def _internal(function: ir.Function) -> None:
 
 
 def _define_vector(
-    m: FloatBuilder, symbol: str, width: int, limit: float, code: ScalarCode
+    m: FloatBuilder, symbol: str, count: int, width: int, limit: float, code: ScalarCode
 ) -> ir.Function:
     vector = ir.VectorType(m.kind, width)
     function = ir.Function(
-        m.builder.module, ir.FunctionType(vector, [vector, vector]), f"{symbol}.{width}"
+        m.builder.module, ir.FunctionType(vector, [vector] * count), f"{symbol}.{width}"
     )
     _internal(function)
     b = ir.IRBuilder(function.append_basic_block("entry"))
-    x, usual = function.args
+    x, usual, *arguments = function.args
     high, low = (ir.Constant(vector, [ir.Constant(m.kind, v)] * width) for v in (limit, -limit))
     rare = b.or_(b.fcmp_unordered(">=", x, high), b.fcmp_unordered("<=", x, low))
     lanes = b.bitcast(rare, ir.IntType(width))
@@ -89,7 +99,8 @@ def _define_vector(
     b.cbranch(b.extract_element(rare, lane), fix, following)
     b.position_at_end(fix)
     inner = FloatBuilder(b, m.dtype)
-    fixed = b.insert_element(result, code(inner, b.extract_element(x, lane)), lane)
+    own = [b.extract_element(v, lane) for v in arguments or [x]]
+    fixed = b.insert_element(result, code(inner, *own), lane)
     fixed_block = b.block
     b.branch(following)
     b.position_at_end(following)

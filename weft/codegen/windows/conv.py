@@ -31,8 +31,8 @@ from weft.codegen.cost import split
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import HALVES, memory_type
 from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
-from weft.codegen.gemm.call import MULTIPLY_ADDS_PER_NS
-from weft.codegen.gemm.epilogue import Follow
+from weft.codegen.gemm.blocking import MULTIPLY_ADDS_PER_NS
+from weft.codegen.gemm.follow import Follow
 from weft.codegen.gemm.micro import internal_function
 from weft.codegen.gemm.product import FRAME
 from weft.codegen.gemm.tile import Tile, tile_of

@@ -13,11 +13,11 @@ import numpy as np
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Scratch, WorkerScratch, worker_stride
-from weft.codegen.cost import NS_PER_BYTE, split
+from weft.codegen.cost import split, streamed
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import HALVES
 from weft.codegen.emitter import Emitter
-from weft.codegen.gemm.call import MULTIPLY_ADDS_PER_NS
+from weft.codegen.gemm.blocking import MULTIPLY_ADDS_PER_NS
 from weft.codegen.gemm.tile import Tile, tile_of
 from weft.codegen.jit import Kernel
 from weft.codegen.windows.conv import least, panel_vectors, pool
@@ -203,7 +203,7 @@ def add_parts(
         lambda e: _emit_sum(e, tile, dtype),
     )
     item = 8 if tile.dtype == "f64" else 4
-    chunk = split(elements, (parts + 1) * item * NS_PER_BYTE)
+    chunk = split(elements, streamed((parts + 1) * item * elements) / max(elements, 1))
     return KernelCall(kernel, (Address(op.result), partial, parts, elements), elements, chunk)
 
 

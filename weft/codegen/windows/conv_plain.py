@@ -13,9 +13,9 @@ import numpy as np
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Scratch, WorkerScratch, worker_stride
-from weft.codegen.cost import NS_PER_BYTE, split
+from weft.codegen.cost import split
 from weft.codegen.element_access import constant, load_element, store_element
-from weft.codegen.elements import HALVES, width_bits
+from weft.codegen.elements import HALVES
 from weft.codegen.emitter import Emitter
 from weft.codegen.gemm.tile import target_vector_bits, tile_of
 from weft.codegen.jit import Kernel
@@ -29,6 +29,8 @@ from weft.ir.graph import Operation
 
 #: A product of integers or complex numbers, with the way to it.
 NS_PER_PRODUCT = 2.0
+#: One multiply-add over a vector of channels.
+NS_PER_DEPTHWISE = 0.025
 
 
 def plain_calls(op: Operation, s: Sizes) -> list[KernelCall]:
@@ -158,7 +160,7 @@ def depthwise_kernel_calls(op: Operation, s: Sizes) -> list[KernelCall]:
         f"depthwise_kernel_{s.dtype}",
         lambda e: _emit_depthwise(e, s.dtype, tile.dtype),
     )
-    cost = 2 * s.multiply_adds / units * width_bits(s.dtype) / 8 * NS_PER_BYTE
+    cost = s.multiply_adds / units * NS_PER_DEPTHWISE
     blocks = KernelCall(kernel, args, units, split(units, cost))
     return [blocks, add_parts(op, tile, s.dtype, partial, units, elements)]
 

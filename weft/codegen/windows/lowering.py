@@ -16,8 +16,9 @@ import math
 from collections.abc import Callable
 
 from weft.codegen.call import Address, KernelCall
-from weft.codegen.gemm.call import Product, gemm_calls
-from weft.codegen.gemm.epilogue import Follow
+from weft.codegen.gemm.blocking import Product, dense_product
+from weft.codegen.gemm.call import gemm_calls, stored_calls
+from weft.codegen.gemm.follow import Follow, Prologues
 from weft.codegen.gemm.tile import ACCUMULATOR
 from weft.codegen.windows.conv import direct_calls
 from weft.codegen.windows.conv_kernel import kernel_gradient_calls
@@ -40,7 +41,7 @@ def lower_conv(op: Operation) -> list[KernelCall]:
         return plain_kernel_calls(op, s) if kernel else plain_calls(op, s)
     if _is_product(s):
         a, b = (Address(v) for v in op.operands)
-        return gemm_calls(_product(op.name, s), Address(op.result), a, b)
+        return stored_calls(_product(op.name, s), Address(op.result), a, b)
     if s.inside == s.outside == 1 and s.groups > 1:
         return depthwise_kernel_calls(op, s) if kernel else lower_depthwise(op, s)
     if kernel:
@@ -50,14 +51,17 @@ def lower_conv(op: Operation) -> list[KernelCall]:
 
 
 def conv_with(
-    op: Operation, a: Address, b: Address, epilogue: Callable[[int], Follow]
+    op: Operation, a: Address, b: Address, epilogue: Callable[[int], Follow], before: Prologues
 ) -> list[KernelCall]:
-    """A conv or conv_input, `weft.ir.ops.conv.is_dense`, whose blocks go to an epilogue."""
+    """A conv or conv_input, `weft.ir.ops.conv.is_dense`, whose blocks go to an epilogue.
+
+    Convolutions have no prologues.
+    """
+    assert before == (None, None)
     s = sizes_of(op)
     if _is_product(s):
         p = _product(op.name, s)
-        follow = epilogue(p.m)
-        return gemm_calls(p, 0, a, b, follow.kernel, follow.args, follow.statements)
+        return gemm_calls(p, 0, a, b, epilogue(p.m))
     result = s.small if op.name == "conv" else s.large
     return direct_calls(op.name == "conv", s, 0, a, b, epilogue(s.batch * math.prod(result)))
 
@@ -82,4 +86,4 @@ def _product(name: str, s: Sizes) -> Product:
         "conv_kernel": (s.inside, s.outside, pixels),
     }[name]
     flags = name == "conv_kernel", name == "conv_input"
-    return Product(s.dtype, m, n, k, (0,), (0,), *flags)
+    return dense_product(s.dtype, (m, n, k), (0,), (0,), flags)

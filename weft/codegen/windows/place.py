@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, WorkerScratch, worker_stride
-from weft.codegen.cost import NS_PER_BYTE, split
+from weft.codegen.cost import split
 from weft.codegen.element_access import constant, store_element
 from weft.codegen.elements import width_bits
 from weft.codegen.emitter import Emitter
@@ -26,6 +26,8 @@ from weft.ir.types import TensorType
 
 #: Channels of a unit where windows overlap.
 CHANNELS = 64
+#: A byte of a window that is compared, and read and written again.
+NS_PER_BYTE = 0.03
 
 
 def lower_window_place(op: Operation) -> list[KernelCall]:
@@ -52,7 +54,7 @@ def lower_window_place(op: Operation) -> list[KernelCall]:
         lambda e: _emit(e, dtype, exact),
     )
     windows = small[0] * small[1] * small[2] * batch / units
-    cost = windows * (20 + 3 * reach.taps * each * width_bits(dtype) / 8 * NS_PER_BYTE)
+    cost = windows * (4 + reach.taps * each * width_bits(dtype) / 8 * NS_PER_BYTE)
     return [KernelCall(kernel, args, units, split(units, cost))]
 
 

@@ -168,7 +168,8 @@ def _runs(nodes: Sequence[Node], times: int | None) -> Iterator[tuple[int, int |
                 yield id(node), times
             case Loop(op=op):
                 trips = int_attr(op.attrs, "length") if op.name == "scan" else trip_count(op)
-                inside = None if trips is None or times is None else times * trips
+                parts = 1 if node.parts is None else node.parts.count
+                inside = None if trips is None or times is None else times * trips * parts
                 tests = None if inside is None or times is None else inside + times
                 yield from _runs(node.test, tests)
                 yield from _runs(node.body, inside)

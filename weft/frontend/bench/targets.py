@@ -18,7 +18,13 @@ from weft.frontend.bench.measure import inputs_of
 from weft.frontend.bench.peers import compiled
 from weft.frontend.bench.workloads import Workload, suites, workloads
 from weft.frontend.calls.function import CompiledFunction, compile
-from weft.frontend.cli.run import compile_for, given_arrays, load, named_pairs
+from weft.frontend.cli.run import (
+    compile_for,
+    completed_arrays,
+    given_arrays,
+    load,
+    named_pairs,
+)
 from weft.ir.errors import InvalidArgumentError, NotFoundError, ParseError, suggest
 from weft.ir.graph import Graph
 from weft.ir.text.parser import parse_graph
@@ -64,18 +70,53 @@ def targets(args: Namespace, read_graph: Callable[[str], Graph]) -> Iterator[Tar
     elif ":" in what:
         yield _function(what, args)
     else:
-        names = ["all", *suites()]
-        raise NotFoundError(
-            f"there is no suite '{what}'{suggest(what, names)}",
-            hint=f"give one of {', '.join(names)}, FILE.py:FUNCTION or FILE.weft",
+        raise _no_suite(what)
+
+
+def named_targets(
+    what: str | Path | Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    quick: bool,
+) -> Iterator[Target]:
+    """What `wf.bench` names: a suite, a function with its arguments, or a dump with its inputs by
+    name (random ones for the others). Errors as `targets`."""
+    if callable(what):
+        function = what if isinstance(what, CompiledFunction) else compile(what)
+        yield _of_call(function._name, function, args, kwargs)
+        return
+    name = str(what)
+    is_dump = name.endswith(".weft")
+    if args or (kwargs and not is_dump):
+        raise InvalidArgumentError(
+            f"wf.bench: {name!r} takes no arguments" + (" but inputs by name" * is_dump)
         )
+    if is_dump:
+        yield _graph(name, kwargs)
+    elif name == "all" or name in suites():
+        yield from _suite(name, quick)
+    else:
+        raise _no_suite(name)
+
+
+def _no_suite(name: str) -> NotFoundError:
+    names = ["all", *suites()]
+    return NotFoundError(
+        f"there is no suite '{name}'{suggest(name, names)}",
+        hint=f"give one of {', '.join(names)}, FILE.py:FUNCTION or FILE.weft",
+    )
 
 
 def _suite(name: str, quick: bool) -> Iterator[Target]:
+    seen: set[Any] = set()
     for workload in workloads():
         if name not in ("all", workload.suite):
             continue
         arrays = workload.make(quick)
+        what = (workload.function, tuple(a.shape for a in arrays))
+        if what in seen:
+            continue  # the sizes of two are the same when they are small
+        seen.add(what)
         function = compiled(workload)
         title = f"{workload.suite}: {workload.name}{', small' if quick else ''}"
         yield _of_call(title, function, arrays, {}, workload)
@@ -101,7 +142,23 @@ def _dump(path: str, args: Namespace, read_graph: Callable[[str], Graph]) -> Tar
     verify(graph)
     if args.seed is None:
         args.seed = 0
-    inputs, before = given_arrays(graph, args)
+    return _of_graph(path, graph, *given_arrays(graph, args))
+
+
+def _graph(path: str, given: Mapping[str, Any]) -> Target:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise NotFoundError(f"there is no file {path}: {error.strerror}") from None
+    graph = parse_graph(text)
+    verify(graph)
+    arrays = {name: np.asarray(value) for name, value in given.items()}
+    return _of_graph(path, graph, *completed_arrays(graph, arrays, {}, 0, {}))
+
+
+def _of_graph(
+    path: str, graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]
+) -> Target:
     executable, variables = compile_for(graph, inputs, before)
     given = [np.ascontiguousarray(a).reshape(a.shape) for a in inputs]
     return Target(f"{path} @{graph.name}", executable, given, variables)

@@ -1,7 +1,8 @@
 """Compiled methods: where the specialisations of each object are kept, and what cannot be compiled.
 
-An object keeps them in its `__dict__`, as `functools.cached_property` does. A copy of the object
-and one that was pickled begin without any: specialisations hold locks and native code.
+An object keeps them in its `__dict__`, as `functools.cached_property` does; so does a class, those
+of its class methods. A copy of the object and one that was pickled begin without any:
+specialisations hold locks and native code.
 """
 
 from __future__ import annotations
@@ -56,7 +57,11 @@ def bind(function: object, name: str, instance: Any, make: Callable[[], T]) -> T
     with _lock:
         held = instance.__dict__.get(_ATTRIBUTE)
         if held is None or held.owner is not instance:
-            held = instance.__dict__[_ATTRIBUTE] = Methods(instance)
+            held = Methods(instance)
+            if isinstance(instance, type):
+                setattr(instance, _ATTRIBUTE, held)
+            else:
+                instance.__dict__[_ATTRIBUTE] = held
         if function not in held:
             held[function] = make()
         found = held[function]
@@ -64,16 +69,27 @@ def bind(function: object, name: str, instance: Any, make: Callable[[], T]) -> T
 
 
 def defines(function: object, instance: object) -> bool:
-    """Whether the class of `instance` (or a base) has `function` as a method or a property."""
-    members = (m for c in type(instance).__mro__ for m in vars(c).values())
-    return any(m is function or getattr(m, "fget", None) is function for m in members)
+    """Whether the class of `instance` (or a base) has `function` as a method or a property, or
+    `instance`, being a class, has it as a class method."""
+    members = [m for c in type(instance).__mro__ for m in vars(c).values()]
+    if any(m is function or getattr(m, "fget", None) is function for m in members):
+        return True
+    own = instance.__mro__ if isinstance(instance, type) else ()
+    held = (m for c in own for m in vars(c).values() if isinstance(m, classmethod))
+    return any(m.__func__ is function for m in held)
+
+
+def below(function: object) -> Callable[[Any], Any] | None:
+    """classmethod or staticmethod, if `function` is one: `wf.compile` stands above it then."""
+    kinds = (classmethod, staticmethod)
+    return next((kind for kind in kinds if isinstance(function, kind)), None)
 
 
 def signature_of(function: Any) -> inspect.Signature:
     """The signature of what `wf.compile` was given. TypeRuleError, at the user's line, for what has
     none."""
     kind = type(function).__name__
-    if isinstance(function, (classmethod, staticmethod, property)):
+    if isinstance(function, property):
         raise TypeRuleError(
             f"wf.compile was given a {kind}, not a function",
             hint=f"write @{kind} above @wf.compile, not below it",
@@ -108,6 +124,33 @@ def check_names(
                 f"{', '.join(parameters) or 'none'}{suggest(name, parameters)}",
                 location=caller_location(),
             )
+
+
+def parameter_names(
+    option: str, given: object, parameters: Sequence[str], function: str
+) -> tuple[str, ...]:
+    """The parameters that an option of wf.compile names: one or several, by name or by position
+    (negative: from the last). InvalidArgumentError for what is neither, or not there.
+    """
+    names = []
+    for item in given if isinstance(given, Iterable) and not isinstance(given, str) else (given,):
+        if isinstance(item, int) and not isinstance(item, bool):
+            if not -len(parameters) <= item < len(parameters):
+                raise InvalidArgumentError(
+                    f"{option} names parameter {item}, but '{function}' has {len(parameters)}: "
+                    f"{', '.join(parameters) or 'none'}",
+                    location=caller_location(),
+                )
+            item = parameters[item]
+        if not isinstance(item, str):
+            raise InvalidArgumentError(
+                f"{option} takes names or positions of parameters, but got a "
+                f"{type(item).__name__}: {item!r:.60}",
+                location=caller_location(),
+            )
+        names.append(item)
+    check_names(option, names, parameters, function)
+    return tuple(dict.fromkeys(names))
 
 
 def is_bound(function: object) -> bool:

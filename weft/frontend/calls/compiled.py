@@ -65,12 +65,12 @@ class Compiled(Specialization):
                     donated=self.donated,
                 )
                 self._check_donated(made)
-                self._executable, self._reports = made, made.report.passes
+                self._executable = made
                 self.run = self._checked_run if self.traced.limits else made
             return self._executable
 
     def _check_donated(self, made: Executable) -> None:
-        used = made.report.memory.donated.values()
+        used = made.plan.donated.values()
         names = self.traced.graph.arg_names
         args = self.traced.graph.args
         unused = [(names[i], str(args[i].type)) for i in self.donated if i not in used]
@@ -133,6 +133,8 @@ class Compiled(Specialization):
     def reports(self) -> Sequence[PassReport]:
         """What the passes did; runs them if the graph is not compiled yet."""
         with self._lock:
+            if self._executable is not None:
+                return self._executable.report.passes
             if not self._reports:
                 self._reports = run_passes(self.traced.graph, self._passes)[1]
             return self._reports

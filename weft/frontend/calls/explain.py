@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from weft.ir.errors import PassError, suggest
-from weft.ir.graph import Graph
+from weft.ir.graph import Graph, Operation
+from weft.ir.index_maps import is_index_map
+from weft.ir.ops.control import CONTROL
 from weft.ir.source import Locations, caller_location
-from weft.passes.fusion.fuse import fusion_reasons
-from weft.passes.fusion.matmul import product_reasons
+from weft.passes.fusion.matmul import is_product, product_reasons
+from weft.passes.fusion.prologues import prologue_reasons
+from weft.passes.fusion.reasons import fusion_reasons
+from weft.passes.fusion.strided import copy_reasons
 from weft.passes.manager import PassReport
 from weft.passes.sparse_updates import sparse_reasons
 from weft.runtime.executable import Executable
@@ -48,7 +52,7 @@ def explain(
     lines += ["", "passes", *_pass_table(report.passes)]
     effort = (
         f"{report.kernels_compiled} compiled for it, {report.kernels_loaded} loaded from disk, "
-        f"{report.seconds * 1e3:.0f} ms in all"
+        f"{'plan from disk, ' if report.plan_loaded else ''}{report.seconds * 1e3:.0f} ms in all"
     )
     lines += ["", f"one call runs {len(report.calls)} native kernels ({effort})"]
     lines += [f"  {line}" for line in report.describe_program()]
@@ -66,12 +70,19 @@ def explain(
 
 
 def _products(reports: Sequence[PassReport]) -> list[str]:
-    """Of each matrix product, whether the nest that follows it is part of its kernel."""
-    position = next((i for i, r in enumerate(reports) if r.name == "fuse_matmul"), None)
+    """Of each matrix product, whether the nest that follows it is part of its kernel; of nests and
+    copies that products read, or that read nothing else, whether products do their work.
+    """
     lines = []
-    for op, why in product_reasons(reports[position - 1].graph) if position else ():
-        where = f" ({op.locations[0]})" if op.locations else ""
-        lines.append(f"  matmul {op.result.type}{where}: {why}")
+    for name, reasons, what in (
+        ("fuse_matmul", product_reasons, ""),
+        ("stride_products", copy_reasons, "copy"),
+        ("fuse_prologues", prologue_reasons, "operand"),
+    ):
+        position = next((i for i, r in enumerate(reports) if r.name == name), None)
+        for op, why in reasons(reports[position - 1].graph) if position else ():
+            where = f" ({op.locations[0]})" if op.locations else ""
+            lines.append(f"  {what or op.name} {op.result.type}{where}: {why}")
     return lines
 
 
@@ -100,25 +111,33 @@ def _number(value: int | None) -> str:
 
 def _not_fused(reports: Sequence[PassReport]) -> list[str]:
     """The edges between kernels, by the graph that `fuse` was given, each with the rule that keeps
-    it."""
+    it; those that products have taken over since are left out.
+    """
     position = next((i for i, r in enumerate(reports) if r.name == "fuse"), None)
     if position is None:
         return ["  the pipeline has no pass 'fuse'"]
-    group: dict[object, set[int]] = {}
-    for op in reports[position].graph.ops:
-        for inner in op.regions[0].ops if op.name == "fused" else (op,):
-            group.setdefault((inner.name, inner.locations), set()).add(id(op))
+    before = reports[position - 1].graph
+    taken = _inside_products(reports[-1].graph)
     lines = []
-    reasons = fusion_reasons(reports[position - 1].graph)
-    for consumer in reports[position - 1].graph.ops:
-        for value in consumer.operands:
-            producer = value.op
-            if producer is None or producer.name in ("constant", "variable"):
-                continue
-            mine = group.get((consumer.name, consumer.locations), set())
-            if mine & group.get((producer.name, producer.locations), set()):
-                continue
-            where = f" ({consumer.locations[0]})" if consumer.locations else ""
-            why = reasons(producer, consumer)
-            lines.append(f"  {producer.name} -> {consumer.name}{where}: {why}")
+    for edge in fusion_reasons(before):
+        first, second = edge.producer, edge.consumer
+        moved = {_key(op) for op in (first, second) if is_index_map(op)}
+        if any({_key(first), _key(second)} <= held or moved & held for held in taken):
+            continue
+        where = f" ({second.locations[0]})" if second.locations else ""
+        between = "beside" if edge.siblings else "->"
+        lines.append(f"  {first.name} {between} {second.name}{where}: {edge.why}")
+    if any(op.name in CONTROL for op in before.ops):
+        lines.append("  (the bodies of loops and branches are not looked into)")
     return list(dict.fromkeys(lines))
+
+
+def _key(op: Operation) -> tuple[object, ...]:
+    """What is known of an op in every graph that holds it: passes copy ops."""
+    return op.name, op.locations, *(str(v.type) for v in op.results)
+
+
+def _inside_products(graph: Graph) -> list[set[tuple[object, ...]]]:
+    """Of each product that has taken something over, the ops that its kernel does."""
+    fused = [op.regions[0] for op in graph.ops if op.name == "fused"]
+    return [{_key(op) for op in region.ops} for region in fused if any(map(is_product, region.ops))]

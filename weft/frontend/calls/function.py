@@ -11,13 +11,12 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import types
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from weft.frontend import pytree
 from weft.frontend.calls.accessors import Flattener, flattener
-from weft.frontend.calls.bound import bind, check_names, defines, is_bound, signature_of
+from weft.frontend.calls.bound import below, bind, defines, is_bound, parameter_names, signature_of
 from weft.frontend.calls.compiled import Compiled
 from weft.frontend.calls.donation import donated_leaves, run_donated
 from weft.frontend.calls.fast_call import NamedCalls, scan
@@ -72,10 +71,10 @@ class CompiledFunction(LookIn, Generic[P, R]):
     def __init__(
         self,
         fn: Callable[P, R],
-        static_argnames: Sequence[str],
+        static_argnames: str | int | Sequence[str | int],
         passes: Sequence[Pass],
         threads: int | None = None,
-        donate: Sequence[str] = (),
+        donate: str | int | Sequence[str | int] = (),
     ) -> None:
         signature = signature_of(fn)
         functools.update_wrapper(self, fn)
@@ -83,14 +82,17 @@ class CompiledFunction(LookIn, Generic[P, R]):
         self._fn = fn
         self._name: str = getattr(fn, "__name__", type(fn).__name__).replace("<lambda>", "lambda_")
         self._parameters = tuple(self._signature.parameters)
-        self._static = frozenset(static_argnames)
+        static = parameter_names("static_argnames", static_argnames, self._parameters, self._name)
+        self._static = frozenset(static)
         self._passes = tuple(passes)
         self._threads = threads
-        self._donate = tuple(donate)
-        check_names("static_argnames", static_argnames, self._parameters, self._name)
-        check_names(
-            "donate", [n for n in donate if n not in self._static], self._parameters, self._name
-        )
+        self._donate = parameter_names("donate", donate, self._parameters, self._name)
+        for name in self._static.intersection(self._donate):
+            raise InvalidArgumentError(
+                f"wf.compile: '{name}' is in static_argnames and in donate",
+                hint="a static argument has no memory to donate",
+                location=caller_location(),
+            )
         self._named_calls = NamedCalls(self._signature, self._static)
         self._specializations: Specializations[Compiled] = Specializations(self._name)
         self._fast: dict[Any, Compiled] = {}
@@ -104,11 +106,10 @@ class CompiledFunction(LookIn, Generic[P, R]):
         return f"<compiled {self._name}{self._signature}>"
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """A compiled method: each object has its own specialisations, kept in the object."""
+        """A compiled method: each object has its own specialisations, kept in the object, and each
+        class those of its class methods."""
         if instance is None:
             return self
-        if isinstance(instance, type):  # below @classmethod: the class is the first argument
-            return types.MethodType(self, instance)
 
         def make() -> CompiledFunction[Any, Any]:
             static = [n for n in self._parameters[1:] if n in self._static]
@@ -241,7 +242,6 @@ class CompiledFunction(LookIn, Generic[P, R]):
 
     # --------------------------------------------------------------------------------- compiling
     def _specialization(self, key: Any, values: list[Any]) -> Compiled:
-        compile_ahead()
         cache = self._specializations
         evicted = cache.evicted
         made = cache.get_or_make(key, lambda: self._make(Signature(*key), values))
@@ -336,8 +336,8 @@ def compile(fn: Callable[P, R], /) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
     *,
-    static_argnames: str | Sequence[str] = (),
-    donate: str | Sequence[str] = (),
+    static_argnames: str | int | Sequence[str | int] = (),
+    donate: str | int | Sequence[str | int] = (),
     threads: int | None = None,
     device: str = "cpu",
     passes: str | Sequence[Pass | str] | None = None,
@@ -348,8 +348,8 @@ def compile(
     fn: Callable[..., Any] | None = None,
     /,
     *,
-    static_argnames: str | Sequence[str] = (),
-    donate: str | Sequence[str] = (),
+    static_argnames: str | int | Sequence[str | int] = (),
+    donate: str | int | Sequence[str | int] = (),
     threads: int | None = None,
     device: str = "cpu",
     passes: str | Sequence[Pass | str] | None = None,
@@ -362,8 +362,8 @@ def compile(
     need one that ends with "fuse". threads: one call uses at most so many, and never more than
     `get_num_threads()`; the results' bits do not depend on it. donate: parameters whose memory the
     call takes for results of the same type; the tensors passed for them cannot be used afterwards,
-    and it is an error if no result can take their memory, or if someone else sees it. Raises
-    UnsupportedError for any device but "cpu": not built yet.
+    and it is an error if no result can take their memory, or if someone else sees it. Both name
+    parameters by name or position. Raises UnsupportedError for any device but "cpu": not built yet.
     """
     if threads is not None:
         checked(threads, "wf.compile(threads=)")
@@ -372,19 +372,14 @@ def compile(
             f'wf.compile(device={device!r}): only "cpu" is supported yet',
             location=caller_location(),
         )
-    static = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    donated = (donate,) if isinstance(donate, str) else tuple(donate)
-    both = [name for name in donated if name in static]
-    if both:
-        raise InvalidArgumentError(
-            f"wf.compile: '{both[0]}' is in static_argnames and in donate",
-            hint="a static argument has no memory to donate",
-            location=caller_location(),
-        )
     pipeline = pipeline_of(passes)
+    compile_ahead()  # while the program goes on, up to the first call
 
-    def decorate(function: Callable[..., Any]) -> CompiledFunction[Any, Any]:
-        return CompiledFunction(function, static, pipeline, threads, donated)
+    def decorate(function: Any) -> Any:
+        kind = below(function)  # @wf.compile above @classmethod is as @classmethod above it
+        if kind is not None:
+            return kind(decorate(function.__func__))
+        return CompiledFunction(function, static_argnames, pipeline, threads, donate)
 
     return decorate if fn is None else decorate(fn)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.frontend import pytree
-from weft.frontend.arrays import contiguous, owned_array, plain_array
+from weft.frontend.arrays import BUFFERS, contiguous, owned_array, plain_array
 from weft.frontend.dlpack import foreign_array, is_foreign
 from weft.frontend.ops.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
@@ -157,6 +157,8 @@ def leaf_of(value: Any) -> tuple[LeafKey, Array | None]:
     for kind in _SCALARS:
         if isinstance(value, kind):  # a subclass, such as an IntEnum
             return leaf_of(kind(value))
+    if isinstance(value, BUFFERS):
+        return leaf_of(np.asarray(value))
     if isinstance(value, (str, bytes)) or not hasattr(value, "__array__"):
         raise TypeError
     return leaf_of(as_tensor(value))

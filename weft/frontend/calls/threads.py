@@ -13,6 +13,8 @@ def get_num_threads() -> int:
 
     It is what `set_num_threads` said last; else the environment variable WEFT_NUM_THREADS; else the
     processors that the process may use, by its affinity and by the CPU quota of its control groups.
+    If the system refused to make a worker thread (a warning in the log `weft.compile` says so), it
+    is the number that there are, until `set_num_threads` is called again.
     InvalidArgumentError for a WEFT_NUM_THREADS that is not a number from 1 to 256.
     """
     return POOL.limit

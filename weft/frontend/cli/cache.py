@@ -1,11 +1,11 @@
-"""`weft cache`: what compiled kernels are kept on disk, and removing them."""
+"""`weft cache`: what compiled kernels and plans are kept on disk, and removing them."""
 
 from __future__ import annotations
 
 import json
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from weft.codegen.llvm.cache import CacheFile, KernelCache, cache_folder, cache_limit, read_name
@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=("list", "info", "clear"),
-        help="list: each kernel; info: where, how many, how large; clear: remove all of them",
+        help="list: each kernel and plan; info: where, how many, how large; clear: remove all",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -33,28 +33,37 @@ def run_cache(args: Namespace) -> Iterator[str]:
     files = cache.clear() if args.action == "clear" else cache.files()
     summary: dict[str, Any] = {
         "path": str(folder),
-        "kernels": len(files),
+        "kernels": sum(f.kind == "kernel" for f in files),
+        "plans": sum(f.kind == "plan" for f in files),
         "bytes": sum(f.size for f in files),
         "limit": cache.limit,
     }
     if args.action == "clear":
-        summary = {
-            f"removed_{k}" if k in ("kernels", "bytes") else k: v for k, v in summary.items()
-        }
+        counts = ("kernels", "plans", "bytes")
+        summary = {f"removed_{k}" if k in counts else k: v for k, v in summary.items()}
+    told = f"{_counted(files)}, {sum(f.size for f in files):,} bytes"
     rows = [_row(f) for f in reversed(files)] if args.action == "list" else []
     if args.json:
         yield json.dumps({**summary, "files": rows} if args.action == "list" else summary, indent=1)
         return
     for row in rows:
-        yield f"{row['key'][:16]}  {row['bytes']:>9,}  {_age(row['age']):>7}  {row['name']}"
+        age = _age(row["age"])
+        name = f"{row['kind']:<6}  {row['name']}"
+        yield f"{row['key'][:16]}  {row['bytes']:>9,}  {age:>7}  {name}"
     verb = "removed " if args.action == "clear" else ""
-    count, size = len(files), sum(f.size for f in files)
-    yield f"{folder}: {verb}{count} kernels, {size:,} bytes (limit {cache.limit:,})"
+    yield f"{folder}: {verb}{told} (limit {cache.limit:,})"
+
+
+def _counted(files: Sequence[CacheFile]) -> str:
+    kinds = [f.kind for f in files]
+    return ", ".join(f"{n} {k}{'' if n == 1 else 's'}" for k in ("kernel", "plan")
+                     for n in [kinds.count(k)])  # fmt: skip
 
 
 def _row(file: CacheFile) -> dict[str, Any]:
-    """age: seconds since the kernel was last used."""
+    """age: seconds since the file was last used."""
     return {
+        "kind": file.kind,
         "name": read_name(file.path),
         "key": file.path.stem,
         "bytes": file.size,

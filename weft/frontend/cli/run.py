@@ -38,14 +38,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--save", metavar="DIR", help="write the results as DIR/result0.npy, ...")
 
 
-def add_array_arguments(parser: ArgumentParser) -> None:
-    """The options that say what a graph runs on."""
+def add_array_arguments(parser: ArgumentParser, *, types: bool = False) -> None:
+    """The options that say what a graph runs on; types: the arguments of a function, too."""
+    also = "; for a function also NAME=TYPE, f32[8,4] say: random values" if types else ""
     parser.add_argument(
         "--feed",
         action="append",
         default=[],
         metavar="NAME=FILE.npy",
-        help="the array for the input NAME (repeat for each input)",
+        help=f"the array for the input NAME (repeat for each input){also}",
     )
     parser.add_argument(
         "--state",
@@ -107,13 +108,27 @@ def given_arrays(graph: Graph, args: Namespace) -> tuple[list[Array], dict[str, 
     NotFoundError or InvalidArgumentError for options that do not fit the graph.
     """
     fed, held = named_pairs(args.feed, "--feed"), named_pairs(args.state, "--state")
-    variables = variable_types(graph)
     _check_names(fed, graph.arg_names, "input")
-    _check_names(held, list(variables), "variable")
+    _check_names(held, list(variable_types(graph)), "variable")
     inputs = {k: load(v) for k, v in fed.items()}
     state = {k: load(v) for k, v in held.items()}
-    if args.seed is not None:
-        _fill(graph, args, inputs, state)
+    sizes = named_pairs(args.size, "--size") if args.seed is not None else {}
+    return completed_arrays(graph, inputs, state, args.seed, sizes)
+
+
+def completed_arrays(
+    graph: Graph,
+    inputs: dict[str, Array],
+    state: dict[str, Array],
+    seed: int | None,
+    sizes: Mapping[str, str],
+) -> tuple[list[Array], dict[str, Array]]:
+    """The inputs in order, and the variables' values; with a seed, random ones for what is not
+    given. Errors as `given_arrays`."""
+    variables = variable_types(graph)
+    _check_names(inputs, graph.arg_names, "input")
+    if seed is not None:
+        _fill(graph, seed, sizes, inputs, state)
     missing = [name for name in graph.arg_names if name not in inputs]
     if missing:
         raise InvalidArgumentError(
@@ -186,26 +201,32 @@ def _as_bfloat16(array: Array, wanted: Type) -> Array:
     return array
 
 
-def _fill(graph: Graph, args: Namespace, inputs: dict[str, Array], state: dict[str, Array]) -> None:
+def _fill(
+    graph: Graph,
+    seed: int,
+    given_sizes: Mapping[str, str],
+    inputs: dict[str, Array],
+    state: dict[str, Array],
+) -> None:
     """Add random arrays for the inputs and variables that were not given."""
-    if args.seed < 0:
-        raise InvalidArgumentError(f"--seed {args.seed}: it must be 0 or more")
-    sizes = random_sizes(graph, args.seed)
+    if seed < 0:
+        raise InvalidArgumentError(f"--seed {seed}: it must be 0 or more")
+    sizes = random_sizes(graph, seed)
     for name, array in inputs.items():
         given = graph.args[graph.arg_names.index(name)].type
         if isinstance(given, TensorType) and given.rank == array.ndim:
             for dim, size in zip(given.shape, array.shape, strict=True):
                 if isinstance(dim, SymbolicDim) and dim == SymbolicDim.symbol(min(dim.symbols)):
                     sizes[min(dim.symbols)] = size
-    for name, text in named_pairs(args.size, "--size").items():
+    for name, text in given_sizes.items():
         _check_names({name: text}, list(sizes), "symbolic dimension")
         if not re.fullmatch(r"[0-9]{1,9}", text):
             raise InvalidArgumentError(f"--size {name}={text}: the size must be an integer")
         sizes[name] = int(text)
-    made = random_inputs(graph, args.seed, sizes)
+    made = random_inputs(graph, seed, sizes)
     for name, array in zip(graph.arg_names, made, strict=True):
         inputs.setdefault(name, array)
-    for name, array in random_state(graph, args.seed, sizes).items():
+    for name, array in random_state(graph, seed, sizes).items():
         state.setdefault(name, array)
 
 
@@ -221,7 +242,7 @@ def named_pairs(options: Sequence[str], option: str) -> dict[str, str]:
     return pairs
 
 
-def _check_names(given: Mapping[str, str], known: Sequence[str], what: str) -> None:
+def _check_names(given: Mapping[str, object], known: Sequence[str], what: str) -> None:
     for name in given:
         if name not in known:
             raise NotFoundError(

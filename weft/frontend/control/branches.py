@@ -6,7 +6,7 @@ once): a tensor that depends on an argument has no value while they run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.frontend import pytree
@@ -22,7 +22,7 @@ from weft.frontend.control.region import (
     predicate,
     store,
 )
-from weft.frontend.ops.arithmetic import greater, less, logical_or, where
+from weft.frontend.ops.arithmetic import equal, greater, less, logical_or, where
 from weft.frontend.ops.promotion import TensorLike
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.evaluate import run_traced
@@ -36,13 +36,15 @@ def cond(
     true_fn: Callable[..., Any],
     false_fn: Callable[..., Any],
     *operands: Any,
+    name: str | None = None,
 ) -> Any:
     """`true_fn(*operands)` if `pred`, a bool without axes, is true, else `false_fn(*operands)`.
 
     Only the chosen function runs; both are traced. Without operands, as in TensorFlow, the
     functions use what they need from outside. Both must return the same nesting of tensors with the
     same dtypes and shapes (a Python number takes the dtype of its counterpart); TypeRuleError or
-    InvalidArgumentError shows where they differ.
+    InvalidArgumentError shows where they differ. name: taken for TensorFlow's sake; ops are known
+    by the line that made them.
     """
     check_callable("wf.cond", true_fn=true_fn, false_fn=false_fn)
     test = predicate("wf.cond: pred", pred)
@@ -135,12 +137,17 @@ def case(
 
 
 def switch_case(
-    branch_index: TensorLike, branch_fns: Sequence[Callable[..., Any]], *operands: Any
+    branch_index: TensorLike,
+    branch_fns: Sequence[Callable[..., Any]] | Mapping[int, Callable[..., Any]],
+    *operands: Any,
+    default: Callable[..., Any] | None = None,
 ) -> Any:
-    """`branch_fns[branch_index](*operands)`; the last function for an index out of range.
+    """`branch_fns[branch_index](*operands)`, `default(*operands)` for an index that has none; of a
+    list, also of pairs (index, function), or of a dict.
 
-    As TensorFlow's tf.switch_case, and as JAX's lax.switch but for indices below 0, which lax
-    clamps to 0. The branches are found by halving. Types as in `wf.cond`.
+    Without a default that of the highest index. As TensorFlow's tf.switch_case, and as JAX's
+    lax.switch but for indices below 0, which lax clamps to 0. The branches are found by halving.
+    Types as in `wf.cond`.
     """
     index = as_tensor(branch_index)
     if not index.dtype.is_integer or index.ndim:
@@ -148,14 +155,35 @@ def switch_case(
             f"wf.switch_case: branch_index is {index.describe()}, not an integer without axes",
             location=caller_location(),
         )
-    fns = list(branch_fns)
-    if not fns:
+    keys, fns = _numbered(branch_fns)
+    if default is not None:
+        fns.append(default)
+    check_callable("wf.switch_case", **{f"branch_fns[{i}]": fn for i, fn in enumerate(fns)})
+    last = len(fns) - 1
+    if keys == list(range(len(keys))):
+        bad = logical_or(less(index, 0), greater(index, last))
+        return _halve(where(bad, last, index), fns, 0, operands)
+    place: TensorLike = last
+    for number, at in enumerate(keys):
+        place = where(equal(index, at), number, place)
+    return _halve(as_tensor(place), fns, 0, operands)
+
+
+def _numbered(branch_fns: Any) -> tuple[list[int], list[Callable[..., Any]]]:
+    """The indices, ascending, and their functions."""
+    given = list(branch_fns.items() if isinstance(branch_fns, Mapping) else branch_fns)
+    if not given:
         raise InvalidArgumentError(
             "wf.switch_case: there are no functions", location=caller_location()
         )
-    last = len(fns) - 1
-    bad = logical_or(less(index, 0), greater(index, last))
-    return _halve(where(bad, last, index), fns, 0, operands)
+    if not all(isinstance(item, tuple) for item in given):
+        return list(range(len(given))), given
+    pairs = {int(at): fn for at, fn in given}
+    if len(pairs) < len(given):
+        raise InvalidArgumentError(
+            "wf.switch_case: two functions have the same index", location=caller_location()
+        )
+    return sorted(pairs), [pairs[at] for at in sorted(pairs)]
 
 
 def _halve(index: Tensor, fns: Sequence[Callable[..., Any]], start: int, operands: Any) -> Any:

@@ -15,8 +15,9 @@ from weft.frontend.control.region import (
     operand_tensors,
     store,
 )
+from weft.frontend.ops.promotion import cast, check_dtype
 from weft.frontend.ops.rearrange import concat
-from weft.frontend.tensor import Tensor
+from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.evaluate import run_traced
 from weft.frontend.tracing.trace import current_trace
 from weft.ir.dims import Dim, same
@@ -219,13 +220,50 @@ def _started(what: str, elems: Any, initializer: Any, reverse: bool) -> tuple[An
     return tuple(pytree.unflatten(structure, x) for x in (start, rest, first))
 
 
-def map_fn(fn: Callable[[Any], Any], elems: Any) -> Any:
+def map_fn(
+    fn: Callable[[Any], Any],
+    elems: Any,
+    dtype: Any = None,
+    parallel_iterations: int | None = None,
+    *,
+    fn_output_signature: Any = None,
+) -> Any:
     """`fn` on each row of `elems` (a nesting of tensors), the results stacked.
 
-    As TensorFlow's tf.map_fn and JAX's lax.map: a loop, one row after another.
+    As TensorFlow's tf.map_fn and JAX's lax.map: a loop, one row after another. dtype, or
+    fn_output_signature: the dtypes of what fn returns, nested likewise; they are not needed, and
+    checked: TypeRuleError for others. parallel_iterations: taken for TensorFlow's sake, changes
+    nothing.
     """
     check_callable("wf.map_fn", fn=fn)
-    return _scan("wf.map_fn", lambda _, x: (None, fn(x)), None, elems, None, False)[1]
+    wanted = dtype if fn_output_signature is None else fn_output_signature
+
+    def step(_: Any, x: Any) -> tuple[None, Any]:
+        return None, fn(x) if wanted is None else _of_dtypes(fn(x), wanted)
+
+    return _scan("wf.map_fn", step, None, elems, None, False)[1]
+
+
+def _of_dtypes(result: Any, dtypes: Any) -> Any:
+    """`result`, whose leaves must have the dtypes of the leaves of `dtypes`; numbers get them."""
+    leaves, structure = pytree.flatten(result)
+    names, wanted = pytree.flatten(dtypes)
+    if structure != wanted:
+        raise InvalidArgumentError(
+            f"wf.map_fn: dtype is nested as {wanted}, the results of fn as {structure}",
+            location=caller_location(),
+        )
+    out = []
+    for leaf, name in zip(leaves, names, strict=True):
+        t, target = as_tensor(leaf), check_dtype(name)
+        if t.dtype is not target and not t.weak:
+            raise TypeRuleError(
+                f"wf.map_fn: fn returns {t.describe()}, but dtype says {target.name}",
+                hint="leave dtype out, or convert with wf.astype in fn",
+                location=caller_location(),
+            )
+        out.append(cast(t, target))
+    return pytree.unflatten(structure, out)
 
 
 def foldl(fn: Callable[[Any, Any], Any], elems: Any, initializer: Any = None) -> Any:

@@ -41,6 +41,11 @@ def sqrt(x: TensorLike, /) -> Tensor:
     return elementwise("sqrt", x, inexact=True)
 
 
+def cbrt(x: TensorLike, /) -> Tensor:
+    """The real cube root of x, negative for negative x; inexact, real. Its gradient at 0 is inf."""
+    return elementwise("cbrt", x, inexact=True)
+
+
 def rsqrt(x: TensorLike, /) -> Tensor:
     """1 / sqrt(x); inexact. rsqrt(0.) is inf, negative real x gives NaN (TF1's name)."""
     return elementwise("rsqrt", x, inexact=True)

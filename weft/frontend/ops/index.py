@@ -1,4 +1,4 @@
-"""Reading and writing parts of tensors: `x[key]`, `x.at[key]`, take, gather, scatter, segments.
+"""Reading and writing parts of tensors: `x[key]`, `x.at[key]`, take, gather, scatter.
 
 Indices are integers of any dtype; negative ones count from the end. One that is out of bounds
 raises InvalidArgumentError when the op runs (eagerly at once, compiled when the step does). Nothing
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.ops.arguments import check_axis, check_int, check_shape, is_concrete
+from weft.frontend.ops.arguments import check_axis, check_shape, is_concrete
 from weft.frontend.ops.arithmetic import where
 from weft.frontend.ops.creation import zeros
 from weft.frontend.ops.dispatch import apply
@@ -34,7 +34,7 @@ from weft.frontend.ops.promotion import (
     is_scalar,
     strong_tensor,
 )
-from weft.frontend.ops.shape import expand_dims, moveaxis, permute_dims, reshape
+from weft.frontend.ops.shape import moveaxis, permute_dims, reshape
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import Shape, broadcast_shapes, format_shape
 from weft.ir.errors import (
@@ -265,7 +265,8 @@ def _masked_update(t: Tensor, mask: Tensor, value: Tensor, combine: str | None) 
 
 
 # --------------------------------------------------------------------------- takes and gathers
-def _indices(op: str, indices: TensorLike) -> Tensor:
+def as_indices(op: str, indices: TensorLike) -> Tensor:
+    """`indices` as a tensor of integers. TypeRuleError for others."""
     t = strong_tensor(indices)
     if not t.dtype.is_integer:
         raise TypeRuleError(
@@ -288,18 +289,18 @@ def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> T
                 f"wf.take: axis is needed for a tensor of rank {t.ndim}", location=caller_location()
             )
         axis = 0
-    return apply("take", t, _indices("take", indices), axis=check_axis("take", axis, t.ndim))
+    return apply("take", t, as_indices("take", indices), axis=check_axis("take", axis, t.ndim))
 
 
 def gather(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
     """`take` with TF1's name and its default axis, the first."""
     t = strong_tensor(x)
-    return apply("take", t, _indices("gather", indices), axis=check_axis("gather", axis, t.ndim))
+    return apply("take", t, as_indices("gather", indices), axis=check_axis("gather", axis, t.ndim))
 
 
 def take_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int = -1) -> Tensor:
     """out[.., i, ..] = x[.., indices[.., i, ..], ..] along `axis`; the other axes broadcast."""
-    t, index = strong_tensor(x), _indices("take_along_axis", indices)
+    t, index = strong_tensor(x), as_indices("take_along_axis", indices)
     along = check_axis("take_along_axis", axis, t.ndim)
     if index.ndim != t.ndim:
         raise ShapeError(
@@ -320,11 +321,11 @@ def gather_nd(x: TensorLike, indices: TensorLike, /) -> Tensor:
 
     Shape: indices.shape[:-1] + x.shape[k:].
     """
-    return apply("gather_nd", strong_tensor(x), _indices("gather_nd", indices))
+    return apply("gather_nd", strong_tensor(x), as_indices("gather_nd", indices))
 
 
 def _scatter_nd(op: str, x: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
-    t, index = strong_tensor(x), _indices(op, indices)
+    t, index = strong_tensor(x), as_indices(op, indices)
     value = _fitting(t, updates)
     depth = index.shape[-1] if index.ndim else None
     if not isinstance(depth, int) or depth > t.ndim:
@@ -363,25 +364,3 @@ def scatter_nd(indices: TensorLike, updates: TensorLike, shape: Sequence[int]) -
     value = strong_tensor(updates)
     base = zeros(check_shape("scatter_nd", shape), dtype=value.dtype)
     return _scatter_nd("scatter_nd_add", base, indices, value)
-
-
-def segment_sum(data: TensorLike, ids: TensorLike, count: int) -> Tensor:
-    """out[i] is the sum of the rows data[j] with ids[j] == i, for i in 0 .. count-1; 0 for none.
-
-    The ids, one for each row, need not be sorted.
-    """
-    t, rows = _segments("segment_sum", data, ids)
-    size = check_int("segment_sum", count, "count")
-    base = zeros((size, *t.shape[rows.ndim :]), dtype=t.dtype)
-    return apply("scatter_nd_add", base, expand_dims(rows, -1), t)
-
-
-def _segments(op: str, data: TensorLike, ids: TensorLike) -> tuple[Tensor, Tensor]:
-    t, rows = strong_tensor(data), _indices(op, ids)
-    if rows.shape != t.shape[: rows.ndim]:
-        raise ShapeError(
-            f"wf.{op}: ids of shape {format_shape(rows.shape)} do not fit data of shape "
-            f"{format_shape(t.shape)}",
-            location=caller_location(),
-        )
-    return t, rows

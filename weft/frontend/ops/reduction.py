@@ -8,6 +8,7 @@ ShapeError for an extremum over no elements.
 
 from __future__ import annotations
 
+import math
 from numbers import Real
 
 from weft.frontend.ops.arguments import Axes, check_axes, check_axis
@@ -269,7 +270,7 @@ def _running_axis(op: str, t: Tensor, axis: int | None) -> int:
     return check_axis(op, axis, t.ndim)
 
 
-def _running(op: str, t: Tensor, axis: int | None, first: int, include_initial: bool) -> Tensor:
+def _running(op: str, t: Tensor, axis: int | None, first: float, include_initial: bool) -> Tensor:
     where_ = _running_axis(op, t, axis)
     out = apply(op, t, axis=where_, reverse=False)
     if not include_initial:
@@ -321,3 +322,14 @@ def cumulative_min(x: TensorLike, /, *, axis: int | None = None) -> Tensor:
     x.
     """
     return _running("cumulative_min", strong_tensor(x), axis, 0, False)
+
+
+def cumulative_logsumexp(
+    x: TensorLike, /, *, axis: int | None = None, include_initial: bool = False
+) -> Tensor:
+    """log(sum(exp(x))) of the elements up to and with each one along `axis`, without overflow.
+
+    Floating; integers become float32. include_initial: a -inf comes first (`cumulative_sum`).
+    """
+    t = inexact_tensor(x, "cumulative_logsumexp")
+    return _running("cumulative_logsumexp", t, axis, -math.inf, include_initial)

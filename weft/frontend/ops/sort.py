@@ -69,10 +69,14 @@ def searchsorted(
     return apply("searchsorted", data, values, side=side)
 
 
-def top_k(x: TensorLike, k: int = 1, /, *, axis: int = -1) -> TopK:
-    """The k largest elements along `axis`, descending, and their indices (int64).
+def top_k(
+    x: TensorLike, /, k: int = 1, *, axis: int = -1, sorted: bool = True, largest: bool = True
+) -> TopK:
+    """The k largest elements along `axis`, descending, and their indices (int64); with
+    largest=False the k smallest, ascending.
 
     Of equal elements the one with the lower index comes first (TF1's top_k); NaN counts as largest.
+    Always in order: `sorted` is accepted and changes nothing.
     """
     t = strong_tensor(x)
     along = check_axis("top_k", axis, t.ndim)
@@ -82,6 +86,6 @@ def top_k(x: TensorLike, k: int = 1, /, *, axis: int = -1) -> TopK:
             f"wf.top_k: k={count} does not fit axis {along} of shape {format_shape(t.shape)}",
             location=caller_location(),
         )
-    order = apply("argsort", t, axis=along, descending=True)
+    order = apply("argsort", t, axis=along, descending=bool(largest))
     indices = cut(order, along, 0, count)
     return TopK(apply("take_along_axis", t, indices, axis=along), indices)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.frontend.ops.promotion import TensorLike, check_dtype
+from weft.frontend.random import distributions
 from weft.frontend.random import keys as random_keys
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import current_trace, suspend_trace
@@ -90,6 +91,17 @@ class Generator:
     def categorical(self, logits: TensorLike, axis: int = -1, shape: Any = None) -> Tensor:
         """As `wf.random.categorical`."""
         return random_keys.categorical(self.next_key(), logits, axis, shape)
+
+    def choice(
+        self,
+        a: int | TensorLike,
+        shape: Any = (),
+        replace: bool = True,
+        p: TensorLike | None = None,
+        axis: int = 0,
+    ) -> Tensor:
+        """As `wf.random.choice`."""
+        return distributions.choice(self.next_key(), a, shape, replace, p, axis)
 
     def permutation(self, x: int | TensorLike, axis: int = 0) -> Tensor:
         """As `wf.random.permutation`."""

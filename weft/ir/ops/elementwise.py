@@ -150,6 +150,7 @@ UNARY = (
     unary("negative", NUMERIC, np.negative, "-a", "-a; wraps around for integers."),
     unary("square", NUMERIC, np.square, "a * a", "a times a."),
     unary("sqrt", INEXACT, np.sqrt, "sqrt(a)", "Square root, the principal one if complex."),
+    unary("cbrt", FLOATING, np.cbrt, "cbrt(a)", "Cube root, negative if a is."),
     unary("rsqrt", INEXACT, lambda a: 1 / np.sqrt(a), "1 / sqrt(a)", "One over the square root."),
     unary("reciprocal", INEXACT, np.reciprocal, "1 / a", "One over a."),
     unary("exp", INEXACT, np.exp, "exp(a)", "e to the power a."),

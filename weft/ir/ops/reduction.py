@@ -15,7 +15,16 @@ import numpy as np
 from weft.ir import dtypes
 from weft.ir.attributes import Attrs, AttrSpec
 from weft.ir.dims import Shape, product
-from weft.ir.dtype_classes import BOOL, NUMERIC, ORDERED, REAL, DTypeClass, one_tensor, widen
+from weft.ir.dtype_classes import (
+    BOOL,
+    FLOATING,
+    NUMERIC,
+    ORDERED,
+    REAL,
+    DTypeClass,
+    one_tensor,
+    widen,
+)
 from weft.ir.errors import ShapeError
 from weft.ir.graph import Block
 from weft.ir.rules import checked_axis, int_attr, ints_attr
@@ -133,5 +142,8 @@ TABLE: tuple[OpSpec, ...] = (
     cumulative("cumulative_max", REAL, np.maximum, "Largest element up to each one; NaN from one."),
     cumulative(
         "cumulative_min", REAL, np.minimum, "Smallest element up to each one; NaN from one."
+    ),
+    cumulative(
+        "cumulative_logsumexp", FLOATING, np.logaddexp, "log(sum(exp(x))) up to and with each one."
     ),
 )

@@ -56,17 +56,17 @@ class _Emission:
 
     def _schedule(self) -> list[Group]:
         """Groups in an order that respects data and control edges, else by last position."""
-        group_of = self.grouping.group
-        groups = list(dict.fromkeys(group_of.values()))
+        groups = list(dict.fromkeys(self.grouping.group.values()))
         rank = {g: max(self.position[op] for op in g.ops) for g in groups}
         before: dict[Group, set[Group]] = {g: set() for g in groups}
         after: dict[Group, set[Group]] = {g: set() for g in groups}
         for g in groups:
-            for value in self._read_by(g) | {v for op in g.ops for v in op.control}:
-                source = group_of.get(value.op) if value.op is not None else None
-                if source is not None and source is not g:
-                    before[g].add(source)
-                    after[source].add(g)
+            for source in self.grouping.needed_groups(g):
+                before[g].add(source)
+                after[source].add(g)
+        for first, second in self.grouping.gathers.order:
+            before[second].add(first)
+            after[first].add(second)
         ready = [(rank[g], g) for g in groups if not before[g]]  # ranks are distinct
         heapq.heapify(ready)
         order: list[Group] = []
@@ -82,7 +82,7 @@ class _Emission:
 
     def _emit_nest(self, builder: Builder, group: Group, mapping: dict[Value, Value]) -> None:
         group.ops.sort(key=lambda op: self.position[op])
-        region = _Region(set(group.ops))
+        region = _Region(set(group.ops), self.grouping.gathers.inside)
         outputs: list[Value] = []
         for op in group.ops:
             for operand in op.operands:
@@ -108,22 +108,34 @@ class _Emission:
 class _Region:
     """The region of one ``fused`` op under construction."""
 
-    def __init__(self, members: set[Operation]) -> None:
+    def __init__(self, members: set[Operation], gathers: set[Operation]) -> None:
         self.members = members
+        self.gathers = gathers
         self.inner = Builder()
         self.operands: list[Value] = []
         self.local: dict[Value, Value] = {}
 
     def bring(self, value: Value) -> None:
-        """Make a value of the graph available: an operand, or an index map repeated inside."""
+        """Make a value of the graph available: an operand, or an index map or gather repeated
+        inside.
+        """
         op = value.op
         if value in self.local:
             return
-        if op is not None and op not in self.members and is_index_map(op):
+        if op is not None and op in self.gathers:
+            self.bring(op.operands[0])
+            self.take(op.operands[1])
+            self.copy(op)
+        elif op is not None and op not in self.members and is_index_map(op):
             for operand in op.operands:
                 self.bring(operand)
             self.copy(op)
         elif op is None or op not in self.members:
+            self.take(value)
+
+    def take(self, value: Value) -> None:
+        """Make a value that is in memory an operand."""
+        if value not in self.local:
             self.operands.append(value)
             self.local[value] = self.inner.add_arg(value.type)
 

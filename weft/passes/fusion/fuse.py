@@ -13,10 +13,12 @@ reductions fold the same axes; what they give is an output, never used inside.
 
 A *row kernel*: reductions over the inner axes give one number for each row, and those may be used
 inside, by ops on such row values and by ops on the whole space (softmax, layer norm and their
-gradients are one kernel each). The innermost axis is in the row, and there is more than one row.
-Besides, a row kernel may fold all rows into one (gradients of scale and bias) or everything into a
-number (losses); those results are outputs only. It reads (`take_along_axis`) and changes
-(`scatter_along_axis_add`) one element of each row: cross entropy with labels is one kernel.
+gradients are one kernel each). There is more than one row. If the innermost axis is not in the row,
+rows are columns side by side, a block of which is done at once: where that stays in a cache, and
+after everything that fits kernels over other rows has joined them.
+Besides, a row kernel may fold all rows into one (gradients of scale and bias; columns not) or
+everything into a number (losses); those results are outputs only. It reads (`take_along_axis`) and
+changes (`scatter_along_axis_add`) one element of each row: cross entropy with labels is one kernel.
 
 For both:
 
@@ -26,37 +28,23 @@ For both:
 * an op reads what another op of its nest makes at its own element or row only;
 * no reduction is computed twice, and nothing that was read or written once is read or written twice
   for the sake of a join;
+* a gather that only nests read is read through by them (`weft.passes.fusion.gathers`);
 * two groups are not joined if a path between them leads through an op outside (that would be a
   cycle).
 """
 
 from __future__ import annotations
 
-from weft.ir.graph import Graph, Operation
-from weft.ir.index_maps import INDEX_MAPS, is_index_map
+from weft.ir.graph import Graph
+from weft.ir.index_maps import INDEX_MAPS
 from weft.passes.control.regions import in_regions
 from weft.passes.fusion.emit import emit_groups
-from weft.passes.fusion.groups import Grouping, Reasons
-from weft.passes.fusion.rules import REDUCTIONS, iteration_space
+from weft.passes.fusion.groups import Grouping
+from weft.passes.fusion.rules import REDUCTIONS
 
-__all__ = ["INDEX_MAPS", "REDUCTIONS", "fuse", "fusion_reasons"]
+__all__ = ["INDEX_MAPS", "REDUCTIONS", "fuse"]
 
 
 def fuse(graph: Graph) -> Graph:
     """Group the ops of `graph`, those of regions too, into ``fused`` ops (see the rules above)."""
     return emit_groups(Grouping(in_regions(graph, fuse)))
-
-
-def fusion_reasons(graph: Graph) -> Reasons:
-    """For people: why two ops joined by an edge of an unfused graph are in different kernels."""
-    grouping = Grouping(graph)
-
-    def why(producer: Operation, consumer: Operation) -> str:
-        if is_index_map(producer):
-            return "not kept apart: an index map is repeated in every nest that reads through it"
-        for op in (producer, consumer):
-            if iteration_space(op) is None and not is_index_map(op):
-                return f"'{op.name}' has a kernel of its own"
-        return grouping.why(producer, consumer)
-
-    return why

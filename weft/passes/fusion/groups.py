@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from weft.ir.dims import Shape
@@ -18,8 +18,10 @@ from weft.ir.index_maps import (
     shape_of,
 )
 from weft.ir.types import TensorType
+from weft.passes.fusion.gathers import Gathers, move_gathers
 from weft.passes.fusion.rules import (
     REDUCTIONS,
+    SPACES_DIFFER,
     Edge,
     choose_frame,
     edge_fits,
@@ -27,7 +29,6 @@ from weft.passes.fusion.rules import (
     iteration_space,
 )
 
-Reasons = Callable[[Operation, Operation], str]
 #: Groups are offered to each other again until nothing changes, at most so often: a frame that was
 #: found late may let in row values that came early.
 SWEEPS = 3
@@ -62,6 +63,8 @@ class Grouping:
         self.position = {op: i for i, op in enumerate(graph.ops)}
         self.group: dict[Operation, Group] = {}
         self.live: dict[Group, None] = {}  # the groups so far, in order
+        self.gathers = Gathers()
+        self.columns = False  # what has rows goes with them: columns take what is left
         for op in graph.ops:
             space = iteration_space(op)
             if space is None and is_index_map(op):
@@ -70,10 +73,17 @@ class Grouping:
             self.live[group] = None
             for edge in group.edges[:]:
                 self._try_join(edge)
-        self._sweep()
-        if sum(self._adopt(op) for op in graph.ops if indexed_axis(op) is not None):
-            self._sweep()
+        self._sweep_and_adopt()
+        self.columns = True
+        self._sweep_and_adopt()
         self._materialise_index_maps()
+        self.gathers = move_gathers(self)
+
+    def _sweep_and_adopt(self) -> None:
+        self._sweep()
+        apart = [op for op in self.graph.ops if indexed_axis(op) is not None]
+        if sum(self._adopt(op) for op in apart if self.group[op].space is None):
+            self._sweep()
 
     def _adopt(self, op: Operation) -> bool:
         """Let a row kernel do an op that reads or changes one element of each of its rows."""
@@ -155,12 +165,12 @@ class Grouping:
         used = [f for f in folds if self._is_read_by(f, a) or self._is_read_by(f, b)]
         if not used and a.space == b.space and len({folded(f) for f in folds}) <= 1:
             return space, None
-        found = choose_frame(space, folds, used)
+        found = choose_frame(space, folds, used, self.columns)
         if isinstance(found, str):
             return found
         for other in (a.space, b.space):
             if other != space and not found.is_row_shape(other):
-                return "their iteration spaces differ"
+                return SPACES_DIFFER
         return space, found
 
     @staticmethod
@@ -176,7 +186,7 @@ class Grouping:
             if group.frame is not None:
                 continue
             if group.space != frame.space and not frame.is_row_shape(group.space or ()):
-                return "their iteration spaces differ"
+                return SPACES_DIFFER
             if not all(fits_frame(f, frame) for f in group.folds):
                 return "the reductions of the two fold axes that make no rows in common"
         return frame.space, frame
@@ -235,27 +245,30 @@ class Grouping:
         return value
 
     def inputs(self, group: Group) -> set[Value]:
-        """Values that the group reads, seen through index maps."""
-        return {self.source(v) for op in group.ops for v in op.operands}
+        """Values that the group reads, seen through index maps, and gathers that are inside."""
+        out: set[Value] = set()
+        for value in (v for op in group.ops for v in op.operands):
+            source = self.source(value)
+            if source.op is not None and source.op in self.gathers.inside:
+                out.update((self.source(source.op.operands[0]), source.op.operands[1]))
+            else:
+                out.add(source)
+        return out
 
-    def why(self, producer: Operation, consumer: Operation) -> str:
-        """The first rule that keeps the groups of two ops apart; through an index map, those of the
-        first op that reads through it.
-        """
-        reader: Operation | None = consumer
-        while reader is not None and reader not in self.group:
-            made = reader.results[0]
-            reader = next((op for op in self.graph.ops if made in op.operands), None)
-        a, b = self.group.get(producer), self.group.get(reader) if reader is not None else None
-        if a is None or b is None or a is b:
-            return "nothing: they are in one kernel"
-        if a.space is None or b.space is None:
-            other = reader if reader is not None and b.space is None else producer
-            return f"'{other.name}' has a kernel of its own"
+    def needed_groups(self, group: Group) -> set[Group]:
+        """The groups that must run before `group`."""
+        values = [v for op in group.ops for v in op.control]
+        if group.space is not None:
+            values += self.inputs(group)
+        else:
+            values += [v for op in group.ops for v in op.operands]
+        found = {self.group[v.op] for v in values if v.op is not None and v.op in self.group}
+        return found - {group}
+
+    def why_apart(self, a: Group, b: Group) -> str | None:
+        """The first rule that keeps two nests apart; None if there is none."""
         merged = self._merged_frame(a, b)
-        if isinstance(merged, str):
-            return merged
-        return self._obstacle(a, b, *merged) or "their index map has a copy kernel of its own"
+        return merged if isinstance(merged, str) else self._obstacle(a, b, *merged)
 
     def _materialise_index_maps(self) -> None:
         """Index maps whose result itself is needed become copy kernels (reshape: a view)."""

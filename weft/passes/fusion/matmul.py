@@ -11,14 +11,20 @@ block of the product while that is in the cache (bias, activation, residual, the
 an optimizer's update), and the product itself is never stored. The rules:
 
 * the product is f32 or f64 and nobody else needs it;
-* the nest is plain, without reductions, and its space is the shape of the product;
+* the nest is plain, and its space is the shape of the product;
+* what it reduces are sums over all rows of a matmul (the gradient of a bias): each block of rows
+  leaves a partial sum, and these are added up in order afterwards;
 * what else it reads moves through the rows of a stack of matrices as through one matrix;
+* its sums over k are not cut into pieces, which are complete only after it;
 * no variable that the product reads is written between the two.
 """
 
 from __future__ import annotations
 
+import math
+
 from weft.ir.builder import Builder
+from weft.ir.deep_products import k_pieces
 from weft.ir.dtypes import float32, float64
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.index_maps import frame_of, is_index_map, read_of, shape_of
@@ -36,11 +42,11 @@ def fuse_matmul(graph: Graph) -> Graph:
 
 
 def product_reasons(graph: Graph) -> list[tuple[Operation, str]]:
-    """For people: of each matmul of a graph that `fuse` has made, what it is joined with or why it
+    """For people: of each product of a graph that `fuse` has made, what it is joined with or why it
     is not.
     """
     joining = _Joining(graph)
-    return [(op, joining.why(op)) for op in graph.walk() if op.name == "matmul"]
+    return [(op, joining.why(op)) for op in graph.walk() if is_product(op)]
 
 
 class _Joining:
@@ -80,7 +86,9 @@ class _Joining:
             return None
         for k, value in enumerate(op.operands):
             made = value.op
-            if made is None or not _is_product(made) or made.control:
+            if made is None or not is_product(made) or made.control:
+                continue
+            if is_deep(made) or (made.name != "matmul" and _has_sums(op)):
                 continue
             if self.uses[value] == 1 and _fits(op.regions[0], k) and self._may_wait(made, op):
                 return k
@@ -89,20 +97,28 @@ class _Joining:
     def why(self, product: Operation) -> str:
         """The first rule that keeps a product by itself, or the nest that takes it over."""
         value = product.result
+        if is_deep(product):
+            return "by itself: its sums over k are cut into pieces, which are added up after it"
         if product not in self.position:
             return "in a loop or branch: see its body"
         readers = [op for op in self.graph.ops if value in op.operands]
-        if self.uses.get(value, 0) != 1 or len(readers) != 1:
-            return f"by itself: its result is needed in {self.uses.get(value, 0)} places"
+        if not readers:
+            return "by itself: nothing follows it, its result is returned"
+        if self.uses[value] != 1:
+            return f"by itself: its result is needed in {self.uses[value]} places"
         (nest,) = readers
         k = nest.operands.index(value)
         if nest.name != "fused":
             return f"by itself: '{nest.name}', which reads it, has a kernel of its own"
         kind = nest.attrs["kind"]
         if not _is_plain(nest.regions[0]):
-            return f"by itself: the nest that reads it ({kind}) has reductions"
+            return f"by itself: what reads it ({kind}) does rows, or other folds than sums"
         if not _fits(nest.regions[0], k):
+            if _has_sums(nest):
+                return f"by itself: what reads it ({kind}) sums otherwise than over all its rows"
             return f"by itself: the nest that reads it ({kind}) is no f32 or f64 nest over its rows"
+        if product.name != "matmul" and _has_sums(nest):
+            return f"by itself: the nest that reads it ({kind}) has reductions"
         if product.control or not self._may_wait(product, nest):
             return f"by itself: a variable that it reads is written before {kind}"
         if self._product_of(nest) != k:
@@ -111,9 +127,9 @@ class _Joining:
 
     def _may_wait(self, product: Operation, nest: Operation) -> bool:
         """Is no variable that the product reads written before the nest?"""
-        held = {_variable(v) for v in product.operands} - {None}
+        held = {variable_of(v) for v in product.operands} - {None}
         for op in self.graph.ops:
-            if op.name != "assign" or _variable(op.operands[0]) not in held:
+            if op.name != "assign" or variable_of(op.operands[0]) not in held:
                 continue
             source = _behind_views(op.operands[1]).op
             for writer in (op, source):
@@ -148,12 +164,37 @@ class _Joining:
         mapping.update(zip(op.results, results, strict=True))
 
 
-def _is_product(op: Operation) -> bool:
+def is_product(op: Operation) -> bool:
     """A matmul, or a convolution that is carried out like one."""
     if op.name == "matmul":
         return True
     static = all(isinstance(v.type, TensorType) and v.type.is_static for v in op.operands)
     return op.name in ("conv", "conv_input") and static and is_dense(op)
+
+
+def matmul_of(op: Operation) -> Operation | None:
+    """The matmul that an op is or holds."""
+    if op.name == "matmul":
+        return op
+    inside = op.regions[0].ops if op.name == "fused" else ()
+    return next((o for o in inside if o.name == "matmul"), None)
+
+
+def _has_sums(nest: Operation) -> bool:
+    return any(op.name == "sum" for op in nest.regions[0].ops)
+
+
+def is_deep(product: Operation) -> bool:
+    """Whether its sums over k are cut into pieces (`weft.ir.deep_products`)."""
+    a = product.operands[0].type
+    if product.name != "matmul" or not isinstance(a, TensorType) or not a.is_static:
+        return False
+    out = product.result.type
+    if not isinstance(out, TensorType) or not out.is_static:
+        return False
+    *batch, m, n = out.static_shape
+    k = a.static_shape[-2 if product.attrs["transpose_a"] else -1]
+    return k_pieces(m, n, k, math.prod(batch)) > 1
 
 
 def _behind_views(value: Value) -> Value:
@@ -162,7 +203,7 @@ def _behind_views(value: Value) -> Value:
     return value
 
 
-def _variable(value: Value) -> str | None:
+def variable_of(value: Value) -> str | None:
     """The variable that a value is, or was read from."""
     op = _behind_views(value).op
     if op is not None and op.name == "read":
@@ -171,31 +212,52 @@ def _variable(value: Value) -> str | None:
 
 
 def _is_plain(region: Block) -> bool:
-    """A nest of elementwise ops and reads through index maps, of static shapes."""
+    """A nest of elementwise ops, reads through index maps and sums, of static shapes."""
     values = [v for op in region.ops for v in (*op.operands, *op.results)]
     if not all(isinstance(v.type, TensorType) and v.type.is_static for v in values):
         return False
-    elementwise = all(
-        is_index_map(op) or "elementwise" in lookup(op.name).traits for op in region.ops
+    plain = all(
+        op.name == "sum" or is_index_map(op) or "elementwise" in lookup(op.name).traits
+        for op in region.ops
     )
-    return elementwise and bool(region.ops) and frame_of(region) is None
+    return plain and bool(region.ops) and frame_of(region) is None
 
 
 def _fits(region: Block, k: int) -> bool:
-    """Does the nest read argument `k` at its own element, and all else as rows of one matrix?"""
-    arg, space = region.args[k], shape_of(region.results[0])
+    """Does the nest read argument `k` at its own element, and all else as rows of one matrix, and
+    sum over all its rows, if anything?
+    """
+    arg = region.args[k]
     if not isinstance(arg.type, TensorType) or arg.type.dtype not in (float32, float64):
         return False
-    if len(space) < 2 or arg.type.shape != space or 0 in space:
+    space = arg.type.static_shape
+    if len(space) < 2 or 0 in space:
         return False
-    if any(shape_of(v) != space or v.op is None or is_index_map(v.op) for v in region.results):
-        return False
-    sizes = arg.type.static_shape
+    for result in region.results:
+        made = result.op
+        if made is None or is_index_map(made):
+            return False
+        if not _sums_rows(made, space) if made.name == "sum" else shape_of(result) != space:
+            return False
     for op in region.ops:
         for value in op.operands:
             if is_index_map(op):
                 if value is arg:
                     return False
-            elif over_rows(read_of(value).strides, sizes) is None:
+            elif over_rows(read_of(value).strides, space) is None:
                 return False
     return True
+
+
+def _sums_rows(op: Operation, space: tuple[int, ...]) -> bool:
+    """Whether a sum adds up all rows of a nest over `space`, in f32 or f64."""
+    held, (*outer, columns) = op.operands[0].type, space
+    if not isinstance(held, TensorType) or held.dtype not in (float32, float64):
+        return False
+    if held.shape != space:
+        return False
+    rows = {axis for axis, size in enumerate(outer) if size != 1}
+    axes = op.attrs["axes"]
+    assert isinstance(axes, tuple)
+    folded = {axis for axis in axes if space[axis] != 1}
+    return folded == rows and columns > 1

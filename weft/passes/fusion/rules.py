@@ -15,6 +15,11 @@ from weft.ir.types import TensorType
 #: Fewer rows than this, each longer than that, are left to nests of their own: a row kernel would
 #: save no traffic, and its threads would have no work.
 FEW_ROWS, LONG_ROW = 8, 1 << 18
+#: Columns that a row kernel does: a block of them, 64 at once, stays in the second-level cache (256
+#: KB of each array at f32), and there are enough side by side for vectors. Of elements a power of
+#: two apart a cache holds fewer: at most so many times that power.
+LONG_COLUMN, FEW_COLUMNS, SAME_SETS = 1024, 16, 1 << 18
+SPACES_DIFFER = "their iteration spaces differ"
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "all", "any"})
 
 
@@ -53,27 +58,31 @@ def static(shape: Shape) -> tuple[int, ...] | None:
 
 
 def choose_frame(
-    space: Shape, folds: Sequence[Operation], used: Sequence[Operation]
+    space: Shape, folds: Sequence[Operation], used: Sequence[Operation], columns: bool = False
 ) -> Frame | str:
     """The frame in which all `folds` fit one row kernel, or the reason why there is none.
 
-    used: the folds whose results are needed inside.
+    used: the folds whose results are needed inside. columns: they may fold other axes than the
+    innermost.
     """
     shape = static(space)
     if shape is None or 0 in shape:
         return "a row kernel needs known sizes other than 0"
     over_space = [f for f in folds if shape_of(f.operands[0]) == space]
     if any(shape_of(f.operands[0]) != space for f in used):
-        return "a reduction of row values is complete only after the last row"
+        other = next(f for f in used if shape_of(f.operands[0]) != space)
+        return f"the result of the reduction '{other.name}' is complete only after its nest"
     wide = wide_axes(shape)
     candidates = [folded(f) for f in used] or [folded(f) for f in over_space]
-    candidates = [c for c in dict.fromkeys(candidates) if wide and max(wide) in c and c != wide]
+    parts = [c for c in dict.fromkeys(candidates) if c and c != wide]
+    candidates = [c for c in parts if max(wide) in c] or (parts if used and columns else [])
     if not candidates:
-        return _no_rows(used, wide)
+        return _no_rows(folds, used, wide)
     for inner in candidates:
         frame = Frame(shape, tuple(sorted(inner)))
         if all(fits_frame(f, frame) for f in folds) and all(folded(f) == inner for f in used):
-            return _few_long_rows(frame) if used and _few_long_rows(frame) else frame
+            why = _columns_apart(frame) if frame.by_columns else _few_long_rows(frame)
+            return why if used and why else frame
     return "the reductions of the two fold axes that make no rows in common"
 
 
@@ -86,15 +95,23 @@ def _few_long_rows(frame: Frame) -> str:
     return f"{rows} rows of {length} elements: no row fits a cache, and they are too few to share"
 
 
-def _no_rows(used: Sequence[Operation], wide: frozenset[int]) -> str:
+def _columns_apart(frame: Frame) -> str:
+    """Why a row kernel whose rows are columns would not pay; "" if it does."""
+    length = math.prod(frame.space[k] for k in frame.inner)
+    columns = math.prod(frame.space[max(frame.inner) + 1 :])
+    if length > LONG_COLUMN or length * (columns & -columns) > SAME_SETS:
+        return f"columns of {length} elements, {columns} apart: a block does not stay in a cache"
+    return f"{columns} columns side by side are too few" if columns < FEW_COLUMNS else ""
+
+
+def _no_rows(folds: Sequence[Operation], used: Sequence[Operation], wide: frozenset[int]) -> str:
     if used and folded(used[0]) == wide:
         return f"the result of '{used[0].name}' over everything is complete only after its nest"
     if used:
-        return (
-            f"'{used[0].name}' folds other axes than the innermost: its result is complete only "
-            f"after its nest"
-        )
-    return "the reductions of the two fold different axes"
+        return f"the result of '{used[0].name}' is complete only after its nest"
+    if len({(shape_of(f.operands[0]), folded(f)) for f in folds}) > 1:
+        return "the reductions of the two fold different axes"
+    return SPACES_DIFFER
 
 
 def fits_frame(fold: Operation, frame: Frame) -> bool:
@@ -106,7 +123,8 @@ def fits_frame(fold: Operation, frame: Frame) -> bool:
     if source == frame.space:
         wide = wide_axes(frame.space)
         inner = frozenset(frame.inner)
-        return axes in (inner, wide - inner, wide)
+        # what is folded across columns would go on within vectors
+        return axes in ((inner, wide) if frame.by_columns else (inner, wide - inner, wide))
     return frame.is_row_shape(source) and axes == wide_axes(source)
 
 

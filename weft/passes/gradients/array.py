@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from weft.ir.dims import Dim, Shape, product
 from weft.ir.dtypes import int64
 from weft.ir.errors import GradientError
 from weft.ir.rules import add_dims, ints_attr, shape_attr
-from weft.passes.expression import Expr
+from weft.passes.expression import Expr, exp
 from weft.passes.gradients.rule import Rule, Site, expand, sum_to
 
 # ----------------------------------------------------------------------------------------- shapes
@@ -140,6 +141,25 @@ def _cumulative_extremum(s: Site) -> Sequence[Expr | None]:
     return [s.x.full(0).op("scatter_along_axis_add", index, s.g, axis=s.axis)]
 
 
+def _cumulative_logsumexp(s: Site) -> Sequence[Expr | None]:
+    """Of element i: the sum of g_j exp(x_i - y_j) over all j that it is part of, collected from 1,
+    2, 4, ... of them with factors exp(y_i - y_j), none of which exceeds 1; 0 where x_i is -inf."""
+    n, back = s.x.shape[s.axis], not s.attrs["reverse"]
+    if not isinstance(n, int):
+        raise GradientError(
+            f"the gradient of 'cumulative_logsumexp' along the symbolic dimension {n} is not built",
+            hint="give that axis a known size",
+            location=s.op.locations,
+        )
+    y = s.y.equals(-math.inf).where(s.y.full(0), s.y)  # there is no sum yet: x is -inf too
+    total, by = s.g, 1
+    while by < n:
+        factor = exp(s.y - _shift(y, s.axis, by, back, math.inf))
+        total = total + factor * _shift(total, s.axis, by, back, 0)
+        by *= 2
+    return [exp(s.x - y) * total]
+
+
 def _sort(s: Site) -> Sequence[Expr | None]:
     index = s.x.op("argsort", **s.attrs)
     return [s.x.full(0).op("scatter_along_axis_add", index, s.g, axis=s.axis)]
@@ -204,6 +224,7 @@ GRADIENTS: Mapping[str, Rule] = {
     "cumulative_prod": _cumulative_prod,
     "cumulative_max": _cumulative_extremum,
     "cumulative_min": _cumulative_extremum,
+    "cumulative_logsumexp": _cumulative_logsumexp,
     "sort": _sort,
     "take": _into_zeros("index_add"),
     "index_add": _added_at("take"),

@@ -18,6 +18,7 @@ from weft.passes.gradients.rule import Rule, Site
 DERIVATIVES: Mapping[str, Callable[[Expr, Expr], Expr]] = {
     "square": lambda x, y: 2 * x,
     "sqrt": lambda x, y: 0.5 / y,
+    "cbrt": lambda x, y: 1 / (3 * (y * y)),
     "rsqrt": lambda x, y: -0.5 * (y * y * y),
     "reciprocal": lambda x, y: -(y * y),
     "exp": lambda x, y: y,

@@ -7,6 +7,7 @@ whoever plans the op (`memory/loops.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -21,11 +22,15 @@ from weft.passes.memory.plan import Arena, Copy, MemoryPlan, Slot, aligned
 @dataclass(slots=True)
 class Shared:
     """What the planners of all blocks work on. place_control: plans an op with regions, unless
-    in_registers says that it is one kernel.
+    in_registers says that it is one kernel (with values of at most so many elements in registers);
+    in_parts: whether it is a loop that runs in parts. scratch_of: bytes that an op needs for itself
+    and that shall be in the arena.
     """
 
     place_control: Callable[[BlockPlanner, int, Operation], None]
-    in_registers: Callable[[Operation], bool]
+    in_registers: Callable[[Operation], int]
+    in_parts: Callable[[Operation], bool]
+    scratch_of: Callable[[Operation], int]
     plan: MemoryPlan = field(default_factory=MemoryPlan)
     arena: Arena = field(default_factory=Arena)
 
@@ -44,6 +49,7 @@ class BlockPlanner:
         self.made_at = {r: i for i, op in enumerate(block.ops) for r in op.results}
         self.targets: dict[Value, Slot] = {}  # root values that are computed straight into a slot
         self.live: dict[int, int] = {}  # arena offset -> last position at which it is needed
+        self.keeps = False  # whether ranges of the arena are the block's until its end
         self._find_views_and_uses()
 
     def run(self) -> None:
@@ -95,10 +101,13 @@ class BlockPlanner:
         return all(i in safe for i, v in enumerate(op.operands) if self.root_of(v) is read)
 
     def _carries_in_place(self, op: Operation, k: int, read: Value) -> bool:
-        """Can result `k` of a loop or branch be where `read` is, which it starts from?"""
+        """Can result `k` of a loop or branch be where `read` is, which it starts from? Not if it
+        is a stack: its rows are written while any row of `read` may still be read.
+        """
         numbers = [i for i, v in enumerate(op.operands) if self.root_of(v) is read]
         if op.name != "cond":
-            return numbers == [k] and not (self.shared.in_registers(op) and _is_single(read))
+            starts = k < int_attr(op.attrs, "carries") and numbers == [k]
+            return starts and not _fits(read, self.shared.in_registers(op))
         if len(numbers) != 1 or numbers == [0] or self.shared.in_registers(op):
             return False
         return all(self._updates(region, k, numbers[0] - 1) for region in op.regions)
@@ -126,9 +135,11 @@ class BlockPlanner:
                 self.plan.registers.add(op)
                 self._take_over_arrays(position, op)
             self._place_kernel(position, op)
+            self._place_scratch(op)
         for offset in [o for o, last in self.live.items() if last <= position]:
-            del self.live[offset]
-            self.arena.release(offset)
+            if not self.keeps:
+                del self.live[offset]
+                self.arena.release(offset)
 
     def place_state(self, position: int, op: Operation) -> bool:
         """Place the results of an op on variables; False for other ops. Regions have none."""
@@ -146,10 +157,19 @@ class BlockPlanner:
             elif not (writes_in_place(value) and self._reuse(value, reusable, position)):
                 self.allocate(value, position)
 
+    def _place_scratch(self, op: Operation) -> None:
+        """What an op of the graph itself needs while it runs, if that is much."""
+        nbytes = self.shared.scratch_of(op) if self.where is None else 0
+        if nbytes:
+            name = self.arena.take(nbytes)
+            self.arena.release(name)
+            self.plan.scratch[op] = Slot("arena", name)
+
     def _take_over_arrays(self, position: int, op: Operation) -> None:
         """Arrays that a loop in one kernel changes stay where they are, if they die here."""
+        limit = self.shared.in_registers(op)
         for k in range(int_attr(op.attrs, "carries") if "carries" in op.attrs else 0):
-            if not _is_single(op.operands[k]):
+            if not _fits(op.operands[k], limit):
                 self.take_over_carry(position, op, k)
 
     def take_over_carry(self, position: int, op: Operation, k: int) -> bool:
@@ -230,6 +250,6 @@ def _alike(a: Value, b: Value) -> bool:
     return a.type.shape == b.type.shape and a.type.dtype.itemsize == b.type.dtype.itemsize
 
 
-def _is_single(value: Value) -> bool:
-    """Does `value` hold one element?"""
-    return isinstance(value.type, TensorType) and all(d == 1 for d in value.type.shape)
+def _fits(value: Value, limit: int) -> bool:
+    """Has `value` at most `limit` elements?"""
+    return isinstance(value.type, TensorType) and math.prod(value.type.static_shape) <= limit

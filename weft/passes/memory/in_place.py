@@ -26,7 +26,10 @@ def in_place_operands(op: Operation) -> list[int]:
     (region,) = op.regions
     space = _nest_shape(op)
     safe: list[int] = []
+    product = next((k for k, o in enumerate(region.ops) if o.name == "matmul"), 0)
     for i, arg in enumerate(region.args):
+        if any(arg in o.operands for o in region.ops[:product]):
+            continue  # other elements of the product need it again
         readers = [o for o in region.ops if arg in o.operands]
         direct = all(
             "elementwise" in lookup(o.name).traits or "reduction" in lookup(o.name).traits

@@ -4,6 +4,7 @@
 * What an iteration stacks is computed at its row of the result.
 * A carry that the body computes in place (its last use is the op that makes the new one) keeps one
   buffer. Others have two, which swap roles in every iteration, so that nothing is copied.
+* Of a loop that runs in parts every part has its bytes of each buffer, whatever the others do.
 * Both branches of a `cond` write their results to the same slots.
 """
 
@@ -103,6 +104,9 @@ class _LoopPlanner:
     def run(self) -> None:
         """Place the results, then the regions' arguments, then the regions."""
         op, slots = self.op, self.plan.slots
+        if self.planner.shared.in_parts(op):
+            self.plan.in_parts.add(op)
+            self.region.planner.keeps = True
         homes = [self._home(k) for k in range(self.carries)]
         stacks = [_result_slot(self.planner, self.position, v) for v in op.results[self.carries :]]
         if iterations(op) == 0:

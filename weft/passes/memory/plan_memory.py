@@ -4,7 +4,7 @@ Each value gets a `Slot`: an input, a variable's own buffer, a constant, a resul
 call) or a range of the step's arena. Views (reshape) share their operand's slot. A kernel may
 write in place over an operand that dies there, if it reads that operand only at the element that
 it is writing; a variable is updated in its own buffer if nobody reads the old value afterwards.
-The arena is packed by first fit over the values' live ranges, in the order of the graph's ops.
+The arena is packed over the values' live ranges, in the order of the graph's ops (`plan.Arena`).
 Control flow is in `memory/loops.py`, what holds for every block in `memory/block.py`.
 """
 
@@ -30,24 +30,38 @@ def _never(op: Operation) -> bool:
 
 def plan_memory(
     graph: Graph,
-    in_registers: Callable[[Operation], bool] = _never,
+    in_registers: Callable[[Operation], int] = _never,
     donated: Sequence[int] = (),
+    in_parts: Callable[[Operation], bool] = _never,
+    scratch_of: Callable[[Operation], int] = _never,
 ) -> MemoryPlan:
     """Plan the buffers of a fused graph of static shapes.
 
     donated: inputs that may be overwritten, each by one result (`MemoryPlan.donated`).
 
     in_registers: which `cond`, `while` and `scan` ops are one kernel, so that nothing of their
-    regions lives in memory. No block may be the region of two ops.
+    regions lives in memory but what has more elements than it says. in_parts: which loops run in
+    parts: some bytes of each buffer belong to one part, which may be iterations ahead of another,
+    so that only values of the same shape may share a buffer in the body. scratch_of: bytes that an
+    op needs for itself and that shall be in the arena (`MemoryPlan.scratch`). No block may be the
+    region of two ops.
     """
-    return _StepPlanner(graph, in_registers).plan_step(donated)
+    return _StepPlanner(graph, in_registers, in_parts, scratch_of).plan_step(donated)
 
 
 class _StepPlanner(BlockPlanner):
     """The graph's own block: inputs, variables, results."""
 
-    def __init__(self, graph: Graph, in_registers: Callable[[Operation], bool]) -> None:
-        super().__init__(Shared(place_control, in_registers), graph.block, None)
+    def __init__(
+        self,
+        graph: Graph,
+        in_registers: Callable[[Operation], int],
+        in_parts: Callable[[Operation], bool],
+        scratch_of: Callable[[Operation], int],
+    ) -> None:
+        super().__init__(
+            Shared(place_control, in_registers, in_parts, scratch_of), graph.block, None
+        )
         self.graph = graph
         self.assigns: dict[str, list[int]] = {}
         for position, op in enumerate(graph.ops):
@@ -61,7 +75,7 @@ class _StepPlanner(BlockPlanner):
         self._choose_targets(donated)
         self.run()
         self._finish_results()
-        self.plan.arena_bytes = self.arena.peak
+        self.plan.place_arena(self.arena)
         return self.plan
 
     # -- analysis ---------------------------------------------------------------------------------

@@ -162,15 +162,16 @@ def _run(api: int, step: int, frame: int) -> int:
     return load(load(frame + at.F_FAILED)) + 1
 
 
-def _raise(api: int, function: int, first: int, second: int) -> int:
+def _raise(api: int, function: int, first: int, second: int, third: int) -> int:
     """Call a Python function that raises; what it returns is dropped."""
-    words = stack(2)
+    words = stack(3)
     store(words, call(load(api + at.LONG_FROM), first))
     store(words + 8, call(load(api + at.LONG_FROM), second))
-    made = call(load(api + at.VECTORCALL), function, words, 2, 0)
+    store(words + 16, call(load(api + at.LONG_FROM), third))
+    made = call(load(api + at.VECTORCALL), function, words, 3, 0)
     if made != 0:
         call(load(api + at.DECREF), made)
-    drop(api, words, 2)
+    drop(api, words, 3)
     return at.RAISED
 
 
@@ -182,16 +183,18 @@ def execute(api: int, step: int, places: int, results: int) -> int:
         return at.RAISED
     if _new_results(api, step, results) == 0:
         _give_frame(api, step, frame)
-        return _raise(api, load(step + at.X_NO_MEMORY), 0, 0)
+        return _raise(api, load(step + at.X_NO_MEMORY), 0, 0, 0)
     _fill(step, frame, places, results)
     inputs = load(step + at.X_INPUTS)
     _hold(api, load(api + at.INCREF), places, inputs)  # others may drop them without the GIL
     stopped = 0
     status = 0
+    index = 0
     state = _take_variables(api, step, frame)
     if state == at.RAN:
         stopped = _run(api, step, frame)
         status = load(load(frame + at.F_STATUS))
+        index = load(load(frame + at.F_STATUS) + 8)
         _release_variables(api, step, load(step + at.X_VARIABLES_END))
         if stopped != 0:
             store(load(frame + at.F_FAILED), -1)
@@ -201,7 +204,7 @@ def execute(api: int, step: int, places: int, results: int) -> int:
         drop(api, results, load(step + at.X_RESULT_COUNT))
     _hold(api, load(api + at.DECREF), places, inputs)
     if stopped != 0:
-        return _raise(api, load(step + at.X_FAILED), stopped - 1, status)
+        return _raise(api, load(step + at.X_FAILED), stopped - 1, status, index)
     return state
 
 

@@ -35,8 +35,8 @@ class NativeStep:
 
     results: (NumPy dtype, shape, slot), or None for a result without a value. variables: (state,
     slot). The callbacks belong to `owner`, of which only a weak reference is kept: `new_frame()`
-    gives the address of a frame's words, `raise_failed(row, status)`, `raise_no_memory()` and
-    `raise_not_arrays()` raise.
+    gives the address of a frame's words, `raise_failed(row, status, index)`, `raise_no_memory()`
+    and `raise_not_arrays()` raise.
     """
 
     def __init__(

@@ -14,20 +14,23 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import logging
 import os
 import signal
 import threading
 import time
 from typing import Any
 
-from weft.codegen.jit import compile_kernels
+from weft.codegen.jit import compile_kernels, is_done
 from weft.codegen.pool.words import FIRST_SLOT, MAX_THREADS, SLOT, SLOT_WORDS, TOTAL_WORDS, WORDS
 from weft.codegen.pool.worker import CLOSE, CONTROL, SPIN, SPINS, WORKER
 from weft.ir.errors import UnsupportedError
 from weft.runtime.pool.limits import default_threads, usable_processors
 
+_log = logging.getLogger("weft.compile")
 SPIN_SECONDS = 40e-6
-#: Work in nanoseconds for which sleeping workers are woken: see `pool/emit.py`.
+#: Work in nanoseconds for which sleeping workers are woken: see `pool/emit.py`; more after wakes
+#: that came too late.
 WAKE_AFTER_NS = 100_000
 #: How long a fork or the end of the process waits for workers that are in the middle of a chunk.
 _PATIENCE = 0.5
@@ -54,10 +57,10 @@ class Pool:
 
     @property
     def limit(self) -> int:
-        """How many threads one step may use."""
+        """How many threads one step may use: as was said, or those that the system would give."""
         if self._limit is None:
             self._limit = default_threads() if _has_threads() else 1
-        return self._limit
+        return self._limit if self._words is None else int(self._words[WORDS["limit"]])
 
     def set_limit(self, count: int) -> None:
         """Steps use so many threads from now on."""
@@ -67,6 +70,10 @@ class Pool:
             self._limit = count
             if self._words is not None:
                 self._words[WORDS["limit"]] = count
+
+    def is_ready(self) -> bool:
+        """Whether `enter` returns at once: its code is compiled, or will not be needed."""
+        return self._words is not None or not _has_threads() or all(map(is_done, (WORKER, CONTROL)))
 
     def enter(self, most: int | None, worker_bytes: int) -> tuple[int, int]:
         """For a step that has calls to cut: the address of the words, made when first asked for (0:
@@ -116,8 +123,9 @@ class Pool:
             for name in _PLACEMENT:
                 words[WORDS[name]] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
         words[WORDS["worker_loop"]] = self._loop
+        words[WORDS["tell_refused"]] = ctypes.cast(_TELL_REFUSED, ctypes.c_void_p).value
         words[WORDS["limit"]] = limit
-        words[WORDS["wake_after"]] = WAKE_AFTER_NS
+        words[WORDS["wake_after"]] = words[WORDS["wake_least"]] = WAKE_AFTER_NS
         words[WORDS["spin_caller"]] = self._spins
         words[WORDS["set_mask"]] = signal.SIG_SETMASK
         words[WORDS["clock"]] = time.CLOCK_MONOTONIC
@@ -175,7 +183,7 @@ class Pool:
     def after_fork_in_child(self) -> None:
         """No worker lives here, and the step that had the pool may be another thread's."""
         if self._words is not None:
-            self._fill(self._words, self.limit)
+            self._fill(self._words, self._limit or 1)
         self._closed = False
         self._lock = threading.Lock()
 
@@ -186,6 +194,20 @@ class Pool:
 
 _CONTROL_TYPE = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64
+)
+
+
+def _tell_refused(wanted: int, there: int, error: int) -> None:
+    """Native code calls this when pthread_create failed with that error number."""
+    _log.warning(
+        "the system refused a worker thread (%s): steps use %d threads, not %d; "
+        "wf.set_num_threads(%d) tries again",
+        os.strerror(error), there, wanted, wanted,
+    )  # fmt: skip
+
+
+_TELL_REFUSED = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(
+    _tell_refused
 )
 
 

@@ -1,0 +1,94 @@
+"""How a kernel tells of an index out of bounds: the words behind `call.Status`.
+
+A kernel that meets one goes on without touching memory out of bounds; the step stops after the
+call and raises. Of several the one at the smallest position is told of, whichever threads met them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from llvmlite import ir
+
+from weft.codegen.emitter import I64, Emitter
+from weft.codegen.pool.words import emit_function, emit_pause, repeat_while
+from weft.ir.graph import Operation
+from weft.ir.types import TensorType
+
+#: Where the word keeps the number of the failed op of a call that holds several.
+FAULT_SHIFT = 40
+_LAST = (1 << FAULT_SHIFT) - 1
+_REPORT_TYPE = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64])
+_VALUE, _LOCK = 1, 2
+
+
+class FaultWords(ctypes.Structure):
+    """value: 0, or which element of which op's index operand is out of bounds (`fault_of`); index:
+    that element, as its 64 bits; lock: held while the two are written."""
+
+    _fields_ = (
+        ("value", ctypes.c_int64),
+        ("index", ctypes.c_int64),
+        ("lock", ctypes.c_int64),
+    )
+
+
+def fault_of(word: int) -> tuple[int, int]:
+    """(number of the op in the call, position in its index operand) of a word that is not 0."""
+    number, rest = divmod(word - 1, 1 << FAULT_SHIFT)
+    return number, _LAST - rest
+
+
+def describe_fault(op: Operation, position: int, index: int) -> str:
+    """What is wrong with the element at `position` of the op's index operand, for people."""
+    operand = op.operands[1 if len(op.operands) > 1 else 0].type
+    assert isinstance(operand, TensorType)
+    if operand.dtype.short == "u64":
+        index %= 1 << 64
+    axis, size = _axis_and_size(op, position)
+    return (
+        f"index {index} (element {position} of the index operand, {operand}) is out of bounds "
+        f"for axis {axis} of size {size}"
+    )
+
+
+def _axis_and_size(op: Operation, position: int) -> tuple[int, int]:
+    axis, size = op.attrs.get("axis"), op.attrs.get("size")
+    if isinstance(size, int):  # first_occurrence: of an array that is no operand
+        return 0, size
+    data, index = op.operands[0].type, op.operands[1].type
+    assert isinstance(data, TensorType)
+    assert isinstance(index, TensorType)
+    if not isinstance(axis, int):  # rows of the index operand number an element
+        axis = position % index.static_shape[-1]
+    return axis, data.static_shape[axis]
+
+
+def emit_fault(
+    e: Emitter, status: ir.Value, position: ir.Value, index: ir.Value, number: int = 0
+) -> None:
+    """Tell that element `position` of the index operand, `index` (both i64), is out of bounds.
+
+    The word is the greater the earlier the position, so the greatest one stays."""
+    b = e.builder
+    word = b.sub(e.index(1 + _LAST + (number << FAULT_SHIFT)), position)
+    b.call(emit_function(e, "fault", _REPORT_TYPE, _emit_report), [status, word, index])
+
+
+def _emit_report(e: Emitter, args: list[ir.Value]) -> None:
+    b = e.builder
+    status, word, index = args
+    lock = e.at(status, e.index(_LOCK))
+    taken = e.alloca(ir.IntType(1))
+
+    def take() -> ir.Value:
+        pair = b.cmpxchg(lock, e.index(0), e.index(1), "acquire", "monotonic")
+        b.store(b.extract_value(pair, 1), taken)
+        return b.not_(b.load(taken))
+
+    with repeat_while(e, take):
+        emit_pause(e)
+    with b.if_then(b.icmp_signed(">", word, b.load_atomic(status, "monotonic", 8))):
+        b.store_atomic(word, status, "monotonic", 8)
+        b.store_atomic(index, e.at(status, e.index(_VALUE)), "monotonic", 8)
+    b.store_atomic(e.index(0), lock, "release", 8)

@@ -1,0 +1,309 @@
+"""How a product is cut: the blocks of C that threads take, the runs of k, what is packed.
+
+All of it follows from the sizes and the target's tile, so that the bits and the code are the same
+for any number of threads. Blocks are chosen by an estimate of what a product takes on two and on
+eight threads: what the register tile needs for whole and for partial vectors, packing, and how even
+the shares are. Many small blocks are even; few large ones pack and read less.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from weft.codegen.cost import CHUNK_NS, MOST_CHUNKS, WORTH_CUTTING_NS
+from weft.codegen.gemm.product import K_BY_COLUMNS, PACKED_BEFORE
+from weft.codegen.gemm.tile import Tile, converts
+
+#: A run of k: its part of a panel of B (48 columns of f32) and of A fit into L1 together.
+RUN = 256
+#: Rows of a block of C, at most: they and their part of A stay in L2.
+BLOCK_ROWS = 96
+#: The columns of a block of C, at most.
+BLOCK_COLUMNS = 1024
+#: Above so many bytes B is packed: read in place, its rows lie on too many pages.
+DIRECT_B_BYTES = 1 << 20
+#: Above so many bytes of B (all of k) it is packed run by run, for each block of C anew.
+PACKED_B_BYTES = 1 << 22
+#: Up to so many bytes of a run of k any B is read in place: its pages are few at a time.
+DIRECT_RUN_BYTES = 1 << 17
+#: A block of rows of A that a prologue computes has at most so many bytes, where possible.
+COMPUTED_BYTES = 1 << 18
+#: Below so many rows, twice as large a B is read in place.
+MANY_ROWS = 512
+#: Up to so many bytes of B a call before the product packs all of it; of more, each chunk packs
+#: the columns that it needs: they stay in L2, and the step's memory does not grow by all of B.
+PACKED_BEFORE_BYTES = 1 << 19
+#: Products of one core, for the cost model: multiply-adds per nanosecond at 2 x 512 bits, f32.
+MULTIPLY_ADDS_PER_NS = 96.0
+
+#: Cycles of a step of k for a tile of 1, 2, 3 vectors: the loads of 8 rows bind a single vector.
+VECTOR_CYCLES = (0, 5, 8, 12)
+#: What a tile takes beside its steps of k: the call, its sums to memory.
+TILE_CYCLES = 40
+#: What a block takes beside its tiles.
+BLOCK_CYCLES = 400
+#: An element of B that is packed; what a block reads again: a vector of B, the rows of a tile of A,
+#: so many times as much if the operands are in memory, not in a cache.
+PACK_CYCLES, AGAIN_CYCLES, FAR, FAR_BYTES = 0.25, 0.6, 8, 1 << 24
+CYCLES_PER_NS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Products C = A B of m x k by k x n; `a_at`, `b_at`, `c_at`: where the matrices begin.
+
+    a_steps: the strides of A over rows and k; b_steps: of B over k and columns; c_row: of C over
+    rows (its columns are neighbours). All in elements.
+    """
+
+    dtype: str
+    m: int
+    n: int
+    k: int
+    a_at: tuple[int, ...]
+    b_at: tuple[int, ...]
+    c_at: tuple[int, ...]
+    a_steps: tuple[int, int]
+    b_steps: tuple[int, int]
+    c_row: int
+
+
+def dense_product(
+    dtype: str,
+    sizes: tuple[int, int, int],
+    a_at: tuple[int, ...],
+    b_at: tuple[int, ...],
+    transposed: tuple[bool, bool],
+) -> Product:
+    """Of contiguous matrices, sizes m, n, k; transposed: A is stored k x m, B is stored n x k."""
+    m, n, k = sizes
+    a_steps = (1, m) if transposed[0] else (k, 1)
+    b_steps = (1, k) if transposed[1] else (n, 1)
+    c_at = tuple(range(0, len(a_at) * m * n, m * n)) if m * n else (0,) * len(a_at)
+    return Product(dtype, m, n, k, a_at, b_at, c_at, a_steps, b_steps, n)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """Block sizes of C and k. pack_b: 0 read B where it is, 1 pack it once for a range of units, 2
+    pack each run of k anew for each unit, PACKED_BEFORE a call of its own packs all of it.
+    chunk: the units of a chunk if they share what they pack; 0: that does not matter.
+    """
+
+    rows: int
+    columns: int
+    k: int
+    pack_a: bool
+    pack_b: int
+    chunk: int = 0
+
+
+def blocking(p: Product, tile: Tile, computed: tuple[bool, bool] = (False, False)) -> Blocking:
+    """How a product is cut: a function of its sizes and of the target's tile alone.
+
+    computed: A, B are computed by prologues: blocks of all columns, of all rows, compute them once.
+    """
+    item = tile.itemsize
+    runs = max(1, -(-p.k // RUN))
+    k = max(1, up(-(-p.k // runs), tile.lanes))
+    pack_b = K_BY_COLUMNS if computed[1] else _packing(p, tile, item)
+    sizes = max(p.m, 1), max(p.n, 1), max(p.k, 1), max(len(p.a_at), 1)
+    most = BLOCK_ROWS
+    if computed[0]:  # all of k for the rows of a block stays in L2
+        fit = COMPUTED_BYTES // (computed_row(p.k) * item)
+        most = max(tile.rows, min(most, fit // tile.rows * tile.rows))
+    grid = _grid(*sizes, tile, pack_b, most, BLOCK_COLUMNS, computed)
+    far = p.a_steps[1] * item >= 4096 and p.n > tile.columns
+    pack_a = converts(p.dtype) or far
+    columns = up(grid.columns, tile.columns) if pack_b else grid.columns  # packed: whole panels
+    return Blocking(grid.rows, columns, k, pack_a, pack_b, grid.chunk)
+
+
+def computed_row(k: int) -> int:
+    """Elements from one row of a computed A to the next: not a power of two, which would put a
+    tile's rows into one set of the cache."""
+    return up(k, 16) + 16
+
+
+def up(size: int, step: int) -> int:
+    """The next multiple of `step`."""
+    return -(-size // step) * step
+
+
+def _packing(p: Product, tile: Tile, item: int) -> int:
+    few = p.m < MANY_ROWS  # packing B costs as much as what it gives to some 500 rows
+    direct = tile.masks and p.b_steps[1] == 1 and not converts(p.dtype)
+    if direct and p.k * p.n * item <= DIRECT_B_BYTES << few:
+        return 0
+    if direct and min(p.k, RUN) * p.n * item <= DIRECT_RUN_BYTES:
+        return 0
+    width = up(p.n, tile.columns)
+    shared = len(set(p.b_at)) == 1 and p.m > BLOCK_ROWS
+    if shared and 0 < width * p.k * item <= PACKED_BEFORE_BYTES:
+        return PACKED_BEFORE
+    least = min(width, 2 * tile.columns)
+    return 1 if p.k * least * item <= PACKED_B_BYTES else 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Blocks of rows x columns; in units of the estimate, what all of them take and what the
+    largest of so many equal chunks takes, and the smallest."""
+
+    rows: int
+    columns: int
+    chunk: int
+    total: float
+    largest: float
+    many: int
+    smallest: float
+
+    def on(self, threads: int) -> float:
+        """An estimate of the time on so many threads."""
+        even = self.total / threads + (self.smallest / 2 if self.many > 1 else 0)
+        return max(-(-self.many // threads) * self.largest, even)
+
+    @property
+    def badness(self) -> float:
+        """Two threads are what most steps find; with eight the shares must not be useless."""
+        return self.on(2) + self.on(8)
+
+
+@lru_cache(maxsize=1024)
+def _grid(
+    m: int,
+    n: int,
+    k: int,
+    count: int,
+    tile: Tile,
+    pack_b: int,
+    most_rows: int,
+    most_columns: int,
+    computed: tuple[bool, bool],
+) -> _Grid:
+    """The best grid; products that are too small to be cut have the largest blocks."""
+    size = _Size(m, n, k, count, tile, pack_b)
+    work = m * n * k * count
+    largest = _tiles(size.down, max(1, most_rows // tile.rows))
+    wide = _vectors(size.across, max(tile.vectors, most_columns // tile.lanes), tile)
+    if work < WORTH_CUTTING_NS * MULTIPLY_ADDS_PER_NS / 2:
+        return size.grid(largest, wide, 0)
+    heights = _row_choices(size.down, most_rows // tile.rows, pack_b)
+    widths = [wide] if computed[0] else _column_choices(size, wide)
+    candidates = itertools.product([largest] if computed[1] else heights, widths)
+    grids = (g for rows, columns in candidates for g in size.grids(rows, columns))
+    return min(grids, key=lambda g: g.badness)
+
+
+def _tiles(down: int, most: int) -> int:
+    """Tiles of a block of at most so many, of blocks that are as equal as they can be."""
+    return -(-down // -(-down // most))
+
+
+def _vectors(across: int, most: int, tile: Tile) -> int:
+    """Vectors of a block of whole panels, at most so many."""
+    if across <= most:
+        return across
+    pieces = -(-across // most)
+    return up(-(-across // pieces), tile.vectors)
+
+
+def _row_choices(down: int, most: int, pack_b: int) -> Iterator[int]:
+    """In tiles, largest first."""
+    sizes = [t for t in (12, 8, 6, 4, 3, 2, 1) if t <= max(most, 1)]
+    sizes = [48, 32, 24, *sizes] if pack_b == 2 else sizes
+    return iter(dict.fromkeys(_tiles(down, t) for t in sizes))
+
+
+def _column_choices(size: _Size, wide: int) -> list[int]:
+    """In vectors, widest first: whole panels, or any vectors where there are few."""
+    tile, across = size.tile, size.across
+    step = 1 if across <= 4 * tile.vectors and size.pack_b == 0 else tile.vectors
+    found = {min(wide, up(-(-across // p), step)) for p in (1, 2, 3, 4, 6, 8, 11)}
+    return sorted(found | {min(wide, 2 * tile.vectors)}, reverse=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    m: int
+    n: int
+    k: int
+    count: int
+    tile: Tile
+    pack_b: int
+
+    @property
+    def down(self) -> int:
+        """Tiles of all rows."""
+        return -(-self.m // self.tile.rows)
+
+    @property
+    def across(self) -> int:
+        """Vectors of all columns."""
+        return -(-self.n // self.tile.lanes)
+
+    def grids(self, rows: int, columns: int) -> Iterator[_Grid]:
+        """Grids of blocks of so many tiles and vectors, with chunks of several sizes."""
+        if self.pack_b != 1:
+            yield self.grid(rows, columns, 0)
+            return
+        item = self.tile.itemsize
+        least = columns <= 2 * self.tile.vectors
+        if self.k * columns * self.tile.lanes * item > PACKED_B_BYTES and not least:
+            return
+        down = -(-self.down // rows)
+        for parts in (1, 2, 4):
+            if parts == 1 or down % parts == 0:
+                yield self.grid(rows, columns, down // parts)
+
+    def grid(self, rows: int, columns: int, chunk: int) -> _Grid:
+        """chunk: units that share a packed panel of B; 0: nothing is shared."""
+        k, tile = self.k, self.tile
+        pack = tile.lanes * PACK_CYCLES * k if self.pack_b in (1, 2) else 0.0
+        far = k * (self.m + self.n) * self.count * 4 > FAR_BYTES
+        read = AGAIN_CYCLES * k * (FAR if far else 1)
+
+        def block(tiles: int, vectors: int) -> float:
+            whole, rest = divmod(vectors, tile.vectors)
+            steps = whole * VECTOR_CYCLES[tile.vectors] + VECTOR_CYCLES[rest]
+            calls = (whole + (rest > 0)) * TILE_CYCLES
+            again = read * (vectors + tiles / 2)
+            packed = pack * vectors if not chunk else 0
+            return tiles * (steps * k + calls) + again + packed + BLOCK_CYCLES
+
+        down, last_rows = _cut(self.down, rows)
+        across, last_columns = _cut(self.across, columns)
+        full = block(rows, columns)
+        units = (down + (last_rows > 0)) * (across + (last_columns > 0)) * self.count
+        total = (
+            down * across * full
+            + (across * block(last_rows, columns) if last_rows else 0)
+            + (down * block(rows, last_columns) if last_columns else 0)
+            + (block(last_rows, last_columns) if last_rows and last_columns else 0)
+        ) * self.count
+        group = chunk or self._joined(units, total)
+        chunks = -(-units // group)
+        if chunk:
+            total += pack * self.across * self.count * -(-(down + (last_rows > 0)) // chunk)
+            full = group * full + pack * columns
+            many = chunks if not last_columns else chunks * across // (across + 1)
+        elif group > 1:
+            full, many = full * group, int(total / (full * group))
+        else:
+            many = down * across * self.count
+        least = block(last_rows or rows, last_columns or columns) * group
+        return _Grid(rows * tile.rows, columns * tile.lanes, chunk, total, full, many, least)
+
+    @staticmethod
+    def _joined(units: int, total: float) -> int:
+        """The units of a chunk, as `weft.codegen.cost.split` will have them."""
+        chunks = max(1, min(MOST_CHUNKS, units, int(total / CYCLES_PER_NS / CHUNK_NS)))
+        return -(-units // chunks)
+
+
+def _cut(size: int, block: int) -> tuple[int, int]:
+    """Whole blocks, and what is left over."""
+    return divmod(size, block)

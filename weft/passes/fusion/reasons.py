@@ -1,0 +1,115 @@
+"""For people: which ops that could have shared a kernel do not, and by which rule.
+
+Everything is derived from the groups that `fuse` makes of the same graph. What costs nothing is
+left out: variables are read and written where they are, views and index maps are read through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from weft.ir.dims import Shape
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.index_maps import is_index_map
+from weft.ir.ops import lookup
+from weft.ir.ops.control import CONTROL
+from weft.ir.types import TensorType
+from weft.passes.fusion.groups import Group, Grouping
+
+#: Ops that compute nothing: their results are in memory before the step, or written where they are.
+STORAGE = frozenset({"variable", "read", "constant", "assign"})
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Two ops in different kernels: `consumer` reads what `producer` makes, or, if `siblings`, both
+    read the same. why: the rule that keeps them apart.
+    """
+
+    producer: Operation
+    consumer: Operation
+    why: str
+    siblings: bool = False
+
+
+def fusion_reasons(graph: Graph) -> list[Apart]:
+    """The ops of an unfused graph that `fuse` leaves in different kernels though one reads what the
+    other makes, or both read the same value over the same loops. Bodies of loops and branches are
+    graphs of their own: nothing is said of them.
+    """
+    grouping = Grouping(graph)
+    out: dict[tuple[Operation, Operation], Apart] = {}
+    for group in dict.fromkeys(grouping.group.values()):
+        for consumer in group.ops:
+            if consumer.name in STORAGE or "view" in lookup(consumer.name).traits:
+                continue
+            for value in dict.fromkeys(consumer.operands):
+                for producer in _makers(grouping, group, value):
+                    if grouping.group[producer] is not group:
+                        why = _why(grouping, producer, consumer)
+                        out.setdefault((producer, consumer), Apart(producer, consumer, why))
+    return [*out.values(), *_siblings(grouping)]
+
+
+def _makers(grouping: Grouping, reader: Group, value: Value) -> Iterator[Operation]:
+    """The ops in groups that compute what `reader` reads as `value`, through all that moves no
+    data: views, and, for a nest, index maps and gathers.
+    """
+    op = value.op
+    if op is None or op.name in STORAGE:
+        return
+    inside = op not in grouping.group or (reader.space is not None and is_index_map(op))
+    if inside or ("view" in lookup(op.name).traits and grouping.group[op].space is None):
+        for operand in op.operands:
+            yield from _makers(grouping, reader, operand)
+    else:
+        yield op
+
+
+def _why(grouping: Grouping, producer: Operation, consumer: Operation) -> str:
+    """The first rule that keeps the groups of two ops apart."""
+    a, b = grouping.group[producer], grouping.group[consumer]
+    if is_index_map(consumer):
+        return f"what '{consumer.name}' makes is needed in memory: it is copied there"
+    for op, group in ((producer, a), (consumer, b)):
+        if op in grouping.gathers.stored:
+            return f"'{op.name}' is stored: {grouping.gathers.stored[op]}"
+        if op.name in CONTROL:
+            kind = "branch" if op.name == "cond" else "loop"
+            return f"'{op.name}' is a {kind}: what it reads and gives is stored"
+        if group.space is None:
+            return f"'{op.name}' is no loop nest: it is done by itself"
+    return grouping.why_apart(a, b) or "they fit only since other ops have joined one of them"
+
+
+def _siblings(grouping: Grouping) -> Iterator[Apart]:
+    """Nests that would fit one loop nest and read the same value, but nothing of each other."""
+    nests = [g for g in dict.fromkeys(grouping.group.values()) if g.space is not None]
+    nests = [g for g in nests if not is_index_map(g.ops[0])]
+    read = {g: {v for v in grouping.inputs(g) if _fills(v, g)} for g in nests}
+    for a, b in combinations(nests, 2):
+        if a.space != b.space or not read[a] & read[b]:
+            continue
+        if a.reads & b.members or b.reads & a.members or grouping.why_apart(a, b):
+            continue
+        why = "both read the same, but ops join along what one makes and the other reads only"
+        yield Apart(_reader(grouping, a, read[b]), _reader(grouping, b, read[a]), why, True)
+
+
+def _reader(grouping: Grouping, group: Group, values: set[Value]) -> Operation:
+    """The first op of a nest that reads one of the values."""
+    return next(op for op in group.ops if any(grouping.source(v) in values for v in op.operands))
+
+
+def _fills(value: Value, nest: Group) -> bool:
+    """Whether a value is in memory, and as large as the nest that reads it."""
+    if is_index_map(value.op) or not isinstance(value.type, TensorType):
+        return False
+    return _wide(value.type.shape) == _wide(nest.space or ()) != []
+
+
+def _wide(shape: Shape) -> list[object]:
+    """The dimensions other than 1, in any order."""
+    return sorted((d for d in shape if d != 1), key=str)

@@ -1,0 +1,85 @@
+"""Plans on disk: a graph that was compiled before, by any process, runs no pass again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from weft.codegen.jit import Kernel, do_later, load_kernels
+from weft.codegen.llvm.cache import CachedPlan, file_name, plan_cache
+from weft.codegen.llvm.cache_key import describe_kernel, describe_plan
+from weft.ir.attributes import ConstArray
+from weft.ir.digest import digest_graph
+from weft.ir.graph import Graph
+from weft.passes.manager import PassOptions, pass_name
+from weft.passes.pipelines import PASSES
+from weft.runtime.step_plan import StepPlan, kernel_files, pack_plan, unpack_plan
+
+_log = logging.getLogger("weft.compile")
+
+
+@dataclass(frozen=True)
+class PlanKey:
+    """What the plan of a traced graph depends on."""
+
+    graph: Graph
+    passes: tuple[str, ...]
+    donated: tuple[int, ...]
+
+    @cached_property
+    def content(self) -> tuple[str | None, list[ConstArray]]:
+        """The description, None if it cannot be known, and the graph's constants."""
+        digest, constants = digest_graph(self.graph)
+        return describe_plan(digest, self.passes, self.donated), constants
+
+
+def plan_key(
+    graph: Graph, passes: Sequence[Any], options: PassOptions, donated: Sequence[int]
+) -> PlanKey | None:
+    """None if the plan is not kept: no cache, passes that are not weft's own, or who compiles wants
+    to see the passes at work."""
+    watched = options.verify or options.dump is not None or "passes" in options.log
+    if watched or plan_cache() is None:
+        return None
+    names = tuple([pass_name(run) for run in passes])
+    if any(PASSES.get(name) is not run for name, run in zip(names, passes, strict=True)):
+        return None
+    return PlanKey(graph, names, tuple(donated))
+
+
+def load_plan(key: PlanKey) -> tuple[StepPlan, dict[str, int]] | None:
+    """The plan and its kernels' addresses; None if the plan or one of the kernels is not there."""
+    cache = plan_cache()
+    if cache is None or not cache.exists():
+        return None
+    description, constants = key.content
+    found = None if description is None else cache.load_plan(description)
+    if found is None:
+        return None
+    addresses = load_kernels(kernel_files(found.fields))
+    if addresses is None:
+        _log.info("cache: a kernel of the plan of %s is gone, it is planned again", found.name)
+        return None
+    return unpack_plan(found.fields, found.payload, constants), addresses
+
+
+def store_plan(key: PlanKey, name: str, plan: StepPlan, kernels: Sequence[Kernel]) -> None:
+    """Keep a plan, if its kernels are kept and its constants are not too large; in another thread,
+    when the kernels are there."""
+    do_later(partial(_store, key, name, plan, kernels))
+
+
+def _store(key: PlanKey, name: str, plan: StepPlan, kernels: Sequence[Kernel]) -> None:
+    cache, files = plan_cache(), {}
+    for kernel in kernels:
+        description = describe_kernel(kernel)
+        if description is None:
+            return
+        files[kernel.key] = file_name(description)
+    description, constants = key.content
+    packed = pack_plan(plan, files, constants)
+    if cache is not None and description is not None and packed is not None:
+        cache.store_plan(description, CachedPlan(name, *packed))

@@ -1,0 +1,194 @@
+"""What a step needs in order to run, apart from the graph that it was made of; as bytes, too.
+
+A plan means the same in every process: kernels are named by content key, constants by number. The
+bytes are JSON and int64 words, checked by the cache that keeps them (`codegen/llvm/cache.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.codegen.steps.program import Node, PlannedCall
+from weft.codegen.steps.table import SlotKey, Table
+from weft.ir.attributes import ConstArray
+from weft.ir.dtypes import DType, as_dtype
+from weft.ir.graph import Graph, Operation
+from weft.ir.types import TensorType
+from weft.passes.manager import PassReport
+from weft.passes.memory.plan_memory import MemoryPlan
+from weft.runtime.program import StepProgram
+
+#: Plans whose constants, those of the traced graph not counted, are larger are not kept on disk.
+MOST_CONSTANT_BYTES = 16 << 20
+#: Steps that take less keep the GIL: giving it away and taking it back costs 0.1 us and more.
+SHORT_NS = 5_000
+NS_PER_BYTE_IN_CACHE = 0.25  # of a nest that does some arithmetic too
+
+Result = tuple[tuple[int, ...], DType]
+_FLAT = ("words", "calls", "owner", "moves", "patches", "workers", "status")
+_PAIRS = {"arena": 2, "rows": 2, "codes": 2, "constants": 3}
+_NUMBERS = ("inputs", "arena_bytes", "result_bytes", "cut", "short")
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """table: what runs. slots: the kind and number of each buffer that comes anew with every call.
+
+    results: shape and dtype, None for one that is a token or is computed in the memory of an input
+    (donated: number of the result -> of the input). read, written: the variables whose value before
+    the step is used, and those that it writes. cut: whether a call is worth several threads.
+    short: whether the step is over before another Python thread could use the GIL.
+    """
+
+    table: Table
+    slots: tuple[SlotKey, ...]
+    inputs: int
+    results: tuple[Result | None, ...]
+    donated: Mapping[int, int]
+    read: frozenset[str]
+    written: frozenset[str]
+    arena_bytes: int
+    result_bytes: int
+    cut: bool
+    short: bool
+
+
+def step_plan(graph: Graph, memory: MemoryPlan, program: StepProgram, last: PassReport) -> StepPlan:
+    """The plan of a fused graph; `last`: what its last pass did."""
+    read, written = _state_use(graph)
+    results = [
+        (v.type.static_shape, v.type.dtype)
+        if isinstance(v.type, TensorType) and i not in memory.donated
+        else None
+        for i, v in enumerate(graph.results)
+    ]
+    return StepPlan(
+        program.table, tuple(program.slot_number), len(graph.args), tuple(results), memory.donated,
+        frozenset(read), frozenset(written), memory.arena_bytes, memory.result_bytes,
+        any(c.call.chunk for c in program.calls), _is_short(program.nodes, program.calls, last),
+    )  # fmt: skip
+
+
+def _state_use(graph: Graph) -> tuple[set[str], set[str]]:
+    """The variables whose value before the step is read, and those that the step writes."""
+    read: set[str] = set()
+    written: set[str] = set()
+    for op in graph.ops:  # in the order in which they run
+        if op.name == "read" and _variable_name(op) not in written:
+            read.add(_variable_name(op))
+        elif op.name == "assign":
+            written.add(_variable_name(op))
+    return read, written
+
+
+def _variable_name(op: Operation) -> str:
+    ref = op.operands[0].op
+    assert ref is not None
+    return str(ref.attrs["name"])
+
+
+def _is_short(nodes: Sequence[Node], calls: Sequence[PlannedCall], last: PassReport) -> bool:
+    """Loop nests and copies alone, estimated at less than SHORT_NS."""
+    if len(calls) != len(nodes):
+        return False  # loops
+    if any(c.nest is None and c.op is not None for c in calls):
+        return False
+    moved = last.bytes
+    return moved is not None and 20 * len(calls) + moved * NS_PER_BYTE_IN_CACHE < SHORT_NS
+
+
+# ------------------------------------------------------------------------------------------- bytes
+
+
+def pack_plan(
+    plan: StepPlan, files: Mapping[str, str], traced: Sequence[ConstArray]
+) -> tuple[dict[str, Any], bytes] | None:
+    """Fields that JSON can hold, and the bytes that go with them; None if the constants are too
+    large.
+
+    files: the name of each kernel's file by its key. traced: the constants of the traced graph,
+    which whoever reads the plan has.
+    """
+    table = plan.table
+    known = {id(held.array): k for k, held in enumerate(traced)}
+    arrays: list[Any] = []
+    stored: list[bytes] = []
+    for array in table.arrays:
+        if id(array) in known:
+            arrays.append(known[id(array)])
+        else:
+            arrays.append([as_dtype(array.dtype).name, list(array.shape)])
+            stored.append(array.tobytes())
+    if sum(map(len, stored)) > MOST_CONSTANT_BYTES:
+        return None
+    columns = [np.array(getattr(table, n), np.int64).reshape(-1) for n in (*_FLAT, *_PAIRS)]
+    fields = {
+        "sizes": [len(c) for c in columns],
+        "kernels": [[key, files[key]] for key in table.kernels],
+        "arrays": arrays,
+        "routines": table.routines,
+        "scratch": [table.scratch_bytes, table.worker_bytes],
+        "slots": [list(key) for key in plan.slots],
+        "results": [None if r is None else [list(r[0]), r[1].name] for r in plan.results],
+        "donated": [list(row) for row in plan.donated.items()],
+        "read": sorted(plan.read),
+        "written": sorted(plan.written),
+        **{name: getattr(plan, name) for name in _NUMBERS},
+    }
+    return fields, b"".join([c.tobytes() for c in columns] + stored)
+
+
+def kernel_files(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The name of each kernel's file by its key."""
+    return dict(fields["kernels"])
+
+
+def unpack_plan(
+    fields: Mapping[str, Any], payload: bytes, traced: Sequence[ConstArray]
+) -> StepPlan:
+    """The opposite of `pack_plan`."""
+    scratch_bytes, worker_bytes = fields["scratch"]
+    table = Table(
+        kernels=[key for key, _ in fields["kernels"]],
+        routines=[(word, name) for word, name in fields["routines"]],
+        scratch_bytes=scratch_bytes, worker_bytes=worker_bytes,
+    )  # fmt: skip
+    total = sum(fields["sizes"])
+    words = np.frombuffer(payload, np.int64, total).tolist()
+    first = 0
+    for name, size in zip((*_FLAT, *_PAIRS), fields["sizes"], strict=True):
+        column = words[first : first + size]
+        first += size
+        if name in _PAIRS:
+            step = _PAIRS[name]
+            column = list(zip(*(column[k::step] for k in range(step)), strict=True))
+        setattr(table, name, column)
+    table.arrays = _arrays(fields["arrays"], payload, 8 * total, traced)
+    results = [None if r is None else (tuple(r[0]), as_dtype(r[1])) for r in fields["results"]]
+    return StepPlan(
+        table=table, slots=tuple([(kind, which) for kind, which in fields["slots"]]),
+        results=tuple(results), donated=dict(fields["donated"]), read=frozenset(fields["read"]),
+        written=frozenset(fields["written"]), **{name: fields[name] for name in _NUMBERS},
+    )  # fmt: skip
+
+
+def _arrays(
+    rows: Sequence[Any], payload: bytes, first: int, traced: Sequence[ConstArray]
+) -> list[np.ndarray[Any, Any]]:
+    arrays: list[np.ndarray[Any, Any]] = []
+    for row in rows:
+        if isinstance(row, int):
+            arrays.append(traced[row].array)
+            continue
+        dtype, shape = as_dtype(row[0]).numpy, tuple(row[1])
+        count = int(np.prod(shape, dtype=np.int64))
+        # a copy: kernels want it aligned
+        held = np.frombuffer(payload, dtype, count, first).reshape(shape).copy()
+        held.setflags(write=False)
+        arrays.append(held)
+        first += held.nbytes
+    return arrays
