@@ -3,6 +3,11 @@ alike.
 
 A figure is a ratio against a peer measured in the same run, from minima and from medians; the
 absolute times are there to show the scale.
+
+Some libraries' threads look for work for milliseconds after a call (GNU OpenMP's, which PyTorch
+uses, for about 10 ms) and would take a processor from whoever is next. So each turn begins with a
+pause, and then with calls that are not timed: threads that have slept may share one processor for
+the first milliseconds (JAX's did, 2.7 ms for a step of 1.9). What is timed is the steady state.
 """
 
 from __future__ import annotations
@@ -12,10 +17,16 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 
 from weft.runtime.machine import cpu_name
 from weft.runtime.repeat import Timing
+
+#: Before each turn: longer than any known library's idle threads spin.
+PAUSE_SECONDS = 0.02
+#: Untimed calls at the beginning of each turn: at least one, and for so long.
+WARM_SECONDS = 0.03
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,8 @@ def compare(
     """Time `inner` calls of each contestant in turn, `rounds` times, after a warm-up.
 
     A contestant must finish its work before it returns (block until ready). Those `elsewhere` run
-    in another process: given `inner`, they return the seconds of one call.
+    in another process: given `inner`, they return the seconds of one call. Each turn begins with
+    a pause and with calls that are not timed.
     """
     elsewhere = elsewhere or {}
     for run in contestants.values():
@@ -53,13 +65,23 @@ def compare(
     seconds: dict[str, list[float]] = {name: [] for name in (*contestants, *elsewhere)}
     for _ in range(rounds):
         for name, run in contestants.items():
+            _settle(run)
             started = time.perf_counter()
             for _ in range(inner):
                 run()
             seconds[name].append((time.perf_counter() - started) / inner)
         for name, time_there in elsewhere.items():
+            _settle(partial(time_there, 1))
             seconds[name].append(time_there(inner))
     return Comparison(workload, {n: Timing.of(s) for n, s in seconds.items()})
+
+
+def _settle(run: Callable[[], object]) -> None:
+    time.sleep(PAUSE_SECONDS)
+    until = time.perf_counter() + WARM_SECONDS
+    run()
+    while time.perf_counter() < until:
+        run()
 
 
 def machine() -> dict[str, object]:
