@@ -20,6 +20,12 @@ from weft.runtime.repeat import Timing
 __all__ = ["Comparison", "Timing", "compare", "machine", "report"]
 
 
+def _us(seconds: float) -> str:
+    """Microseconds, of small ones three digits."""
+    us = seconds * 1e6
+    return f"{us:.1f}" if us >= 1 else f"{us:.3g}"
+
+
 def report(title: str, comparisons: list[Comparison], path: str | None) -> None:
     """Print the table; write it with the machine's description as JSON if `path` is given."""
     peers = list(dict.fromkeys(n for c in comparisons for n in c.timings if n != "weft"))
@@ -34,7 +40,7 @@ def report(title: str, comparisons: list[Comparison], path: str | None) -> None:
         mine = c.timings["weft"]
         ratios = [c.ratio(p) if p in c.timings else None for p in peers]
         cells = [f"{r[0]:.2f}x / {r[1]:.2f}x" if r else "-" for r in ratios]
-        table.add_row(c.workload, f"{mine.minimum * 1e6:.1f} / {mine.median * 1e6:.1f}", *cells)
+        table.add_row(c.workload, f"{_us(mine.minimum)} / {_us(mine.median)}", *cells)
     Console(width=140).print(table)
     if path:
         rows = [

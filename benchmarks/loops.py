@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 import numba
 import numpy as np
-import torch
 from harness import Comparison, compare, report
-from models import LSTM_WIDTH, lstm_inputs, lstm_loss
+from models import lstm_inputs, lstm_loss, torch_lstm_step
 
 import weft as wf
 
@@ -102,20 +101,7 @@ def lstm(rounds: int) -> Comparison:
         )
     )
     device = tuple(jnp.asarray(p) for p in params), jnp.asarray(x)
-    module = torch.nn.LSTM(LSTM_WIDTH, LSTM_WIDTH)
-    with torch.no_grad():
-        module.weight_ih_l0.copy_(torch.from_numpy(params[0].T.copy()))
-        module.weight_hh_l0.copy_(torch.from_numpy(params[1].T.copy()))
-        module.bias_ih_l0.copy_(torch.from_numpy(params[2]))
-        module.bias_hh_l0.zero_()
-    given = torch.from_numpy(x).requires_grad_()
-
-    def torch_step() -> Any:
-        module.zero_grad(set_to_none=True)
-        given.grad = None
-        loss = (module(given)[0] ** 2).mean()
-        loss.backward()
-        return loss
+    torch_step = torch_lstm_step(params, x)
 
     loss, (dp, dx) = mine(params, x)
     other, (jp, jx) = theirs(*device)

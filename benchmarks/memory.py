@@ -106,25 +106,8 @@ def jax_lstm() -> Step:
 def torch_lstm() -> Step:
     """The same by torch.nn.LSTM."""
     import models
-    import torch
 
-    params, x = models.lstm_inputs()
-    module = torch.nn.LSTM(models.LSTM_WIDTH, models.LSTM_WIDTH)
-    with torch.no_grad():
-        module.weight_ih_l0.copy_(torch.from_numpy(params[0].T.copy()))
-        module.weight_hh_l0.copy_(torch.from_numpy(params[1].T.copy()))
-        module.bias_ih_l0.copy_(torch.from_numpy(params[2]))
-        module.bias_hh_l0.zero_()
-    given = torch.from_numpy(x).requires_grad_()
-
-    def step() -> Any:
-        module.zero_grad(set_to_none=True)
-        given.grad = None
-        loss = (module(given)[0] ** 2).mean()
-        loss.backward()
-        return loss.detach()
-
-    return step
+    return models.torch_lstm_step(*models.lstm_inputs())
 
 
 def resident(what: str = "Rss") -> int:

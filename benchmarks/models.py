@@ -154,3 +154,25 @@ def lstm_loss(m: Any, sigmoid: Any, scan: Any, params: Any, x: Any) -> Any:
     zero = m.zeros((x.shape[1], LSTM_WIDTH), dtype=m.float32)
     _, hs = scan(step, (zero, zero), x)
     return m.mean(hs * hs)
+
+
+def torch_lstm_step(params: tuple[Array, ...], x: Array) -> Callable[[], Any]:
+    """The loss by torch.nn.LSTM, with the gradients of its weights and of x."""
+    import torch  # the peers that measure something else do without
+
+    module = torch.nn.LSTM(LSTM_WIDTH, LSTM_WIDTH)
+    with torch.no_grad():
+        module.weight_ih_l0.copy_(torch.from_numpy(params[0].T.copy()))
+        module.weight_hh_l0.copy_(torch.from_numpy(params[1].T.copy()))
+        module.bias_ih_l0.copy_(torch.from_numpy(params[2]))
+        module.bias_hh_l0.zero_()
+    given = torch.from_numpy(x).requires_grad_()
+
+    def step() -> Any:
+        module.zero_grad(set_to_none=True)
+        given.grad = None
+        loss = (module(given)[0] ** 2).mean()
+        loss.backward()
+        return loss.detach()
+
+    return step

@@ -65,7 +65,7 @@ def _cutter(kernel: Any, rng: random.Random, workers: int, pieces: list[int]) ->
     def run(arguments: int, lo: int, hi: int, worker: int) -> None:
         assert lo == 0  # a part of a loop hands on the number of its worker
         inner = range(1, min(hi, 1 << 40))
-        places = sorted(rng.sample(inner, min(len(inner), rng.randrange(MOST_PIECES))))
+        places = sorted(rng.sample(inner, min(len(inner), rng.randrange(1, MOST_PIECES))))
         bounds = list(zip([0, *places], [*places, hi], strict=True))
         rng.shuffle(bounds)
         pieces.append(len(bounds))
@@ -73,6 +73,18 @@ def _cutter(kernel: Any, rng: random.Random, workers: int, pieces: list[int]) ->
             kernel(arguments, start, stop, rng.randrange(workers))
 
     return run
+
+
+def same_in_cuts(
+    step: Executable, inputs: Sequence[Any], whole: Sequence[Any], cut: bool = True
+) -> None:
+    """`step` gives the bits of `whole` in three random cuts. cut: some call must have several
+    units, or there would be nothing to check.
+    """
+    for seed in range(3):
+        with cut_calls(step, random.Random(seed)) as pieces:
+            assert_same_bits(step(list(inputs)), whole)
+        assert max(pieces) > 1 or not cut
 
 
 def assert_same_bits(got: Sequence[Any], wanted: Sequence[Any]) -> None:

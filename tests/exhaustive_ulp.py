@@ -22,10 +22,11 @@ from weft.codegen.scalar.scalar import emit_scalar
 BLOCK = 1 << 16  # arguments of which one maximum is kept
 
 
-def error_kernel(op: str) -> Kernel:
+def error_kernel(op: str, form: str = "") -> Kernel:
     """``out[b] = max error over the block of bit patterns that starts at first[b]``; (out, first).
 
-    Blocks [lo, hi) of them, patterns first[b] + i * step with step = args[2].
+    Blocks [lo, hi) of them, patterns first[b] + i * step with step = args[2]. ``form`` names the
+    code that is emitted just now, if a function has several.
     """
 
     def emit(e: Emitter) -> None:
@@ -44,7 +45,7 @@ def error_kernel(op: str) -> Kernel:
                     b.store(b.call(maximum, [b.load(largest), error]), largest)
                 b.store(b.load(largest), inner.at(out, block))
 
-    return Kernel(key=f"tests.exhaustive.{op}", name=f"exhaustive.{op}", emit=emit)
+    return Kernel(key=f"tests.exhaustive.{op}{form}", name=f"exhaustive.{op}", emit=emit)
 
 
 _BINARY = ir.FunctionType(F64, [F64, F64])
@@ -71,18 +72,18 @@ def _error(e: Emitter, op: str, x: ir.Value) -> ir.Value:
 
 
 @cache
-def _function(op: str) -> ctypes._FuncPointer:  # type: ignore[name-defined]
-    kernel = error_kernel(op)
+def _function(op: str, form: str) -> ctypes._FuncPointer:  # type: ignore[name-defined]
+    kernel = error_kernel(op, form)
     word = ctypes.c_int64
     address = compile_kernels([kernel])[kernel.key]
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, word, word, word)(address)
 
 
-def block_errors(op: str, first: np.ndarray, step: int, threads: int) -> np.ndarray:
+def block_errors(op: str, first: np.ndarray, step: int, threads: int, form: str = "") -> np.ndarray:
     """Largest error of each block of bit patterns first[b] + i * step."""
     out = np.empty(first.size)
     args = np.array([out.ctypes.data, first.ctypes.data, step], np.int64)
-    function = _function(op)
+    function = _function(op, form)
     cuts = np.linspace(0, first.size, 8 * threads + 1).astype(int)
     with ThreadPoolExecutor(threads) as pool:
         ranges = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
@@ -93,7 +94,7 @@ def block_errors(op: str, first: np.ndarray, step: int, threads: int) -> np.ndar
 _HUGE_ANGLES = (np.float32(2.0**25).view(np.uint32), 0x7F800000)
 
 
-def all_arguments_error(op: str, threads: int) -> tuple[float, float]:
+def all_arguments_error(op: str, threads: int, form: str = "") -> tuple[float, float]:
     """(largest error over all float32 numbers, first number of the block it is in)."""
     first = np.arange(1 << 16, dtype=np.int64) * BLOCK
     if op in ("sin", "cos", "tan"):
@@ -101,13 +102,13 @@ def all_arguments_error(op: str, threads: int) -> tuple[float, float]:
         magnitude = first & 0x7FFFFFFF
         huge = (magnitude >= _HUGE_ANGLES[0]) & (magnitude < _HUGE_ANGLES[1])
         first = first[~huge | (first // BLOCK % 16 == 0)]
-    return _worst(first, block_errors(op, first, 1, threads))
+    return _worst(first, block_errors(op, first, 1, threads, form))
 
 
-def every_exponent_error(op: str) -> tuple[float, float]:
+def every_exponent_error(op: str, form: str = "") -> tuple[float, float]:
     """The same over 2**21 numbers: evenly spread bit patterns of every exponent and both signs."""
     first = np.arange(32, dtype=np.int64) * (1 << 27) + np.arange(32) * 37
-    return _worst(first, block_errors(op, first, 2047, 1))
+    return _worst(first, block_errors(op, first, 2047, 1, form))
 
 
 def _worst(first: np.ndarray, errors: np.ndarray) -> tuple[float, float]:

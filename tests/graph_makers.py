@@ -7,6 +7,8 @@ from typing import Any
 
 import graph_makers_array as array
 import graph_makers_control as control
+import graph_makers_dataflow as dataflow
+import graph_makers_queue as queues
 import graph_makers_window as window
 from graph_makers_array import wanted_dtypes
 from graphs import Effects, GraphMaker, Unfit, random_array
@@ -17,6 +19,8 @@ from weft.ir.dtypes import ALL, bool_
 from weft.ir.errors import WeftError
 from weft.ir.graph import Value
 from weft.ir.ops import OPS
+from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.ops.queue import TABLE as QUEUE_TABLE
 from weft.ir.types import TensorType
 
 Maker = Callable[[GraphMaker, str], Any]
@@ -111,7 +115,8 @@ def assign(m: GraphMaker, op: str) -> None:
 
 
 def group(m: GraphMaker, op: str) -> None:
-    after = [v for o in m.builder.ops if o.name != "variable" for v in o.results]
+    made = [v for o in m.builder.ops if o.name != "variable" for v in o.results]
+    after = [v for v in made if v not in m.hidden]
     m.emit(op, control=[m.pick(after) for _ in range(m.int(0, 2))] if after else ())
 
 
@@ -163,6 +168,8 @@ MAKERS: dict[str, Maker] = {
     **{n: array.gather_nd for n in OPS if n.startswith(("gather_nd", "scatter_nd_"))},
     **dict.fromkeys(("conv", "conv_input", "conv_kernel"), window.conv),
     **{n: window.window for n in OPS if n.startswith("window_")},
+    **dict.fromkeys([spec.name for spec in QUEUE_TABLE], queues.queue),
+    "py_function": queues.py_function,
     "where": where,
     "astype": astype,
     "bitcast": bitcast,
@@ -200,4 +207,5 @@ MAKERS: dict[str, Maker] = {
     "cond": lambda m, op: control.cond(m, MAKERS),
     "while": lambda m, op: control.loop(m, MAKERS),
     "scan": lambda m, op: control.scan(m, MAKERS),
+    **{op: dataflow.maker(op) for op in DATAFLOW},
 }

@@ -28,6 +28,7 @@ from weft.ir.dims import Dim, Shape, SymbolicDim
 from weft.ir.dtypes import ALL, DType, string
 from weft.ir.errors import WeftError
 from weft.ir.graph import STAGES, Block, Graph, Value
+from weft.ir.ops.queue import TABLE as QUEUE_TABLE
 from weft.ir.source import Location
 from weft.ir.types import TensorType
 
@@ -65,6 +66,7 @@ class GraphMaker:
     fresh: set[Value] = field(default_factory=set)  # inputs and constants: no computed NaN payloads
     ranges: dict[Value, tuple[int, int]] = field(default_factory=dict)  # inputs used as indices
     effects: dict[str, Effects] = field(default_factory=dict)
+    hidden: set[Value] = field(default_factory=set)  # in frames, or dead: nobody else may use them
     region: bool = False
     located: bool = True
 
@@ -290,7 +292,9 @@ def _build(
     from graph_makers_array import legal_ops
 
     stage = stage or draw(st.sampled_from(STAGES))
-    names = [n for n in legal_ops(stage) if ops is None or n in ops]
+    # only who asks for them has objects for them
+    host = {"py_function", *(spec.name for spec in QUEUE_TABLE)}
+    names = [n for n in legal_ops(stage) if (n not in host if ops is None else n in ops)]
     maker = GraphMaker(draw, dtypes, sizes, located=located)
     wanted = draw(st.integers(1, max_ops))
     strict = all(isinstance(n, int) for n in sizes)
@@ -310,7 +314,7 @@ def _build(
 
 def _finish(maker: GraphMaker, stage: str) -> Graph:
     draw, builder = maker.draw, maker.builder
-    inner = [v for op in builder.ops for v in op.results]
+    inner = [v for op in builder.ops for v in op.results if v not in maker.hidden]
     used = {v for op in builder.ops for v in op.operands}
     results = [v for v in inner if v not in used and isinstance(v.type, TensorType)]
     tokens = [v for v in inner if str(v.type) == "token"]

@@ -7,6 +7,7 @@ columns; totals over all rows.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,14 @@ UNARY_INT = ("negative", "square", "abs", "sign")
 FOLDS = ("sum", "max", "min", "prod")
 
 
+def _bounded(shape: Sequence[int]) -> tuple[int, ...]:
+    """`shape`, of an array that fits into memory: few rows of more than three axes of large
+    sizes."""
+    if math.prod(shape) <= 1 << 18:
+        return tuple(shape)
+    return (*(min(n, 3) for n in shape[:-1]), shape[-1])
+
+
 class RowMaker:
     """A graph under construction: values of the whole space and values of rows (kept axes)."""
 
@@ -45,13 +54,13 @@ class RowMaker:
         self.gathers = gathers
         self.dtype = dtype
         rank = draw(st.integers(1, 4))
-        self.shape = tuple(draw(st.sampled_from(sizes)) for _ in range(rank))
+        self.shape = _bounded([draw(st.sampled_from(sizes)) for _ in range(rank)])
         picked = draw(st.sets(st.integers(0, rank - 1)))
         self.inner = tuple(sorted(picked | ({rank - 1} if draw(st.booleans()) else set()))) or (0,)
         if columns:  # rows are columns, so many side by side
             rank = draw(st.integers(1, 2))
             self.inner = tuple(sorted(draw(st.sets(st.integers(0, rank - 1), min_size=1))))
-            self.shape = tuple(draw(st.sampled_from(sizes)) for _ in range(rank))
+            self.shape = _bounded([draw(st.sampled_from(sizes)) for _ in range(rank)])
             self.shape += (draw(st.sampled_from(columns)),)
         self.rows = tuple(1 if k in self.inner else d for k, d in enumerate(self.shape))
         self.columns = tuple(d if k in self.inner else 1 for k, d in enumerate(self.shape))

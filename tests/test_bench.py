@@ -11,7 +11,7 @@ import pytest
 import weft as wf
 from weft.codegen.kernels.peaks import vector_bytes
 from weft.frontend.bench import peers, picture
-from weft.frontend.bench.workloads import suites, workloads
+from weft.frontend.bench.workloads import WORKLOADS, suites
 from weft.frontend.cli.main import main
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.runtime.peaks import machine_peaks
@@ -164,7 +164,7 @@ def test_rows_of_loops_say_how_often_they_run() -> None:
 
 
 def test_workloads_are_the_same_everywhere() -> None:
-    for workload in workloads():
+    for workload in WORKLOADS:
         arrays = workload.make(True)
         if workload.wrt or workload.suite == "conv":
             continue
@@ -186,7 +186,7 @@ def test_a_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(held) == {"schema", "machine", "peaks", "workloads", "footnotes"}
     assert held["schema"] == 1
     names = [w["name"] for w in held["workloads"]]
-    assert len(names) == sum(w.suite == "copies" for w in workloads())
+    assert len(names) == sum(w.suite == "copies" for w in WORKLOADS)
     first = held["workloads"][0]
     assert set(first["against"]) == {"weft", "numpy"}
     assert first["rows"][0]["rates"]["percent_of_peak"] > 0
@@ -305,7 +305,7 @@ def test_a_function_from_python() -> None:
 def test_a_suite_from_python(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     report = wf.bench("reductions", against="numpy", rounds=1, quick=True)
-    assert len(report.costs) == sum(w.suite == "reductions" for w in workloads())
+    assert len(report.costs) == sum(w.suite == "reductions" for w in WORKLOADS)
     assert set(report.comparisons) == {c.name for c in report.costs}
     assert "calls in us (min / median): weft" in str(report)
     report.png(tmp_path / "roof.png")

@@ -500,3 +500,12 @@ atexit.register(lambda: print(float(wf.compile(lambda x: wf.sum(x * 3.0))(np.one
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("12.0\n", "")
+
+
+@pytest.mark.parametrize("text", ["no", "off", "true", "2"])
+def test_a_setting_that_means_nothing_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE", text)
+    with pytest.raises(InvalidArgumentError, match=f"WEFT_CACHE='{text}' means nothing"):
+        kernel_cache()

@@ -233,7 +233,8 @@ class TestMovingData:
 
     @by_name("index", [d for d in NATIVE if d.is_integer], ids=str)
     def test_index_dtypes(self, index: DType) -> None:
-        gathers(Case(), dtypes.float32, index).run()
+        for label, got, wanted in gathers(Case(), dtypes.float32, index).run():
+            check(label, got, wanted)
 
     @by_name("dtype", NATIVE, ids=str)
     def test_gathers(self, dtype: DType) -> None:

@@ -106,6 +106,15 @@ def test_case_and_switch_case(x: wf.Tensor) -> None:
         (lambda x: wf.switch_case(x[0], [lambda: 1]), TypeError, ["branch_index is f32[]"]),
         (lambda x: wf.switch_case(0, []), ValueError, ["there are no functions"]),
         (lambda x: wf.case([]), ValueError, ["no (predicate, function) pairs"]),
+        (lambda x: wf.case([(True, 3)]), ValueError, ["a int, not a function"]),
+        (lambda x: wf.case([lambda: x]), ValueError, ["not a pair (predicate, function)"]),
+        (lambda x: wf.switch_case(0, 3), ValueError, ["branch_fns is 3, not a list or dict"]),
+        (lambda x: wf.switch_case(0, {1.5: lambda: x}), ValueError, ["index 1.5 is no integer"]),
+        (
+            lambda x: wf.switch_case(0, [(1, lambda: x), lambda: x]),
+            ValueError,
+            ["not a pair (index, function)"],
+        ),
     ],
 )
 def test_branch_errors(x: wf.Tensor, call: Any, error: type, parts: list[str]) -> None:
@@ -221,7 +230,7 @@ def test_scan_in_the_manner_of_jax(x: wf.Tensor) -> None:
     np.testing.assert_array_equal(sums["before"], [0, 0, 1])
     last, sums = wf.scan(lambda c, r: (c + r, c), 0.0, x, reverse=True)
     np.testing.assert_array_equal(sums, [3, 2, 0])
-    count, nothing = wf.scan(lambda c, r: (c + 1, r), 0, None, length=4, unroll=2)
+    count, nothing = wf.scan(lambda c, r: (c + 1, r), 0, None, length=np.int64(4), unroll=2)
     assert (count.item(), nothing) == (4, None)
     pairs = wf.scan(lambda c, r: (c, r["a"] * r["b"][0]), None, {"a": x, "b": [x + 1]})
     assert pairs[0] is None

@@ -47,10 +47,56 @@ stop = True
 assert not any(bad), bad
 """
 
+#: Threads that ask about background compilations all the time: at most forks one is in the middle
+#: of asking, with whatever locks that takes.
+ASKING = """
+import os, signal, threading
+from weft.codegen import jit
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
-def test_a_fork_waits_for_steps_and_compilations() -> None:
+kernels = [jit.Kernel(f"fork-{k}", f"fork_{k}", lambda e: None) for k in range(12)]
+stop = False
+
+def ask():
+    while not stop:
+        all([jit.is_done(kernel) for kernel in kernels])
+
+threads = [threading.Thread(target=ask) for _ in range(2)]
+signal.alarm(50)
+jit.start_compiling(kernels)
+[t.start() for t in threads]
+status = 0
+for _ in range(12):
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        done = all([jit.is_done(kernel) for kernel in kernels])
+        jit.compile_kernels(kernels)
+        os._exit(0 if done else 1)
+    status = os.waitpid(child, 0)[1]
+    if status:
+        break
+stop = True
+[t.join() for t in threads]
+assert not status, status
+"""
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+
+def _run(program: str, **environment: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "ignore", "-c", program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_fork_waits_for_steps_and_compilations() -> None:
+    _run(PROGRAM)
+
+
+def test_a_fork_while_threads_ask_for_what_is_compiled_in_the_background() -> None:
+    _run(ASKING, WEFT_CACHE="0")  # a look through a large cache would wait for the GIL at each file

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from cut_calls import assert_same_bits, cut_calls, cut_everything
+from cut_calls import cut_everything, same_in_cuts
 
 import weft as wf
 from weft.codegen.gemm import blocking as gemm_blocking
@@ -88,7 +87,8 @@ FORMS: dict[str, tuple[Any, list[Array], bool]] = {
 
 
 @pytest.fixture(params=[False, True], ids=["large blocks", "small blocks"], autouse=True)
-def blocks(request: pytest.FixtureRequest) -> Iterator[None]:
+def blocks(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether blocks are so small that products of these sizes have several."""
     limit = POOL.limit
     with pytest.MonkeyPatch.context() as patch:
         cut_everything(patch)
@@ -98,7 +98,7 @@ def blocks(request: pytest.FixtureRequest) -> Iterator[None]:
             }.items():  # fmt: skip
                 patch.setattr(gemm_blocking, name, value)
         POOL.set_limit(16)
-        yield
+        yield request.param
     POOL.set_limit(limit)
 
 
@@ -112,7 +112,7 @@ def kernels(step: Executable) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_against_the_interpreter_and_in_cuts(name: str) -> None:
+def test_against_the_interpreter_and_in_cuts(name: str, blocks: bool) -> None:
     function, operands, joined = FORMS[name]
     graph = wf.compile(function)._specialized(tuple(operands), {}).traced.graph
     step = compile_graph(graph, passes=(fuse, fuse_matmul))
@@ -122,9 +122,7 @@ def test_against_the_interpreter_and_in_cuts(name: str) -> None:
     close = 2e-2 if operands[0].dtype == np.float16 else 2e-5
     for got, wanted in zip(whole, interpret(graph, operands), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=close, atol=close)
-    for seed in range(3):
-        with cut_calls(step, random.Random(seed)):
-            assert_same_bits(step(operands), whole)
+    same_in_cuts(step, operands, whole, cut=blocks)
 
 
 def test_an_update_in_place_never_stores_the_gradient() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
 import pytest
-from cut_calls import assert_same_bits, cut_calls, cut_everything
+from cut_calls import cut_everything, same_in_cuts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,9 +46,7 @@ def check(function: Any, operands: list[Array], count: int) -> None:
         whole = step(operands)
         for got, wanted in zip(whole, interpret(graph, operands), strict=True):
             np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
-        for seed in range(3):
-            with cut_calls(step, random.Random(seed)):
-                assert_same_bits(step(operands), whole)
+        same_in_cuts(step, operands, whole)
 
 
 Q, K, V, S = of(3, 20, 2, 17), of(3, 23, 2, 17), of(3, 23, 2, 24), of(3, 2, 20, 23)
@@ -69,8 +66,8 @@ FORMS: dict[str, tuple[Any, list[Array], int]] = {
     "by one matrix, permuted": (
         lambda x, w: wf.permute_dims(x @ w, (1, 0, 2)), [of(20, 3, 17), of(17, 50)], 1,
     ),
-    "rows of a slice": (lambda x, w: x[2:19, 3:36] @ w, [of(20, 40), of(33, 50)], 1),
-    "every other column": (lambda x, w: x[:, ::2] @ w, [of(20, 66), of(33, 50)], 2),
+    "rows of a slice": (lambda x, w: x[2:199, 3:36] @ w, [of(200, 40), of(33, 50)], 1),
+    "every other column": (lambda x, w: x[:, ::2] @ w, [of(200, 66), of(33, 50)], 2),
     "reversed axes": (
         lambda s, v: wf.permute_dims(s @ v, (2, 1, 0)), [of(5, 20, 23), of(5, 23, 24)], 2,
     ),

@@ -3,14 +3,13 @@ however they are cut."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from cut_calls import assert_same_bits, cut_calls, cut_everything
+from cut_calls import cut_everything, same_in_cuts
 
 import weft as wf
 from weft.codegen.kernels import long_rows, long_sort
@@ -47,12 +46,7 @@ def same_in_random_cuts(f: Callable[..., Any], *args: Array) -> Any:
     made = wf.compile(f)._specialized(args, {})
     step = made.executable()
     whole = step(list(args))
-    most = 1
-    for seed in range(3):
-        with cut_calls(step, random.Random(seed)) as pieces:
-            assert_same_bits(step(list(args)), whole)
-        most = max(most, *pieces)
-    assert most > 1
+    same_in_cuts(step, args, whole)
     return whole[0]
 
 

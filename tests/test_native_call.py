@@ -471,7 +471,7 @@ def test_calls_do_not_wait(
     begun: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(native, "_made", [])
-        patch.setattr(native, "_begun", threading.Event())
+        patch.setattr(native, "_begun", [])
         patch.setattr(native.jit, "is_done", lambda kernel: False)
         patch.setattr(native.jit, "start_compiling", lambda ks: begun.extend(k.name for k in ks))
         v = wf.Variable(np.float32(0))

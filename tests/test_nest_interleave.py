@@ -15,6 +15,8 @@ from weft.codegen.nests import cost as nest_cost
 from weft.codegen.nests import nest
 from weft.codegen.nests.cost import interleave
 from weft.codegen.scalar import float_builder
+from weft.codegen.vector import lanes
+from weft.passes.fusion.fuse import fuse
 
 COSTLY = [("multiply", "f32"), ("tanh", "f32")]
 
@@ -33,11 +35,23 @@ class TestChoice:
         assert interleave([("lgamma", "f32")] * 3, [1000]) == 0
 
     def test_chains_of_dear_functions_twice(self) -> None:
-        chain = [("erf", "f32")] * 4
+        chain = [("sin", "f32")] * 4
         assert interleave(chain, [1]) == interleave(chain, [4096, 512]) == 8
         assert interleave(chain, [4096, 384]) == 8  # no remainder
         assert interleave(chain, [4096, 300]) == 4
         assert interleave([("erfinv", "f32")], [1000]) == 4
+        assert interleave([("erf", "f32"), ("log", "f32")] * 4, [1000]) == 4  # by tables: short
+        assert interleave([("erf", "f64"), ("log", "f64")] * 4, [1000]) == 8
+
+    def test_several_results_do_not_wait_for_each_other(self) -> None:
+        four = [("sin", "f32"), ("cos", "f32"), ("tanh", "f32"), ("sigmoid", "f32")]
+        assert interleave(four, [1]) == 8
+        assert interleave(four, [1], chain=0.28) == 4
+        graph = wf.compile(lambda x: (wf.sin(x), wf.cos(x), wf.sigmoid(x))).trace(
+            some_floats(1 << 23)
+        )
+        (op,) = [op for op in fuse(graph).ops if op.name == "fused"]
+        assert nest.build_nest(op).interleave == 4
 
     def test_one_loop_does_not_depend_on_its_extent(self) -> None:
         assert interleave(COSTLY, [1]) == interleave(COSTLY, [1 << 20]) == 4
@@ -94,6 +108,9 @@ class TestScaling:
         x = np.concatenate([x, np.array([np.nan, np.inf, -np.inf, -0.0], dtype)])
         functions = (wf.exp, wf.exp2, wf.nn.sigmoid, wf.sinh, wf.erf)
         found = []
+        monkeypatch.setattr(
+            lanes, "available", lambda: False
+        )  # they have instructions of their own
         for has in (True, False):
             monkeypatch.setattr(float_builder, "_has_scalef", lambda has=has: has)
             # part of the key: kernels of their own for each of the two

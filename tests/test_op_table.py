@@ -11,12 +11,17 @@ from weft.codegen.lowerings import LOWERINGS
 from weft.codegen.steps.plan import NO_CODE
 from weft.ir.ops import OPS
 from weft.ir.ops.control import CONTROL
+from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.ops.queue import TABLE as QUEUE_TABLE
 from weft.passes.fusion.fuse import INDEX_MAPS, REDUCTIONS
 from weft.passes.gradients import GRADIENTS, NO_GRADIENT
+from weft.runtime.dataflow.hosts import HOST_OPS
 
 FRONTEND = Path(__file__).parents[1] / "weft" / "frontend"
 #: Ops that the interpreter and the walker of plans carry out themselves.
-STATE = {"variable", "read", "assign", "group", *CONTROL}
+STATE = {"variable", "read", "assign", "group", *CONTROL, *DATAFLOW}
+#: What Python carries out, and the handles of the objects that it works on.
+HOST = {"py_function", *(spec.name for spec in QUEUE_TABLE)}
 #: Made or removed by passes before code is generated.
 STRUCTURE = {"fused", "custom_gradient", "stop_gradient"}
 #: Made by gradient rules only.
@@ -25,11 +30,12 @@ ADJOINTS = {
     *("conv_kernel", "window_spread", "window_pick", "window_place"),
 }
 #: Made by passes only.
-REWRITES = {"first_occurrence"}
+REWRITES = {"first_occurrence", "enter", "exit", "next_iteration", "loop_cond"}
 
 
 def test_every_op_has_a_meaning_in_numpy() -> None:
-    missing = [n for n, s in OPS.items() if s.reference is None and n not in STATE | {"fused"}]
+    others = STATE | HOST | {"fused"}
+    missing = [n for n, s in OPS.items() if s.reference is None and n not in others]
     assert not missing, f"no reference in weft/ir/ops/*.py: {missing}"
 
 
@@ -45,8 +51,14 @@ def test_every_op_has_a_gradient_or_none() -> None:
 
 def test_every_op_has_native_code() -> None:
     nests = {n for n, s in OPS.items() if "elementwise" in s.traits} | REDUCTIONS | INDEX_MAPS
-    missing = [n for n in OPS if n not in {*nests, *LOWERINGS, *NO_CODE, *STRUCTURE, *CONTROL}]
+    known = {*nests, *LOWERINGS, *NO_CODE, *STRUCTURE, *CONTROL, *DATAFLOW, *HOST}
+    missing = [n for n in OPS if n not in known]
     assert not missing, f"no row in weft/codegen/lowerings.py, and no loop nest: {missing}"
+
+
+def test_every_host_op_is_carried_out() -> None:
+    wanted = {n for n, s in OPS.items() if "host" in s.traits}
+    assert wanted == set(HOST_OPS), "the rows of weft/runtime/dataflow/hosts.py are others"
 
 
 def test_every_op_has_a_user() -> None:

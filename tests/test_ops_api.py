@@ -30,6 +30,9 @@ ELSEWHERE = {
     "random_uniform": "test_random", "set_random_seed": "test_random",
     "truncated_normal": "test_random",
     "get_num_threads": "test_pool", "set_num_threads": "test_pool", "bench": "test_bench",
+    "py_function": "test_py_function", "register_gradient": "test_extend",
+    "register_kernel": "test_extend", "register_op": "test_extend",
+    "merge": "test_switch_merge", "switch": "test_switch_merge",
     **dict.fromkeys(
         ["case", "cond", "foldl", "foldr", "fori_loop", "map_fn", "scan", "switch_case",
          "while_loop"],

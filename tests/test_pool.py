@@ -51,7 +51,7 @@ class TestLimits:
                 wf.compile(threads=bad)(lambda x: x)
 
     def test_get_and_set(self) -> None:
-        wf.set_num_threads(3)
+        wf.set_num_threads(np.int64(3))
         assert wf.get_num_threads() == 3
 
     def test_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:

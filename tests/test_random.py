@@ -254,6 +254,8 @@ def test_random_ops_in_a_graph() -> None:
     ("call", "message"),
     [
         (lambda: wf.random.normal(np.zeros(2), (3,)), "a key is a uint32"),
+        (lambda: wf.set_random_seed("a"), "seed must be an integer, got 'a'"),  # type: ignore[arg-type]
+        (lambda: wf.random_uniform((3,), seed=1.5), "seed must be an integer, got 1.5"),  # type: ignore[arg-type]
         (lambda: wf.random.split(np.zeros(3, np.uint32)), "a key is a uint32"),
         (lambda: wf.random.normal(KEY, (3,), wf.int32), "floating numbers, not int32"),
         (lambda: wf.random.uniform(KEY, (-1,)), "negative size"),
@@ -290,6 +292,11 @@ def test_choice_takes_values_with_their_probabilities() -> None:
     assert scipy.stats.chisquare(even).pvalue > 0.01
     assert wf.random.choice(KEY, np.ones((4, 7)), (2, 3), axis=1).shape == (4, 2, 3)
     assert wf.random.choice(KEY, 5).shape == ()
+    whole = np.int64(5)  # a NumPy integer is a number, not an array without axes
+    np.testing.assert_array_equal(
+        wf.random.choice(KEY, whole, (9,)), wf.random.choice(KEY, 5, (9,))
+    )
+    assert sorted(wf.random.permutation(KEY, whole).tolist()) == [0, 1, 2, 3, 4]
 
 
 def test_choice_without_replacement() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled_checks import PIPELINE
-from graph_makers import MAKERS
 from graphs import Case, graph_and_inputs
 from hypothesis import given, settings
+from test_compiled_random import TRACED
 
 import weft as wf
 from weft.codegen.llvm.asm_facts import AsmFacts, asm_facts
@@ -148,7 +148,7 @@ def test_the_whole_step_is_timed() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(graph_and_inputs(stage="traced", ops=sorted(MAKERS), dtypes=DTYPES, max_ops=8))
+@given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=DTYPES, max_ops=8))
 def test_random_graphs(case: Case) -> None:
     """Replayed op by op a step computes what a call does; its work is within operands, results."""
     held = {n: VariableState(n, as_dtype(a.dtype), a.shape, a) for n, a in case.state.items()}

@@ -165,8 +165,12 @@ def test_unknown_dtypes_targets_and_options(graph: Any) -> None:
         wf.Session("grpc://localhost:2222")
     with pytest.raises(TypeRuleError, match=r"graph must be a wf\.Graph"):
         wf.Session(graph="g")  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedError, match="options"):
-        wf.Session().run([], options=1)
+    with pytest.raises(TypeRuleError, match="options"):
+        wf.Session().run([], options=1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="timeout_in_ms"):
+        wf.RunOptions(timeout_in_ms=-1)
+    with pytest.raises(InvalidArgumentError, match="control_flow"):
+        wf.Session(control_flow="eager")
 
 
 def test_effects_of_another_graph_as_dependencies(graph: Any) -> None:

@@ -24,10 +24,4 @@ def test_python_blocks_run() -> None:
 
 
 def test_what_is_said_not_to_be_there_is_not() -> None:
-    for name in ("FIFOQueue", "train.Coordinator"):
-        owner: Any = wf
-        *path, last = name.split(".")
-        for part in path:
-            owner = getattr(owner, part)
-        assert not hasattr(owner, last)
     assert not hasattr(wf.Session, "partial_run")

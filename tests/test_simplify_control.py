@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.ir.builder import Builder
-from weft.ir.dtypes import int8, int64
+from weft.ir.dtypes import DType, int8, int64, uint8
 from weft.ir.graph import Graph, Operation
 from weft.ir.interpreter import interpret
 from weft.ir.types import tensor_type
@@ -81,6 +81,30 @@ def test_a_counter_that_wraps_around_is_not_counted() -> None:
     assert trip_count(op) is None  # 0, 50, 100, -106, ...
     op, _ = counting(0, 100, 50, "less", swap=False, limit=-1, dtype=int8)
     assert trip_count(op) == 2
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    dtype=st.sampled_from([int8, uint8]),
+    start=st.integers(0, 127),
+    bound=st.integers(0, 127),
+    step=st.integers(-60, 60),
+    compare=st.sampled_from(COMPARISONS),
+)
+def test_counters_of_eight_bits_count_as_they_wrap(
+    dtype: DType, start: int, bound: int, step: int, compare: str
+) -> None:
+    """8 unsigned bits go down by 3 as 5, 2, 255, 252, ..."""
+    held = np.iinfo(dtype.numpy)
+    scale = held.max // 127
+    start, bound, down = scale * start, scale * bound, step < 0  # what is below 0 is subtracted
+    op, _ = counting(start, bound, step, compare, swap=down, limit=-1, dtype=dtype)
+    _, graph = counting(start, bound, step, compare, swap=down, limit=300, dtype=dtype)
+    done = int(interpret(graph, [np.array(0, dtype.numpy), np.array(0)])[1])  # 300: for ever
+    found = trip_count(op)
+    assert found in (None, done)
+    without_wrapping = held.min <= start + done * step <= held.max
+    assert found == done or step == 0 or not without_wrapping
 
 
 def simplified(f: Any, *args: Any) -> Graph:

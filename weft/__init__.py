@@ -12,17 +12,22 @@ from __future__ import annotations
 import math as _math
 
 # methods: imported for its effect, the operators of tensors call the functions below
-from weft.frontend import linalg, nn, random, train
+from weft.frontend import data, linalg, nn, random, train
 from weft.frontend.ops import methods as _methods  # noqa: F401
 from weft.frontend.tracing.autodiff import grad, gradients, jvp, stop_gradient, value_and_grad, vjp
 from weft.frontend.control.branches import case, cond, switch_case
 from weft.frontend.control.loops import fori_loop, while_loop
+from weft.frontend.control.primitives import merge, switch
 from weft.frontend.control.scan import foldl, foldr, map_fn, scan
 from weft.frontend.tracing.custom_gradient import custom_gradient
 from weft.frontend.ops.dtype_info import (
     FloatInfo, IntegerInfo, can_cast, finfo, iinfo, isdtype, result_type,
 )
 from weft.frontend.benchmark import bench
+from weft.frontend.extend.gradients import register_gradient
+from weft.frontend.extend.kernels import register_kernel
+from weft.frontend.extend.ops import register_op
+from weft.frontend.extend.py_function import py_function
 from weft.frontend.calls.function import CompiledFunction, compile
 from weft.frontend.session.graph import (
     Graph, control_dependencies, get_default_graph, global_variables, global_variables_initializer,
@@ -73,9 +78,20 @@ from weft.frontend.ops.shape import (
 )
 from weft.frontend.ops.sort import TopK, argsort, searchsorted, sort, top_k
 from weft.frontend.pytree import register_pytree, tree_leaves, tree_map
+from weft.frontend.queues.accumulators import (
+    ConditionalAccumulator, SparseConditionalAccumulator, SparseGradient,
+)
+from weft.frontend.queues.arrays import Stack, TensorArray
+from weft.frontend.queues.barrier import Barrier
+from weft.frontend.queues.base import QueueBase
+from weft.frontend.queues.kinds import (
+    FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue,
+)
+from weft.frontend.queues.tables import MutableHashTable
 from weft.frontend.random.state import (
     random_normal, random_shuffle, random_uniform, set_random_seed, truncated_normal,
 )
+from weft.frontend.session.options import RunOptions
 from weft.frontend.session.session import Session
 from weft.frontend.calls.specializations import RecompileWarning
 from weft.frontend.tensor import Tensor
@@ -94,6 +110,7 @@ from weft.ir.dtypes import (
     int8, string, uint16, uint32, uint64, uint8,
 )
 from weft.ir.types import TensorType
+from weft.runtime.resources.cancel import CancelToken
 
 bool = bool_  # the array API's name
 
@@ -104,44 +121,50 @@ __array_api_version__ = "2024.12"
 __version__ = "0.1.0"
 
 __all__ = [
-    "CompiledFunction", "DType", "FloatInfo", "Graph", "IntegerInfo", "RecompileWarning", "Session",
-    "Tensor", "TensorType", "Term", "TopK", "UniqueAll", "UniqueCounts", "UniqueInverse",
+    "Barrier", "CancelToken", "CompiledFunction", "ConditionalAccumulator", "DType",
+    "FIFOQueue", "FloatInfo", "Graph", "IntegerInfo", "MutableHashTable", "PaddingFIFOQueue",
+    "PriorityQueue", "QueueBase", "RandomShuffleQueue", "RecompileWarning", "RunOptions",
+    "Session", "SparseConditionalAccumulator", "SparseGradient", "Stack", "Tensor",
+    "TensorArray", "TensorType", "Term", "TopK", "UniqueAll", "UniqueCounts", "UniqueInverse",
     "Variable", "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin",
-    "argsort", "argwhere", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bench",
-    "bfloat16", "bitcast", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or",
-    "bitwise_right_shift", "bitwise_xor", "bool", "bool_", "boolean_mask", "broadcast_arrays",
-    "broadcast_to", "can_cast", "case", "cast", "cbrt", "ceil", "clip", "clip_by_global_norm",
-    "clip_by_norm", "clip_by_value", "compile", "complex128", "complex64", "concat", "cond", "conj",
-    "constant", "control_dependencies", "copysign", "cos", "cosh", "count_nonzero", "cross",
-    "cumprod", "cumsum", "cumulative_logsumexp", "cumulative_max", "cumulative_min",
-    "cumulative_prod", "cumulative_sum",
-    "custom_gradient", "deg2rad", "diag", "diagonal", "diff", "digamma", "divide", "dot", "e",
-    "einsum", "empty", "empty_like", "equal", "erf", "erfc", "erfinv", "errors", "exp", "exp2",
-    "expand_dims", "expm1", "eye", "fill", "finfo", "flatten", "flip", "float16", "float32",
-    "float64", "floor", "floor_divide", "foldl", "foldr", "fori_loop", "from_dlpack", "full",
-    "full_like", "gather", "gather_nd", "get_default_graph", "get_num_threads", "global_norm",
+    "argsort", "argwhere", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh",
+    "bench", "bfloat16", "bitcast", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
+    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "bool_", "boolean_mask",
+    "broadcast_arrays", "broadcast_to", "can_cast", "case", "cast", "cbrt", "ceil", "clip",
+    "clip_by_global_norm", "clip_by_norm", "clip_by_value", "compile", "complex128",
+    "complex64", "concat", "cond", "conj", "constant", "control_dependencies", "copysign",
+    "cos", "cosh", "count_nonzero", "cross", "cumprod", "cumsum", "cumulative_logsumexp",
+    "cumulative_max", "cumulative_min", "cumulative_prod", "cumulative_sum", "custom_gradient",
+    "data",
+    "deg2rad", "diag", "diagonal", "diff", "digamma", "divide", "dot", "e", "einsum", "empty",
+    "empty_like", "equal", "erf", "erfc", "erfinv", "errors", "exp", "exp2", "expand_dims",
+    "expm1", "eye", "fill", "finfo", "flatten", "flip", "float16", "float32", "float64",
+    "floor", "floor_divide", "foldl", "foldr", "fori_loop", "from_dlpack", "full", "full_like",
+    "gather", "gather_nd", "get_default_graph", "get_num_threads", "global_norm",
     "global_variables", "global_variables_initializer", "grad", "gradients", "greater",
     "greater_equal", "group", "hypot", "identity", "iinfo", "imag", "inf",
     "initialize_all_variables", "inner", "int16", "int32", "int64", "int8", "iota", "isclose",
     "isdtype", "isfinite", "isinf", "isnan", "jvp", "less", "less_equal", "lgamma", "linalg",
     "linspace", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not",
     "logical_or", "logical_xor", "logsumexp", "map_fn", "matmul", "matrix_norm", "matrix_power",
-    "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis",
-    "multiply", "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis",
-    "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer",
-    "pad", "permute_dims", "pi", "placeholder", "positive", "pow", "prod", "rad2deg", "random",
-    "random_normal", "random_shuffle", "random_uniform", "rank", "real", "reciprocal", "reduce_all",
-    "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod",
-    "reduce_sum", "register_pytree", "remainder", "repeat", "reset_default_graph", "reshape",
-    "result_type", "roll", "rot90", "round", "rsqrt", "scan", "scatter_nd", "scatter_nd_add",
-    "scatter_nd_max", "scatter_nd_min", "scatter_nd_update", "searchsorted", "segment_max",
-    "segment_mean", "segment_min", "segment_sum", "set_num_threads", "set_random_seed", "shape",
-    "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size", "sort", "split", "sqrt", "square",
-    "squared_difference", "squeeze", "stack", "std", "stop_gradient", "string", "subtract", "sum",
-    "swapaxes", "switch_case", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile",
-    "top_k", "trace", "train", "trainable_variables", "transpose", "tree_leaves", "tree_map",
-    "tril", "triu", "trunc", "truncated_normal", "uint16", "uint32", "uint64", "uint8",
-    "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack", "value_and_grad",
-    "var", "variables_initializer", "vecdot", "vector_norm", "vjp", "where", "while_loop",
-    "xlog1py", "xlogy", "zeros", "zeros_like",
+    "matrix_transpose", "max", "maximum", "mean", "merge", "meshgrid", "min", "minimum",
+    "moveaxis", "multiply", "name_scope", "name_tensor", "nan", "nan_to_num", "negative",
+    "newaxis", "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot", "ones",
+    "ones_like", "outer", "pad", "permute_dims", "pi", "placeholder", "positive", "pow", "prod",
+    "py_function", "rad2deg", "random", "random_normal", "random_shuffle", "random_uniform",
+    "rank", "real", "reciprocal", "reduce_all", "reduce_any", "reduce_logsumexp", "reduce_max",
+    "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "register_gradient",
+    "register_kernel", "register_op", "register_pytree", "remainder", "repeat",
+    "reset_default_graph", "reshape", "result_type", "roll", "rot90", "round", "rsqrt", "scan",
+    "scatter_nd", "scatter_nd_add", "scatter_nd_max", "scatter_nd_min", "scatter_nd_update",
+    "searchsorted", "segment_max", "segment_mean", "segment_min", "segment_sum",
+    "set_num_threads", "set_random_seed", "shape", "sigmoid", "sign", "signbit", "sin", "sinc",
+    "sinh", "size", "sort", "split", "sqrt", "square", "squared_difference", "squeeze", "stack",
+    "std", "stop_gradient", "string", "subtract", "sum", "swapaxes", "switch", "switch_case",
+    "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "top_k", "trace", "train",
+    "trainable_variables", "transpose", "tree_leaves", "tree_map", "tril", "triu", "trunc",
+    "truncated_normal", "uint16", "uint32", "uint64", "uint8", "unique_all", "unique_counts",
+    "unique_inverse", "unique_values", "unstack", "value_and_grad", "var",
+    "variables_initializer", "vecdot", "vector_norm", "vjp", "where", "while_loop", "xlog1py",
+    "xlogy", "zeros", "zeros_like",
 ]

@@ -141,15 +141,21 @@ class Emitter:
         in-place kernel pass it once); buffers that are only read may overlap each other.
         """
         kinds = [value.type for value in (*pointers, *scalars)]
-        function_type = ir.FunctionType(ir.VoidType(), kinds)
         unique = self.module.get_unique_name(f"{self.symbol}.{name}")
-        function = ir.Function(self.module, function_type, unique)
-        function.linkage = "internal"
         # Inlined, noalias would become alias.scope metadata, which later passes may drop.
-        function.attributes.add("noinline")
-        function.attributes.add("nounwind")
+        function, inner = self.define_function(unique, ir.FunctionType(ir.VoidType(), kinds))
         for parameter in function.args[: len(pointers)]:
             parameter.add_attribute("noalias")
+        self.builder.call(function, [*pointers, *scalars])
+        yield inner, list(function.args[: len(pointers)]), list(function.args[len(pointers) :])
+        inner.builder.ret_void()
+
+    def define_function(self, symbol: str, kind: ir.FunctionType) -> tuple[ir.Function, Emitter]:
+        """A function of this kernel's module that is never inlined, and an emitter at its start."""
+        function = ir.Function(self.module, kind, symbol)
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        function.attributes.add("nounwind")
         inner = Emitter(
             context=self.context,
             builder=ir.IRBuilder(function.append_basic_block("entry")),
@@ -158,9 +164,7 @@ class Emitter:
             function_caller=self.function_caller,
             flags=self.flags,
         )
-        self.builder.call(function, [*pointers, *scalars])
-        yield inner, list(function.args[: len(pointers)]), list(function.args[len(pointers) :])
-        inner.builder.ret_void()
+        return function, inner
 
 
 class _LoopId(ir.MDValue):  # type: ignore[misc]

@@ -23,6 +23,7 @@ __all__ = [
     "CodegenError",
     "Emitter",
     "Kernel",
+    "adopt_kernel",
     "compile_count",
     "compile_kernels",
     "do_later",
@@ -142,6 +143,16 @@ def compile_kernels(kernels: Sequence[Kernel]) -> dict[str, int]:
         with _lock:
             _compile_missing(kernels)
     return {kernel.key: _compiled[kernel.key].address for kernel in kernels}
+
+
+def adopt_kernel(key: str, make: Callable[[], Code]) -> None:
+    """Have `make` compile the kernel, if the process does not have it: by another compiler, never
+    from disk. What `make` raises is the caller's."""
+    if key not in _compiled:
+        with _lock:
+            if key not in _compiled:
+                _compiled[key] = make()
+                _counts["compiled"] += 1
 
 
 def do_later(job: Callable[[], None]) -> None:

@@ -17,6 +17,7 @@ from weft.codegen.kernels.sort import lower_searchsorted
 from weft.codegen.windows.lowering import conv_with, lower_conv
 from weft.codegen.windows.place import lower_window_place
 from weft.codegen.windows.reduce import lower_window
+from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation
 
 Lowering = Callable[[Operation], list[KernelCall]]
@@ -24,6 +25,17 @@ Lowering = Callable[[Operation], list[KernelCall]]
 #: Products that a `fused` op may begin with.
 PRODUCTS: dict[str, Lower] = {"matmul": matmul_with, "conv": conv_with, "conv_input": conv_with}
 
+
+def _lower_py_function(op: Operation) -> list[KernelCall]:
+    raise UnsupportedError(
+        f"wf.py_function: '{op.attrs['function']}' cannot be called from a compiled step: native "
+        "code holds the locks of variables, and runs without Python",
+        hint="build a wf.Graph and run it with wf.Session, or call it outside @wf.compile",
+        location=op.locations,
+    )
+
+
+#: Ops that users register have a row, too, as long as they are there (`registered.py`).
 LOWERINGS: dict[str, Lowering] = {
     # linear algebra
     "matmul": lower_matmul,
@@ -63,6 +75,8 @@ LOWERINGS: dict[str, Lowering] = {
     "sort": sort_calls,
     "argsort": sort_calls,
     "searchsorted": lower_searchsorted,
+    # the host's
+    "py_function": _lower_py_function,
     # random bits
     "random_bits": lower_random_bits,
     "random_fold_in": lower_random_fold_in,

@@ -20,9 +20,9 @@ from llvmlite import ir
 
 from weft.codegen.emitter import Emitter
 
-I64, I32 = ir.IntType(64), ir.IntType(32)
+I64, I32, I8 = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 #: Part of a kernel's key: what this translator makes of a source.
-LANGUAGE_VERSION = "1"
+LANGUAGE_VERSION = "2"
 
 
 def load(address: int) -> int:
@@ -33,6 +33,11 @@ def load(address: int) -> int:
 def load32(address: int) -> int:
     """The int32 at `address`."""
     _native("load32")
+
+
+def load8(address: int) -> int:
+    """The byte at `address`, as 0 .. 255."""
+    _native("load8")
 
 
 def store(address: int, value: int) -> None:
@@ -204,6 +209,8 @@ class _Translator:
                 return b.load(b.inttoptr(arguments[0], I64.as_pointer()))
             case "load32":
                 return b.sext(b.load(b.inttoptr(arguments[0], I32.as_pointer())), I64)
+            case "load8":
+                return b.zext(b.load(b.inttoptr(arguments[0], I8.as_pointer())), I64)
             case "store":
                 return b.store(arguments[1], b.inttoptr(arguments[0], I64.as_pointer()))
             case "stack":

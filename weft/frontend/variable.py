@@ -212,22 +212,20 @@ class Variable(Operators):
 
     # ------------------------------------------------------------------------------------ writing
     def assign(self, value: Any) -> Tensor:
-        """Store `value` (same dtype and shape; Python numbers are converted). Returns the new
-        value."""
-        return self._update(lambda old: value, reads=False)
+        """Store `value` (same dtype and shape; Python numbers convert). Returns the new value."""
+        return self._update(lambda old, given: given, value, reads=False)
 
     def assign_add(self, delta: Any) -> Tensor:
         """Store the value plus `delta`. Returns the new value."""
-        return self._update(lambda old: METHODS["add"](old, delta))
+        return self._update(METHODS["add"], delta)
 
     def assign_sub(self, delta: Any) -> Tensor:
         """Store the value minus `delta`. Returns the new value."""
-        return self._update(lambda old: METHODS["subtract"](old, delta))
+        return self._update(METHODS["subtract"], delta)
 
     def scatter_add(self, indices: Any, updates: Any) -> Tensor:
-        """Add the rows of `updates` to the rows at `indices`; duplicates add up. Returns the new
-        value."""
-        return self._update(lambda old: old.at[as_tensor(indices)].add(updates))
+        """Add the rows of `updates` at `indices`; duplicates add up. Returns the new value."""
+        return self._update(lambda old, i, u: old.at[as_tensor(i)].add(u), indices, updates)
 
     def scatter_sub(self, indices: Any, updates: Any) -> Tensor:
         """Subtract the rows of `updates` from the rows at `indices`. Returns the new value."""
@@ -235,23 +233,24 @@ class Variable(Operators):
 
     def scatter_update(self, indices: Any, updates: Any) -> Tensor:
         """Replace the rows at `indices` by those of `updates`; the last duplicate stays."""
-        return self._update(lambda old: old.at[as_tensor(indices)].set(updates))
+        return self._update(lambda old, i, u: old.at[as_tensor(i)].set(u), indices, updates)
 
-    def _update(self, compute: Callable[[Tensor], Any], reads: bool = True) -> Tensor:
-        """Assign `compute(old value)`; atomic when done at once."""
+    def _update(self, compute: Callable[..., Any], *given: Any, reads: bool = True) -> Tensor:
+        """Assign `compute(old value, *given)`; atomic when done at once."""
         inner = current_trace()
         if inner is not None and inner.state is not None:
-            return inner.carry(self, self._fit(compute(inner.value_of(self))))
+            return inner.carry(self, self._fit(compute(inner.value_of(self), *given)))
         trace = effect_trace(f"assigning to variable '{self.name}'")
-        if trace is None:
+        if trace is None:  # others are read first: two threads could wait for each other's lock
+            now = [x.read() if isinstance(x, Variable) and x is not self else x for x in given]
             with self.state.lock:
                 old = Tensor(self.state.read() if reads else None)
-                new = self._fit(compute(old))
+                new = self._fit(compute(old, *now))
                 assert new._data is not None
                 self.state.write(new._data)
             return new
         start = trace.effects.read_for_update(self) if reads else None
-        new = self._fit(compute(trace.tensor(start) if start is not None else Tensor(None)))
+        new = self._fit(compute(trace.tensor(start) if start is not None else Tensor(None), *given))
         value = trace.lift(new)
         token = trace.effects.write(self, value, start)
         if trace.kind != "graph":

@@ -41,7 +41,7 @@ def make_op(
         types = spec.infer([v.type for v in operands], full, regions)
         check_sizes(name, types)
     except WeftError as error:
-        raise error.at(locations) from None
+        raise error.at(locations) from error.__cause__  # what the user's own type rule raised
     return Operation(name, operands, full, tuple(types), regions, control, locations)
 
 

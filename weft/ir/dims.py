@@ -1,7 +1,7 @@
 """Symbolic dimensions: integer polynomials over named sizes, such as `b*28+1`.
 
 A dimension of a shape is an `int`, a `SymbolicDim`, or None (unknown, printed `?`). Symbols come
-from placeholders; `substitute` gives them their sizes when a graph is specialised.
+from placeholders; `substitute_dim` gives them their sizes when a graph is specialised.
 
 With integers and dimensions, `+`, `-`, `*`, exact `//` and `**` give dimensions. Everything else
 needs the value: an operator with a tensor or a float works on the size as a tensor, which the

@@ -6,7 +6,7 @@ writes, must be joined by a path of operands and control operands (design, secti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.ir.graph import Block, Operation, Value
@@ -31,6 +31,8 @@ class Access:
 
 def state_key(ref: Value, known: Mapping[Value, StateKey] | None = None) -> StateKey:
     """The variable behind a value of ref type; for a block argument `known` may say it."""
+    while ref.op is not None and ref.op.name in ("enter", "switch", "identity"):
+        ref = ref.op.operands[0]
     if ref.op is not None and ref.op.name == "variable":
         return str(ref.op.attrs["name"])
     return (known or {}).get(ref, ref)
@@ -66,19 +68,23 @@ def accesses(op: Operation, known: Mapping[Value, StateKey] | None = None) -> It
 
 
 def unordered(
-    block: Block, known: Mapping[Value, StateKey] | None = None
+    block: Block,
+    known: Mapping[Value, StateKey] | None = None,
+    order: Sequence[Operation] | None = None,
+    also_after: Mapping[Operation, Sequence[Value]] | None = None,
 ) -> list[tuple[Access, Access]]:
     """Pairs of accesses to the same state, one of them a write, that no path orders.
 
-    The block must be in SSA form. Costs one bit per access for each value of the block.
+    The block must be in SSA form. order, also_after: another order of its ops, and values after
+    which an op comes besides its operands. Costs one bit per access for each value of the block.
     """
     found: dict[StateKey, list[tuple[int, Access]]] = {}  # with the bit of the accessing op
     before: dict[Value, int] = {}  # bits of the accessing ops that come before or make the value
     pairs: list[tuple[Access, Access]] = []
     count = 0
-    for op in block.ops:
+    for op in order or block.ops:
         past = 0
-        for value in (*op.operands, *op.control):
+        for value in (*op.operands, *op.control, *(also_after or {}).get(op, ())):
             past |= before.get(value, 0)
         own = 0
         touched = list(dict.fromkeys(accesses(op, known)))

@@ -89,6 +89,38 @@ class ResourceExhaustedError(WeftError, MemoryError):
     """There is not enough memory for what the program asks for."""
 
 
+class OutOfRangeError(WeftError, EOFError):
+    """There is no further element: a queue is closed and empty, a file is at its end."""
+
+
+class CancelledError(WeftError, RuntimeError):
+    """The operation was cancelled before it was done, for example by closing its queue."""
+
+
+class AbortedError(WeftError, RuntimeError):
+    """The operation lost against a concurrent one, or its step was ended by another's error."""
+
+
+class DeadlineExceededError(WeftError, TimeoutError):
+    """The operation was not done within the time given."""
+
+
+class UnavailableError(WeftError, ConnectionError):
+    """A service or task does not answer; the same call may succeed later."""
+
+
+class DataLossError(WeftError, ValueError):
+    """Stored data is damaged: truncated, or its checksum does not fit."""
+
+
+class AlreadyExistsError(WeftError, FileExistsError):
+    """What was to be made exists already."""
+
+
+class UnknownError(WeftError, RuntimeError):
+    """A Python function of the user's raised an error of a class that has no counterpart here."""
+
+
 class InternalError(WeftError, RuntimeError):
     """A fault in weft itself, never in the user's program."""
 

@@ -86,7 +86,7 @@ class Block:
 
 
 #: The stages of a graph, in the order of the pipeline; `ir.verify` says what each may hold.
-STAGES = ("traced", "optimized", "fused", "planned")
+STAGES = ("traced", "optimized", "fused", "planned", "dataflow")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

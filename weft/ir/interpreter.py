@@ -25,8 +25,10 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
+from weft.ir.frames import is_dataflow
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.interpreter_control import RUN_REGIONS
+from weft.ir.interpreter_dataflow import run_dataflow
 from weft.ir.ops import lookup
 from weft.ir.source import caller_location
 from weft.ir.spec import Array
@@ -74,8 +76,17 @@ class Ref:
     name: str
 
 
-def interpret(graph: Graph, inputs: Sequence[Array], state: State | None = None) -> list[Any]:
+def interpret(
+    graph: Graph,
+    inputs: Sequence[Array],
+    state: State | None = None,
+    *,
+    schedule: int | None = None,
+) -> list[Any]:
     """The results of `graph` on `inputs`: an array of its own for each tensor, None for each token.
+
+    schedule: where switch, merge and frames decide what runs, the seed of a random order of the ops
+    that are ready (by default the first comes first); no result of a sound graph depends on it.
 
     Raises InvalidArgumentError for inputs that do not fit and for what the ops themselves refuse,
     FailedPreconditionError for an uninitialised variable, InternalError if a result does not fit
@@ -84,7 +95,12 @@ def interpret(graph: Graph, inputs: Sequence[Array], state: State | None = None)
     arrays = [as_array(x) for x in inputs]
     sizes = bind_symbols(graph, arrays)
     with np.errstate(all="ignore"):  # inf, nan and wrapped integers are results, not errors
-        results = _Run(state, sizes).block(graph.block, [_frozen(x) for x in arrays])
+        run = _Run(state, sizes)
+        given = [_frozen(x) for x in arrays]
+        if is_dataflow(graph.block):
+            results = run_dataflow(run.op, graph.block, given, schedule)
+        else:
+            results = run.block(graph.block, given)
     # a copy each: a result may be an input, a constant, or the same value as another result
     return [
         np.array(r, order="C", copy=True) if isinstance(r, np.ndarray) else None for r in results
@@ -273,7 +289,7 @@ class _Run:
         except WeftError as error:
             raise type(error)(
                 f"{describe(op, operands)}: {error.what}", hint=error.hint, location=op.locations
-            ) from error
+            ) from error.__cause__ or error
 
     def attrs(self, op: Operation) -> Attrs:
         """The attributes of `op` with symbols replaced by their sizes."""

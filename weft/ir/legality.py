@@ -1,7 +1,9 @@
 """Which ops may exist at which stage of the pipeline, as one table.
 
 Each stage of `graph.STAGES` promises something to the code that comes after it: from "optimized" on
-there are no ops that only mean something to autodiff; from "fused" on there are loop nests.
+there are no ops that only mean something to autodiff; from "fused" on there are loop nests. At
+"dataflow" branches and loops may be ops that dead values run through; the passes before that stage
+move ops by their data alone, which would lose what decides whether they are dead.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.ir.graph import STAGES
+from weft.ir.ops.dataflow import DATAFLOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +25,15 @@ class Legality:
 
 _TRACED = STAGES[:1]
 _FROM_FUSED = STAGES[2:]
+_DATAFLOW = ("dataflow",)
 
 #: Ops that are not in the table may be anywhere. The region of a `fused` op is one loop nest: it
 #: has no state, no effects and no nest in it.
 LEGALITY: Mapping[str, Legality] = {
-    "identity": Legality(_TRACED, in_nest=False),
-    "stop_gradient": Legality(_TRACED, in_nest=False),
-    "custom_gradient": Legality(_TRACED, in_nest=False),
+    # dataflow: pivots, and marks in what users built with switch and merge
+    "identity": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
+    "stop_gradient": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
+    "custom_gradient": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
     "fused": Legality(_FROM_FUSED, in_nest=False),
     "variable": Legality(in_nest=False),
     "read": Legality(in_nest=False),
@@ -37,6 +42,7 @@ LEGALITY: Mapping[str, Legality] = {
     "cond": Legality(in_nest=False),
     "while": Legality(in_nest=False),
     "scan": Legality(in_nest=False),
+    **{name: Legality(_DATAFLOW, in_nest=False) for name in sorted(DATAFLOW)},
 }
 ANYWHERE = Legality()
 

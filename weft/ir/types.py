@@ -1,4 +1,5 @@
-"""Types of SSA values: tensors, references to state, and tokens that order effects."""
+"""Types of SSA values: tensors, references to state, handles of host objects, and tokens that order
+effects."""
 
 from __future__ import annotations
 
@@ -60,6 +61,21 @@ class RefType:
         return f"ref<{self.tensor}>"
 
 
+#: What handles there are: objects of the host that ops share.
+HANDLE_KINDS = ("queue",)
+
+
+@dataclass(frozen=True, slots=True)
+class HandleType:
+    """A handle to an object of the host: `queue<f32[3], i64[]>` holds elements of two tensors."""
+
+    kind: str
+    parts: tuple[TensorType, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind}<{', '.join(map(str, self.parts))}>"
+
+
 @dataclass(frozen=True, slots=True)
 class TokenType:
     """The result of an effect that yields no data; used as a control operand."""
@@ -68,7 +84,7 @@ class TokenType:
         return "token"
 
 
-Type = TensorType | RefType | TokenType
+Type = TensorType | RefType | HandleType | TokenType
 TOKEN = TokenType()
 
 

@@ -2,7 +2,8 @@
 
 The rules: SSA form with isolated regions; operands, attributes and types as the op table says;
 control operands that order something; state accesses ordered by paths (`effects`); ops legal at the
-graph's stage (`legality`); source locations kept.
+graph's stage (`legality`); source locations kept. Where dead values may run through a graph: frames
+that match (`frames`), and no result that may be dead (`deadness`).
 
 On locations: either every op of a graph, nested ones included, has some, or none has. A graph
 parsed from text without locations is whole; a graph in which only some ops know where they come
@@ -11,15 +12,19 @@ from has been through a pass that lost them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.ir.attributes import complete_attrs
+from weft.ir.deadness import Deadness, dead_results, double_merges
 from weft.ir.effects import Access, StateKey, region_keys, unordered
 from weft.ir.errors import VerifyError, WeftError
+from weft.ir.frames import find_frames, is_dataflow
 from weft.ir.graph import STAGES, Block, Graph, Operation, Value
 from weft.ir.legality import illegal
+from weft.ir.loop_effects import overlapping
 from weft.ir.ops import lookup
+from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.text.printer import print_graph
 from weft.ir.types import RefType, TensorType, TokenType
 
@@ -124,6 +129,8 @@ class _Verifier:
             seen.add(op)
             defined.update(op.results)
             why = illegal(op.name, self.graph.stage, in_nest)
+            if why is None and parent is not None and op.name in DATAFLOW:
+                why = f"is in a region of op '{parent.name}': it belongs to the top of a graph"
             if why is not None and self.graph.stage in STAGES:
                 self.fault(op, why)
             for region in op.regions:
@@ -134,7 +141,10 @@ class _Verifier:
                 name = "result" if parent is None else "result of the region"
                 self.fault(parent, f"{name} {i} {self._origin(value, whole, outer)}")
         if len(self.faults) == before:  # paths mean something only in a sound block
-            self._check_effects(block, known)
+            if parent is None and is_dataflow(block):
+                self._check_dataflow(block)
+            else:
+                self._check_effects(block, unordered(block, known))
 
     def _check_uses(
         self, op: Operation, defined: set[Value], whole: frozenset[Value], outer: frozenset[Value]
@@ -205,13 +215,38 @@ class _Verifier:
 
     # -- effects and locations --------------------------------------------------------------------
 
-    def _check_effects(self, block: Block, known: Mapping[Value, StateKey]) -> None:
+    def _check_dataflow(self, block: Block) -> None:
+        """Frames, results that may be dead, the order of effects that do not exclude another."""
+        frames = find_frames(block, self.graph.arg_names)
+        for op, what in frames.faults:
+            self.fault(op, what)
+        if frames.faults:
+            return
+        deadness = Deadness(frames)
+        for op, what in double_merges(deadness):
+            self.fault(op, what)
+        for value, what in dead_results(block.results, deadness):
+            self.fault(value.op, what)
+        pairs = unordered(block, {}, frames.order, frames.after_loops())
+        self._check_effects(block, [p for p in pairs if not deadness.exclusive(p[0].op, p[1].op)])
+        for frame, first, second in overlapping(frames):
+            verb = "writes" if second.writes else "reads"
+            other = "itself" if first.op is second.op else frames.label(first.op.results[0])
+            self.fault(
+                second.op,
+                f"{verb} {_state(second)} in every iteration of {frame}, up to "
+                f"{frame.parallel_iterations} of which overlap, and nothing orders it after "
+                f"{other} of the iteration before: put that into after(...) of the "
+                "next_iterations, or enter with parallel_iterations=1",
+            )
+
+    def _check_effects(self, block: Block, pairs: Sequence[tuple[Access, Access]]) -> None:
         names: dict[Operation, str] = {}
         count = 0
         for op in block.ops:  # as the printer numbers results
             names[op] = f"'{op.name}'" + (f" (%{count})" if op.results else "")
             count += len(op.results)
-        for first, second in unordered(block, known):
+        for first, second in pairs:
             verbs = ["writes" if a.writes else "reads" for a in (first, second)]
             self.fault(
                 second.op,

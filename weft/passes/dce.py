@@ -9,6 +9,7 @@ Before::
 After: `%0` is gone. Ops with the trait ``no_dce`` (assignments) stay. A control operand does not
 keep an op alive; if a dropped op stood between two effects, the later one is ordered after what the
 dropped op itself was ordered after. An op that might fail (an index out of bounds) goes, too.
+At stage `dataflow` control operands count: whether they are dead decides whether the op runs.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from weft.passes.rewrite import must_run, rebuilt, with_block, with_control, wit
 
 def dce(graph: Graph) -> Graph:
     """Drop dead ops, inside regions too. Arguments and results of the graph stay."""
-    return with_block(graph, _dce_block(graph.block))
+    return with_block(graph, _dce_block(graph.block, graph.stage == "dataflow"))
 
 
-def _dce_block(block: Block) -> Block:
+def _dce_block(block: Block, control_counts: bool = False) -> Block:
     live: set[Operation] = set()
     needed = set(block.results)
     for op in reversed(block.ops):
         if must_run(op) or any(r in needed for r in op.results):
             live.add(op)
             needed.update(op.operands)
+            needed.update(op.control if control_counts else ())
     order: dict[Value, tuple[Value, ...]] = {}  # result of a dropped op -> what it came after
     mapping: dict[Value, Value] = {}
     ops: list[Operation] = []

@@ -33,8 +33,11 @@ log = logging.getLogger("weft.passes")
 #: Passes whose result is meant to compute something else: WEFT_VERIFY=run does not compare it.
 CHANGES_MEANING = frozenset({"differentiate"})
 
-#: What WEFT_LOG may name: `compile` (runtime and frontend) and `passes`.
-TOPICS = ("compile", "passes")
+#: weft's passes that keep the meaning of graphs with dead values (those of users are trusted).
+ON_DATAFLOW = frozenset({"lower_control_flow", "dce"})
+
+#: What WEFT_LOG may name: one for each logger `weft.TOPIC`.
+TOPICS = ("checkpoint", "compile", "passes", "resources")
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,12 @@ def pass_name(run: Pass) -> str:
 
 def _run_pass(graph: Graph, run: Pass, options: PassOptions) -> PassReport:
     name = pass_name(run)
+    if graph.stage == "dataflow" and name not in ON_DATAFLOW and _is_ours(run):
+        raise PassError(
+            f"pass '{name}' does not know graphs of stage 'dataflow', such as '{graph.name}': it "
+            "would lose which values are dead",
+            hint="run it before lower_control_flow",
+        )
     start = time.perf_counter()
     new = run(graph)
     if not isinstance(new, Graph):
@@ -159,6 +168,10 @@ def _run_pass(graph: Graph, run: Pass, options: PassOptions) -> PassReport:
         if options.verify == "run" and name not in CHANGES_MEANING:
             check_same_meaning(graph, new, run, name, options.dump or Path("."))
     return PassReport(name, seconds, _count(graph), _count(new), new, changed)
+
+
+def _is_ours(run: Pass) -> bool:
+    return str(getattr(run, "__module__", "")).startswith("weft.passes.")
 
 
 def _count(graph: Graph) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.passes.autodiff import differentiate
 from weft.passes.control.layout import transpose_outside_loops
+from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.control.simplify import simplify_control
 from weft.passes.cse import cse
 from weft.passes.dce import dce
@@ -13,7 +14,9 @@ from weft.passes.fusion.fuse import fuse
 from weft.passes.fusion.matmul import fuse_matmul
 from weft.passes.fusion.prologues import fuse_prologues
 from weft.passes.fusion.strided import stride_products
+from weft.passes.fusion.tails import split_tails
 from weft.passes.manager import Pass
+from weft.passes.memory.schedule import schedule
 from weft.passes.recompute import recompute
 from weft.passes.simplify import simplify
 from weft.passes.sparse_updates import sparse_updates
@@ -32,9 +35,12 @@ PASSES: dict[str, Pass] = {
     "transpose_outside_loops": transpose_outside_loops,
     "fuse": fuse,
     "recompute": recompute,
+    "split_tails": split_tails,
     "fuse_matmul": fuse_matmul,
     "stride_products": stride_products,
     "fuse_prologues": fuse_prologues,
+    "lower_control_flow": lower_control_flow,
+    "schedule": schedule,
 }
 
 #: Passes that change what a graph computes, for `weft opt` (the frontend takes gradients while it
@@ -57,7 +63,9 @@ STANDARD: tuple[Pass, ...] = (
     transpose_outside_loops,  # after simplify, which has put the transposes into the flags
     fuse,  # near the end: it hides ops in regions
     recompute,  # of what nests hand to each other, before products take nests over
+    split_tails,  # a product could do a nest but for what it does with its sums
     fuse_matmul,  # products take over the nests that fuse has made
     stride_products,  # what is left of copies around products: they read and write by strides
     fuse_prologues,  # and of nests before them: what only a product reads is never stored
+    schedule,  # the kernels are known: in an order in which less is alive at once
 )

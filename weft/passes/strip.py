@@ -25,11 +25,12 @@ def strip_gradient_ops(graph: Graph) -> Graph:
 
     Orders effects first, or the order that such an op stands for would be lost.
     """
-    new = rewrite(order_effects(graph), _strip)
+    new = rewrite(order_effects(graph), strip_mark)
     return new.at_stage("optimized") if new.stage == "traced" else new
 
 
-def _strip(builder: Builder, op: Operation) -> Sequence[Value] | None:
+def strip_mark(builder: Builder, op: Operation) -> Sequence[Value] | None:
+    """The rule by which one mark goes; marks that take part in the order of effects stay."""
     if op.name in ("identity", "stop_gradient"):
         return op.operands
     if op.name == "custom_gradient":

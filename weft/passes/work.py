@@ -32,6 +32,8 @@ import numpy as np
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.index_maps import Read, is_index_map, read_of, static_shape
 from weft.ir.ops import lookup
+from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.ops.queue import TABLE as QUEUE_OPS
 from weft.ir.rules import int_attr
 from weft.ir.types import TensorType
 from weft.ir.windows import sliding_of
@@ -66,7 +68,8 @@ MOVES = frozenset({
     "custom_gradient", "astype", "bitcast", "real", "imag", "conj", "reshape", "permute_dims",
     "broadcast_to", "concat", "pad", "slice", "slice_update", "iota", "dim_size", "take",
     "take_along_axis", "gather_nd", "scatter_nd_update", "sort", "argsort", "searchsorted",
-    "random_bits", "random_fold_in", "first_occurrence",
+    "random_bits", "random_fold_in", "first_occurrence", "py_function", *DATAFLOW,
+    *(spec.name for spec in QUEUE_OPS),
 })  # fmt: skip
 _READS_BY_INDEX = frozenset({"take", "take_along_axis", "gather_nd"})
 _UPDATES = frozenset({

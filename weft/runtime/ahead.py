@@ -10,6 +10,7 @@ import numpy as np
 
 import weft.codegen.llvm.engine  # noqa: F401 - or the first step would wait for its modules
 from weft.codegen.jit import compile_kernels, start_compiling
+from weft.codegen.pool.emit import PARALLEL
 from weft.codegen.pool.worker import CONTROL, WORKER
 from weft.codegen.steps.walker import ARRAY_DATA_OFFSET, WALKER
 from weft.ir.errors import InternalError
@@ -19,7 +20,7 @@ from weft.ir.errors import InternalError
 def compile_ahead() -> None:
     """Begin to compile, or to load from disk, the code that does not depend on the step: what every
     step waits for first, the pool's last (steps use one thread until it is there)."""
-    start_compiling([WALKER, WORKER, CONTROL])
+    start_compiling([WALKER, WORKER, CONTROL, PARALLEL])
 
 
 @cache

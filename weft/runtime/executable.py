@@ -19,6 +19,7 @@ from weft.ir.errors import (
     InvalidArgumentError,
     ResourceExhaustedError,
     ShapeError,
+    UnknownError,
 )
 from weft.ir.graph import Graph
 from weft.ir.types import RefType, TensorType
@@ -152,6 +153,16 @@ class Executable:
             results[number] = inputs[given]
         return results
 
+    def own_frame(self) -> tuple[Frame, int, list[int]]:
+        """For the dataflow executor: a frame of its own, the walker's address, the results' slots
+        (-1: a token)."""
+        return Frame(self._linked, *self._enter_pool()), self._walker_address, self._result_slots
+
+    @property
+    def uses_state(self) -> bool:
+        """Whether it reads or writes variables."""
+        return bool(self._variables)
+
     def idle_frames(self) -> int:
         """How many frames wait for the next call."""
         return len(self._frames) + (0 if self.native is None else self.native.idle_frames())
@@ -255,6 +266,12 @@ class Executable:
         failed = self.report.calls[self.plan.table.owner[call]]
         op, element = failed.fault(status)
         types = ", ".join(str(v.type) for v in op.operands)
+        if failed.call.kernel.key.startswith("registered-"):
+            raise UnknownError(
+                f"op '{op.name}' ({types}): its kernel '{failed.call.kernel.name}' raised an error",
+                hint="compiled code does not say which: call the function itself on arrays",
+                location=op.locations,
+            )
         raise InvalidArgumentError(
             f"op '{op.name}' ({types}): {describe_fault(op, element, index)}",
             hint="indices must be in -n .. n-1 for an axis of size n; "

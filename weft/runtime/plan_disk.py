@@ -14,6 +14,7 @@ from weft.codegen.llvm.cache_key import describe_kernel, describe_plan
 from weft.ir.attributes import ConstArray
 from weft.ir.digest import digest_graph
 from weft.ir.graph import Graph
+from weft.ir.registered import REGISTERED
 from weft.passes.manager import PassOptions, pass_name
 from weft.passes.pipelines import PASSES
 from weft.runtime.step_plan import StepPlan, kernel_files, pack_plan, unpack_plan
@@ -39,10 +40,12 @@ class PlanKey:
 def plan_key(
     graph: Graph, passes: Sequence[Any], options: PassOptions, donated: Sequence[int]
 ) -> PlanKey | None:
-    """None if the plan is not kept: no cache, passes that are not weft's own, or who compiles wants
-    to see the passes at work."""
+    """None if the plan is not kept: no cache, passes that are not weft's own, who compiles wants
+    to see the passes at work, or the graph has ops whose meaning is the user's."""
     watched = options.verify or options.dump is not None or "passes" in options.log
     if watched or plan_cache() is None:
+        return None
+    if REGISTERED and any(op.name in REGISTERED for op in graph.walk()):
         return None
     names = tuple([pass_name(run) for run in passes])
     if any(PASSES.get(name) is not run for name, run in zip(names, passes, strict=True)):

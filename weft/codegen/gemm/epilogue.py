@@ -22,21 +22,19 @@ from dataclasses import replace
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, Code, KernelCall, Pool
+from weft.codegen.call import Address, Arg, Code, KernelCall
 from weft.codegen.elements import INTEGERS, memory_type
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.gemm.blocking import Product
 from weft.codegen.gemm.call import gemm_calls
-from weft.codegen.gemm.follow import Follow, Prologues
+from weft.codegen.gemm.follow import Follow, Prologues, load_words
 from weft.codegen.gemm.product import FRAME
 from weft.codegen.gemm.tile import tile_of
 from weft.codegen.jit import Kernel
 from weft.codegen.nests.cut import cut_kind
 from weft.codegen.nests.nest import Access, Nest, Statement, Store, plain_nest
 from weft.codegen.nests.writer import NestWriter, output_of
-from weft.ir.attributes import ConstArray
 from weft.ir.builder import Builder
-from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InternalError
 from weft.ir.graph import Operation, Value
 from weft.ir.index_maps import contiguous_strides, is_index_map, read_of, static_shape
@@ -163,25 +161,14 @@ def nest_over_rows(nest: Nest, c: int | None) -> Nest:
 def _epilogue(
     nest: Nest, c: int, rows: int, outputs: list[Address], operands: list[Address]
 ) -> Follow:
-    args: list[Arg] = [outputs[s.output] for s in nest.stores]
-    strides: list[Arg] = [x for s in nest.stores for x in s.strides]
-    for load in _moving(nest, c):
-        if load.leaf == "index":
-            strides += [load.offset, *load.strides]
-            continue
-        strides += load.strides
-        if isinstance(load.leaf, ConstArray):
-            args.append(Pool(load.leaf))
-        else:
-            held = operands[load.leaf]
-            size = as_dtype(load.dtype).itemsize
-            args.append(Address(held.value, held.offset + load.offset * size))
+    addresses, strides = load_words(_moving(nest, c), operands)
     where = [k for k, load in enumerate(nest.loads) if load.leaf == c]
     key = f"gemm-epilogue-3-{where}-{nest.key}"
     kernel = Kernel(key, f"epilogue_{nest.name}", lambda e: _emit(e, nest, c))
     folds = [(s.reduction, s.dtype, outputs[s.output]) for s in nest.stores]
     named = tuple((name, dtype, output) for name, dtype, output in folds if name is not None)
-    words = [*args, *strides, rows]
+    words: list[Arg] = [outputs[s.output] for s in nest.stores]
+    words += [*addresses, *(x for s in nest.stores for x in s.strides), *strides, rows]
     return Follow(kernel, words, len(nest.statements), named, nest.extents[-1])
 
 

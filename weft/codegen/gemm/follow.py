@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from weft.codegen.call import Address, Arg, KernelCall, Scratch
+from weft.codegen.call import Address, Arg, KernelCall, Pool, Scratch
 from weft.codegen.jit import Kernel
 from weft.codegen.nests.folds import combine_call, lay_out
+from weft.codegen.nests.nest import Access
+from weft.ir.attributes import ConstArray
+from weft.ir.dtypes import as_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +60,22 @@ class Before:
 
 #: What computes A and B of a product, if anything does.
 Prologues = tuple[Before | None, Before | None]
+
+
+def load_words(loads: Iterable[Access], operands: Sequence[Address]) -> tuple[list[Arg], list[Arg]]:
+    """The addresses of what a nest loads, and the strides; an "index" load has no address, but an
+    offset before its strides.
+    """
+    addresses: list[Arg] = []
+    strides: list[Arg] = []
+    for load in loads:
+        if load.leaf == "index":
+            strides += [load.offset, *load.strides]
+            continue
+        strides += load.strides
+        if isinstance(load.leaf, ConstArray):
+            addresses.append(Pool(load.leaf))
+        else:
+            held, size = operands[load.leaf], as_dtype(load.dtype).itemsize
+            addresses.append(Address(held.value, held.offset + load.offset * size))
+    return addresses, strides

@@ -29,20 +29,9 @@ def internal_function(
 ) -> Iterator[tuple[ir.Function, Emitter]]:
     """An internal function of the kernel that the caller calls as often as it likes."""
     unique = e.module.get_unique_name(f"{e.symbol}.{name}")
-    function = ir.Function(e.module, ir.FunctionType(ir.VoidType(), kinds), unique)
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    function.attributes.add("nounwind")
+    function, inner = e.define_function(unique, ir.FunctionType(ir.VoidType(), kinds))
     for k in noalias:
         function.args[k].add_attribute("noalias")
-    inner = Emitter(
-        context=e.context,
-        builder=ir.IRBuilder(function.append_basic_block("entry")),
-        module=e.module,
-        symbol=e.symbol,
-        function_caller=e.function_caller,
-        flags=e.flags,
-    )
     yield function, inner
     inner.builder.ret_void()
 

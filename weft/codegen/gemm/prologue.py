@@ -15,19 +15,17 @@ from dataclasses import replace
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, Pool
+from weft.codegen.call import Address
 from weft.codegen.elements import memory_type
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.gemm.epilogue import nest_over_rows, product_in
-from weft.codegen.gemm.follow import Before
+from weft.codegen.gemm.follow import Before, load_words
 from weft.codegen.gemm.product import FRAME
 from weft.codegen.jit import Kernel
 from weft.codegen.nests.cut import cut_kind
 from weft.codegen.nests.nest import Nest, plain_nest
 from weft.codegen.nests.writer import NestWriter
-from weft.ir.attributes import ConstArray
 from weft.ir.builder import Builder
-from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Operation, Value
 from weft.ir.index_maps import read_of
 
@@ -50,19 +48,7 @@ def _prologue(op: Operation, value: Value) -> Before:
     nest = nest_over_rows(plain_nest(_alone(op, value)), None)
     (store,) = nest.stores
     nest = replace(nest, stores=(replace(store, strides=(2, 1)),))
-    operands = [Address(v) for v in op.operands]
-    args: list[Arg] = []
-    strides: list[Arg] = []
-    for load in nest.loads:
-        if load.leaf == "index":
-            strides += [load.offset, *load.strides]
-            continue
-        strides += load.strides
-        if isinstance(load.leaf, ConstArray):
-            args.append(Pool(load.leaf))
-        else:
-            held, size = operands[load.leaf], as_dtype(load.dtype).itemsize
-            args.append(Address(held.value, held.offset + load.offset * size))
+    args, strides = load_words(nest.loads, [Address(v) for v in op.operands])
     rows = value.type.static_shape[-2]  # type: ignore[union-attr]
     kernel = Kernel(
         f"gemm-prologue-1-{nest.key}", f"prologue_{nest.name}", lambda e: _emit(e, nest)

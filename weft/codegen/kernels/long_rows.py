@@ -9,6 +9,9 @@ Positions: the winner of each block, then the first winner of those.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall, Scratch
@@ -102,8 +105,10 @@ def _long_cumulative(op: Operation, sizes: tuple[int, int, int]) -> list[KernelC
 class _Blocks:
     """The blocks of the rows of `out`, in the order of the scan."""
 
-    def __init__(self, f: Emitter, n: ir.Value, reverse: ir.Value, block: ir.Value) -> None:
-        self.f, self.n, self.block = f, n, block
+    def __init__(
+        self, f: Emitter, n: ir.Value, reverse: ir.Value, block: ir.Value, count: ir.Value
+    ) -> None:
+        self.f, self.n, self.block, self.count = f, n, block, count  # count: blocks of a row
         self.backward = f.builder.icmp_signed("!=", reverse, f.index(0))
 
     def place(self, row: ir.Value, j: ir.Value) -> ir.Value:
@@ -120,16 +125,22 @@ class _Blocks:
         return start, b.select(b.icmp_signed("<", stop, self.n), stop, self.n)
 
 
-def _emit_blocks(e: Emitter, op: str, dtype: str) -> None:
-    pointers = [e.pointer_argument(0, dtype), e.pointer_argument(1, dtype)]
+@contextmanager
+def _scan_function(
+    e: Emitter, name: str, dtype: str, other: int
+) -> Iterator[tuple[Emitter, list[ir.Value], _Blocks, list[ir.Value]]]:
+    """A loop function of `_long_cumulative`'s kernels: (emitter inside, the result and the array at
+    argument `other`, the blocks, [lo, hi]).
+    """
+    pointers = [e.pointer_argument(0, dtype), e.pointer_argument(other, dtype)]
     scalars = [*(e.argument(2 + k) for k in range(4)), e.lo, e.hi]
-    with e.loop_function("scan", pointers, scalars) as (
-        f,
-        (out, x),
-        (n, reverse, block, blocks, lo, hi),
-    ):
-        b = f.builder
-        walk = _Blocks(f, n, reverse, block)
+    with e.loop_function(name, pointers, scalars) as (f, arrays, values):
+        yield f, arrays, _Blocks(f, *values[:4]), values[4:]
+
+
+def _emit_blocks(e: Emitter, op: str, dtype: str) -> None:
+    with _scan_function(e, "scan", dtype, 1) as (f, (out, x), walk, (lo, hi)):
+        b, n, block, blocks = f.builder, walk.n, walk.block, walk.count
         step = b.select(walk.backward, f.index(-1), f.index(1))
         unit = f.alloca(lo.type)
         held = [f.alloca(load_element(f, x, dtype).type) for _ in range(ROWS)]
@@ -164,15 +175,8 @@ def _emit_blocks(e: Emitter, op: str, dtype: str) -> None:
 
 
 def _emit_ends(e: Emitter, op: str, dtype: str) -> None:
-    pointers = [e.pointer_argument(0, dtype), e.pointer_argument(6, dtype)]
-    scalars = [*(e.argument(2 + k) for k in range(4)), e.lo, e.hi]
-    with e.loop_function("ends", pointers, scalars) as (
-        f,
-        (out, before),
-        (n, reverse, block, blocks, lo, hi),
-    ):
+    with _scan_function(e, "ends", dtype, 6) as (f, (out, before), walk, (lo, hi)):
         b = f.builder
-        walk = _Blocks(f, n, reverse, block)
         held = f.alloca(load_element(f, out, dtype).type)
 
         def end(row: ir.Value, number: ir.Value) -> ir.Value:
@@ -181,26 +185,19 @@ def _emit_ends(e: Emitter, op: str, dtype: str) -> None:
 
         with f.for_range(lo, hi) as row:
             b.store(end(row, f.index(0)), held)
-            with f.for_range(f.index(1), blocks) as k:
-                at = f.at(before, b.add(b.mul(row, blocks), k))
+            with f.for_range(f.index(1), walk.count) as k:
+                at = f.at(before, b.add(b.mul(row, walk.count), k))
                 store_element(f, b.load(held), at, dtype)
                 args = [b.load(held), end(row, k)]
                 b.store(emit_scalar(f, COMBINE[op], dtype, args, {}), held)
 
 
 def _emit_rest(e: Emitter, op: str, dtype: str) -> None:
-    pointers = [e.pointer_argument(0, dtype), e.pointer_argument(6, dtype)]
-    scalars = [*(e.argument(2 + k) for k in range(4)), e.lo, e.hi]
-    with e.loop_function("rest", pointers, scalars) as (
-        f,
-        (out, before),
-        (n, reverse, block, blocks, lo, hi),
-    ):
+    with _scan_function(e, "rest", dtype, 6) as (f, (out, before), walk, (lo, hi)):
         b = f.builder
-        walk = _Blocks(f, n, reverse, block)
         with f.for_range(lo, hi) as unit:
-            row = b.udiv(unit, blocks)
-            number = b.sub(unit, b.mul(row, blocks))
+            row = b.udiv(unit, walk.count)
+            number = b.sub(unit, b.mul(row, walk.count))
             start, stop = walk.bounds(number)
             first = b.select(walk.backward, b.sub(stop, f.index(1)), start)
             base = f.at(out, walk.place(row, first))
@@ -247,7 +244,8 @@ def _emit_winners(e: Emitter, op: str, dtype: str) -> None:
     ):
         b = f.builder
         row = b.udiv(unit, blocks)
-        start, stop = _Blocks(f, n, f.index(0), block).bounds(b.sub(unit, b.mul(row, blocks)))
+        walk = _Blocks(f, n, f.index(0), block, blocks)
+        start, stop = walk.bounds(b.sub(unit, b.mul(row, blocks)))
         base, count = f.at(x, b.add(b.mul(row, n), start)), b.sub(stop, start)
         if dtype in COMPLEXES or dtype == "bool":
             found = search(f, op, dtype, base, f.index(0), count)

@@ -329,14 +329,24 @@ def cache_limit() -> int:
 _caches: dict[tuple[Path, int], KernelCache] = {}
 
 
+def _chosen() -> str:
+    """What WEFT_CACHE says. InvalidArgumentError for what it cannot say."""
+    given = os.environ.get("WEFT_CACHE", "")
+    if given not in ("", "0", "1", "kernels"):
+        raise InvalidArgumentError(
+            f"WEFT_CACHE={given!r} means nothing", hint="it is 0, 1 (the default) or kernels"
+        )
+    return given
+
+
 def plan_cache() -> KernelCache | None:
     """As `kernel_cache`; None with WEFT_CACHE=kernels, too."""
-    return None if os.environ.get("WEFT_CACHE", "") == "kernels" else kernel_cache()
+    return None if _chosen() == "kernels" else kernel_cache()
 
 
 def kernel_cache() -> KernelCache | None:
     """The cache that the environment names; None with WEFT_CACHE=0 or without a home directory."""
-    if os.environ.get("WEFT_CACHE", "") == "0":
+    if _chosen() == "0":
         return None
     folder = cache_folder()
     if folder is None:

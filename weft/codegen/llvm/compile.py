@@ -9,19 +9,26 @@ docs/performance.md). ctypes releases the GIL meanwhile.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_char_p, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from weft.codegen.llvm.library import CONTROL_PASSES, LlvmError, Machine, library, taken
+from weft.codegen.llvm.library import (
+    CONTROL_PASSES,
+    LATE_PASSES,
+    LlvmError,
+    Machine,
+    library,
+    taken,
+)
 from weft.codegen.llvm.target import binding, create_machine, new_machine
 from weft.ir.fork import ForkLock
 
 #: Bumped whenever the passes below change.
-PIPELINE_VERSION = 2
+PIPELINE_VERSION = 3
 # Loops: LLVM's default pipeline at O2 without the SLP vectoriser. llvmlite offers the loop
 # vectoriser in no other form.
 _SPEED_LEVEL = 2
@@ -34,6 +41,11 @@ class ObjectCode:
     code: bytes
     bitcode: bytes
 
+
+#: Functions of `vector/lanes.py`, scalar and in vectors so wide: inlined after the loop vectoriser.
+LATE_PREFIX, LATE_WIDTHS = "weft.lane.", (4, 8, 16)
+LATE_FUNCTIONS = ("lookup", "scale", "exponent", "mantissa")
+_INTERNAL_LINKAGE = 8
 
 # LLVM's scheduler, where it counts registers, does interleaved chains one after the other, and they
 # wait for their results; a few spills cost less (docs/performance.md). The option is the whole
@@ -74,7 +86,13 @@ def compile_text(text: str, loops: bool = True) -> ObjectCode:
         machine = new_machine()
     try:
         with _module(functions, text) as module, _own_scheduling():
-            _optimise(functions, module, machine.pointer, loops)
+            late = LATE_PREFIX in text
+            if late and not loops:
+                _make_inlinable(functions, module)
+            _optimise(functions, module, machine.pointer, None if loops else CONTROL_PASSES)
+            if late and loops:
+                _make_inlinable(functions, module)
+                _optimise(functions, module, machine.pointer, LATE_PASSES)
             code = _emit(functions, module, machine.pointer)
             return ObjectCode(code, _bitcode(functions, module))
     finally:
@@ -121,17 +139,33 @@ def _module(functions: Any, text: str) -> Iterator[c_void_p]:
         functions.LLVMPY_ContextDispose(context)
 
 
-def _optimise(functions: Any, module: c_void_p, machine: c_void_p, loops: bool) -> None:
+def _make_inlinable(functions: Any, module: c_void_p) -> None:
+    """The functions of `vector/lanes.py`, weak so far, become internal and always inlined."""
+    always = functions.LLVMPY_GetEnumAttributeKindForName(b"alwaysinline", len("alwaysinline"))
+    for name in LATE_FUNCTIONS:
+        for form in ("", *(f".{width}" for width in LATE_WIDTHS)):
+            function = functions.LLVMPY_GetNamedFunction(
+                module, f"{LATE_PREFIX}{name}{form}".encode()
+            )
+            if function:
+                functions.LLVMPY_SetLinkage(c_void_p(function), _INTERNAL_LINKAGE)
+                functions.LLVMPY_AddFunctionAttr(c_void_p(function), always)
+
+
+def _optimise(
+    functions: Any, module: c_void_p, machine: c_void_p, passes: Sequence[str] | None
+) -> None:
+    """Run these passes; None: LLVM's own list."""
     # A pass builder keeps callbacks of its last run: one run each.
     options = c_void_p(functions.LLVMPY_CreatePipelineTuningOptions())
     functions.LLVMPY_PTOSetLoopVectorization(options, True)
     functions.LLVMPY_PTOSetSLPVectorization(options, False)
     builder = c_void_p(functions.LLVMPY_CreatePassBuilder(machine, options))
-    if loops:
+    if passes is None:
         manager = c_void_p(functions.LLVMPY_buildPerModuleDefaultPipeline(builder, _SPEED_LEVEL))
     else:
         manager = c_void_p(functions.LLVMPY_CreateNewModulePassManager())
-        for name in CONTROL_PASSES:
+        for name in passes:
             getattr(functions, f"LLVMPY_module_Add{name}Pass")(manager)
     try:
         functions.LLVMPY_RunNewModulePassManager(manager, module, builder)

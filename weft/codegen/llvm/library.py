@@ -20,6 +20,8 @@ CONTROL_PASSES = (
     *("AlwaysInliner", "SROA", "InstCombine", "SimplifyCFG"),
     *("NewGVN", "InstCombine", "SimplifyCFG", "ADCE"),
 )
+#: What inlines functions that the loop vectoriser had to see as calls.
+LATE_PASSES = ("AlwaysInliner",)
 
 _STRING = POINTER(c_char_p)
 # name after "LLVMPY_" -> result, arguments; as declared in llvmlite/binding/*.py
@@ -45,6 +47,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "ParseAssembly": (c_void_p, [c_void_p, c_char_p, _STRING]),
     "VerifyModule": (c_bool, [c_void_p, _STRING]),
     "DisposeModule": (None, [c_void_p]),
+    "GetNamedFunction": (c_void_p, [c_void_p, c_char_p]),
+    "SetLinkage": (None, [c_void_p, c_int]),
+    "GetEnumAttributeKindForName": (c_uint, [c_char_p, c_size_t]),
+    "AddFunctionAttr": (None, [c_void_p, c_uint]),
     "WriteBitcodeToString": (None, [c_void_p, _STRING, POINTER(c_size_t)]),
     "DisposeString": (None, [c_void_p]),
     "CreatePipelineTuningOptions": (c_void_p, []),
@@ -55,7 +61,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "DisposePassBuilder": (None, [c_void_p]),
     "buildPerModuleDefaultPipeline": (c_void_p, [c_void_p, c_int]),
     "CreateNewModulePassManager": (c_void_p, []),
-    **{f"module_Add{name}Pass": (None, [c_void_p]) for name in CONTROL_PASSES},
+    **{f"module_Add{name}Pass": (None, [c_void_p]) for name in {*CONTROL_PASSES, *LATE_PASSES}},
     "RunNewModulePassManager": (None, [c_void_p, c_void_p, c_void_p]),
     "DisposeNewModulePassManger": (None, [c_void_p]),
     "TargetMachineEmitToMemory": (c_void_p, [c_void_p, c_void_p, c_int, _STRING]),

@@ -17,6 +17,9 @@ CHEAP = 0.05
 #: compile).
 LONG_NS, DEAR_NS, LONGEST_NS = 0.06, 0.4, 6.0
 INTERLEAVE = 4
+#: Short (`vector/tables.py`): they count for `LONG_NS` only. More of them side by side do not wait
+#: less, and spill.
+BY_TABLES = frozenset({("exp", "f32"), ("log", "f32"), ("erf", "f32")})
 #: An innermost loop of a nest over several is not shorter than this, or its remainder, which is not
 #: interleaved, is most of the work; or it leaves no remainder. Twice that for `DEAR_NS`.
 LEAST_INTERLEAVED, NO_REMAINDER = 256, 64
@@ -27,17 +30,24 @@ def op_nanoseconds(op: str, dtype: str) -> float:
     return arithmetic([(op, dtype)])
 
 
-def interleave(ops: Iterable[tuple[str, str]], extents: Sequence[int]) -> int:
+def interleave(
+    ops: Iterable[tuple[str, str]], extents: Sequence[int], chain: float | None = None
+) -> int:
     """How many vectors an iteration of the innermost loop over these (op, dtype) pairs should do;
     0: LLVM's choice. LLVM takes long bodies one by one, and they wait for their own results.
 
-    A single loop is taken to be long, so that its extent is no matter of the kernel.
+    chain: the nanoseconds of what one result follows from, if that is not all: what several results
+    need does not wait. A single loop is taken to be long, so that its extent is no matter of the
+    kernel.
     """
-    prices = [op_nanoseconds(op, dtype) for op, dtype in ops]
+    done = list(ops)
+    prices = [op_nanoseconds(op, dtype) for op, dtype in done]
     work = sum(prices)
     if not extents or not LONG_NS <= work <= LONGEST_NS:
         return 0
-    for times in (2, 1) if work - max(prices) >= DEAR_NS else (1,):
+    long = [price for op, price in zip(done, prices, strict=True) if op not in BY_TABLES]
+    waits = (work if chain is None else chain) - (work - sum(long))
+    for times in (2, 1) if waits - max(long, default=0.0) >= DEAR_NS else (1,):
         least, whole = times * LEAST_INTERLEAVED, times * NO_REMAINDER
         if len(extents) == 1 or extents[-1] >= least or extents[-1] % whole == 0:
             return times * INTERLEAVE

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from weft.codegen.nests.cost import interleave
+from weft.codegen.nests.cost import interleave, op_nanoseconds
 from weft.codegen.scalar.scalar import supported
 from weft.ir.attributes import ConstArray
 from weft.ir.errors import InternalError, UnsupportedError
@@ -23,7 +23,7 @@ from weft.ir.ops import lookup
 from weft.ir.types import TensorType
 
 #: Bumped whenever the code that is emitted for a nest changes.
-EMITTER_VERSION = 8
+EMITTER_VERSION = 9
 
 Leaf = (
     int | ConstArray | Literal["index"]
@@ -88,7 +88,20 @@ class Nest:
     @property
     def interleave(self) -> int:
         """Vectors in one iteration of the innermost loop; 0: as many as LLVM likes."""
-        return interleave(((s.op, s.dtype) for s in self.statements), self.extents)
+        chain = max((self._price(s.source) for s in self.stores), default=0.0)
+        return interleave(((s.op, s.dtype) for s in self.statements), self.extents, chain)
+
+    def _price(self, source: tuple[str, int]) -> float:
+        """Nanoseconds of all that a value follows from."""
+        todo, seen = [source], set[int]()
+        while todo:
+            kind, n = todo.pop()
+            if kind == "value" and n not in seen:
+                seen.add(n)
+                todo += self.statements[n].args
+        return sum(
+            op_nanoseconds(s.op, s.dtype) for n, s in enumerate(self.statements) if n in seen
+        )
 
     @property
     def structure(self) -> str:

@@ -34,6 +34,10 @@ class Walk:
     picks: Sequence[PickWalk] = ()
 
 
+#: Where a loop is: pointers of loads, of outputs, to kept values; the element's index in the row.
+At = tuple[dict[int, ir.Value], dict[Output, ir.Value], dict[int, ir.Value], ir.Value]
+
+
 class RowWriter:
     def __init__(
         self,
@@ -93,8 +97,12 @@ class RowWriter:
             count = self._row_elements()
             base = e.at(self.stores[o].base, e.builder.mul(unit, count))
             self.columns[o] = base
-            with e.for_range(e.index(0), count) as j:
-                store_element(e, start, e.at(base, j), self._running(o))
+            self._fill(base, count, start, self._running(o))
+
+    def _fill(self, base: ir.Value, count: ir.Value, start: ir.Value, dtype: str) -> None:
+        """`count` elements from `base` on all become `start`."""
+        with self.e.for_range(self.e.index(0), count) as j:
+            store_element(self.e, start, self.e.at(base, j), dtype)
 
     def _row_elements(self) -> ir.Value:
         total = self.e.index(1)
@@ -284,7 +292,7 @@ class RowWriter:
         self,
         loop: int,
         step: Pass,
-        at: tuple[dict[int, ir.Value], dict[Output, ir.Value], dict[int, ir.Value], ir.Value],
+        at: At,
         accumulators: dict[int, Accumulator],
     ) -> None:
         e = self.e
@@ -316,8 +324,8 @@ class RowWriter:
         self,
         loop: int,
         i: ir.Value,
-        at: tuple[dict[int, ir.Value], dict[Output, ir.Value], dict[int, ir.Value], ir.Value],
-    ) -> tuple[dict[int, ir.Value], dict[Output, ir.Value], dict[int, ir.Value], ir.Value]:
+        at: At,
+    ) -> At:
         """Everything moved to iteration i of a loop within the row."""
         places, stores, kept, index = at
         moved = {o: self._step(p, i, self.stores[o].strides[loop]) for o, p in stores.items()}
@@ -336,7 +344,7 @@ class RowWriter:
     def _body(
         self,
         step: Pass,
-        at: tuple[dict[int, ir.Value], dict[Output, ir.Value], dict[int, ir.Value], ir.Value],
+        at: At,
         accumulators: Mapping[int, Adds],
     ) -> None:
         places, stores, kept, index = at

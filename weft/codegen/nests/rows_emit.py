@@ -37,6 +37,7 @@ from weft.codegen.nests.column_writer import ColumnWriter
 from weft.codegen.nests.folds import MOST_PARTIALS, combine_call, lay_out, running_dtype
 from weft.codegen.nests.picks import PickWalk, pick_walks
 from weft.codegen.nests.row_passes import Schedule, schedule
+from weft.codegen.nests.row_vectors import VectorRowWriter, is_in_vectors
 from weft.codegen.nests.row_writer import RowWriter, Walk
 from weft.codegen.nests.rows import Node, Output, RowNest
 from weft.ir.attributes import ConstArray
@@ -76,7 +77,8 @@ def rows_calls(
             args += [s for s in walk.strides if s not in (0, 1)]
             args += [n for _, *sizes in _picks(walk) for n in sizes]
     args += [p.offset for p in partials]
-    kernel = Kernel(nest.key, nest.name, lambda e: _emit(e, nest))
+    loops = not is_in_vectors(nest, plan)  # what is in vectors needs few of LLVM's passes
+    kernel = Kernel(nest.key, nest.name, lambda e: _emit(e, nest), loops)
     unit = block * nest.at_once
     call = KernelCall(
         kernel, tuple(args), blocks, split(blocks, _row_nanoseconds(nest, plan) * unit)
@@ -247,5 +249,7 @@ def _write(
     scratch = {n: next(buffer) for n in _in_scratch(plan)}
     status = next(buffer) if _has_checks(nest) else None
     kind = ColumnWriter if nest.by_columns else RowWriter
+    if is_in_vectors(nest, plan):
+        kind = VectorRowWriter
     writer = kind(e, nest, plan, extents, loads, stores, scratch, status)
     writer.write(rows, block, values[-2], values[-1])

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
+from weft.codegen.jit import Kernel
 from weft.codegen.pool.words import (
     COUNT_MASK,
     HI_SHIFT,
@@ -27,9 +28,8 @@ from weft.codegen.pool.words import (
 
 I32 = ir.IntType(32)
 _WORDS = I64.as_pointer()
-_PARALLEL_TYPE = ir.FunctionType(
-    ir.VoidType(), [_WORDS, I64, KERNEL_TYPE.as_pointer(), _WORDS, I64, I64, I64]
-)
+#: What `PARALLEL` is called with, word by word.
+_GIVEN = ("pool", "threads", "kernel", "arguments", "units", "chunk", "long")
 #: Added to a call's chunk: each of its chunks takes long enough to wake a sleeper for.
 LONG = 1 << 40
 WAKE_TYPE = ir.FunctionType(ir.VoidType(), [_WORDS, I64, I64])
@@ -54,7 +54,6 @@ def emit_parallel_call(
     b = e.builder
     long = b.and_(chunk, e.index(LONG))
     chunk = b.and_(chunk, e.index(LONG - 1))
-    parallel = emit_function(e, "parallel", _PARALLEL_TYPE, _emit_parallel)
     whole = b.icmp_unsigned("<=", units, chunk)
     alone = b.or_(b.icmp_signed("==", chunk, e.index(0)), whole)
     alone = b.or_(alone, b.icmp_signed("<", threads, e.index(2)))
@@ -62,14 +61,24 @@ def emit_parallel_call(
         with one:
             b.call(kernel, [arguments, e.index(0), units, e.index(0)])
         with many:
-            words = b.inttoptr(pool, _WORDS)
-            b.call(parallel, [words, threads, kernel, arguments, units, chunk, long])
+            # code of its own: no step waits for it to be compiled
+            words = e.alloca(ir.ArrayType(I64, len(_GIVEN)))
+            given = b.bitcast(words, _WORDS)
+            code, at = b.ptrtoint(kernel, I64), b.ptrtoint(arguments, I64)
+            values = (pool, threads, code, at, units, chunk, long)
+            for k, value in enumerate(values):
+                b.store(value, e.at(given, e.index(k)))
+            parallel = Words(e, b.inttoptr(pool, _WORDS)).load("parallel")
+            zero = e.index(0)
+            b.call(b.inttoptr(parallel, KERNEL_TYPE.as_pointer()), [given, zero, zero, zero])
 
 
-def _emit_parallel(e: Emitter, args: list[ir.Value]) -> None:
+def _emit_parallel(e: Emitter) -> None:
     b = e.builder
-    words, threads, kernel, arguments, units, chunk, long = args
-    pool = Words(e, words)
+    words, threads, kernel, arguments, units, chunk, long = map(e.argument, range(len(_GIVEN)))
+    kernel = b.inttoptr(kernel, KERNEL_TYPE.as_pointer())
+    arguments = b.inttoptr(arguments, _WORDS)
+    pool = Words(e, b.inttoptr(words, _WORDS))
     zero, one = e.index(0), e.index(1)
     count = b.udiv(b.add(units, b.sub(chunk, one)), chunk)
     allowed = pool.load("limit")
@@ -91,7 +100,7 @@ def _emit_parallel(e: Emitter, args: list[ir.Value]) -> None:
         pool.store("caller_cpu", b.sext(pool.processor(), I64))
     helpers = b.sub(limit, one)
     with b.if_then(b.icmp_signed("<", pool.load("workers"), helpers), likely=False):
-        b.call(emit_function(e, "start", _START_TYPE, _emit_start), [words, helpers])
+        b.call(emit_function(e, "start", _START_TYPE, _emit_start), [pool.base, helpers])
     pool.store("kernel", b.ptrtoint(kernel, I64))
     pool.store("arguments", b.ptrtoint(arguments, I64))
     pool.store("units", units)
@@ -104,13 +113,16 @@ def _emit_parallel(e: Emitter, args: list[ir.Value]) -> None:
     asleep = b.icmp_signed("!=", pool.load("sleepers", "seq_cst"), zero)
     at_once = b.icmp_signed("!=", long, zero)
     with b.if_then(b.and_(asleep, at_once)):
-        b.call(emit_function(e, "wake", WAKE_TYPE, emit_wake), [words, limit, e.index(2)])
+        b.call(emit_function(e, "wake", WAKE_TYPE, emit_wake), [pool.base, limit, e.index(2)])
     with b.if_then(b.and_(asleep, b.not_(at_once))):
         b.store(take_chunks(e, pool, zero, front=True, most=one), first)
         _wake_if_worth_it(e, pool, limit, b.mul(b.sub(pool.now(), begun), count))
     mine = b.add(b.load(first), take_chunks(e, pool, zero, front=True))
     _wait(e, pool, b.sub(count, mine), begun)
     pool.store("owner", zero, "release")
+
+
+PARALLEL = Kernel("pool-parallel-1", "pool_parallel", _emit_parallel, loops=False)
 
 
 def _wake_if_worth_it(e: Emitter, pool: Words, limit: ir.Value, work: ir.Value) -> None:

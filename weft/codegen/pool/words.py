@@ -32,7 +32,7 @@ _LINES: tuple[tuple[str, ...], ...] = (
     ("gate", "workers", "limit", "wake_least", "spin_caller", "set_mask", "clock"),
     ("pthread_create", "pthread_mutex_lock", "pthread_mutex_unlock", "pthread_cond_wait",
      "pthread_cond_signal", "pthread_sigmask", "clock_gettime", "worker_loop", "sched_getcpu",
-     "sched_getaffinity", "sched_setaffinity", "tell_refused"),
+     "sched_getaffinity", "sched_setaffinity", "tell_refused", "parallel"),
     ("caller_mutex",), ("caller_condition",), ("all_signals",), ("old_signals",),
 )  # fmt: skip
 _LINE_WORDS = 16
@@ -145,18 +145,7 @@ def emit_function(
     symbol = f"{e.symbol}.{name}"
     if symbol in e.module.globals:
         return e.module.globals[symbol]
-    function = ir.Function(e.module, kind, symbol)
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    function.attributes.add("nounwind")
-    inner = Emitter(
-        context=e.context,
-        builder=ir.IRBuilder(function.append_basic_block("entry")),
-        module=e.module,
-        symbol=e.symbol,
-        function_caller=e.function_caller,
-        flags=e.flags,
-    )
+    function, inner = e.define_function(symbol, kind)
     body(inner, list(function.args))
     inner.builder.ret_void()
     return function

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from weft.codegen.elements import F32, F64, I1, I32, I64
+from weft.codegen.elements import F32, F64, I32, I64
 from weft.codegen.llvm.target import has_feature
 
 MANTISSA_BITS = {"f32": 23, "f64": 52}
@@ -22,14 +22,52 @@ def _has_scalef() -> bool:
     return has_feature("avx512f") and has_feature("avx512vl")
 
 
-class FloatBuilder:
-    """Arithmetic on register values of one dtype, "f32" or "f64"."""
+def of_lanes(kind: ir.Type, like: ir.Value) -> ir.Type:
+    """``kind``, or vectors of it with as many lanes as the value ``like`` has."""
+    return ir.VectorType(kind, like.type.count) if isinstance(like.type, ir.VectorType) else kind
 
-    def __init__(self, builder: ir.IRBuilder, dtype: str) -> None:
+
+class _Splat(ir.Constant):  # type: ignore[misc]
+    """A vector constant with the same number in every lane, which its text says once."""
+
+    def get_reference(self) -> str:
+        return f"splat ({self.constant[0]})"
+
+
+def splat_constant(kind: ir.Type, value: float) -> ir.Constant:
+    """The constant ``value``, in every lane if ``kind`` is a vector (written once in the text)."""
+    if isinstance(kind, ir.VectorType):
+        return _Splat(kind, ir.Constant(kind.element, value))
+    return ir.Constant(kind, value)
+
+
+def intrinsic(
+    module: ir.Module, name: str, kinds: Sequence[ir.Type], signature: ir.FunctionType
+) -> ir.Function:
+    """LLVM's intrinsic of this name overloaded on these types, vectors among them."""
+    suffixes = [
+        f"v{k.count}{k.element.intrinsic_name}"
+        if isinstance(k, ir.VectorType)
+        else k.intrinsic_name
+        for k in kinds
+    ]
+    full = ".".join([f"llvm.{name}", *suffixes])
+    return module.globals.get(full) or ir.Function(module, signature, full)
+
+
+class FloatBuilder:
+    """Arithmetic on register values of one dtype, "f32" or "f64": on single numbers, or on vectors
+    with the lanes of ``like``.
+    """
+
+    def __init__(self, builder: ir.IRBuilder, dtype: str, like: ir.Value | None = None) -> None:
         self.builder = builder
         self.dtype = dtype
-        self.kind = F32 if dtype == "f32" else F64
-        self.bits_kind = I32 if dtype == "f32" else I64
+        self.kind, self.bits_kind = (F32, I32) if dtype == "f32" else (F64, I64)
+        self.exponent_kind = I32
+        if like is not None:
+            self.kind, self.bits_kind = of_lanes(self.kind, like), of_lanes(self.bits_kind, like)
+            self.exponent_kind = of_lanes(I32, like)
         self.mantissa_bits = MANTISSA_BITS[dtype]
         self.bias = BIAS[dtype]
         # Adding 1.5 * 2**mantissa_bits rounds to an integer, held in the sum's low bits.
@@ -37,11 +75,11 @@ class FloatBuilder:
 
     def const(self, value: float) -> ir.Constant:
         """A float constant, rounded to the dtype."""
-        return ir.Constant(self.kind, value)
+        return splat_constant(self.kind, value)
 
     def int_const(self, value: int) -> ir.Constant:
         """A constant of the integer type as wide as the float type."""
-        return ir.Constant(self.bits_kind, value)
+        return splat_constant(self.bits_kind, value)
 
     def _value(self, operand: ir.Value | float) -> ir.Value:
         return operand if isinstance(operand, ir.Value) else self.const(operand)
@@ -90,13 +128,11 @@ class FloatBuilder:
         total = self.add(a, b)
         return total, self.sub(b, self.sub(total, a))
 
-    def call(self, intrinsic: str, *args: ir.Value | float) -> ir.Value:
+    def call(self, name: str, *args: ir.Value | float) -> ir.Value:
         """LLVM's intrinsic of this name at this dtype."""
         values = [self._value(a) for a in args]
         signature = ir.FunctionType(self.kind, [self.kind] * len(values))
-        function = self.builder.module.declare_intrinsic(
-            f"llvm.{intrinsic}", [self.kind], signature
-        )
+        function = intrinsic(self.builder.module, name, [self.kind], signature)
         return self.builder.call(function, values)
 
     def horner(self, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
@@ -163,9 +199,11 @@ class FloatBuilder:
     def scale_by_power_of_two(self, a: ir.Value, exponent: ir.Value) -> ir.Value:
         """a * 2**exponent, |exponent| < 2 * bias, with one rounding if the result is denormal."""
         if _has_scalef():
-            exponent = exponent if self.dtype == "f32" else self.builder.trunc(exponent, I32)
-            signature = ir.FunctionType(self.kind, [self.kind, I32])
-            ldexp = self.builder.module.declare_intrinsic("llvm.ldexp", [self.kind, I32], signature)
+            kinds = [self.kind, self.exponent_kind]
+            if self.dtype == "f64":
+                exponent = self.builder.trunc(exponent, self.exponent_kind)
+            signature = ir.FunctionType(self.kind, kinds)
+            ldexp = intrinsic(self.builder.module, "ldexp", kinds, signature)
             return self.builder.call(ldexp, [a, exponent])
         first = self.builder.ashr(exponent, self.int_const(1))
         second = self.builder.sub(exponent, first)
@@ -173,7 +211,7 @@ class FloatBuilder:
 
     def either(self, *conditions: ir.Value) -> ir.Value:
         """Logical or."""
-        result: ir.Value = ir.Constant(I1, False)
-        for condition in conditions:
+        result, *others = conditions
+        for condition in others:
             result = self.builder.or_(result, condition)
         return result

@@ -40,21 +40,21 @@ def _flagged(method: str) -> FloatOp:
 
 def _unary(function: vector_math.UnaryFunction) -> FloatOp:
     def emit(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-        return function(FloatBuilder(e.builder, dtype), args[0])
+        return function(FloatBuilder(e.builder, dtype, args[0]), args[0])
 
     return emit
 
 
 def _binary(function: vector_math.BinaryFunction) -> FloatOp:
     def emit(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-        return function(FloatBuilder(e.builder, dtype), *args)
+        return function(FloatBuilder(e.builder, dtype, args[0]), *args)
 
     return emit
 
 
 def _intrinsic(name: str) -> FloatOp:
     def emit(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-        return FloatBuilder(e.builder, dtype).call(name, *args)
+        return FloatBuilder(e.builder, dtype, args[0]).call(name, *args)
 
     return emit
 
@@ -90,7 +90,7 @@ def _extremum(operator: str) -> FloatOp:
     """The first operand if it wins or is NaN; else the second, NaN included (so 0, -0 give -0)."""
 
     def emit(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-        m = FloatBuilder(e.builder, dtype)
+        m = FloatBuilder(e.builder, dtype, args[0])
         first = m.either(m.compare(operator, *args), m.is_nan(args[0]))
         return m.select(first, *args)
 

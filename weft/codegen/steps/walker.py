@@ -191,4 +191,4 @@ def _emit_parts(e: Emitter) -> None:
 
 
 WALK_PARTS = Kernel("walk-parts-1", "walk_parts", _emit_parts, loops=False)
-WALKER = Kernel("walker-8", "walker", _emit_walker, loops=False)
+WALKER = Kernel("walker-9", "walker", _emit_walker, loops=False)

@@ -14,6 +14,7 @@ from llvmlite import ir
 from weft.codegen.elements import F32, F64
 from weft.codegen.scalar.float_builder import FloatBuilder
 from weft.codegen.vector import exp as vector_exp
+from weft.codegen.vector import lanes, tables
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ _ERF_ONE = 3.95
 
 def erf(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """Error function."""
+    if m.dtype == "f32" and lanes.available():
+        return tables.erf(m, x)
     magnitude = m.abs(x)
     if m.dtype == "f32":
         t = m.at_most(magnitude, _ERF_ONE)

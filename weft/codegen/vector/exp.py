@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from weft.codegen.scalar.float_builder import FloatBuilder
+from weft.codegen.vector import lanes, tables
 
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
@@ -117,6 +118,8 @@ def _clamp(m: FloatBuilder, x: ir.Value, lowest: float) -> ir.Value:
 
 def exp(m: FloatBuilder, x: ir.Value, correction: ir.Value | None = None) -> ir.Value:
     """e**x, or e**(x + correction) for a small correction."""
+    if m.dtype == "f32" and correction is None and lanes.available():
+        return tables.exp(m, x)
     _, n, r = _reduce(m, _clamp(m, x, _TABLES[m.dtype].lowest), correction)
     return m.scale_by_power_of_two(_exp_reduced(m, r), n)
 

@@ -15,6 +15,7 @@ from llvmlite import ir
 
 from weft.codegen.elements import F64
 from weft.codegen.scalar.float_builder import FloatBuilder
+from weft.codegen.vector import lanes, tables
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ _LOG_F32 = (
 
 def log(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """Natural logarithm."""
+    if m.dtype == "f32" and lanes.available():
+        return tables.log(m, x)
     k, f = decompose(m, x, _lowest(m))
     return _special(m, x, 0.0, _log_of_parts(m, k, f))
 

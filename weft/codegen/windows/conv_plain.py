@@ -24,7 +24,7 @@ from weft.codegen.windows.conv import least, pool
 from weft.codegen.windows.conv_kernel import UNITS, add_parts
 from weft.codegen.windows.geometry import Sizes, Table
 from weft.codegen.windows.reduce import Lanes
-from weft.codegen.windows.taps import REACH_WORDS, TABLE, Reach, Taps
+from weft.codegen.windows.taps import REACH_WORDS, Reach, Taps, listing_function
 from weft.ir.graph import Operation
 
 #: A product of integers or complex numbers, with the way to it.
@@ -59,14 +59,10 @@ def plain_calls(op: Operation, s: Sizes) -> list[KernelCall]:
 
 
 def _emit_plain(e: Emitter, dtype: str) -> None:
-    pointers = [e.pointer_argument(k, dtype) for k in range(3)]
-    entries = e.builder.add(e.argument(3), e.builder.mul(e.worker, e.argument(4)))
-    pointers.append(e.builder.inttoptr(entries, TABLE))
-    numbers = [e.argument(5 + k) for k in range(7 + REACH_WORDS)]
-    with e.loop_function("rows", pointers, [*numbers, e.lo, e.hi]) as (f, places, values):
+    with listing_function(e, "rows", dtype, 7) as (f, places, values, taps):
         out, x, w, entries = places
-        groups, depth, width, tap_step, row_step, column_step, outside, *words, lo, hi = values
-        taps, b, zero = Taps(f, words), f.builder, f.index(0)
+        groups, depth, width, tap_step, row_step, column_step, outside, lo, hi = values
+        b, zero = f.builder, f.index(0)
         rows = b.mul(taps.result[0], taps.result[1])
         channels, channels_out = b.mul(groups, depth), b.mul(groups, width)
         image = b.mul(b.mul(b.mul(*taps.source[:2]), taps.source[2]), channels)

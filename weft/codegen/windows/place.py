@@ -20,7 +20,7 @@ from weft.codegen.gemm.tile import target_vector_bits
 from weft.codegen.jit import Kernel
 from weft.codegen.windows.geometry import triple
 from weft.codegen.windows.reduce import Fold, Lanes, or_first, reach_of, walk_entries, widths_of
-from weft.codegen.windows.taps import REACH_WORDS, TABLE, Reach, Taps
+from weft.codegen.windows.taps import Reach, Taps, listing_function
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType
 
@@ -102,13 +102,7 @@ def _widths(dtype: str) -> tuple[int, ...]:
 
 
 def _emit(e: Emitter, dtype: str, exact: bool) -> None:
-    pointers = [e.pointer_argument(k, dtype) for k in range(3)]
-    entries = e.builder.add(e.argument(3), e.builder.mul(e.worker, e.argument(4)))
-    pointers.append(e.builder.inttoptr(entries, TABLE))
-    numbers = [e.argument(5 + k) for k in range(2 + REACH_WORDS)]
-    with e.loop_function("place", pointers, [*numbers, e.lo, e.hi]) as (f, places, values):
-        channels, each, *words, lo, hi = values
-        taps = Taps(f, words)
+    with listing_function(e, "place", dtype, 2) as (f, places, (channels, each, lo, hi), taps):
         place = _Place(f, dtype, exact, places, channels, taps)
         with f.for_range(lo, hi) as unit:
             if exact:

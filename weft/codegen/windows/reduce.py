@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, WorkerScratch, worker_stride
-from weft.codegen.cost import NS_PER_BYTE_CACHED, split
+from weft.codegen.cost import split
 from weft.codegen.element_access import constant, load_element, store_element
 from weft.codegen.elements import COMPLEXES, HALVES, UNSIGNED, register_type, width_bits
 from weft.codegen.emitter import Emitter
@@ -22,8 +22,9 @@ from weft.codegen.gemm.tile import target_vector_bits
 from weft.codegen.jit import Kernel
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.windows.geometry import Sizes, Triple, triple
-from weft.codegen.windows.taps import REACH_WORDS, TABLE, Reach, Taps
+from weft.codegen.windows.taps import Reach, Taps, listing_function
 from weft.ir.graph import Operation, Value
+from weft.ir.prices import NS_PER_BYTE_CACHED
 from weft.ir.rules import ints_attr
 from weft.ir.types import TensorType
 
@@ -159,14 +160,9 @@ def gather_call(what: str, reach: Reach, out: Value, given: list[Value]) -> list
 
 
 def _emit_gather(e: Emitter, what: str, dtype: str) -> None:
-    pointers = [e.pointer_argument(k, dtype) for k in range(3)]
-    entries = e.builder.add(e.argument(3), e.builder.mul(e.worker, e.argument(4)))
-    pointers.append(e.builder.inttoptr(entries, TABLE))
-    numbers = [e.argument(5 + k) for k in range(1 + REACH_WORDS)]
-    with e.loop_function("rows", pointers, [*numbers, e.lo, e.hi]) as (f, places, values):
+    with listing_function(e, "rows", dtype, 1) as (f, places, (channels, lo, hi), taps):
         out, source, other, entries = places
-        channels, *words, lo, hi = values
-        taps, b = Taps(f, words), f.builder
+        b = f.builder
         rows = b.mul(taps.result[0], taps.result[1])
         image = b.mul(b.mul(b.mul(*taps.source[:2]), taps.source[2]), channels)
         with f.for_range(lo, hi) as unit:

@@ -48,7 +48,7 @@ class Reach:
         return np.where(there, found, -1)
 
     def words(self) -> tuple[Arg, ...]:
-        """The arguments that `TapWords` reads."""
+        """The arguments that `Taps` reads."""
         tables = [Pool(ConstArray(self.axis(k))) for k in range(3)]
         return (*tables, *self.window, *self.source, *self.result, *self.inside())
 
@@ -76,8 +76,26 @@ class Reach:
 REACH_WORDS = 15
 
 
+@contextmanager
+def listing_function(
+    e: Emitter, name: str, dtype: str, numbers: int
+) -> Iterator[tuple[Emitter, list[ir.Value], list[ir.Value], Taps]]:
+    """A loop function of a kernel whose arguments are three arrays of `dtype`, scratch memory for
+    `Taps.list_at` and its stride from worker to worker, so many numbers, and the words of a reach.
+
+    Yields (emitter inside, the arrays and this worker's scratch, the numbers with lo and hi, taps).
+    """
+    pointers = [e.pointer_argument(k, dtype) for k in range(3)]
+    entries = e.builder.add(e.argument(3), e.builder.mul(e.worker, e.argument(4)))
+    pointers.append(e.builder.inttoptr(entries, TABLE))
+    words = [e.argument(5 + k) for k in range(numbers + REACH_WORDS)]
+    with e.loop_function(name, pointers, [*words, e.lo, e.hi]) as (f, places, values):
+        reach = values[numbers : numbers + REACH_WORDS]
+        yield f, places, values[:numbers] + values[-2:], Taps(f, reach)
+
+
 class Taps:
-    """The emitted side: words at `first` of the kernel's arguments, as parameters of a function."""
+    """The emitted side: `Reach.words` as parameters of a function."""
 
     def __init__(self, e: Emitter, words: Sequence[ir.Value]) -> None:
         self.e = e

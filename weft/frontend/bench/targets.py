@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.frontend.bench.measure import inputs_of
 from weft.frontend.bench.peers import compiled
-from weft.frontend.bench.workloads import Workload, suites, workloads
+from weft.frontend.bench.workloads import WORKLOADS, Workload, suites
 from weft.frontend.calls.function import CompiledFunction, compile
 from weft.frontend.cli.run import (
     compile_for,
@@ -109,7 +109,7 @@ def _no_suite(name: str) -> NotFoundError:
 
 def _suite(name: str, quick: bool) -> Iterator[Target]:
     seen: set[Any] = set()
-    for workload in workloads():
+    for workload in WORKLOADS:
         if name not in ("all", workload.suite):
             continue
         arrays = workload.make(quick)

@@ -23,8 +23,9 @@ from importlib import metadata
 from weft.runtime.machine import cpu_name
 from weft.runtime.repeat import Timing
 
-#: Before each turn: longer than any known library's idle threads spin.
-PAUSE_SECONDS = 0.02
+#: Before each turn, longer than OpenMP's idle threads spin; after that of another process, whose
+#: OpenBLAS may spin for longer (PyTensor's: 100 ms).
+PAUSE_SECONDS, LONG_PAUSE_SECONDS = 0.02, 0.15
 #: Untimed calls at the beginning of each turn: at least one, and for so long.
 WARM_SECONDS = 0.03
 
@@ -73,6 +74,7 @@ def compare(
         for name, time_there in elsewhere.items():
             _settle(partial(time_there, 1))
             seconds[name].append(time_there(inner))
+            time.sleep(LONG_PAUSE_SECONDS)
     return Comparison(workload, {n: Timing.of(s) for n, s in seconds.items()})
 
 

@@ -65,13 +65,11 @@ class Weft:
 
     @staticmethod
     def conv(x: Any, kernel: Any) -> Any:
-        made: Any = nn
-        return made.conv2d(x, kernel, padding="SAME")
+        return nn.conv2d(x, kernel, padding="SAME")
 
     @staticmethod
     def max_pool(x: Any) -> Any:
-        made: Any = nn
-        return made.max_pool2d(x, 2, strides=2)
+        return nn.max_pool2d(x, 2, strides=2)
 
 
 class NumPy:

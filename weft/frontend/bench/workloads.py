@@ -12,9 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend import nn
-from weft.ir.ops import OPS
-
 Array = np.ndarray[Any, Any]
 
 
@@ -226,16 +223,10 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload("copies", "concat 2 x 2048 x 1024", join, _matrices((2048, 1024), (2048, 1024))),
     Workload("copies", "gather 8192 rows of 1024", gather_rows, _with_labels(4096, 1024, 8192)),
+    Workload("conv", "3 x 3, 32 to 64 channels, 32 x 32 x 32", conv3x3, _image),
 )  # fmt: skip
-
-
-def workloads() -> tuple[Workload, ...]:
-    """All of them; convolutions where this weft has them."""
-    if "conv" not in OPS or not hasattr(nn, "conv2d"):
-        return WORKLOADS
-    return (*WORKLOADS, Workload("conv", "3 x 3, 32 to 64 channels, 32 x 32 x 32", conv3x3, _image))
 
 
 def suites() -> list[str]:
     """The suites' names."""
-    return list(dict.fromkeys(w.suite for w in workloads()))
+    return list(dict.fromkeys(w.suite for w in WORKLOADS))

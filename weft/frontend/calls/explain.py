@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from weft.ir.errors import PassError, suggest
+from weft.codegen.registered import choose_kernel
+from weft.ir.errors import PassError, UnsupportedError, suggest
 from weft.ir.graph import Graph, Operation
 from weft.ir.index_maps import is_index_map
 from weft.ir.ops.control import CONTROL
+from weft.ir.registered import REGISTERED
 from weft.ir.source import Locations, caller_location
 from weft.passes.fusion.matmul import is_product, product_reasons
 from weft.passes.fusion.prologues import prologue_reasons
-from weft.passes.fusion.reasons import fusion_reasons
+from weft.passes.fusion.reasons import fusion_reasons, shared_reads
 from weft.passes.fusion.strided import copy_reasons
 from weft.passes.manager import PassReport
+from weft.passes.memory.schedule import order_reasons
+from weft.passes.recompute import recompute_reasons
 from weft.passes.sparse_updates import sparse_reasons
 from weft.runtime.executable import Executable
 
@@ -61,11 +65,18 @@ def explain(
         "not fused",
         *(_not_fused(report.passes) or ["  nothing: every edge that could be is"]),
     ]
+    once = _read_once(report.passes)
+    lines += ["", "read once by nests of several", *once] if once else []
     products = _products(report.passes)
     lines += ["", "products", *products] if products else []
+    chosen = _registered(report.passes)
+    lines += ["", "registered ops", *chosen] if chosen else []
     tables = _tables(report.passes)
     lines += ["", "gradients of looked-up rows", *tables] if tables else []
-    lines += ["", "memory", *(f"  {line}" for line in report.memory.describe().splitlines())]
+    again = _computed_again(report.passes)
+    lines += ["", "what nests hand to each other", *again] if again else []
+    lines += ["", "memory", *_order(report.passes)]
+    lines += [f"  {line}" for line in report.memory.describe().splitlines()]
     return "\n".join(lines)
 
 
@@ -86,6 +97,31 @@ def _products(reports: Sequence[PassReport]) -> list[str]:
     return lines
 
 
+def _read_once(reports: Sequence[PassReport]) -> list[str]:
+    """Pairs of ops that share a nest since both read the same, though nothing of each other."""
+    position = next((i for i, r in enumerate(reports) if r.name == "fuse"), None)
+    lines = []
+    for first, second, nbytes in shared_reads(reports[position - 1].graph) if position else ():
+        where = f" ({second.locations[0]})" if second.locations else ""
+        lines.append(f"  {first.name} beside {second.name}{where}: {nbytes} bytes less to read")
+    return lines
+
+
+def _registered(reports: Sequence[PassReport]) -> list[str]:
+    """Of each op that the user registered, which kernel runs, by what is registered now."""
+    lines = []
+    for op in reports[-1].graph.walk():
+        if op.name in REGISTERED:
+            where = f" ({op.locations[0]})" if op.locations else ""
+            types = ", ".join(str(v.type) for v in op.operands)
+            try:
+                why = choose_kernel(op)[1]
+            except UnsupportedError:
+                why = "its kernel was replaced since"
+            lines.append(f"  {op.name} ({types}){where}: {why}")
+    return lines
+
+
 def _tables(reports: Sequence[PassReport]) -> list[str]:
     """Of each gradient that is made of looked-up rows, what of its table is updated."""
     position = next((i for i, r in enumerate(reports) if r.name == "sparse_updates"), None)
@@ -94,6 +130,29 @@ def _tables(reports: Sequence[PassReport]) -> list[str]:
         where = f" ({op.locations[0]})" if op.locations else ""
         lines.append(f"  table {op.result.type}{where}: {how}")
     return lines
+
+
+def _before(reports: Sequence[PassReport], name: str) -> Graph | None:
+    """The graph that the first run of a pass was given, if it is in the pipeline."""
+    position = next((i for i, r in enumerate(reports) if r.name == name), None)
+    return reports[position - 1].graph if position else None
+
+
+def _computed_again(reports: Sequence[PassReport]) -> list[str]:
+    """Of large results that nests alone read, whether they are stored or computed again."""
+    before = _before(reports, "recompute")
+    lines = []
+    for value, why in recompute_reasons(before) if before else ():
+        op = value.op
+        where = f" ({op.locations[0]})" if op is not None and op.locations else ""
+        lines.append(f"  {value.type}{where}: {why}")
+    return lines
+
+
+def _order(reports: Sequence[PassReport]) -> list[str]:
+    """What became of the order of the ops."""
+    before = _before(reports, "schedule")
+    return [f"  order: {why}" for why in order_reasons(before)] if before else []
 
 
 def _pass_table(reports: Sequence[PassReport]) -> Iterator[str]:

@@ -366,7 +366,7 @@ def compile(
     parameters by name or position. Raises UnsupportedError for any device but "cpu": not built yet.
     """
     if threads is not None:
-        checked(threads, "wf.compile(threads=)")
+        threads = checked(threads, "wf.compile(threads=)")
     if device != "cpu":
         raise UnsupportedError(
             f'wf.compile(device={device!r}): only "cpu" is supported yet',

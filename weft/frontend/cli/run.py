@@ -19,6 +19,8 @@ from weft.ir.interpreter import DictState, as_array, bind_symbols, interpret, ty
 from weft.ir.types import RefType, TensorType, Type
 from weft.passes.differential import random_inputs, random_sizes, random_state
 from weft.passes.specialize import specialize
+from weft.runtime.dataflow.executor import DataflowStep
+from weft.runtime.dataflow.lowered import dataflow_step, executor_op
 from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.variables import VariableState
 
@@ -157,8 +159,13 @@ def _interpreted(graph: Graph, inputs: Sequence[Array], before: Mapping[str, Arr
 
 
 def _compiled(graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]) -> Outcome:
-    executable, variables = compile_for(graph, inputs, before)
-    results = executable([np.ascontiguousarray(a).reshape(a.shape) for a in inputs])
+    run: Executable | DataflowStep
+    if executor_op(graph) is not None:
+        static, variables = _static(graph, inputs, before)
+        run = dataflow_step(static, variables, {})
+    else:
+        run, variables = compile_for(graph, inputs, before)
+    results = run([np.ascontiguousarray(a).reshape(a.shape) for a in inputs])
     after = {n: v.read() for n, v in variables.items() if v.initialized}
     return Outcome(results, dict(before), after)
 
@@ -167,11 +174,19 @@ def compile_for(
     graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]
 ) -> tuple[Executable, dict[str, VariableState]]:
     """The graph compiled for inputs of these shapes, and its variables with the values `before`."""
+    static, variables = _static(graph, inputs, before)
+    return compile_graph(static, variables), variables
+
+
+def _static(
+    graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]
+) -> tuple[Graph, dict[str, VariableState]]:
+    """The graph with the sizes of these inputs, and its variables."""
     static = specialize(graph, bind_symbols(graph, inputs), [a.shape for a in inputs])
     variables = {}
     for name, t in variable_types(static).items():
         variables[name] = VariableState(name, t.dtype, t.static_shape, before.get(name))
-    return compile_graph(static, variables), variables
+    return static, variables
 
 
 # ---------------------------------------------------------------------------------------- arrays

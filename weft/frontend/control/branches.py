@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from weft.frontend import pytree
 from weft.frontend.control.region import (
     Body,
@@ -121,19 +123,39 @@ def case(
     As TensorFlow's tf.case, from pairs (predicate, function without arguments). Without a default
     the last function runs where no predicate is true. Types as in `wf.cond`.
     """
-    pairs = list(pred_fn_pairs)
+    pairs = _checked_pairs("wf.case: pred_fn_pairs", pred_fn_pairs, "predicate")
     if not pairs:
         raise InvalidArgumentError(
             "wf.case: there are no (predicate, function) pairs", location=caller_location()
         )
+    functions = {f"pred_fn_pairs[{i}][1]": fn for i, (_, fn) in enumerate(pairs)}
     if default is None:
         default = pairs.pop()[1]
+    else:
+        functions["default"] = default
+    check_callable("wf.case", **functions)
+    return _first_true(pairs, default)
+
+
+def _first_true(
+    pairs: Sequence[tuple[TensorLike, Callable[[], Any]]], default: Callable[[], Any]
+) -> Any:
     if not pairs:
         return default()
     (pred, fn), *rest = pairs
-    if not rest:
-        return cond(pred, fn, default)
-    return cond(pred, fn, lambda: case(rest, default))
+    return cond(pred, fn, (lambda: _first_true(rest, default)) if rest else default)
+
+
+def _checked_pairs(what: str, given: Any, first: str) -> list[tuple[Any, Any]]:
+    """`given` as pairs (`first`, function). InvalidArgumentError for what is none."""
+    listed = list(given) if isinstance(given, (list, tuple)) else [given]
+    for pair in listed:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise InvalidArgumentError(
+                f"{what} holds {pair!r:.60}, not a pair ({first}, function)",
+                location=caller_location(),
+            )
+    return [(pair[0], pair[1]) for pair in listed]
 
 
 def switch_case(
@@ -171,14 +193,24 @@ def switch_case(
 
 def _numbered(branch_fns: Any) -> tuple[list[int], list[Callable[..., Any]]]:
     """The indices, ascending, and their functions."""
-    given = list(branch_fns.items() if isinstance(branch_fns, Mapping) else branch_fns)
+    given = list(branch_fns.items()) if isinstance(branch_fns, Mapping) else branch_fns
+    if not isinstance(given, (list, tuple)):
+        raise InvalidArgumentError(
+            f"wf.switch_case: branch_fns is {given!r:.60}, not a list or dict of functions",
+            location=caller_location(),
+        )
     if not given:
         raise InvalidArgumentError(
             "wf.switch_case: there are no functions", location=caller_location()
         )
-    if not all(isinstance(item, tuple) for item in given):
-        return list(range(len(given))), given
-    pairs = {int(at): fn for at, fn in given}
+    if not any(isinstance(item, tuple) for item in given):
+        return list(range(len(given))), list(given)
+    pairs = dict(_checked_pairs("wf.switch_case: branch_fns", given, "index"))
+    for at in pairs:
+        if not isinstance(at, (int, np.integer)) or isinstance(at, bool):
+            raise InvalidArgumentError(
+                f"wf.switch_case: the index {at!r:.60} is no integer", location=caller_location()
+            )
     if len(pairs) < len(given):
         raise InvalidArgumentError(
             "wf.switch_case: two functions have the same index", location=caller_location()

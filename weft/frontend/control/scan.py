@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from weft.frontend import pytree
 from weft.frontend.control.region import (
     Kind,
@@ -110,7 +112,7 @@ def _scan(
 
 
 def _is_count(x: object) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool) and x >= 0
+    return isinstance(x, (int, np.integer)) and not isinstance(x, bool) and int(x) >= 0
 
 
 def _length(what: str, sequences: Sequence[Tensor], paths: Sequence[str], length: Any) -> Dim:
@@ -121,7 +123,7 @@ def _length(what: str, sequences: Sequence[Tensor], paths: Sequence[str], length
             hint="a number of iterations that is computed needs wf.while_loop or wf.fori_loop",
             location=caller_location(),
         )
-    known: Dim = length
+    known: Dim = None if length is None else int(length)
     first = "length"
     for t, path in zip(sequences, paths, strict=True):
         if not t.ndim:

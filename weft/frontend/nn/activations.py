@@ -9,6 +9,7 @@ right, at the seams of its formula too.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from weft.frontend.ops.arguments import check_axis
 from weft.frontend.ops.arithmetic import (
@@ -32,6 +33,7 @@ from weft.frontend.ops.elementwise import erf, exp, expm1, log, log1p, sigmoid, 
 from weft.frontend.ops.precision import widened
 from weft.frontend.ops.promotion import TensorLike, cast, inexact_tensor, strong_tensor
 from weft.frontend.tensor import Tensor
+from weft.frontend.tracing.custom_gradient import custom_gradient
 
 #: Klambauer et al., "Self-Normalizing Neural Networks", 2017, equation 14.
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
@@ -154,8 +156,21 @@ def softmax(x: TensorLike, /, axis: int = -1) -> Tensor:
     """
     t = inexact_tensor(x, "nn.softmax")
     along = check_axis("nn.softmax", axis, t.ndim)
-    weights = exp(_shifted(widened(t), along))
-    return cast(divide(weights, apply("sum", weights, axes=(along,), keepdims=True)), t.dtype)
+    return cast(_softmax(widened(t), axis=along), t.dtype)
+
+
+@custom_gradient
+def _softmax(t: Tensor, *, axis: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """With y * (g - sum(g * y)) as its gradient, which needs y alone; that of the formula would
+    need the exponentials and their sum, too.
+    """
+    weights = exp(_shifted(t, axis))
+    y = divide(weights, apply("sum", weights, axes=(axis,), keepdims=True))
+
+    def gradient(g: Tensor) -> Tensor:
+        return multiply(subtract(g, apply("sum", multiply(g, y), axes=(axis,), keepdims=True)), y)
+
+    return y, gradient
 
 
 def log_softmax(x: TensorLike, /, axis: int = -1) -> Tensor:

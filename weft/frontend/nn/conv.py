@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from weft.frontend.nn.windows import Layout, Padding, PerAxis, layout_of, slide, type_of
 from weft.frontend.ops.arguments import check_int
 from weft.frontend.ops.dispatch import apply
@@ -251,7 +253,10 @@ def _transpose(
         )
     count = _groups(layout, groups, channels, w)
     sizes = layout.spatial(seen)
-    wanted = _output_sizes(layout, output_shape, sizes, window, strides, padding, dilations)
+    inside = w.shape[-2]
+    made = inside * count if isinstance(inside, int) else None
+    given = _given_sizes(layout, output_shape, (seen.shape[0], made))
+    wanted = given or _least_sizes(layout, sizes, window, strides, padding, dilations)
     how = slide(
         layout, wanted, window, strides, padding, dilations,
         lambda: f"x {type_of(t)}, kernel {type_of(w)}",
@@ -265,21 +270,34 @@ def _transpose(
     return layout.leave(apply("conv_input", seen, w, **how.attrs, groups=count, size=wanted))
 
 
-def _output_sizes(
+def _given_sizes(
+    layout: Layout, output_shape: Sequence[Dim] | int | None, others: tuple[Dim, Dim]
+) -> tuple[int, ...] | None:
+    """The spatial sizes that `output_shape` asks for; its batch and channels must be `others`."""
+    if output_shape is None:
+        return None
+    given = list(output_shape) if isinstance(output_shape, (tuple, list)) else [output_shape]
+    if len(given) != layout.axes + 2:
+        return layout.per_axis(given, "output_shape", 0)
+    spatial, rest = layout.apart(given)
+    for what, size, made in zip(("batch", "channels"), rest, others, strict=True):
+        if isinstance(size, (int, np.integer)) and isinstance(made, int) and size != made:
+            raise layout.shape_error(
+                f"output_shape {given} has {size} for the {what}, the result has {made}",
+                "data_format says where the channels are",
+            )
+    return layout.per_axis(spatial, "output_shape", 0)
+
+
+def _least_sizes(
     layout: Layout,
-    output_shape: Sequence[Dim] | int | None,
     sizes: tuple[int, ...],
     window: tuple[int, ...],
     strides: PerAxis,
     padding: Padding,
     dilations: PerAxis,
 ) -> tuple[int, ...]:
-    """The spatial sizes of a transposed convolution's result."""
-    if output_shape is not None:
-        given = list(output_shape) if isinstance(output_shape, (tuple, list)) else [output_shape]
-        if len(given) == layout.axes + 2:
-            given = given[2:] if layout.channels_first else given[1:-1]
-        return layout.per_axis(given, "output_shape", 0)
+    """The spatial sizes of a transposed convolution's result where none are asked for."""
     steps, spread = layout.per_axis(strides, "strides"), layout.per_axis(dilations, "dilations")
     if isinstance(padding, str) and padding.upper() == "SAME":
         return tuple(n * s for n, s in zip(sizes, steps, strict=True))

@@ -64,7 +64,7 @@ class Layout:
         if len(given) == 1:
             return tuple(given) * self.axes
         if len(given) == self.axes + 2:
-            spatial, others = self._apart(given)
+            spatial, others = self.apart(given)
             if any(v != 1 for v in others):
                 raise self.error(f"{name} {list(given)} must be 1 for batch and channels")
             given = spatial
@@ -74,7 +74,7 @@ class Layout:
             )
         return tuple(given)
 
-    def _apart(self, values: list[Any]) -> tuple[list[Any], list[Any]]:
+    def apart(self, values: list[Any]) -> tuple[list[Any], list[Any]]:
         """The values of the spatial axes, and those of batch and channels."""
         if self.channels_first:
             return values[2:], values[:2]
@@ -118,7 +118,7 @@ class Layout:
             return [(self._number(padding, "padding", 0),) * 2] * self.axes
         given: list[Any] = list(padding)
         if len(given) == self.axes + 2:
-            given, others = self._apart(given)
+            given, others = self.apart(given)
             if any(v not in (0, (0, 0), [0, 0]) for v in others):
                 raise self.error(f"padding {padding!r} must be 0 for batch and channels")
         if len(given) != self.axes:

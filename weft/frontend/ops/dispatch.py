@@ -58,4 +58,5 @@ def _evaluate(
     try:
         return [contiguous(a) for a in evaluate_op(op_name, arrays, attrs)]
     except WeftError as error:
-        raise error.at(caller_location()) from None
+        cause = error.__cause__  # an error of the user's own function is worth showing
+        raise error.at(caller_location()) from None if isinstance(cause, WeftError) else cause

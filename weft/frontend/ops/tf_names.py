@@ -1,6 +1,6 @@
 """TensorFlow 1's names and argument orders for ops that the array API calls otherwise.
 
-Each is a thin function over the op in `ops_*`; dtypes and errors are described there.
+Each is a thin function over the op in a module beside this one, which describes dtypes and errors.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from weft.frontend.ops.arguments import check_axis, check_shape
 from weft.frontend.ops.arithmetic import (
     abs,
@@ -91,7 +93,7 @@ def choice(
     "Weighted random sampling with a reservoir", 2006), which takes parts of probability 0 last.
     """
     k, wanted = _check_key("choice", key), check_shape("random.choice", shape)
-    values = arange(a) if isinstance(a, int) else strong_tensor(a)
+    values = arange(a) if isinstance(a, (int, np.integer)) else strong_tensor(a)
     along = check_axis("random.choice", axis, values.ndim)
     size, count = _counts(values.shape[along], product(wanted), replace)
     weights = None if p is None else inexact_tensor(p, "random.choice")

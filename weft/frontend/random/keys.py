@@ -301,7 +301,7 @@ def permutation(key: TensorLike, x: int | TensorLike, axis: int = 0) -> Tensor:
     chance is below n^2 / 2^65.
     """
     k = _check_key("permutation", key)
-    t = arange(x) if isinstance(x, int) else strong_tensor(x)
+    t = arange(x) if isinstance(x, (int, np.integer)) else strong_tensor(x)
     along = check_axis("random.permutation", axis, t.ndim)
     order = apply("argsort", bits(k, (t.shape[along],), uint64), axis=0, descending=False)
     return apply("take", t, order, axis=along)

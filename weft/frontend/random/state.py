@@ -8,8 +8,11 @@ every step that fetches it advances it.
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Collection
 from typing import Any
 
+from weft.frontend.ops.arguments import check_int
 from weft.frontend.ops.promotion import TensorLike, check_dtype
 from weft.frontend.random import distributions
 from weft.frontend.random import keys as random_keys
@@ -18,6 +21,7 @@ from weft.frontend.tracing.trace import current_trace, suspend_trace
 from weft.frontend.variable import Variable
 from weft.ir.dtypes import DEFAULT_FLOAT
 from weft.ir.fork import ForkLock
+from weft.runtime.variables import VariableState
 
 _DEFAULT_SEED = 0
 
@@ -41,6 +45,7 @@ class Generator:
         if trace is not None and trace.root().kind == "graph":
             with suspend_trace():
                 own = Variable(_advance(self.state), trainable=False, name=self.state.name)
+            _in_graphs.add(own.state)
             return _advance(own)
         return _advance(self.state)
 
@@ -121,9 +126,17 @@ def _advance(state: Variable) -> Tensor:
     return random_keys.fold_in(stored, 1)
 
 
+#: The states that calls in graphs made for themselves.
+_in_graphs: weakref.WeakSet[VariableState] = weakref.WeakSet()
 _lock = ForkLock()
 _seed = _DEFAULT_SEED
 _generators: dict[int | None, Generator] = {}
+
+
+def _start(op_seed: int | None) -> Tensor:
+    """The key that a process-wide generator starts at."""
+    base = random_keys.key(_seed)
+    return base if op_seed is None else random_keys.fold_in(base, op_seed & 0xFFFFFFFF)
 
 
 def default_generator(seed: int | None = None) -> Generator:
@@ -132,14 +145,13 @@ def default_generator(seed: int | None = None) -> Generator:
     Made on first use from the global seed (0 unless `set_random_seed` was called), so that programs
     repeat.
     """
+    if seed is not None:
+        seed = check_int("random.default_generator", seed, "seed")
     with _lock:
         if seed not in _generators:
             with suspend_trace():
-                base = random_keys.key(_seed)
-                if seed is not None:
-                    base = random_keys.fold_in(base, int(seed) & 0xFFFFFFFF)
                 made = Generator(0, "global_random_state")
-                made.state.assign(base)
+                made.state.assign(_start(seed))
             _generators[seed] = made
         return _generators[seed]
 
@@ -149,14 +161,30 @@ def set_random_seed(seed: int) -> None:
 
     Compiled functions that drew from them go on with the new state.
     """
+    restart_generators(check_int("set_random_seed", seed, "seed"), ())
+
+
+def restart_generators(seed: int, but: Collection[int | None]) -> None:
+    """As `set_random_seed`, but the generators of the op seeds `but` go on."""
     global _seed
     with _lock, suspend_trace():
         _seed = seed
         for op_seed, generator in _generators.items():
-            base = random_keys.key(seed)
-            if op_seed is not None:
-                base = random_keys.fold_in(base, int(op_seed) & 0xFFFFFFFF)
-            generator.state.assign(base)
+            if op_seed not in but:
+                generator.state.assign(_start(op_seed))
+
+
+def process_state() -> tuple[int, dict[int | None, Generator]]:
+    """The global seed, and the process-wide generators made so far by op seed: for checkpoints.
+
+    Takes no lock: a checkpoint asks while it holds those of variables.
+    """
+    return _seed, dict(_generators)
+
+
+def is_graph_state(variable: Variable) -> bool:
+    """Whether it is the state of a random op of a graph."""
+    return variable.state in _in_graphs
 
 
 def random_uniform(

@@ -56,6 +56,10 @@ class Graph:
         self._named: dict[str, Tensor] = {}
         self._symbols: set[str] = set()
         self._lock = ForkLock()
+        #: The objects of the host that the graph's handles stand for, by the name in the IR.
+        self.resources: dict[str, Any] = {}
+        #: What `wf.train.start_queue_runners` starts.
+        self.queue_runners: list[Any] = []
 
     def __repr__(self) -> str:
         return f"<wf.Graph {self.name!r}: {len(self._trace.builder.ops)} ops>"

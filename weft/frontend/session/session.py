@@ -14,6 +14,7 @@ from weft.frontend import pytree
 from weft.frontend.arrays import Array, contiguous
 from weft.frontend.calls.specializations import CacheInfo, Specialization, Specializations
 from weft.frontend.session.graph import Graph, get_default_graph
+from weft.frontend.session.options import RunOptions
 from weft.frontend.session.step import step_graph
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.trace import Effect
@@ -30,7 +31,13 @@ from weft.ir.errors import (
 from weft.ir.graph import Value
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
+from weft.runtime.dataflow.executor import DataflowStep
+from weft.runtime.dataflow.lowered import dataflow_step, executor_op
 from weft.runtime.executable import Executable, compile_graph
+from weft.runtime.resources.cancel import CancelToken
+
+#: What `Session(control_flow=...)` may be.
+CONTROL_FLOW = ("auto", "native", "dataflow")
 
 
 class _Step(Specialization):
@@ -38,7 +45,7 @@ class _Step(Specialization):
 
     __slots__ = ("executable",)
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(self, executable: Executable | DataflowStep) -> None:
         super().__init__()
         self.executable = executable
 
@@ -47,12 +54,16 @@ class Session:
     """Runs a `wf.Graph`. Step definitions are compiled once per set of fetches, feeds and feed
     shapes.
 
-    target: "" (this process; others are not supported yet). graph: the default graph if None. As a
-    context manager it also makes its graph the default, and closes at the end. Any number of
-    threads may call `run` at once.
+    target: "" (this process; others are not supported yet). graph: the default graph if None.
+    control_flow: "native" runs a step as one plan, "dataflow" lowers branches and loops to Switch
+    and Merge and runs them by the dataflow executor, with the same bits; "auto" takes the executor
+    for steps that have ops of the host (queues). As a context manager it also makes its graph the
+    default, and closes at the end. Any number of threads may call `run` at once.
     """
 
-    def __init__(self, target: str = "", graph: Graph | None = None) -> None:
+    def __init__(
+        self, target: str = "", graph: Graph | None = None, *, control_flow: str = "auto"
+    ) -> None:
         if target:
             raise UnsupportedError(
                 f"wf.Session(target={target!r}): running on other tasks is not supported yet",
@@ -64,7 +75,15 @@ class Session:
                 f"wf.Session: graph must be a wf.Graph, got a {type(graph).__name__}",
                 location=caller_location(),
             )
+        if control_flow not in CONTROL_FLOW:
+            raise InvalidArgumentError(
+                f"wf.Session: control_flow={control_flow!r}",
+                hint=f"it is one of {', '.join(CONTROL_FLOW)}",
+                location=caller_location(),
+            )
         self.graph = get_default_graph() if graph is None else graph
+        self._control_flow = control_flow
+        self._cancel = CancelToken()
         self._steps: Specializations[_Step] = Specializations(f"Session of {self.graph.name}")
         self._closed = False
         self._scopes = threading.local()
@@ -80,8 +99,10 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Free the compiled steps; variables keep their values. `run` raises afterwards."""
+        """Free the compiled steps; variables keep their values. `run` raises afterwards, and steps
+        that wait for a queue end with CancelledError."""
         self._closed = True
+        self._cancel.cancel("the session was closed")
         self._steps = Specializations(self._steps.name)
 
     def cache_info(self) -> CacheInfo:
@@ -89,52 +110,76 @@ class Session:
         return self._steps.info()
 
     def run(
-        self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, options: object = None
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
     ) -> Any:
         """The values of `fetches`, nested alike: NumPy arrays for tensors, None for effects.
 
         fetches: tensors, variables, effects, names of tensors. feed_dict: values for placeholders,
         or for any other tensor of the graph in place of its own. Raises InvalidArgumentError for
         fetches and feeds that do not fit, FailedPreconditionError for a closed session and
-        uninitialised variables.
+        uninitialised variables, DeadlineExceededError as `options` say.
         """
-        if options is not None:
-            raise UnsupportedError(
-                "Session.run(options=...) is not supported yet", location=caller_location()
+        if options is not None and not isinstance(options, RunOptions):
+            raise TypeRuleError(
+                f"Session.run: options must be wf.RunOptions, got a {type(options).__name__}",
+                location=caller_location(),
             )
+        values, structure = self._fetches(fetches)
+        feeds = self._feeds(feed_dict or {})
+        return self._run(values, structure, list(feeds), list(feeds.values()), options)
+
+    def _run(
+        self,
+        values: tuple[Value | None, ...],
+        structure: Any,
+        fed: Sequence[Value],
+        arrays: list[Array],
+        options: RunOptions | None,
+    ) -> Any:
         if self._closed:
             raise FailedPreconditionError(
                 "this session is closed",
                 hint="make a new wf.Session(graph=...)",
                 location=caller_location(),
             )
+        key = (values, tuple([(v, a.shape) for v, a in zip(fed, arrays, strict=True)]))
+        step = self._steps.entries.get(key)
+        if step is None:
+            feeds = dict(zip(fed, arrays, strict=True))
+            step = self._steps.get_or_make(key, lambda: self._compile(values, feeds))
+        step.used = True
+        results = iter(self._execute(step, arrays, options))
+        out = [_fetched(next(results)) if _is_tensor(v) else None for v in values]
+        return pytree.unflatten(structure, out)
+
+    def _fetches(self, fetches: Any) -> tuple[tuple[Value | None, ...], Any]:
+        """What the fetches stand for, and how they are nested."""
         leaves, structure = pytree.flatten(fetches)
         trace = self.graph._trace
         if all(type(t) is Tensor and t._trace is trace for t in leaves):
-            values = [t._value for t in leaves]
-        else:
-            paths = pytree.paths(structure, "fetches")
-            values = [self._fetch(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
-        feeds = self._feeds(feed_dict or {})
-        key = (tuple(values), tuple((value, a.shape) for value, a in feeds.items()))
-        step = self._steps.entries.get(key)
-        if step is None:
-            step = self._steps.get_or_make(key, lambda: self._compile(values, feeds))
-        step.used = True
-        results = iter(self._execute(step, list(feeds.values())))
-        out = [_fetched(next(results)) if _is_tensor(v) else None for v in values]
-        return pytree.unflatten(structure, out)
+            return tuple([t._value for t in leaves]), structure
+        paths = pytree.paths(structure, "fetches")
+        found = [self._fetch(leaf, path) for leaf, path in zip(leaves, paths, strict=True)]
+        return tuple(found), structure
 
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] = ()) -> Callable[..., Any]:
         """A function from values for `feed_list` to `run(fetches, ...)`."""
 
-        def call(*values: Any) -> Any:
-            if len(values) != len(feed_list):
+        values, structure = self._fetches(fetches)
+        tensors = [self._fed(key) for key in feed_list]
+        fed = [value for value, _ in tensors]
+
+        def call(*given: Any) -> Any:
+            if len(given) != len(tensors):
                 raise InvalidArgumentError(
-                    f"this callable takes {len(feed_list)} values, got {len(values)}",
+                    f"this callable takes {len(tensors)} values, got {len(given)}",
                     location=caller_location(),
                 )
-            return self.run(fetches, dict(zip(feed_list, values, strict=True)))
+            arrays = [_feed_array(g, t) for g, (_, t) in zip(given, tensors, strict=True)]
+            return self._run(values, structure, fed, arrays, None)
 
         return call
 
@@ -145,15 +190,29 @@ class Session:
         effects = [v for v in values if v is not None and not _is_tensor(v)]
         graph = step_graph(trace, results, effects, [(v, a.shape) for v, a in feeds.items()])
         states = {name: v.state for name, v in trace.variables.items()}
+        found = executor_op(graph)
+        if found is not None and self._control_flow == "native":
+            raise UnsupportedError(
+                f"op '{found.name}' runs on the dataflow executor only",
+                hint="make the session with control_flow='auto'",
+                location=found.locations,
+            )
+        if found is not None or self._control_flow == "dataflow":
+            return _Step(dataflow_step(graph, states, self.graph.resources))
         return _Step(compile_graph(graph, states, name=self.graph.name))
 
-    def _execute(self, step: _Step, arrays: list[Array]) -> list[Any]:
+    def _execute(
+        self, step: _Step, arrays: list[Array], options: RunOptions | None = None
+    ) -> list[Any]:
         running = self.graph._trace.running
         running.step = True
         try:
+            if isinstance(step.executable, DataflowStep):
+                limit = None if options is None else options.seconds
+                return step.executable(arrays, timeout=limit, cancel=self._cancel)
             return step.executable(arrays)
         except WeftError as error:
-            raise error.at(caller_location()) from None
+            raise error.at(caller_location()) from error.__cause__
         finally:
             running.step = False
 
@@ -208,16 +267,20 @@ class Session:
     def _feeds(self, feed_dict: Mapping[Any, Any]) -> dict[Value, Array]:
         out: dict[Value, Array] = {}
         for key, given in feed_dict.items():
-            t = self.graph.tensor(key) if isinstance(key, str) else key
-            if not isinstance(t, Tensor):
-                raise TypeRuleError(
-                    f"feed_dict: a {type(t).__name__} cannot be fed: {t!r:.60}",
-                    hint="feed tensors of the graph (or their names); assign to variables",
-                    location=caller_location(),
-                )
-            value = self._own(t, "feed_dict")
+            value, t = self._fed(key)
             out[value] = _feed_array(given, t)
         return out
+
+    def _fed(self, key: Any) -> tuple[Value, Tensor]:
+        """The value and tensor that a key of feed_dict names."""
+        t = self.graph.tensor(key) if isinstance(key, str) else key
+        if not isinstance(t, Tensor):
+            raise TypeRuleError(
+                f"feed_dict: a {type(t).__name__} cannot be fed: {t!r:.60}",
+                hint="feed tensors of the graph (or their names); assign to variables",
+                location=caller_location(),
+            )
+        return self._own(t, "feed_dict"), t
 
 
 def _fetched(array: Array) -> Any:

@@ -7,12 +7,16 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from weft.frontend.session.subgraph import needed_ops
 from weft.frontend.tracing.trace import Trace, unique_name
+from weft.ir.attributes import ConstArray
 from weft.ir.builder import Builder
 from weft.ir.dims import format_shape
 from weft.ir.errors import InvalidArgumentError, ShapeError, WeftError
 from weft.ir.graph import Graph, Operation, Value
+from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
 from weft.passes.specialize import infer_sizes, specialize
@@ -42,8 +46,10 @@ def step_graph(
     builder = Builder()
     mapping: dict[Value, Value] = {value: builder.add_arg(value.type) for value in given}
     ordered, control = _ordered(ops, trace.effects.private, given)
+    dead = any(op.name in DATAFLOW for op in ops)
     for op in ordered:
-        made = _copy(op, mapping, control.get(op, ()))
+        after = [mapping[v] for v in control.get(op, ())]
+        made = _copy(op, mapping, [_barrier(builder, v) for v in after if v.op] if dead else after)
         builder.ops.append(made)
         pairs = zip(op.results, made.results, strict=True)
         mapping.update((old, new) for old, new in pairs if old not in given)
@@ -55,11 +61,19 @@ def step_graph(
     return _static(graph, [shape for _, shape in feeds])
 
 
+def _barrier(builder: Builder, value: Value) -> Value:
+    """A live value that comes after `value`, which may be dead: a merge waits for its control
+    operands and is live all the same."""
+    where = value.op.locations if value.op is not None else ()
+    true = builder.emit1("constant", value=ConstArray(np.array(True)), locations=where)
+    return builder.emit("merge", [true], control=[value], locations=where)[0]
+
+
 def _copy(op: Operation, mapping: Mapping[Value, Value], control: Sequence[Value]) -> Operation:
     """`op` in the step: operands mapped, with further control operands; fed values order
     nothing."""
     operands = [mapping[v] for v in op.operands]
-    after = dict.fromkeys(mapping[v] for v in (*op.control, *control))
+    after = dict.fromkeys([*(mapping[v] for v in op.control), *control])
     return Operation(
         op.name,
         operands,

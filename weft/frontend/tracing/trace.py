@@ -26,6 +26,7 @@ from weft.ir.attributes import Attrs, AttrValue, ConstArray
 from weft.ir.builder import Builder
 from weft.ir.dtypes import DType
 from weft.ir.errors import FailedPreconditionError, TracerError, UnsupportedError
+from weft.ir.frames import is_dataflow
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.source import Locations, caller_location
 from weft.ir.types import Type
@@ -263,7 +264,8 @@ class Trace:
 
     def graph(self, results: Sequence[Value], name: str | None = None) -> Graph:
         """What was traced so far, as a graph with these results."""
-        return self.builder.graph(name or self.name, tuple(self.arg_names), results)
+        made = self.builder.graph(name or self.name, tuple(self.arg_names), results)
+        return made.at_stage("dataflow") if is_dataflow(made.block) else made
 
 
 class Effect:
@@ -369,7 +371,6 @@ def effect_trace(what: str) -> Trace | None:
     return trace
 
 
-# -------------------------------------------------------------------------------------------- leaks
 def check_usable(t: Tensor, trace: Trace | None) -> None:
     """Raise TracerError unless symbolic `t` may be used while `trace` is current."""
     owner = t._trace

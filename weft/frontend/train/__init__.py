@@ -1,9 +1,16 @@
 """`wf.train`: optimizers, gradient clipping and learning-rate schedules, as code over public
-ops.
+ops; checkpoints.
 """
 
 from __future__ import annotations
 
+from weft.frontend.queues.runners import (
+    Coordinator,
+    LooperThread,
+    QueueRunner,
+    add_queue_runner,
+    start_queue_runners,
+)
 from weft.frontend.train.adaptive import Adadelta, Adagrad, Adam, AdamW, RMSProp
 from weft.frontend.train.clipping import (
     clip_by_global_norm,
@@ -14,6 +21,17 @@ from weft.frontend.train.clipping import (
 from weft.frontend.train.gradient_descent import SGD, Momentum
 from weft.frontend.train.lbfgs import LBFGS
 from weft.frontend.train.optimizer import Optimizer
+from weft.frontend.train.saver import Saver
+from weft.frontend.train.saver_files import (
+    CheckpointState,
+    best_checkpoint,
+    checkpoint_exists,
+    get_checkpoint_state,
+    latest_checkpoint,
+    list_variables,
+    load_variable,
+)
+from weft.frontend.train.saver_restore import RestoreReport
 from weft.frontend.train.schedules import (
     cosine_decay,
     exponential_decay,
@@ -23,6 +41,7 @@ from weft.frontend.train.schedules import (
     piecewise_constant,
     polynomial_decay,
 )
+from weft.runtime.checkpoint.stateful import Stateful, register_state
 
 # TensorFlow 1's names
 GradientDescentOptimizer = SGD
@@ -40,23 +59,39 @@ __all__ = [
     "Adam",
     "AdamOptimizer",
     "AdamW",
+    "CheckpointState",
+    "Coordinator",
     "GradientDescentOptimizer",
     "LBFGS",
+    "LooperThread",
     "Momentum",
     "MomentumOptimizer",
     "Optimizer",
+    "QueueRunner",
+    "add_queue_runner",
+    "start_queue_runners",
     "RMSProp",
     "RMSPropOptimizer",
+    "RestoreReport",
     "SGD",
+    "Saver",
+    "Stateful",
+    "best_checkpoint",
+    "checkpoint_exists",
     "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_value",
     "cosine_decay",
     "exponential_decay",
+    "get_checkpoint_state",
     "global_norm",
     "inverse_time_decay",
+    "latest_checkpoint",
     "linear_warmup",
+    "list_variables",
+    "load_variable",
     "natural_exp_decay",
     "piecewise_constant",
     "polynomial_decay",
+    "register_state",
 ]

@@ -19,6 +19,8 @@ from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import suspend_trace
 from weft.frontend.train.optimizer import Hyper, Optimizer, hyper
 from weft.frontend.variable import Variable
+from weft.ir.dtypes import int64
+from weft.ir.types import TensorType
 
 
 def _decayed(slot: Variable, decay: TensorLike, new: Tensor) -> Tensor:
@@ -150,13 +152,23 @@ class Adam(Optimizer):
         return ([] if self.step is None else [self.step]) + super().variables()
 
     def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
-        if self.step is None:
-            with suspend_trace():
+        counter = self._counter()
+        count = add(counter, 1)
+        done = [after for g, v in pairs for after in self._step(g, v, count)]
+        return [*done, counter.assign(count)]
+
+    def _counter(self) -> Variable:
+        with self._lock, suspend_trace():
+            if self.step is None:
                 start = np.zeros((), np.int64)
                 self.step = Variable(start, trainable=False, name=f"{self.name}/step")
-        count = add(self.step, 1)
-        done = [after for g, v in pairs for after in self._step(g, v, count)]
-        return [*done, self.step.assign(count)]
+        return self.step
+
+    def _state_type(self, name: str, stored: TensorType) -> TensorType | None:
+        return TensorType(int64, ()) if name == "step" else None
+
+    def _make_state(self, name: str, wanted: TensorType) -> Variable:
+        return self._counter()
 
     def _step(self, grad: Tensor, var: Variable, count: Tensor) -> list[Tensor]:
         m_slot, v_slot = self._slot(var, "m"), self._slot(var, "v")

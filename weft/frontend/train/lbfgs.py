@@ -42,9 +42,11 @@ from weft.frontend.train.optimizer import Hyper, Optimizer, hyper
 from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.source import caller_location
+from weft.ir.types import TensorType
 
 #: Pairs with less curvature than this are not remembered (PyTorch's bound).
 _LEAST_CURVATURE = 1e-10
+_STATE = ("s", "y", "rho", "gamma", "x", "g", "count")
 
 
 class LBFGS(Optimizer):
@@ -175,7 +177,7 @@ class LBFGS(Optimizer):
         return _Step(direction, length, vecdot(g, direction)), done
 
     def _check_targets(self, variables: list[Variable]) -> None:
-        if not self._state:
+        if not self._targets:
             self._targets = variables
             self._create_state()
         same = len(variables) == len(self._targets) and all(map(_is, variables, self._targets))
@@ -203,8 +205,29 @@ class LBFGS(Optimizer):
         with suspend_trace():
             for name, shape in shapes.items():
                 start = np.full(shape, name == "gamma", np.int64 if name == "count" else dtype)
-                label = f"{self.name}/{name}"
-                self._state[name] = Variable(start, trainable=False, name=label)
+                self._state_variable(name, start)
+
+    def _state_type(self, name: str, stored: TensorType) -> TensorType | None:
+        return stored if name in _STATE else None  # for which variables shows when they are given
+
+    def _make_state(self, name: str, wanted: TensorType) -> Variable:
+        with suspend_trace():
+            return self._state_variable(name, np.zeros(wanted.static_shape, wanted.dtype.numpy))
+
+    def _state_variable(self, name: str, start: np.ndarray[Any, Any]) -> Variable:
+        """The variable `name` of the state; one that a checkpoint made must fit the variables."""
+        found = self._state.get(name)
+        if found is None:
+            label = f"{self.name}/{name}"
+            found = self._state[name] = Variable(start, trainable=False, name=label)
+        if found.shape != start.shape or found.dtype.numpy != start.dtype:
+            raise InvalidArgumentError(
+                f"{self.name}: the restored state '{name}' is {found.dtype.short}"
+                f"{list(found.shape)}, these variables need {start.dtype}{list(start.shape)}",
+                hint="it was saved with another history, or for other variables",
+                location=caller_location(),
+            )
+        return found
 
 
 class _Step(NamedTuple):

@@ -24,6 +24,7 @@ from weft.frontend.variable import Variable
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import (
     GradientError,
+    InternalError,
     InvalidArgumentError,
     TypeRuleError,
     UnsupportedError,
@@ -31,6 +32,7 @@ from weft.ir.errors import (
 from weft.ir.fork import ForkLock
 from weft.ir.rules import fits
 from weft.ir.source import caller_location
+from weft.ir.types import TensorType
 
 GradientAndVariable: TypeAlias = tuple[Tensor | None, Variable]
 #: A number, a tensor or a variable, or a function without arguments that gives one (a schedule).
@@ -215,6 +217,16 @@ class Optimizer:
                 label = f"{var.name}/{self.name}/{name}"
                 self._slots[var, name] = Variable(start, trainable=False, name=label)
         return self._slots[var, name]
+
+    def _state_type(self, name: str, stored: TensorType) -> TensorType | None:
+        """The type of the optimizer's own variable (no slot) of that name, which a checkpoint has
+        as `stored` and which is not made here yet; None if it has none of that name.
+        """
+        return None
+
+    def _make_state(self, name: str, wanted: TensorType) -> Variable:
+        """Make that variable."""
+        raise InternalError(f"{self.name} has no variable '{name}'")
 
     def _rate(self, var: Variable) -> TensorLike:
         return hyper(self.learning_rate, var)

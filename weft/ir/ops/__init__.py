@@ -6,9 +6,12 @@ from weft.ir.errors import NotFoundError, suggest
 from weft.ir.ops import control as ops_control
 from weft.ir.ops import conv as ops_conv
 from weft.ir.ops import core as ops_core
+from weft.ir.ops import dataflow as ops_dataflow
 from weft.ir.ops import elementwise as ops_elementwise
+from weft.ir.ops import host_function as ops_host_function
 from weft.ir.ops import index as ops_index
 from weft.ir.ops import linalg as ops_linalg
+from weft.ir.ops import queue as ops_queue
 from weft.ir.ops import random as ops_random
 from weft.ir.ops import reduction as ops_reduction
 from weft.ir.ops import shape as ops_shape
@@ -26,6 +29,9 @@ _TABLES = (
     ops_linalg.TABLE,
     ops_random.TABLE,
     ops_control.TABLE,
+    ops_dataflow.TABLE,
+    ops_queue.TABLE,
+    ops_host_function.TABLE,
     ops_conv.TABLE,
     ops_window.TABLE,
 )

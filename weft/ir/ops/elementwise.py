@@ -120,6 +120,16 @@ def _special(name: str) -> Function:
     return call
 
 
+def _sigmoid(x: Array) -> Any:
+    """SciPy's gives 0 where exp(-x) overflows; there it is exp(x), a subnormal number or nearly."""
+    result = np.asarray(_special("expit")(x))
+    small = (result == 0) & np.isfinite(x)
+    if small.any():
+        result = result.copy()
+        result[small] = np.exp(np.asarray(x)[small])
+    return result
+
+
 def _erfc(x: Array) -> Any:
     """SciPy's gives 0 below 2e-308 (x > 26.54); the C library has the subnormal numbers as well."""
     result = np.asarray(_special("erfc")(x))
@@ -177,7 +187,7 @@ UNARY = (
     unary("erfinv", FLOATING, _special("erfinv"), "erfinv(a)", "The x with erf(x) = a."),
     unary("lgamma", FLOATING, _special("gammaln"), "lgamma(a)", "log |Gamma(a)|."),
     unary("digamma", FLOATING, _special("psi"), "digamma(a)", "Derivative of log Gamma at a."),
-    unary("sigmoid", FLOATING, _special("expit"), "1 / (1 + exp(-a))", "Logistic function."),
+    unary("sigmoid", FLOATING, _sigmoid, "1 / (1 + exp(-a))", "Logistic function."),
     unary("ceil", REAL, np.ceil, "ceil(a)", "Smallest whole number >= a."),
     unary("floor", REAL, np.floor, "floor(a)", "Largest whole number <= a."),
     unary("round", NUMERIC, np.round, "round(a)", "Nearest whole number, half to even, by parts."),

@@ -20,7 +20,7 @@ from weft.ir.text.literals import (
     unquote,
     unquote_bytes,
 )
-from weft.ir.types import TOKEN, RefType, TensorType, Type
+from weft.ir.types import HANDLE_KINDS, TOKEN, HandleType, RefType, TensorType, Type
 
 _DTYPES = {d.short: d for d in ALL}
 _MAX_RANK = 64  # NumPy's
@@ -117,7 +117,20 @@ class ValueParser:
             held = self.tensor_type("in a ref")
             self.tokens.expect(">", "at the end of a ref")
             return RefType(held)
+        for kind in HANDLE_KINDS:
+            if self.tokens.at_keyword(kind):
+                self.tokens.next()
+                return HandleType(kind, self._parts(kind))
         return self.tensor_type(context)
+
+    def _parts(self, kind: str) -> tuple[TensorType, ...]:
+        self.tokens.expect("<", f"after '{kind}', as in {kind}<f32[2]>")
+        parts: list[TensorType] = []
+        while not self.tokens.accept(">"):
+            if parts:
+                self.tokens.expect(",", f"between the parts of a {kind}")
+            parts.append(self.tensor_type(f"in a {kind}"))
+        return tuple(parts)
 
     # ---------------------------------------------------------------------- attributes
 

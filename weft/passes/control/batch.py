@@ -20,6 +20,7 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops.control import length_attr
 from weft.ir.rules import ints_attr
 from weft.passes.control.loops import Loop
+from weft.passes.control.regions import copy_needed
 from weft.passes.expression import Expr
 from weft.passes.fold import uniform
 from weft.passes.rewrite import tensor
@@ -164,7 +165,7 @@ class _Scan:
         mapping = dict(zip(old, inner.args, strict=True))
         wanted = [self.body.results[i] for i in carries]
         wanted += [edit.stacked.get(i, self.body.results[i]) for i in loop.ys] + edit.ys
-        _copy(inner, self.body, wanted, mapping)
+        copy_needed(inner, self.body, wanted, mapping)
         region = inner.block([mapping[v] for v in wanted])
         operands = [op.operands[i] for i in arguments[0]]
         operands += [v for v, _ in edit.rows] + [op.operands[i] for i in arguments[1]]
@@ -175,21 +176,6 @@ class _Scan:
         )
         numbers = [*carries, *loop.ys]
         return dict(zip(numbers, values, strict=False)), values[len(numbers) :]
-
-
-def _copy(
-    builder: Builder, body: Block, results: Sequence[Value], mapping: dict[Value, Value]
-) -> None:
-    """Copy the ops that the results need, up to what `mapping` has already."""
-    known = set(mapping)
-    needed = set(results)
-    for op in reversed(body.ops):
-        if any(r in needed and r not in known for r in op.results):
-            needed.update(op.operands)
-    for op in body.ops:
-        if any(r in needed and r not in known for r in op.results):
-            for old, new in zip(op.results, builder.clone(op, mapping), strict=True):
-                mapping.setdefault(old, new)
 
 
 def _uses(block: Block) -> Mapping[Value, int]:

@@ -13,6 +13,7 @@ from weft.ir.builder import Builder
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops.control import length_attr
 from weft.passes.control.loops import LOOPS, Loop
+from weft.passes.control.regions import copy_needed
 
 #: Ops that cost nothing where they are fused into what uses them.
 _STAY = frozenset(("constant", "iota", "broadcast_to", "reshape", "permute_dims"))
@@ -42,14 +43,14 @@ def hoist(builder: Builder, op: Operation) -> Sequence[Value] | None:
         inside.update(region.results)
         for moved in region.ops:
             if moved in plan:
-                copies = _outside(builder, region, moved, mapping)
+                copies = _outside(builder, moved, mapping)
                 for old, new in zip(moved.results, copies, strict=True):
                     if old in inside:
                         own.append(old)
                         outer.append(new)
     place = 0
-    for plan, region, own in zip(plans, op.regions, shifted, strict=True):
-        regions.append(_inside(region, plan, own, [v.type for v in outer], place, op))
+    for region, own in zip(op.regions, shifted, strict=True):
+        regions.append(_inside(region, own, [v.type for v in outer], place))
         place += len(own)
     operands = [*op.operands, *outer]
     return builder.emit(op.name, operands, op.attrs, regions=regions, locations=op.locations)
@@ -89,34 +90,18 @@ def _may_move(op: Operation, sure: bool) -> bool:
     return sure or not any(o.name in _MAY_FAIL or o.name == "while" for o in (op, *inner))
 
 
-def _outside(
-    builder: Builder, region: Block, op: Operation, mapping: dict[Value, Value]
-) -> Sequence[Value]:
+def _outside(builder: Builder, op: Operation, mapping: dict[Value, Value]) -> Sequence[Value]:
     """A copy of the op outside; results are noted in `mapping`."""
     copies = builder.clone(op, mapping)
     mapping.update(zip(op.results, copies, strict=True))
     return copies
 
 
-def _inside(
-    region: Block,
-    plan: dict[Operation, None],
-    own: Sequence[Value],
-    types: Sequence[object],
-    place: int,
-    op: Operation,
-) -> Block:
+def _inside(region: Block, own: Sequence[Value], types: Sequence[object], place: int) -> Block:
     """The region with an argument for each value moved out of any region; `own` are this one's."""
     builder = Builder([*(a.type for a in region.args), *types])  # type: ignore[list-item]
     count = len(region.args)
     mapping = dict(zip(region.args, builder.args[:count], strict=True))
     mapping.update(zip(own, builder.args[count + place : count + place + len(own)], strict=True))
-    needed = set(region.results)
-    for other in reversed(region.ops):
-        if any(r in needed and r not in own for r in other.results):
-            needed.update(other.operands)
-    for other in region.ops:
-        if any(r in needed and r not in own for r in other.results):
-            for old, new in zip(other.results, builder.clone(other, mapping), strict=True):
-                mapping.setdefault(old, new)
+    copy_needed(builder, region, region.results, mapping)
     return builder.block([mapping[v] for v in region.results])

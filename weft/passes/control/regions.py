@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from weft.ir.builder import Builder
 from weft.ir.graph import Block, Graph, Operation, Value
@@ -37,3 +37,18 @@ def _on_regions(op: Operation, stage: str, run: Callable[[Graph], Graph]) -> Ope
 def _run_on(block: Block, op: Operation, stage: str, run: Callable[[Graph], Graph]) -> Block:
     names = tuple(f"a{k}" for k in range(len(block.args)))
     return run(Graph(f"{op.name} body", block, names, stage)).block
+
+
+def copy_needed(
+    builder: Builder, body: Block, results: Sequence[Value], mapping: dict[Value, Value]
+) -> None:
+    """Copy the ops that the results need, up to what `mapping` has already, and note the copies."""
+    known = set(mapping)
+    needed = set(results)
+    for op in reversed(body.ops):
+        if any(r in needed and r not in known for r in op.results):
+            needed.update(op.operands)
+    for op in body.ops:
+        if any(r in needed and r not in known for r in op.results):
+            for old, new in zip(op.results, builder.clone(op, mapping), strict=True):
+                mapping.setdefault(old, new)

@@ -6,6 +6,8 @@ with a constant: `i < n`, `i <= n`, `i > n`, `i >= n`, `i != n`, either way roun
 
 from __future__ import annotations
 
+import numpy as np
+
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.rules import int_attr
 from weft.ir.types import TensorType
@@ -87,21 +89,20 @@ def _count(op: Operation, body: Block, number: int, name: str, bound: int) -> in
     step = _step(op, body, number)
     if start is None or step is None or step == 0:
         return None
-    kind = op.operands[number].type
-    assert isinstance(kind, TensorType)
     if name == "not_equal":
         count, rest = divmod(bound - start, step)
-        return count if rest == 0 and count >= 0 else None
-    if name in ("greater", "greater_equal"):
-        start, step, bound = -start, -step, -bound
-    last = bound if name in ("less_equal", "greater_equal") else bound - 1
-    if start > last:
-        return 0
-    if step < 0:
-        return None
-    count = (last - start) // step + 1
-    bits = kind.dtype.itemsize * 8 - 1  # i must not wrap around on the way
-    return count if abs(start + count * step) < 2**bits else None
+        found = count if rest == 0 and count >= 0 else None
+    else:
+        sign = -1 if name in ("greater", "greater_equal") else 1
+        last = sign * bound - (0 if name.endswith("_equal") else 1)
+        if sign * start > last:
+            return 0
+        found = (last - sign * start) // (sign * step) + 1 if sign * step > 0 else None
+    kind = op.operands[number].type
+    assert isinstance(kind, TensorType)
+    held = np.iinfo(kind.dtype.name)  # i must not wrap around on the way
+    fits = found is not None and held.min <= start + found * step <= held.max
+    return found if fits else None
 
 
 def _step(op: Operation, body: Block, number: int) -> int | None:

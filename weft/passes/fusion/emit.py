@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
 from weft.ir.builder import Builder
@@ -10,6 +9,7 @@ from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import is_index_map
 from weft.ir.source import merge_locations
 from weft.passes.fusion.groups import Group, Grouping
+from weft.passes.fusion.order import in_order
 
 
 def emit_groups(grouping: Grouping) -> Graph:
@@ -58,27 +58,10 @@ class _Emission:
         """Groups in an order that respects data and control edges, else by last position."""
         groups = list(dict.fromkeys(self.grouping.group.values()))
         rank = {g: max(self.position[op] for op in g.ops) for g in groups}
-        before: dict[Group, set[Group]] = {g: set() for g in groups}
-        after: dict[Group, set[Group]] = {g: set() for g in groups}
-        for g in groups:
-            for source in self.grouping.needed_groups(g):
-                before[g].add(source)
-                after[source].add(g)
+        before = {g: self.grouping.needed_groups(g) for g in groups}
         for first, second in self.grouping.gathers.order:
             before[second].add(first)
-            after[first].add(second)
-        ready = [(rank[g], g) for g in groups if not before[g]]  # ranks are distinct
-        heapq.heapify(ready)
-        order: list[Group] = []
-        while ready:
-            group = heapq.heappop(ready)[1]
-            order.append(group)
-            for follower in after[group]:
-                before[follower].discard(group)
-                if not before[follower]:
-                    heapq.heappush(ready, (rank[follower], follower))
-        assert len(order) == len(groups), "fusion made a cycle"
-        return order
+        return in_order(before, rank)
 
     def _emit_nest(self, builder: Builder, group: Group, mapping: dict[Value, Value]) -> None:
         group.ops.sort(key=lambda op: self.position[op])

@@ -30,7 +30,9 @@ For both:
   for the sake of a join;
 * a gather that only nests read is read through by them (`weft.passes.fusion.gathers`);
 * two groups are not joined if a path between them leads through an op outside (that would be a
-  cycle).
+  cycle);
+* when no more can join along what one makes and the other reads, those join that read the same
+  (`weft.passes.fusion.siblings`).
 """
 
 from __future__ import annotations

@@ -24,11 +24,9 @@ from typing import TYPE_CHECKING
 
 from weft.ir.graph import Operation, Value
 from weft.ir.index_maps import is_gather, is_index_map, read_of, shape_of
-from weft.ir.ops import lookup
-from weft.ir.ops.control import CONTROL
 from weft.ir.rules import int_attr
 from weft.ir.types import TensorType
-from weft.passes.memory.in_place import UPDATES
+from weft.passes.fusion.places import Writers, makers_of, root_of
 
 if TYPE_CHECKING:
     from weft.passes.fusion.groups import Group, Grouping
@@ -70,6 +68,7 @@ class _Mover:
     def __init__(self, grouping: Grouping, gathers: Gathers) -> None:
         self.grouping, self.gathers = grouping, gathers
         self.graph = grouping.graph
+        self.writers = Writers(self.graph)
         self.users: dict[Value, list[Operation]] = {}
         for op in self.graph.ops:
             for value in dict.fromkeys((*op.operands, *op.control)):
@@ -117,15 +116,15 @@ class _Mover:
 
     def _place(self, op: Operation, readers: list[Group]) -> str:
         """Put the readers before whatever changes the operands in place."""
-        roots = [_root(v) for v in op.operands]
-        must = self._groups(writer for root in roots for writer in self._writers(root))
+        roots = [root_of(v) for v in op.operands]
+        must = self._groups(writer for root in roots for writer in self.writers.of(root))
         ancestors = self._ancestors(readers)
         if must & ancestors:
             return "what it reads from has been changed in place by then"
         # a carry of a loop, or what is donated: else a second buffer is needed
         given = {root.type for root in roots if root.op is None}
         results = [v for v in self.graph.results if v.type in given]
-        may = self._groups(maker for v in results for maker in _makers(v))
+        may = self._groups(maker for v in results for maker in makers_of(v))
         writers = must | (may - ancestors)
         for after in writers:
             self.before[after].update(readers)
@@ -145,46 +144,6 @@ class _Mover:
             seen |= more
             todo += more
         return seen
-
-    def _writers(self, root: Value) -> Iterator[Operation]:
-        """The ops that may write into the buffer of `root`."""
-        for op in self.graph.ops:
-            if op.name in UPDATES or op.name in CONTROL:
-                given = op.operands[:1] if op.name in UPDATES else op.operands
-                if any(_root(v) is root for v in given):
-                    yield op
-        name = _variable(root)
-        for op in self.graph.ops if name is not None else ():
-            if op.name == "assign" and _variable(op.operands[0]) == name:
-                yield op
-                yield from _makers(op.operands[1])
-
-
-def _makers(value: Value) -> Iterator[Operation]:
-    """What computes a value, an update of another one together with that."""
-    op = value.op
-    while op is not None and "view" in lookup(op.name).traits:
-        op = op.operands[0].op
-    if op is not None and op.name != "read":
-        yield op
-        if op.name in UPDATES:
-            yield from _makers(op.operands[0])
-
-
-def _root(value: Value) -> Value:
-    """The value in whose memory `value` is, seen through views and index maps."""
-    while value.op is not None and value.op.operands:
-        if "view" not in lookup(value.op.name).traits and not is_index_map(value.op):
-            break
-        value = value.op.operands[0]
-    return value
-
-
-def _variable(value: Value) -> object:
-    op = value.op
-    if op is not None and op.name == "read":
-        op = op.operands[0].op
-    return op.attrs["name"] if op is not None and op.name == "variable" else None
 
 
 def _is_product(value: Value) -> bool:

@@ -28,6 +28,7 @@ from weft.passes.fusion.rules import (
     fits_frame,
     iteration_space,
 )
+from weft.passes.fusion.siblings import Siblings, join_siblings
 
 #: Groups are offered to each other again until nothing changes, at most so often: a frame that was
 #: found late may let in row values that came early.
@@ -76,6 +77,9 @@ class Grouping:
         self._sweep_and_adopt()
         self.columns = True
         self._sweep_and_adopt()
+        self.siblings = Siblings()
+        if join_siblings(self):
+            self._sweep()
         self._materialise_index_maps()
         self.gathers = move_gathers(self)
 
@@ -98,9 +102,9 @@ class Grouping:
                 continue
             group.space = frame.space
             group.folds = [op] if is_fold(op) else []
-            merged = self._merged_frame(group, host)
-            if not isinstance(merged, str) and self._obstacle(group, host, *merged) is None:
-                self._join(group, host, *merged)
+            merged = self.merged_frame(group, host)
+            if not isinstance(merged, str) and self.obstacle(group, host, *merged) is None:
+                self.join(group, host, *merged)
                 return True
             group.space, group.folds = None, []
         return False
@@ -146,13 +150,13 @@ class Grouping:
         a, b = self.group[edge.source], self.group[edge.consumer]
         if a is b or a.space is None or b.space is None:
             return False
-        merged = self._merged_frame(a, b)
-        if isinstance(merged, str) or self._obstacle(a, b, *merged) is not None:
+        merged = self.merged_frame(a, b)
+        if isinstance(merged, str) or self.obstacle(a, b, *merged) is not None:
             return False
-        self._join(a, b, *merged)
+        self.join(a, b, *merged)
         return True
 
-    def _merged_frame(self, a: Group, b: Group) -> tuple[Shape, Frame | None] | str:
+    def merged_frame(self, a: Group, b: Group) -> tuple[Shape, Frame | None] | str:
         """The space and frame that the two would have as one group, or why they do not fit."""
         assert a.space is not None
         assert b.space is not None
@@ -194,7 +198,7 @@ class Grouping:
     def _is_read_by(self, fold: Operation, group: Group) -> bool:
         return bool(group.reads >> self.position[fold] & 1)
 
-    def _obstacle(self, a: Group, b: Group, space: Shape, frame: Frame | None) -> str | None:
+    def obstacle(self, a: Group, b: Group, space: Shape, frame: Frame | None) -> str | None:
         """Why two groups that share a frame must stay apart all the same; None if they need not."""
         for one, other in ((a, b), (b, a)):
             if one.waits & other.members:
@@ -218,8 +222,15 @@ class Grouping:
             rest &= ~group.members
         return False
 
-    def _join(self, a: Group, b: Group, space: Shape, frame: Frame | None) -> None:
-        small, large = sorted((a, b), key=lambda g: len(g.ops))
+    @staticmethod
+    def larger(a: Group, b: Group) -> Group:
+        """The one that takes the other's ops when they join."""
+        return a if len(a.ops) > len(b.ops) else b
+
+    def join(self, a: Group, b: Group, space: Shape, frame: Frame | None) -> None:
+        """Make one group of the two, over this space: the `larger` one."""
+        large = self.larger(a, b)
+        small = a if large is b else b
         large.space, large.frame = space, frame
         large.ops += small.ops
         large.folds += small.folds
@@ -267,8 +278,8 @@ class Grouping:
 
     def why_apart(self, a: Group, b: Group) -> str | None:
         """The first rule that keeps two nests apart; None if there is none."""
-        merged = self._merged_frame(a, b)
-        return merged if isinstance(merged, str) else self._obstacle(a, b, *merged)
+        merged = self.merged_frame(a, b)
+        return merged if isinstance(merged, str) else self.obstacle(a, b, *merged)
 
     def _materialise_index_maps(self) -> None:
         """Index maps whose result itself is needed become copy kernels (reshape: a view)."""

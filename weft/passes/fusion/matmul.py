@@ -164,6 +164,11 @@ class _Joining:
         mapping.update(zip(op.results, results, strict=True))
 
 
+def can_follow(nest: Block, k: int) -> bool:
+    """Is a nest one that a product, its argument `k`, can take over, by what it computes?"""
+    return _is_plain(nest) and _fits(nest, k)
+
+
 def is_product(op: Operation) -> bool:
     """A matmul, or a convolution that is carried out like one."""
     if op.name == "matmul":

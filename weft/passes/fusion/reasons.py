@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
 
-from weft.ir.dims import Shape
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import is_index_map
 from weft.ir.ops import lookup
 from weft.ir.ops.control import CONTROL
-from weft.ir.types import TensorType
 from weft.passes.fusion.groups import Group, Grouping
+from weft.passes.fusion.siblings import small_siblings
 
 #: Ops that compute nothing: their results are in memory before the step, or written where they are.
 STORAGE = frozenset({"variable", "read", "constant", "assign"})
@@ -53,6 +51,13 @@ def fusion_reasons(graph: Graph) -> list[Apart]:
     return [*out.values(), *_siblings(grouping)]
 
 
+def shared_reads(graph: Graph) -> list[tuple[Operation, Operation, int]]:
+    """Of an unfused graph, pairs of ops that share a nest only since both read the same, and how
+    many bytes the second does not read again.
+    """
+    return [(a, b, nbytes) for (a, b), nbytes in Grouping(graph).siblings.joined.items()]
+
+
 def _makers(grouping: Grouping, reader: Group, value: Value) -> Iterator[Operation]:
     """The ops in groups that compute what `reader` reads as `value`, through all that moves no
     data: views, and, for a nest, index maps and gathers.
@@ -85,31 +90,9 @@ def _why(grouping: Grouping, producer: Operation, consumer: Operation) -> str:
 
 
 def _siblings(grouping: Grouping) -> Iterator[Apart]:
-    """Nests that would fit one loop nest and read the same value, but nothing of each other."""
-    nests = [g for g in dict.fromkeys(grouping.group.values()) if g.space is not None]
-    nests = [g for g in nests if not is_index_map(g.ops[0])]
-    read = {g: {v for v in grouping.inputs(g) if _fills(v, g)} for g in nests}
-    for a, b in combinations(nests, 2):
-        if a.space != b.space or not read[a] & read[b]:
-            continue
-        if a.reads & b.members or b.reads & a.members or grouping.why_apart(a, b):
-            continue
-        why = "both read the same, but ops join along what one makes and the other reads only"
-        yield Apart(_reader(grouping, a, read[b]), _reader(grouping, b, read[a]), why, True)
-
-
-def _reader(grouping: Grouping, group: Group, values: set[Value]) -> Operation:
-    """The first op of a nest that reads one of the values."""
-    return next(op for op in group.ops if any(grouping.source(v) in values for v in op.operands))
-
-
-def _fills(value: Value, nest: Group) -> bool:
-    """Whether a value is in memory, and as large as the nest that reads it."""
-    if is_index_map(value.op) or not isinstance(value.type, TensorType):
-        return False
-    return _wide(value.type.shape) == _wide(nest.space or ()) != []
-
-
-def _wide(shape: Shape) -> list[object]:
-    """The dimensions other than 1, in any order."""
-    return sorted((d for d in shape if d != 1), key=str)
+    """Nests that read the same value over the same loops, but nothing of each other."""
+    for (first, second), why in grouping.siblings.apart.items():
+        if grouping.group[first] is not grouping.group[second]:
+            yield Apart(first, second, why, True)
+    for first, second, why in small_siblings(grouping):
+        yield Apart(first, second, why, True)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.ir.errors import GradientError
+from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.ops.queue import TABLE as QUEUE_TABLE
 from weft.ir.rules import int_attr
 from weft.passes.expression import Expr
 from weft.passes.gradients import array as gradients_array
@@ -37,13 +40,32 @@ def _fused(s: Site) -> Sequence[Expr | None]:
     return [None if g is None else s.x.wrap(g) for g in grads]
 
 
+def _of_dataflow(s: Site) -> Sequence[Expr | None]:
+    raise GradientError(
+        f"op '{s.op.name}' has no gradient: gradients are taken of wf.cond and wf.while_loop, "
+        "before these become dataflow",
+        hint="write the branch or loop with wf.cond or wf.while_loop",
+        location=s.op.locations,
+    )
+
+
+def _of_py_function(s: Site) -> Sequence[Expr | None]:
+    raise GradientError(
+        f"the Python function '{s.attrs['function']}' has no gradient: weft does not see inside it",
+        hint="wrap the call with wf.custom_gradient, or its result with wf.stop_gradient",
+        location=s.op.locations,
+    )
+
+
 GRADIENTS: dict[str, Rule] = {
     **gradients_elementwise.GRADIENTS,
     **gradients_array.GRADIENTS,
     **gradients_linalg.GRADIENTS,
     **gradients_control.GRADIENTS,
     **gradients_conv.GRADIENTS,
+    **dict.fromkeys(sorted(DATAFLOW), _of_dataflow),
     "identity": lambda s: [s.g],
+    "py_function": _of_py_function,
     "custom_gradient": _custom_gradient,
     "fused": _fused,
 }
@@ -51,6 +73,7 @@ GRADIENTS: dict[str, Rule] = {
 NO_GRADIENT: frozenset[str] = frozenset(
     {
         *gradients_elementwise.NO_GRADIENT,
+        *(spec.name for spec in QUEUE_TABLE),
         *gradients_array.NO_GRADIENT,
         *gradients_linalg.NO_GRADIENT,
         *("constant", "variable", "read", "assign", "group", "stop_gradient"),

@@ -64,9 +64,11 @@ class _StepPlanner(BlockPlanner):
         )
         self.graph = graph
         self.assigns: dict[str, list[int]] = {}
+        self.reads: dict[str, list[int]] = {}
         for position, op in enumerate(graph.ops):
-            if op.name == "assign":
-                self.assigns.setdefault(_variable_name(op.operands[0]), []).append(position)
+            if op.name in ("assign", "read"):
+                held = self.assigns if op.name == "assign" else self.reads
+                held.setdefault(variable_name(op.operands[0]), []).append(position)
 
     def plan_step(self, donated: Sequence[int]) -> MemoryPlan:
         """The plan of the whole step."""
@@ -127,12 +129,10 @@ class _StepPlanner(BlockPlanner):
         """May `value`, made at `position`, overwrite variable `name`: is the old value not needed
         then?
         """
-        for i, op in enumerate(self.graph.ops):
-            if op.name != "read" or _variable_name(op.operands[0]) != name:
-                continue
+        for i in self.reads.get(name, ()):
             if i > self.assigns[name][0]:
                 continue  # reads the new value
-            if i > position or not self.may_replace(value, op.result):
+            if i > position or not self.may_replace(value, self.graph.ops[i].result):
                 return False
         return True
 
@@ -147,12 +147,12 @@ class _StepPlanner(BlockPlanner):
         return op.name in ("variable", "assign", "group", "read")
 
     def _place_assign(self, position: int, op: Operation) -> None:
-        value, target = op.operands[1], Slot("variable", _variable_name(op.operands[0]))
+        value, target = op.operands[1], Slot("variable", variable_name(op.operands[0]))
         why = "its value is needed elsewhere too"
         self.copy(position, self.plan.slots[value], target, value, why)
 
     def _place_read(self, position: int, op: Operation) -> None:
-        name = _variable_name(op.operands[0])
+        name = variable_name(op.operands[0])
         target = Slot("variable", name)
         last = self.last_use.get(op.result, position)
         writes = [p for p in self.assigns.get(name, ()) if p > position]
@@ -179,7 +179,8 @@ class _StepPlanner(BlockPlanner):
                 self.copy(end, self.plan.slots[value], Slot("result", i), value, why)
 
 
-def _variable_name(ref: Value) -> str:
+def variable_name(ref: Value) -> str:
+    """The name of the variable that a ref stands for."""
     assert ref.op is not None
     name = ref.op.attrs["name"]
     assert isinstance(name, str)

@@ -113,19 +113,19 @@ def native_api() -> NativeApi | None:
     return _made[0]
 
 
-_begun = threading.Event()
+_begun: list[bool] = []  # no Event: a child would find its lock held by a thread that is gone
 
 
 def native_api_or_none() -> NativeApi | None:
     """As `native_api`, but never waits: None until it is compiled, for calls through Python."""
-    if not _made and _begun.is_set() and jit.is_done(native_kernel()):
+    if not _made and _begun and jit.is_done(native_kernel()):
         native_api()
     return _made[0] if _made else None
 
 
 def begin_native_api() -> None:
     """Have it compiled in other threads, unless that has begun; `is_native_api_known` later."""
-    if _made or _begun.is_set():
+    if _made or _begun:
         return
     try:
         _check_platform()
@@ -133,7 +133,7 @@ def begin_native_api() -> None:
         native_api()
         return
     jit.start_compiling([native_kernel()])
-    _begun.set()
+    _begun.append(True)
 
 
 def is_native_api_known() -> bool:
@@ -157,7 +157,12 @@ def function_address(name: str) -> int:
 
 # ------------------------------------------------------------------------------------------ making
 def _check_platform() -> None:
-    if os.environ.get("WEFT_NATIVE_CALLS", "1") == "0":
+    given = os.environ.get("WEFT_NATIVE_CALLS", "1")
+    if given not in ("0", "1"):
+        raise InvalidArgumentError(
+            f"WEFT_NATIVE_CALLS={given!r} means nothing", hint="it is 0 or 1 (the default)"
+        )
+    if given == "0":
         raise _Refused("WEFT_NATIVE_CALLS=0")
     if os.name != "posix" or ctypes.sizeof(ctypes.c_void_p) != 8:
         raise _Refused("this is no 64-bit POSIX system")

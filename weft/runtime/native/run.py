@@ -142,7 +142,7 @@ def _take_variables(api: int, step: int, frame: int) -> int:
     return at.RAN
 
 
-def _hold(api: int, function: int, places: int, count: int) -> int:
+def _hold(function: int, places: int, count: int) -> int:
     i = 0
     while i < count:
         if load(places + 16 * i) != 0:
@@ -186,7 +186,7 @@ def execute(api: int, step: int, places: int, results: int) -> int:
         return _raise(api, load(step + at.X_NO_MEMORY), 0, 0, 0)
     _fill(step, frame, places, results)
     inputs = load(step + at.X_INPUTS)
-    _hold(api, load(api + at.INCREF), places, inputs)  # others may drop them without the GIL
+    _hold(load(api + at.INCREF), places, inputs)  # others may drop them without the GIL
     stopped = 0
     status = 0
     index = 0
@@ -202,7 +202,7 @@ def execute(api: int, step: int, places: int, results: int) -> int:
     _give_frame(api, step, frame)
     if state != at.RAN or stopped != 0:
         drop(api, results, load(step + at.X_RESULT_COUNT))
-    _hold(api, load(api + at.DECREF), places, inputs)
+    _hold(load(api + at.DECREF), places, inputs)
     if stopped != 0:
         return _raise(api, load(step + at.X_FAILED), stopped - 1, status, index)
     return state

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
+
 from weft.codegen.pool.words import MAX_THREADS
 from weft.ir.errors import InvalidArgumentError
 
@@ -13,12 +15,14 @@ VARIABLE = "WEFT_NUM_THREADS"
 
 def check_threads(given: object, what: str) -> int:
     """`given` as a number of threads. InvalidArgumentError, naming `what`, if it is none."""
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_THREADS:
-        raise InvalidArgumentError(
-            f"{what}: {given!r} is not a number of threads",
-            hint=f"a number of threads is an int from 1 to {MAX_THREADS}",
-        )
-    return given
+    if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
+        count = int(given)
+        if 1 <= count <= MAX_THREADS:
+            return count
+    raise InvalidArgumentError(
+        f"{what}: {given!r} is not a number of threads",
+        hint=f"a number of threads is an int from 1 to {MAX_THREADS}",
+    )
 
 
 def default_threads() -> int:

@@ -22,6 +22,7 @@ import time
 from typing import Any
 
 from weft.codegen.jit import compile_kernels, is_done
+from weft.codegen.pool.emit import PARALLEL
 from weft.codegen.pool.words import FIRST_SLOT, MAX_THREADS, SLOT, SLOT_WORDS, TOTAL_WORDS, WORDS
 from weft.codegen.pool.worker import CLOSE, CONTROL, SPIN, SPINS, WORKER
 from weft.ir.errors import UnsupportedError
@@ -38,6 +39,7 @@ _FUNCTIONS = (
     "pthread_create", "pthread_mutex_lock", "pthread_mutex_unlock", "pthread_cond_wait",
     "pthread_cond_signal", "pthread_sigmask", "clock_gettime",
 )  # fmt: skip
+_CODE = (WORKER, CONTROL, PARALLEL)
 #: Linux only: a worker must not share its caller's processor.
 _PLACEMENT = ("sched_getcpu", "sched_getaffinity", "sched_setaffinity")
 _FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS")
@@ -51,7 +53,7 @@ class Pool:
         self._limit: int | None = None
         self._words: Any = None
         self._control: Any = None
-        self._loop = 0
+        self._loop = self._parallel = 0
         self._spins = 0
         self._closed = False
 
@@ -73,7 +75,7 @@ class Pool:
 
     def is_ready(self) -> bool:
         """Whether `enter` returns at once: its code is compiled, or will not be needed."""
-        return self._words is not None or not _has_threads() or all(map(is_done, (WORKER, CONTROL)))
+        return self._words is not None or not _has_threads() or all(map(is_done, _CODE))
 
     def enter(self, most: int | None, worker_bytes: int) -> tuple[int, int]:
         """For a step that has calls to cut: the address of the words, made when first asked for (0:
@@ -97,8 +99,8 @@ class Pool:
 
     def _make(self) -> None:
         limit = self.limit
-        addresses = compile_kernels([WORKER, CONTROL])
-        self._loop = addresses[WORKER.key]
+        addresses = compile_kernels(_CODE)
+        self._loop, self._parallel = addresses[WORKER.key], addresses[PARALLEL.key]
         self._control = _CONTROL_TYPE(addresses[CONTROL.key])
         memory = (ctypes.c_int64 * (TOTAL_WORDS + 16))()
         # steps may outlive the interpreter in daemon threads: these words are never freed
@@ -123,6 +125,7 @@ class Pool:
             for name in _PLACEMENT:
                 words[WORDS[name]] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
         words[WORDS["worker_loop"]] = self._loop
+        words[WORDS["parallel"]] = self._parallel
         words[WORDS["tell_refused"]] = ctypes.cast(_TELL_REFUSED, ctypes.c_void_p).value
         words[WORDS["limit"]] = limit
         words[WORDS["wake_after"]] = words[WORDS["wake_least"]] = WAKE_AFTER_NS

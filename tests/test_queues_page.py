@@ -1,0 +1,19 @@
+"""What docs/queues.md shows is what happens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parents[1] / "docs" / "queues.md"
+
+
+def test_python_blocks_run() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 3
+    namespace: dict[str, Any] = {"__name__": "queues"}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), namespace)
+    assert namespace["queue"].is_closed()
+    assert namespace["coordinator"].joined

@@ -1,0 +1,227 @@
+"""Compiling what users register as kernels: plain Python functions in Numba's nopython subset.
+
+Around the function goes one of weft's own kernel ABI, ``void kernel(i64* args, i64 lo, i64 hi, i64
+worker)``, written as Python text: it makes arrays of addresses and sizes. Operands are read-only. A
+function that raises sets the step's status word; the step then stops after the call.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba.core import errors as numba_errors
+from numba.extending import intrinsic
+
+from weft.codegen.llvm.numba_engine import NumbaCode, NumbaLibrary
+from weft.ir.dtypes import DType, as_dtype
+from weft.ir.errors import TypeRuleError, UnsupportedError
+from weft.ir.source import Locations
+
+# Numba is annotated in part only, and not for its extension interface.
+_numba: Any = numba
+_types: Any = numba.types
+_intrinsic: Any = intrinsic
+_errors: Any = numba_errors
+
+#: Numba's types by our dtypes; it has no arithmetic for the others.
+NUMBA_TYPES = {
+    "bool": _types.boolean,
+    **{f"i{n}": getattr(_types, f"int{n}") for n in (8, 16, 32, 64)},
+    **{f"u{n}": getattr(_types, f"uint{n}") for n in (8, 16, 32, 64)},
+    "f32": _types.float32, "f64": _types.float64,
+    "c64": _types.complex64, "c128": _types.complex128,
+}  # fmt: skip
+_ABI = _types.void(_types.CPointer(_types.int64), _types.int64, _types.int64, _types.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a kernel is compiled for. operands, results: (dtype, rank); numbers: attributes that are
+    arguments of the call, as (name, kind, how many words); constants: the others, (name, value)."""
+
+    op: str
+    operands: tuple[tuple[str, int], ...]
+    results: tuple[tuple[str, int], ...]
+    numbers: tuple[tuple[str, str, int], ...]
+    constants: tuple[tuple[str, object], ...]
+    elementwise: bool
+
+
+def compile_kernel(
+    function: Callable[..., Any], signature: Signature, where: Locations
+) -> NumbaCode:
+    """Machine code of the function for these types.
+
+    UnsupportedError for a dtype that Numba does not have, TypeRuleError, with what Numba says, for
+    a function that it cannot compile.
+    """
+    for short, _ in (*signature.operands, *signature.results):
+        if short not in NUMBA_TYPES:
+            raise UnsupportedError(
+                f"op '{signature.op}': kernels cannot take {short}, which Numba does not have",
+                hint="convert the operands with wf.astype; kernels take bool, integers, f32, f64, "
+                "c64 and c128",
+                location=where,
+            )
+    text = _text(signature)
+    name = f"<weft kernel of {signature.op} {signature.operands}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)  # Numba reads the source
+    inner = getattr(function, "py_func", function)  # the user's own @njit: compiled anew
+    scope: dict[str, Any] = {
+        "function": _numba.njit(error_model="numpy")(_by_position(inner)),
+        "view": _numba.carray,
+        "njit": _numba.njit(error_model="numpy"),
+        "number": _float_of,
+        "address": _address,
+        "readonly": _readonly,
+    }
+    for short in {"i64", *(s for s, _ in (*signature.operands, *signature.results))}:
+        scope[f"to_{short}"] = _pointer(short)
+    for attribute, value in signature.constants:
+        scope[f"a_{attribute}"] = _plain(value)
+    exec(compile(text, name, "exec"), scope)  # text of ours: the user's names are identifiers
+    try:
+        compiled = _numba.cfunc(_ABI, nopython=True)(scope["kernel"])
+    except _errors.NumbaError as error:
+        raise _refused(inner, signature, where, error) from error
+    return NumbaCode(compiled.address, compiled.native_name, NumbaLibrary(compiled._library))
+
+
+def _by_position(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its keyword-only parameters as plain ones: Numba knows no others."""
+    code = getattr(function, "__code__", None)
+    if code is None or not code.co_kwonlyargcount:
+        return function
+    plain = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
+    return FunctionType(plain, function.__globals__, _name(function), None, function.__closure__)
+
+
+def _refused(
+    function: Callable[..., Any], signature: Signature, where: Locations, error: Exception
+) -> TypeRuleError:
+    code = getattr(function, "__code__", None)
+    place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    given = ", ".join(_describe(t, signature.elementwise) for t in signature.operands)
+    made = ", ".join(_describe(t, signature.elementwise) for t in signature.results)
+    return TypeRuleError(
+        f"op '{signature.op}': Numba cannot compile the kernel '{_name(function)}'{place} for "
+        f"operands ({given}) and results ({made}): {error}",
+        hint="a scalar function takes one number for each operand and returns the result's"
+        if signature.elementwise
+        else "a kernel takes the operands' arrays (read-only), the results' arrays to fill, and "
+        "the attributes by name",
+        location=where,
+    )
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", "kernel"))
+
+
+def _describe(given: tuple[str, int], elementwise: bool) -> str:
+    return given[0] if elementwise else f"{given[0]} array of {given[1]} dimensions"
+
+
+def _plain(value: object) -> object:
+    """An attribute as Numba takes constants: dtypes are NumPy's scalar types."""
+    return as_dtype(value).numpy.type if isinstance(value, DType) else value
+
+
+# --------------------------------------------------------------------------------- the text around
+def _text(signature: Signature) -> str:
+    arrays, lines, place = [], [], 1  # the address of the status word comes first
+    for i, (short, rank) in enumerate((*signature.operands, *signature.results)):
+        operand = i < len(signature.operands)
+        address = f"args[{place}]"
+        sizes = [f"args[{place + 1 + k}]" for k in range(rank)]
+        if signature.elementwise:  # from 0 on: no index is negative, which Numba would allow for
+            address = f"{address} + lo * {as_dtype(short).itemsize}"
+            sizes = ["hi - lo"]
+        made = f"view(to_{short}({address}), ({''.join(s + ', ' for s in sizes)}))"
+        arrays.append(f"x{i}")
+        lines.append(f"    x{i} = {f'readonly({made})' if operand else made}")
+        place += 1 + (0 if signature.elementwise else rank)
+    scalars = []
+    for name, kind, count in signature.numbers:
+        scalars.append(f"a_{name}")
+        lines.append(f"    a_{name} = {_number(kind, place, count)}")
+        place += count
+    attributes = [name for name, *_ in (*signature.numbers, *signature.constants)]
+    keywords = [f"{name}=a_{name}" for name in attributes]
+    given = ", ".join([*arrays, *scalars])
+    if signature.elementwise:
+        *elements, result = arrays
+        call = ", ".join([*(f"{x}[i]" for x in elements), *keywords])
+        body = ["    for i in range(n):", f"        {result}[i] = function({call})"]
+    else:
+        body = [f"    function({', '.join([*arrays, *keywords])})"]
+    # a function of its own: LLVM sees no loop through a try block
+    return "\n".join([
+        "@njit", f"def run(n, {given}):", *body, "",
+        "def kernel(args, lo, hi, worker):", *lines, "    try:",
+        f"        run(hi - lo, {given})", "    except Exception:",
+        "        view(to_i64(args[0]), (1,))[0] = 1", "",
+    ])  # fmt: skip
+
+
+def _number(kind: str, place: int, count: int) -> str:
+    match kind:
+        case "float":
+            return f"number(args[{place}])"
+        case "bool":
+            return f"args[{place}] != 0"
+        case "ints" | "shape":  # an array: Numba does not iterate over empty tuples
+            return f"readonly(view(to_i64(address(args) + {8 * place}), ({count},)))"
+    return f"args[{place}]"
+
+
+@cache
+def _pointer(short: str) -> Any:
+    """An address as a pointer to elements of a dtype."""
+    target = _types.CPointer(NUMBA_TYPES[short])
+
+    @_intrinsic  # type: ignore[untyped-decorator]
+    def pointer(typing_context: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: ir.IRBuilder, _: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(target))
+
+        return target(address), codegen
+
+    return pointer
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def _address(typing_context: Any, pointer: Any) -> Any:
+    """The opposite."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, _: Any, args: Any) -> Any:
+        return builder.ptrtoint(args[0], ir.IntType(64))
+
+    return _types.int64(pointer), codegen
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def _float_of(typing_context: Any, word: Any) -> Any:
+    """The float64 whose bits a word holds."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, _: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return _types.float64(word), codegen
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def _readonly(typing_context: Any, array: Any) -> Any:
+    """The same array; Numba refuses to compile what writes to it."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, _: Any, args: Any) -> Any:
+        return args[0]
+
+    return array.copy(readonly=True)(array), codegen

@@ -1,0 +1,323 @@
+"""Row kernels whose passes are written out in vectors, where LLVM has nothing left to vectorise.
+
+A pass is two loops: one over as many vectors at a time as shall be interleaved, and one over what
+is left, vector by vector, with a mask. LLVM's loop vectoriser would make three of each
+(interleaved, narrower, element by element) and needs most of the compiler's time to do so; these
+take the few passes of control code (docs/performance.md, "Plans on disk"). The arithmetic of an
+element is the same, `emit_scalar` on vectors. What is folded is added up lane by lane, then over
+the lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+from llvmlite import ir
+
+from weft.codegen.element_access import constant
+from weft.codegen.elements import I64, register_type
+from weft.codegen.emitter import Emitter
+from weft.codegen.gemm.micro import Vectors
+from weft.codegen.gemm.tile import tile_of
+from weft.codegen.nests.cost import INTERLEAVE
+from weft.codegen.nests.folds import REASSOCIATED, SUM_BLOCK, identity, is_wide_sum
+from weft.codegen.nests.row_passes import Pass, Schedule
+from weft.codegen.nests.row_writer import At, RowWriter, Walk
+from weft.codegen.nests.rows import Node, Output, RowNest
+from weft.codegen.scalar.float_builder import intrinsic, splat_constant
+from weft.codegen.scalar.integers import COMPARISONS
+
+#: Elementwise ops whose code is that of vectors, too: no calls, no branches (`emit_scalar`).
+OPS = frozenset(
+    (
+        *("add", "subtract", "multiply", "divide", "negative", "square", "abs", "reciprocal"),
+        *("maximum", "minimum", "exp", "exp2", "sqrt", "rsqrt", "where", *COMPARISONS),
+    )
+)
+_FOLDS = frozenset(("sum", "prod", "max", "min"))
+
+
+def is_in_vectors(nest: RowNest, plan: Schedule) -> bool:
+    """Whether `VectorRowWriter` writes this kernel: one loop over neighbouring floats of one dtype,
+    on a machine with masked vector loads."""
+    dtype = _dtype(nest, plan)
+    if dtype is None or not tile_of(dtype).masks:
+        return False
+    if nest.by_columns or len(nest.extents) != nest.outer + 1:
+        return False
+    nodes = [nest.nodes[n] for n, moves in enumerate(plan.in_row) if moves]
+    folds = [node for node in nest.nodes if node.kind == "fold"]
+    whole = [o for o in nest.outputs if nest.moves_in_row(o.strides)]
+    return (
+        all(_fits(node, dtype) for node in nodes)
+        and all(node.name in _FOLDS and node.dtype == dtype for node in folds)
+        and all(o.strides[-1] == 1 and o.dtype == dtype for o in whole)
+        and all(o.total is None or o.total in _FOLDS for o in whole)
+        and all(nest.nodes[n].result_dtype == dtype for n in plan.kept)
+    )
+
+
+def _dtype(nest: RowNest, plan: Schedule) -> str | None:
+    """The one dtype of floats that elements of a row have."""
+    held = {nest.nodes[n].result_dtype for n, moves in enumerate(plan.in_row) if moves}
+    held -= {"bool", "i64"}
+    return held.pop() if len(held) == 1 and held <= {"f32", "f64"} else None
+
+
+def _fits(node: Node, dtype: str) -> bool:
+    if node.kind == "load":
+        if node.leaf == "index":
+            return node.dtype == "i64" and not node.picks
+        return node.dtype == dtype and node.strides[-1] == 1 and not node.picks
+    if node.kind != "apply" or node.name not in OPS:
+        return False
+    return node.dtype == dtype or (node.dtype == "i64" and node.name in COMPARISONS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One iteration of a loop over a row: so many lanes; `mask`: which of them are of the row."""
+
+    vectors: Vectors
+    splats: dict[int, ir.Value]
+    mask: ir.Value | None = None
+
+    @property
+    def lanes(self) -> int:
+        return self.vectors.lanes
+
+    def load(self, place: ir.Value) -> ir.Value:
+        """The elements from `place` on; 0 where there are none."""
+        v = self.vectors
+        return v.load(place) if self.mask is None else v.masked_load(place, self.mask)
+
+    def store(self, value: ir.Value, place: ir.Value) -> None:
+        v = self.vectors
+        if self.mask is None:
+            v.store(value, place)
+        else:
+            v.masked_store(value, place, self.mask)
+
+
+class _Fold:
+    """A fold over a row: first in the lanes of many vectors, then in those of one."""
+
+    def __init__(self, e: Emitter, node: Node, many: int, one: int) -> None:
+        self.e, self.name, self.dtype = e, node.name, node.dtype
+        self.many, self.one = many, one
+        self.slots = {n: e.alloca(ir.VectorType(register_type(node.dtype), n)) for n in (many, one)}
+        self.start = identity(node.name, node.dtype)
+        self.total: ir.Value | None = None
+        if is_wide_sum(node.name, node.dtype):
+            self.total = e.alloca(ir.DoubleType())
+            e.builder.store(constant("f64", 0.0), self.total)
+        else:
+            self._start(one)
+
+    def _start(self, lanes: int) -> None:
+        slot = self.slots[lanes]
+        self.e.builder.store(splat_constant(slot.type.pointee, self.start.constant), slot)
+
+    def begin(self) -> None:
+        """Before the loop over many vectors, of a block or of the row."""
+        self._start(self.many)
+
+    def narrow(self) -> None:
+        """After it: what the lanes of many vectors hold goes to those of one."""
+        b, slot = self.e.builder, self.slots[self.one]
+        value = self._folded(b.load(self.slots[self.many]), self.one)
+        if self.total is None:  # of all blocks so far
+            value = fold_lanes(self.e, self.name, b.load(slot), value)
+        b.store(value, slot)
+
+    def add(self, value: ir.Value, step: _Step) -> None:
+        """The elements of one step."""
+        b, slot = self.e.builder, self.slots[step.lanes]
+        if step.mask is not None:
+            value = b.select(step.mask, value, splat_constant(value.type, self.start.constant))
+        b.store(fold_lanes(self.e, self.name, b.load(slot), value), slot)
+
+    def end_block(self) -> None:
+        """A block's sum to the total."""
+        b = self.e.builder
+        if self.total is not None:
+            part = b.fpext(self._over_lanes(), ir.DoubleType())
+            b.store(b.fadd(b.load(self.total), part), self.total)
+
+    def close(self) -> tuple[ir.Value, ir.Value | None]:
+        """The result, and the f64 total of a blocked sum."""
+        if self.total is None:
+            return self._over_lanes(), None
+        wide = self.e.builder.load(self.total)
+        return self.e.builder.fptrunc(wide, ir.FloatType()), wide
+
+    def _over_lanes(self) -> ir.Value:
+        b = self.e.builder
+        value = self._folded(b.load(self.slots[self.one]), 1)
+        return b.extract_element(value, ir.Constant(ir.IntType(32), 0))
+
+    def _folded(self, value: ir.Value, lanes: int) -> ir.Value:
+        """Upper half and lower half, until so many lanes are left."""
+        while (half := value.type.count // 2) >= lanes:
+            low, high = (_part(self.e.builder, value, k * half, half) for k in (0, 1))
+            value = fold_lanes(self.e, self.name, low, high)
+        return value
+
+
+def _part(b: ir.IRBuilder, value: ir.Value, first: int, lanes: int) -> ir.Value:
+    """`lanes` lanes from number `first` on."""
+    nothing = ir.Constant(value.type, ir.Undefined)
+    return b.shuffle_vector(value, nothing, _counting(32, first, lanes))
+
+
+@cache
+def _counting(bits: int, first: int, lanes: int) -> ir.Constant:
+    """The vector first, first + 1, ... of integers; one object, whose long text is made once."""
+    kind = ir.VectorType(ir.IntType(bits), lanes)
+    return ir.Constant(kind, list(range(first, first + lanes)))
+
+
+def fold_lanes(e: Emitter, name: str, a: ir.Value, b: ir.Value) -> ir.Value:
+    """One step of a reduction of floats in each lane, as `folds.fold`."""
+    if name == "sum":
+        return e.builder.fadd(a, b, flags=REASSOCIATED)
+    if name == "prod":
+        return e.builder.fmul(a, b, flags=REASSOCIATED)
+    binary = ir.FunctionType(a.type, [a.type, a.type])
+    function = intrinsic(e.module, {"max": "maximum", "min": "minimum"}[name], [a.type], binary)
+    return e.builder.call(function, [a, b])
+
+
+class VectorRowWriter(RowWriter):
+    """Emits a nest for which `is_in_vectors`."""
+
+    def _vectors(self, interleaved: int = 1) -> Vectors:
+        dtype = _dtype(self.nest, self.plan)
+        assert dtype is not None
+        tile = tile_of(dtype)
+        return Vectors(self.e, tile, tile.lanes * interleaved)
+
+    def _fill(self, base: ir.Value, count: ir.Value, start: ir.Value, dtype: str) -> None:
+        v, e = self._vectors(), self.e
+        with e.for_range(e.index(0), count, e.index(v.lanes)) as j:
+            mask = v.mask(e.builder.sub(count, j))
+            v.masked_store(splat_constant(v.kind, start.constant), e.at(base, j), mask)
+
+    def _pass(self, step: Pass, loads: dict[int, ir.Value], stores: dict[Output, ir.Value]) -> None:
+        e, b, n = self.e, self.e.builder, self.extents[-1]
+        one, many = self._vectors(), self._vectors(self._interleave(step) or INTERLEAVE)
+        nodes = self.nest.nodes
+        folds = {k: _Fold(e, nodes[k], many.lanes, one.lanes) for k in step.folds}
+        places = {k: loads[k] for k in step.compute if k in loads and k not in step.reload}
+        at: At = (places, stores, dict(self.scratch), e.index(0))
+        if any(f.total is not None for f in folds.values()):
+            with e.for_range(e.index(0), n, e.index(SUM_BLOCK)) as start:
+                end = b.add(start, e.index(SUM_BLOCK))
+                stop = b.select(b.icmp_signed("<", end, n), end, n)
+                self._loops(step, (start, stop), at, (many, one), folds)
+                for f in folds.values():
+                    f.end_block()
+        else:
+            self._loops(step, (e.index(0), n), at, (many, one), folds)
+        for k, f in folds.items():
+            self.values[k], wide = f.close()
+            if wide is not None:
+                self.wide[k] = wide
+
+    def _loops(
+        self,
+        step: Pass,
+        over: tuple[ir.Value, ir.Value],
+        at: At,
+        vectors: tuple[Vectors, Vectors],
+        folds: dict[int, _Fold],
+    ) -> None:
+        """The pass over elements [start, stop): many vectors at a time, then one with a mask."""
+        (start, stop), (many, one) = over, vectors
+        e, b = self.e, self.e.builder
+        splats = [self._splats(step, v) for v in vectors]
+        whole = b.and_(b.sub(stop, start), e.index(-many.lanes))
+        whole = b.add(start, whole, flags=["nsw"])
+        for f in folds.values():
+            f.begin()
+        with _range(b, start, whole, many.lanes) as i:
+            self._elements(step, i, at, _Step(many, splats[0]), folds)
+        for f in folds.values():
+            f.narrow()
+        with _range(b, whole, stop, one.lanes) as i:
+            mask = one.mask(b.sub(stop, i))
+            self._elements(step, i, at, _Step(one, splats[1], mask), folds)
+
+    def _splats(self, step: Pass, v: Vectors) -> dict[int, ir.Value]:
+        """In all lanes, the row's values that the pass reads."""
+        nodes, in_row = self.nest.nodes, self.plan.in_row
+        used = [a for n in step.compute if n not in step.reload for a in nodes[n].args]
+        used += [nodes[n].args[0] for n in step.folds]
+        used += [o.source for o in (*step.stores, *step.totals)]
+        return {a: _splat(v, self.values[a]) for a in dict.fromkeys(used) if not in_row[a]}
+
+    def _elements(
+        self, step: Pass, i: ir.Value, at: At, now: _Step, folds: dict[int, _Fold]
+    ) -> None:
+        places, stores, kept, index = self._inside(self.nest.outer, i, at)
+        env = dict(now.splats)
+        for n in step.compute:
+            if n in step.reload:
+                env[n] = now.load(self._kept_at(n, stores, kept, index)[0])
+            else:
+                env[n] = self._lanes(n, places, now, env.__getitem__)
+        for n in step.keep:
+            held = self.plan.kept[n]
+            if held is None or held.source != n:
+                now.store(env[n], self._kept_at(n, stores, kept, index)[0])
+        for n, f in folds.items():
+            f.add(env[self.nest.nodes[n].args[0]], now)
+        for o in step.stores:
+            now.store(env[o.source], stores[o])
+        for o in step.totals:
+            assert o.total is not None
+            held_so_far = now.load(stores[o])
+            now.store(fold_lanes(self.e, o.total, held_so_far, env[o.source]), stores[o])
+
+    def _lanes(
+        self, n: int, places: dict[int, ir.Value], now: _Step, get: Callable[[int], ir.Value]
+    ) -> ir.Value:
+        node, walk = self.nest.nodes[n], self.loads.get(n)
+        if node.kind == "apply":
+            return self._apply(n, [get(a) for a in node.args])
+        if node.leaf != "index":
+            return now.load(places[n])
+        assert isinstance(walk, Walk)
+        stride = walk.strides[-1]
+        assert stride is not None
+        b, v = self.e.builder, now.vectors
+        moved = b.mul(_counting(64, 0, v.lanes), _splat(v, stride))
+        return b.add(_splat(v, places[n]), moved)
+
+
+@contextmanager
+def _range(b: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int) -> Iterator[ir.Value]:
+    """As `Emitter.for_range`, with the test at the end: LLVM's passes for that do not run."""
+    before, body = b.block, b.append_basic_block("each")
+    after = b.append_basic_block("done")
+    b.cbranch(b.icmp_signed("<", start, stop), body, after)
+    b.position_at_end(body)
+    index = b.phi(I64, "i")
+    index.add_incoming(start, before)
+    yield index
+    following = b.add(index, ir.Constant(I64, step), flags=["nsw"])
+    index.add_incoming(following, b.block)
+    b.cbranch(b.icmp_signed("<", following, stop), body, after)
+    b.position_at_end(after)
+
+
+def _splat(v: Vectors, value: ir.Value) -> ir.Value:
+    """In all lanes of `v`, whatever the value's type."""
+    b, kind = v.e.builder, ir.VectorType(value.type, v.lanes)
+    nothing = ir.Constant(kind, ir.Undefined)
+    first = b.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), v.lanes), None)
+    return b.shuffle_vector(first, nothing, zeros)

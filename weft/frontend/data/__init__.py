@@ -1,0 +1,38 @@
+"""`wf.data`: files as elements, and pipelines that bring them to the training step."""
+
+from __future__ import annotations
+
+from weft.frontend.data.dataset import Dataset
+from weft.frontend.data.features import FixedLenFeature, VarLenFeature, parse_single_example
+from weft.frontend.data.iterator import DatasetIterator
+from weft.frontend.data.progress import progress
+from weft.frontend.data.readers import (
+    read_csv,
+    read_lines,
+    read_npy,
+    read_npz,
+    read_tfrecords,
+)
+from weft.runtime.files.example import decode_example, encode_example
+from weft.runtime.files.images import decode_image, read_image, resize_image
+from weft.runtime.files.tfrecord import RecordWriter as TFRecordWriter
+
+__all__ = [
+    "Dataset",
+    "DatasetIterator",
+    "FixedLenFeature",
+    "TFRecordWriter",
+    "VarLenFeature",
+    "decode_example",
+    "decode_image",
+    "encode_example",
+    "parse_single_example",
+    "progress",
+    "read_csv",
+    "read_image",
+    "read_lines",
+    "read_npy",
+    "read_npz",
+    "read_tfrecords",
+    "resize_image",
+]

@@ -1,0 +1,352 @@
+"""The stages of a pipeline: immutable descriptions, linked from the last to the source.
+
+`open` starts one over. What it gives is an iterator of items with `skip(n)`, which passes over n
+of them, or as many as there are, and says how many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from weft.frontend.data.crew import Crew
+from weft.frontend.data.items import Batch, Function, Item, Items, Mapped, Row, Table, Value
+from weft.frontend.data.parallel import ParallelMap, Prefetched
+from weft.frontend.pytree import tree_map
+from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
+from weft.ir.source import Locations
+
+
+@dataclass
+class Run:
+    """One iteration of a pipeline: its crews, the seeds of its shuffles, and whether it only
+    passes over items now, so that no threads are to start."""
+
+    seeds: dict[int, int]
+    crews: list[Crew] = field(default_factory=list)
+    skipping: bool = False
+    closed: bool = False
+
+    def crew(self, name: str, capacity: int) -> Crew:
+        """A new crew, closed with the run."""
+        made = Crew(name, capacity)
+        self.crews = [*(c for c in self.crews if not c.closed), made]
+        if self.closed:  # by another thread, which may not have seen the new one
+            made.close(wait=False)
+        return made
+
+    def close(self, wait: bool = True) -> None:
+        """Stop all threads. Takes no lock: a finaliser may call it in the middle of anything."""
+        self.closed = True
+        crews = list(self.crews)
+        for crew in crews:
+            crew.close(wait=False)
+        for crew in crews if wait else ():
+            crew.close()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Base: a stage with one before it. `text` is how the pipeline is printed."""
+
+    before: Stage | None
+    text: str
+
+    def cardinality(self) -> int | None:
+        """The number of elements; None if it is not known or there is no end."""
+        return self.up.cardinality()
+
+    def open(self, run: Run, epoch: int) -> Items:
+        """Start over. `epoch` counts repetitions: shuffles have another order in each."""
+        raise NotImplementedError
+
+    @property
+    def up(self) -> Stage:
+        """The stage before this one."""
+        assert self.before is not None
+        return self.before
+
+    def chain(self) -> list[Stage]:
+        """All stages, the source first."""
+        return [*(self.before.chain() if self.before else ()), self]
+
+
+# ------------------------------------------------------------------------------------------ sources
+@dataclass(frozen=True)
+class FromTable(Stage):
+    """The rows of arrays."""
+
+    table: Table
+    count: int
+
+    def cardinality(self) -> int | None:
+        return self.count
+
+    def open(self, run: Run, epoch: int) -> Items:
+        return _Rows(self.table, self.count)
+
+
+class _Rows(Items):
+    def __init__(self, table: Table, count: int) -> None:
+        self._table, self._count, self._at = table, count, 0
+
+    def __next__(self) -> Item:
+        at = self._at
+        if at == self._count:
+            raise StopIteration
+        self._at = at + 1
+        return Row(self._table, at)
+
+    def skip(self, n: int) -> int:
+        done = min(n, self._count - self._at)
+        self._at += done
+        return done
+
+
+@dataclass(frozen=True)
+class FromIterables(Stage):
+    """What a function gives when it is called: an iterable, once for each epoch."""
+
+    make: Callable[[], Iterable[Any]]
+    copy: bool  # the arrays may be written to after they were given
+
+    def cardinality(self) -> int | None:
+        return None
+
+    def open(self, run: Run, epoch: int) -> Items:
+        return _Elements(iter(self.make()), self.copy)
+
+
+class _Elements(Items):
+    def __init__(self, elements: Iterator[Any], copy: bool) -> None:
+        self._elements, self._copy = elements, copy
+
+    def __next__(self) -> Item:
+        element = next(self._elements)
+        return Value(tree_map(_copied, element) if self._copy else element)
+
+    def skip(self, n: int) -> int:
+        for done in range(n):
+            try:
+                next(self._elements)
+            except StopIteration:
+                return done
+        return n
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) and leaf.flags.writeable else leaf
+
+
+# ------------------------------------------------------------------------------------------- stages
+@dataclass(frozen=True)
+class Map(Stage):
+    """A function of each element, in the thread that asks or in `workers` threads."""
+
+    function: Function
+    workers: int
+
+    def open(self, run: Run, epoch: int) -> Items:
+        up = self.up.open(run, epoch)
+        if not self.workers:
+            return _MapItems(self.function, up)
+        return ParallelMap(self.function, up, self.workers, run)
+
+
+class _MapItems(Items):
+    def __init__(self, function: Function, up: Items) -> None:
+        self._function, self._up = function, up
+
+    def __next__(self) -> Item:
+        return Mapped(self._function, next(self._up))
+
+    def skip(self, n: int) -> int:
+        return self._up.skip(n)
+
+
+@dataclass(frozen=True)
+class Shuffle(Stage):
+    """One at random of the next `buffer` elements, again and again."""
+
+    buffer: int
+    seed: int
+
+    def open(self, run: Run, epoch: int) -> Items:
+        sequence = np.random.SeedSequence([run.seeds[id(self)], epoch])
+        return _Shuffled(self.up.open(run, epoch), self.buffer, np.random.PCG64(sequence))
+
+
+class _Shuffled(Items):
+    def __init__(self, up: Items, buffer: int, bits: np.random.PCG64) -> None:
+        self._up, self._buffer, self._bits = up, buffer, bits
+        self._held: list[Item] = []
+        self._numbers: list[int] = []
+        self._ended = False
+
+    def __next__(self) -> Item:
+        held = self._held
+        while not self._ended and len(held) < self._buffer:
+            try:
+                held.append(next(self._up))
+            except StopIteration:
+                self._ended = True
+        if not held:
+            raise StopIteration
+        if not self._numbers:  # 64 random bits each: NumPy keeps this stream as it is
+            self._numbers = self._bits.random_raw(256).tolist()
+        at = self._numbers.pop() * len(held) >> 64
+        held[at], held[-1] = held[-1], held[at]
+        return held.pop()
+
+
+@dataclass(frozen=True)
+class Grouped(Stage):
+    """Batches of `size` elements."""
+
+    size: int
+    drop_remainder: bool
+    location: Locations
+
+    def cardinality(self) -> int | None:
+        n = self.up.cardinality()
+        if n is None:
+            return None
+        return n // self.size if self.drop_remainder else -(-n // self.size)
+
+    def open(self, run: Run, epoch: int) -> Items:
+        return _Batches(self, self.up.open(run, epoch))
+
+
+class _Batches(Items):
+    def __init__(self, stage: Grouped, up: Items) -> None:
+        self._stage, self._up = stage, up
+
+    def __next__(self) -> Item:
+        items: list[Item] = []
+        size = self._stage.size
+        try:
+            while len(items) < size:
+                items.append(next(self._up))
+        except StopIteration:
+            if not items or self._stage.drop_remainder:
+                raise
+        return Batch(items, self._stage.location)
+
+    def skip(self, n: int) -> int:
+        full, rest = divmod(self._up.skip(n * self._stage.size), self._stage.size)
+        return full + bool(rest and not self._stage.drop_remainder)
+
+
+@dataclass(frozen=True)
+class Repeat(Stage):
+    """The elements again and again, `times` times or (None) without end."""
+
+    times: int | None
+
+    def cardinality(self) -> int | None:
+        n = self.up.cardinality()
+        if n == 0 or self.times == 0:
+            return 0
+        return None if n is None or self.times is None else n * self.times
+
+    def open(self, run: Run, epoch: int) -> Items:
+        # a repetition within a repetition goes on counting
+        first = epoch * (self.times or 1)
+        return _Repeated(self.up, run, first, None if self.times is None else first + self.times)
+
+
+class _Repeated(Items):
+    def __init__(self, stage: Stage, run: Run, epoch: int, end: int | None) -> None:
+        self._stage, self._run, self._epoch, self._end = stage, run, epoch, end
+        self._items: Items | None = None
+        self._some = True  # the last epoch had elements
+        self._ever = False  # any had
+
+    def _open(self) -> Items:
+        if self._items is None:
+            if self._epoch == self._end:
+                raise StopIteration
+            if not self._some:
+                if self._ever:
+                    raise FailedPreconditionError(
+                        f"repeat: epoch {self._epoch - 1} has no elements, those before had some",
+                        hint="what a function for Dataset.from_generator returns must be new for "
+                        "each call, not an iterator that was used before",
+                    )
+                raise StopIteration
+            self._items = self._stage.open(self._run, self._epoch)
+            self._epoch += 1
+            self._some = False
+        return self._items
+
+    def __next__(self) -> Item:
+        while True:
+            try:
+                item = next(self._open())
+            except StopIteration:
+                if self._items is None:
+                    raise
+                self._items = None
+            else:
+                self._some = self._ever = True
+                return item
+
+    def skip(self, n: int) -> int:
+        left = n
+        while left:
+            try:
+                items = self._open()
+            except StopIteration:
+                break
+            done = items.skip(left)
+            self._some |= done > 0
+            self._ever |= self._some
+            left -= done
+            if left:
+                self._items = None
+        return n - left
+
+
+@dataclass(frozen=True)
+class Shard(Stage):
+    """Every `count`-th element, from `index` on."""
+
+    index: int
+    count: int
+
+    def cardinality(self) -> int | None:
+        n = self.up.cardinality()
+        return None if n is None else max(0, -(-(n - self.index) // self.count))
+
+    def open(self, run: Run, epoch: int) -> Items:
+        return _Sharded(self.up.open(run, epoch), self.index, self.count)
+
+
+class _Sharded(Items):
+    def __init__(self, up: Items, index: int, count: int) -> None:
+        self._up, self._before, self._between = up, index, count - 1
+
+    def __next__(self) -> Item:
+        self._up.skip(self._before)
+        self._before = self._between
+        return next(self._up)
+
+
+@dataclass(frozen=True)
+class Prefetch(Stage):
+    """Elements made ahead of the loop, `size` at most, by a thread."""
+
+    size: int
+
+    def open(self, run: Run, epoch: int) -> Items:
+        return Prefetched(self.up.open(run, epoch), self.size, run)
+
+
+def at_least(value: Any, least: int, what: str) -> int:
+    """An int of at least `least`. InvalidArgumentError, naming `what`, for others."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InvalidArgumentError(f"{what}={value!r:.40} must be an integer of at least {least}")
+    return int(value)

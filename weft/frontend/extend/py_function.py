@@ -1,0 +1,187 @@
+"""`wf.py_function`: a Python function of the user's as part of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.frontend.arrays import contiguous
+from weft.frontend.extend.ops import user_error
+from weft.frontend.ops.dispatch import apply_many
+from weft.frontend.ops.promotion import check_dtype, strong_tensor
+from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tracing.trace import Trace, current_trace, suspend_trace
+from weft.ir.attributes import AttrValue
+from weft.ir.dtypes import DType
+from weft.ir.errors import (
+    InvalidArgumentError,
+    OutOfRangeError,
+    ShapeError,
+    TypeRuleError,
+    UnsupportedError,
+    WeftError,
+)
+from weft.ir.ops.host_function import FunctionName
+from weft.ir.source import caller_location
+from weft.ir.types import TensorType
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int | None, ...]
+
+
+def py_function(
+    func: Callable[..., Any], inp: Any, Tout: Any, shapes: Any = None, name: str | None = None
+) -> Any:
+    """What `func(*inp)` gives, called by Python each time the op runs: eagerly at once, in a
+    wf.Graph once in each step that needs it.
+
+    inp: a list of tensors (one tensor stands for itself); func gets tensors that have values. Tout:
+    the dtype of the result, or a list of several (an empty one: func is called for what it does,
+    and the op gives nothing eagerly). shapes: the shape of the result, or a list with one for each;
+    needed in a graph; None is any size, eagerly.
+
+    Numbers and nested lists become arrays of Tout; arrays and tensors must have that dtype, and
+    their shape. An error of func comes out at the user's line with the original as `__cause__`:
+    InvalidArgumentError for ValueError and TypeError, NotFoundError for LookupError, else
+    UnknownError; weft's own as they are. Not differentiable by itself: wrap it with
+    wf.custom_gradient. In @wf.compile, loops and branches it raises UnsupportedError.
+    """
+    try:
+        types = _Types(Tout, shapes)
+        if not callable(func):
+            raise InvalidArgumentError(f"wf.py_function: func must be a function, got {func!r}")
+        inputs = [strong_tensor(x) for x in (inp if isinstance(inp, (list, tuple)) else [inp])]
+        called = name or str(getattr(func, "__qualname__", type(func).__name__))
+        function = _Function(func, called, types)
+        trace = current_trace()
+        if trace is None:
+            arrays = [t._concrete("wf.py_function", "pass concrete tensors") for t in inputs]
+            results: Sequence[Tensor] = [Tensor(a) for a in function(arrays)]
+        else:
+            _check_trace(trace, called)
+            dtypes = [*(t.dtype for t in inputs), *types.dtypes]
+            if any(dtype.kind == "string" for dtype in dtypes):
+                raise UnsupportedError(
+                    f"wf.py_function: '{called}' on strings in a graph is not supported",
+                    hint="call it outside of the graph, and feed what it gives",
+                )
+            parts = tuple(str(t) for t in types.known(called))
+            attrs: Mapping[str, AttrValue] = {
+                "function": FunctionName(called, function),
+                "parts": parts,
+            }
+            results = apply_many("py_function", inputs, attrs)
+    except WeftError as error:
+        raise error.at(caller_location()) from error.__cause__
+    return results[0] if types.single else list(results)
+
+
+def _check_trace(trace: Trace, name: str) -> None:
+    """UnsupportedError where the function could not be called exactly once."""
+    around: Trace | None = trace
+    while around is not None:
+        if around.state is not None:
+            raise UnsupportedError(
+                f"wf.py_function: '{name}' inside '{around.name}', a loop or branch, is not "
+                "supported",
+                hint="call it outside of the loop or branch, or write that in Python",
+            )
+        around = around.parent
+
+
+class _Types:
+    """Tout and shapes, checked."""
+
+    def __init__(self, given: Any, shapes: Any) -> None:
+        self.single = not isinstance(given, (list, tuple))
+        listed = [given] if self.single else list(given)
+        self.dtypes = [check_dtype(d) for d in listed]
+        found: list[Any] = [None] * len(self.dtypes)
+        if shapes is not None:
+            found = [shapes] if self.single else list(shapes)
+        if len(found) != len(self.dtypes):
+            raise InvalidArgumentError(
+                f"wf.py_function: {len(found)} shapes are given for {len(self.dtypes)} dtypes"
+            )
+        self.shapes = [None if s is None else _shape(s) for s in found]
+
+    def known(self, name: str) -> list[TensorType]:
+        """The types, which a graph must know. InvalidArgumentError."""
+        types = []
+        for i, (dtype, shape) in enumerate(zip(self.dtypes, self.shapes, strict=True)):
+            if shape is None or None in shape:
+                raise InvalidArgumentError(
+                    f"wf.py_function: in a graph the shape of result {i} of '{name}' must be known",
+                    hint="give shapes=(2, 3), or a list of such tuples if Tout is a list",
+                )
+            types.append(TensorType(dtype, shape))
+        return types
+
+
+def _shape(given: Any) -> Shape:
+    sizes = (given,) if isinstance(given, int) else given
+    try:
+        made = tuple(None if d is None else int(d) for d in sizes)
+    except (TypeError, ValueError):
+        made = (-1,)
+    if any(d is not None and d < 0 for d in made):
+        raise InvalidArgumentError(f"wf.py_function: {given!r} is not a shape")
+    return made
+
+
+class _Function:
+    """From arrays to arrays of the types wanted, through the user's function."""
+
+    def __init__(self, func: Callable[..., Any], name: str, types: _Types) -> None:
+        self.func, self.name, self.types = func, name, types
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """Call it. Raises WeftErrors only: the user's own with its error as the cause."""
+        inputs = [Tensor(np.array(a, order="C", copy=True)) for a in arrays]
+        with suspend_trace():  # what it does is done now, and is no part of a graph
+            try:
+                made = self.func(*inputs)
+            except WeftError:
+                raise
+            except StopIteration as error:
+                raise OutOfRangeError(f"wf.py_function: '{self.name}' raised {error!r}") from error
+            except Exception as error:
+                raise user_error(f"wf.py_function: '{self.name}'", error) from error
+            return self._results(made)
+
+    def _results(self, made: Any) -> list[Array]:
+        if self.types.single:
+            made = [made]
+        elif not self.types.dtypes and made is None:
+            made = []
+        count = len(made) if isinstance(made, (list, tuple)) else None
+        if count != len(self.types.dtypes):
+            raise InvalidArgumentError(
+                f"wf.py_function: '{self.name}' returned "
+                f"{f'{count} values' if count is not None else repr(type(made).__name__)}, "
+                f"Tout has {len(self.types.dtypes)}"
+            )
+        pairs = zip(made, self.types.dtypes, self.types.shapes, strict=True)
+        return [self._result(i, *row) for i, row in enumerate(pairs)]
+
+    def _result(self, number: int, value: Any, dtype: DType, shape: Shape | None) -> Array:
+        what = f"wf.py_function: result {number} of '{self.name}'"
+        try:
+            plain = isinstance(value, (bool, int, float, complex, str, bytes, list, tuple))
+            t = as_tensor(value, dtype) if plain else as_tensor(value)
+        except (WeftError, TypeError, ValueError, OverflowError) as error:
+            why = error.what if isinstance(error, WeftError) else str(error)
+            raise TypeRuleError(f"{what} is no {dtype.name}: {why}") from error
+        if t.dtype is not dtype:
+            raise TypeRuleError(
+                f"{what} is {t.dtype.name}, Tout says {dtype.name}",
+                hint=f"return it as {dtype.name}, or change Tout",
+            )
+        if shape is not None and (
+            len(shape) != len(t.shape)
+            or any(a is not None and a != b for a, b in zip(shape, t.shape, strict=True))
+        ):
+            raise ShapeError(f"{what} has shape {tuple(t.shape)}, shapes says {shape}")
+        return contiguous(np.array(t._data, order="C", copy=True))

@@ -1,0 +1,199 @@
+"""`ConditionalAccumulator` and `SparseConditionalAccumulator`: means of the gradients of several
+workers, taken when enough of them are there."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft.frontend.arrays import contiguous
+from weft.frontend.queues.sharing import shared
+from weft.frontend.queues.values import count, eager, integer, label, one_shape, seconds, value_of
+from weft.frontend.tensor import Tensor
+from weft.ir.dims import format_shape
+from weft.ir.dtypes import DType, as_dtype, int64
+from weft.ir.errors import InvalidArgumentError
+from weft.runtime.resources.accumulators import Accumulator, DenseAccumulator, SparseAccumulator
+from weft.runtime.resources.cancel import CancelToken
+
+
+class SparseGradient(NamedTuple):
+    """Some rows of an array: `indices` i64[n], `values` [n, ...], `shape` that of the array as an
+    i64 tensor (None where it is not known)."""
+
+    indices: Tensor
+    values: Tensor
+    shape: Tensor | None
+
+
+class ConditionalAccumulatorBase:
+    """What both kinds share. A gradient with `local_step` before the global step is dropped."""
+
+    __slots__ = ("_accumulator", "__weakref__")
+
+    def __init__(self, accumulator: Accumulator) -> None:
+        self._accumulator = accumulator
+
+    @property
+    def name(self) -> str:
+        """The name given."""
+        return self._accumulator.name
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the gradients."""
+        return self._accumulator.dtype
+
+    @eager
+    def num_accumulated(self, name: str | None = None) -> Tensor:
+        """How many gradients were added since the last take, an int32 tensor."""
+        return count(self._accumulator.num_accumulated())
+
+    @eager
+    def set_global_step(self, new_global_step: Any, name: str | None = None) -> None:
+        """Drop gradients of steps before this one from now on."""
+        what = f"{self._accumulator.describe()}: new_global_step"
+        self._accumulator.set_global_step(integer(new_global_step, what))
+
+    def _take(self, num_required: Any, timeout: Any, cancel: CancelToken | None) -> Any:
+        what = f"{self._accumulator.describe()}: num_required"
+        required = integer(num_required, what, 1)
+        return self._accumulator.take_grad(required, seconds(timeout), cancel)
+
+    def _gradient(self, grad: Any) -> np.ndarray[Any, Any]:
+        a = self._accumulator
+        return value_of(grad, a.dtype, lambda: f"{a.describe()}: apply_grad: the gradient")
+
+    def _step(self, local_step: Any) -> int:
+        return integer(local_step, f"{self._accumulator.describe()}: local_step", -(2**63))
+
+
+class ConditionalAccumulator(ConditionalAccumulatorBase):
+    """Adds up gradients of one dtype and shape; `take_grad` waits for enough and gives their mean
+    (reduction_type="MEAN") or sum ("SUM"), starts anew and moves the global step on by one.
+
+    The order of arrival is the order of the sum. 16-bit gradients are added up in float32.
+    """
+
+    __slots__ = ()
+
+    @eager
+    def __init__(
+        self, dtype: Any, shape: Any = None, shared_name: str | None = None,
+        name: str | None = None, reduction_type: str = "MEAN",
+    ) -> None:  # fmt: skip
+        name = label(name, "conditional_accumulator")
+        owner = f"ConditionalAccumulator '{name}'"
+        element, sizes, mean = _checked(owner, dtype, shape, reduction_type)
+        declared = f"{reduction_type} of {element.short} {sizes}"
+        super().__init__(
+            shared(
+                shared_name, DenseAccumulator, declared,
+                lambda: DenseAccumulator(element, sizes, name, mean),
+            )
+        )  # fmt: skip
+
+    @eager
+    def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> None:
+        """Add a gradient, unless it is stale. ShapeError or TypeRuleError if it does not fit."""
+        accumulator = self._accumulator
+        assert isinstance(accumulator, DenseAccumulator)
+        accumulator.apply_grad(self._gradient(grad), self._step(local_step))
+
+    @eager
+    def take_grad(
+        self, num_required: int, name: str | None = None, *, timeout: float | None = None,
+        cancel: CancelToken | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Wait until `num_required` gradients are there; the mean of all that are."""
+        return Tensor(contiguous(self._take(num_required, timeout, cancel)))
+
+
+class SparseConditionalAccumulator(ConditionalAccumulatorBase):
+    """As `ConditionalAccumulator`, of gradients that are some rows of an array of `shape`.
+
+    The mean of a row is over those gradients that have it (TensorFlow's rule).
+    """
+
+    __slots__ = ()
+
+    @eager
+    def __init__(
+        self, dtype: Any, shape: Any = None, shared_name: str | None = None,
+        name: str | None = None, reduction_type: str = "MEAN",
+    ) -> None:  # fmt: skip
+        name = label(name, "sparse_conditional_accumulator")
+        owner = f"SparseConditionalAccumulator '{name}'"
+        element, sizes, mean = _checked(owner, dtype, shape, reduction_type)
+        if sizes == ():
+            raise InvalidArgumentError(f"{owner}: an array without axes has no rows")
+        declared = f"{reduction_type} of rows of {element.short} {sizes}"
+        super().__init__(
+            shared(
+                shared_name, SparseAccumulator, declared,
+                lambda: SparseAccumulator(element, sizes, name, mean),
+            )
+        )  # fmt: skip
+
+    @eager
+    def apply_grad(
+        self, grad_indices: Any, grad_values: Any, grad_shape: Any = None, local_step: Any = 0,
+        name: str | None = None,
+    ) -> None:  # fmt: skip
+        """Add a gradient, unless it is stale: rows `grad_values` [n, ...] at `grad_indices` i64[n];
+        rows of one index add up. `grad_shape`, if given, must be the accumulator's shape."""
+        accumulator = self._accumulator
+        assert isinstance(accumulator, SparseAccumulator)
+        what = f"{accumulator.describe()}: apply_grad"
+        indices = value_of(_widened(grad_indices), int64, lambda: f"{what}: grad_indices")
+        self._check_shape(grad_shape, what)
+        accumulator.apply_grad(indices, self._gradient(grad_values), self._step(local_step))
+
+    @eager
+    def take_grad(
+        self, num_required: int, name: str | None = None, *, timeout: float | None = None,
+        cancel: CancelToken | None = None,
+    ) -> SparseGradient:  # fmt: skip
+        """Wait until `num_required` gradients are there; the rows that any of them has."""
+        indices, rows = self._take(num_required, timeout, cancel)
+        sizes = self._accumulator.shape
+        known = sizes is not None and None not in sizes
+        shape = Tensor(np.array(sizes, np.int64)) if known else None
+        return SparseGradient(Tensor(indices), Tensor(contiguous(rows)), shape)
+
+    def _check_shape(self, given: Any, what: str) -> None:
+        declared = self._accumulator.shape
+        if given is None or declared is None:
+            return
+        sizes = one_shape(given, f"{what}: grad_shape") or ()
+        fits = len(sizes) == len(declared) and all(
+            d is None or d == n for n, d in zip(sizes, declared, strict=True)
+        )
+        if not fits:
+            raise InvalidArgumentError(
+                f"{what}: grad_shape={format_shape(sizes)}, the accumulator has "
+                f"{format_shape(declared)}"
+            )
+
+
+def _widened(indices: Any) -> Any:
+    """int32 indices, as TensorFlow's gradients have them, are int64 ones."""
+    if isinstance(indices, Tensor) and indices.dtype.is_integer:
+        return np.asarray(indices)
+    return indices
+
+
+def _checked(
+    owner: str, dtype: Any, shape: Any, reduction: str
+) -> tuple[DType, tuple[int | None, ...] | None, bool]:
+    element = as_dtype(dtype)
+    if not element.is_inexact:
+        raise InvalidArgumentError(
+            f"{owner}: gradients of dtype {element.name}", hint="gradients are floats or complex"
+        )
+    if reduction not in ("MEAN", "SUM"):
+        raise InvalidArgumentError(
+            f"{owner}: reduction_type={reduction!r}", hint='it is "MEAN" or "SUM"'
+        )
+    return element, one_shape(shape, owner), reduction == "MEAN"

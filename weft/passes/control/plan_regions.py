@@ -1,0 +1,279 @@
+"""The static parts of a graph with Switch and Merge: what can be one compiled step.
+
+Ops run together if they lie in one frame, are alive or dead together (`ir.deadness` says when), and
+no op outside of the region lies between them; what a loop gives lies after all that enters it. Each
+region is a graph of its own; the dataflow executor runs it as one node.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from weft.ir.builder import Builder
+from weft.ir.deadness import Deadness
+from weft.ir.errors import InternalError
+from weft.ir.frames import Frame, find_frames
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.ops import OPS
+from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.types import HandleType, RefType, TensorType, TokenType
+
+#: Types of values that no edge carries: the ops that use them know what they stand for.
+HANDLES = (RefType, HandleType)
+#: The frames around a value, outermost first; () is the root.
+Frames = tuple[str, ...]
+#: What the ops of a region have in common: the frames, the condition under which they are alive,
+#: by what they come into an iteration (where that matters), how deep they lie.
+_Key = tuple[Frames, int, frozenset[Operation], int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """ops: in order. inputs: tensors from outside; after: control values from outside. results:
+    tensors that are used outside. A region with `results` of no tensors still has effects."""
+
+    ops: tuple[Operation, ...]
+    frames: Frames
+    inputs: tuple[Value, ...]
+    after: tuple[Value, ...]
+    results: tuple[Value, ...]
+
+    def graph(self, name: str) -> Graph:
+        """The region as a graph; handles of variables come with their ops."""
+        builder = Builder([v.type for v in self.inputs])
+        mapping = dict(zip(self.inputs, builder.args, strict=True))
+        inside = {r for op in self.ops for r in op.results}
+        handles: dict[Operation, Value] = {}
+        for op in self.ops:
+            control = [v for v in op.control if v in inside]
+            types = [r.type for r in op.results]
+            kept = Operation(
+                op.name, op.operands, op.attrs, types, op.regions, control, op.locations
+            )
+            for value in (v for v in op.operands if isinstance(v.type, HANDLES)):
+                handle = origin(value)
+                if handle not in handles:
+                    made = builder.emit("variable", (), handle.attrs, locations=handle.locations)
+                    (handles[handle],) = made
+                mapping[value] = handles[handle]
+            mapping.update(zip(op.results, builder.clone(kept, mapping), strict=True))
+        names = [f"a{i}" for i in range(len(self.inputs))]
+        return builder.graph(name, names, [mapping[v] for v in self.results])
+
+
+def is_static(op: Operation) -> bool:
+    """Whether a compiled step can hold the op."""
+    return op.name not in DATAFLOW and "host" not in OPS[op.name].traits
+
+
+def is_handle(op: Operation) -> bool:
+    """Whether the op names state or an object of the host."""
+    return not op.operands and bool(op.results) and isinstance(op.results[0].type, HANDLES)
+
+
+def data_operands(op: Operation) -> list[Value]:
+    """The operands that edges carry: handles only through switches and frames."""
+    if op.name in DATAFLOW:
+        return list(op.operands)
+    return [v for v in op.operands if not isinstance(v.type, HANDLES)]
+
+
+def control_operands(op: Operation) -> list[Value]:
+    """What must be done, or alive, before the op: its control operands, and handles that came
+    through a switch or frame or wait for something."""
+    if op.name in DATAFLOW:
+        return list(op.control)
+    handles = (v for v in op.operands if isinstance(v.type, HANDLES))
+    return [*op.control, *(v for v in handles if v.op is not None and _is_placed(v.op))]
+
+
+def _is_placed(handle: Operation) -> bool:
+    return not is_handle(handle) or bool(handle.control)
+
+
+def origin(handle: Value) -> Operation:
+    """The op that names what a handle stands for."""
+    while handle.op is not None and handle.op.operands:
+        handle = handle.op.operands[0]
+    assert handle.op is not None
+    return handle.op
+
+
+def handles_as_nodes(graph: Graph) -> set[Operation]:
+    """The ops that name handles and have a place in the flow: a switch or frame reads them, or they
+    wait for something."""
+    read = {v.op for op in graph.ops if op.name in DATAFLOW for v in op.operands}
+    return {op for op in graph.ops if is_handle(op) and (op in read or op.control)}
+
+
+@dataclass(frozen=True, slots=True)
+class RegionPlan:
+    """regions: each static op is in exactly one. frames: around each value. partial: whether an
+    iteration may end with ops that never got all their inputs."""
+
+    regions: list[Region]
+    frames: dict[Value, Frames]
+    partial: bool
+
+
+def plan_regions(graph: Graph) -> RegionPlan:
+    """The regions of a lowered graph. InternalError if its frames do not match."""
+    found = find_frames(graph.block, graph.arg_names)
+    if found.faults:
+        op, what = found.faults[0]
+        raise InternalError(
+            f"op '{op.name}': {what}",
+            hint="weft.ir.verify shows the graph with the fault",
+            location=op.locations,
+        )
+    deadness = Deadness(found)
+    partial = any(_differ(frame, deadness) for frame in found.inner)
+    roots = _roots(graph) if partial else {}
+    before = {op: frame for frame in found.inner for op in frame.exits}
+    frames = _frames(graph)
+    levels: dict[Value, int] = {}
+    keys: dict[Value, _Key] = {}
+    order = _ordered(graph, before)
+    for op in order:
+        read = [*data_operands(op), *control_operands(op)]
+        if is_handle(op) or not is_static(op):
+            late = [v for first in _before(op, before) for v in first.results]
+            level = max((levels.get(v, 0) + 1 for v in (*read, *late)), default=0)
+            levels.update((r, level) for r in op.results)
+            continue
+        kind = (_place(frames, read), deadness.of_op[op], _joined(roots, read))
+        level = 0
+        for v in read:
+            same = keys.get(v)
+            together = same is not None and same[:3] == kind
+            level = max(level, levels.get(v, 0) + (not together))
+        for r in op.results:
+            levels[r], keys[r] = level, (*kind, level)
+    _read_late(graph, levels, keys)
+    groups: dict[_Key, list[Operation]] = {}
+    for op in order:
+        if op.results and op.results[0] in keys:
+            groups.setdefault(keys[op.results[0]], []).append(op)
+    used = _users(graph)
+    return RegionPlan([_region(k[0], ops, used) for k, ops in groups.items()], frames, partial)
+
+
+def _read_late(graph: Graph, levels: dict[Value, int], keys: dict[Value, _Key]) -> None:
+    """Put each read of a variable into the first region that uses it: one that belongs to an
+    update then happens under the same lock, though the update waits for something."""
+    users: dict[Value, list[Operation]] = {}
+    for op in graph.ops:
+        for v in (*data_operands(op), *control_operands(op)):
+            users.setdefault(v, []).append(op)
+    for op in graph.ops:
+        if op.name != "read" or op.result not in users:
+            continue
+        *kind, level = keys[op.result]
+        bounds = []
+        for user in users[op.result]:
+            key = keys.get(user.results[0])
+            together = key is not None and list(key[:3]) == kind
+            bounds.append(levels[user.results[0]] - (not together))
+        late = max(level, min(bounds))
+        levels[op.result], keys[op.result] = late, (*keys[op.result][:3], late)
+
+
+def _before(op: Operation, exits: dict[Operation, Frame]) -> list[Operation]:
+    """What an exit waits for besides its operand: earlier iterations, and the end of its frame."""
+    return [*exits[op].enters, *exits[op].nexts.values()] if op in exits else []
+
+
+def _ordered(graph: Graph, exits: dict[Operation, Frame]) -> list[Operation]:
+    """The ops in their order, but each exit after all that enters its frame and goes round in it
+    (Kahn 1962)."""
+    position = {op: i for i, op in enumerate(graph.ops)}
+    users: dict[Operation, list[Operation]] = {op: [] for op in graph.ops}
+    waiting = dict.fromkeys(graph.ops, 0)
+    for op in graph.ops:
+        given = [v.op for v in (*op.operands, *op.control) if v.op is not None]
+        for first in dict.fromkeys([*given, *_before(op, exits)]):
+            users[first].append(op)
+            waiting[op] += 1
+    ready = [i for op, i in position.items() if not waiting[op]]
+    out: list[Operation] = []
+    while ready:
+        op = graph.ops[heapq.heappop(ready)]
+        out.append(op)
+        for user in users[op]:
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, position[user])
+    return out
+
+
+def _differ(frame: Frame, deadness: Deadness) -> bool:
+    """Whether only some merges of a loop may get a value in an iteration."""
+    starts = [m.operands[0].op for m in frame.merges]
+    entered = {deadness.of_op[op] for op in starts if op is not None}
+    return len(entered) > 1 or len({deadness.of_op[n] for n in frame.nexts.values()}) > 1
+
+
+def _roots(graph: Graph) -> dict[Value, frozenset[Operation]]:
+    """The merges, enters and exits by which a value comes into an iteration: what has the same ones
+    is there, live or dead, in the same iterations."""
+    roots: dict[Value, frozenset[Operation]] = {}
+    for op in graph.ops:
+        own = op.name in ("enter", "exit") or (op.name == "merge" and op.attrs["loop"])
+        read = [*data_operands(op), *control_operands(op)]
+        found = frozenset({op}) if own else _joined(roots, read)
+        roots.update((r, found) for r in op.results)
+    return roots
+
+
+def _joined(
+    roots: dict[Value, frozenset[Operation]], read: Iterable[Value]
+) -> frozenset[Operation]:
+    return frozenset().union(*(roots.get(v, frozenset()) for v in read))
+
+
+def _region(
+    place: Frames, ops: list[Operation], used: dict[Value, list[Operation | None]]
+) -> Region:
+    members = set(ops)
+    inside = {r for op in ops for r in op.results}
+    inputs = dict.fromkeys(
+        v for op in ops for v in op.operands if v not in inside and isinstance(v.type, TensorType)
+    )
+    after = dict.fromkeys(v for op in ops for v in control_operands(op) if v not in inside)
+    results = tuple(
+        r
+        for op in ops
+        for r in op.results
+        if not isinstance(r.type, TokenType)
+        and any(user is None or user not in members for user in used.get(r, ()))
+    )
+    return Region(tuple(ops), place, tuple(inputs), tuple(after), results)
+
+
+def _users(graph: Graph) -> dict[Value, list[Operation | None]]:
+    """Who reads each value as an operand; None: it is a result of the graph."""
+    found: dict[Value, list[Operation | None]] = {}
+    for op in graph.ops:
+        for v in op.operands:
+            found.setdefault(v, []).append(op)
+    for v in graph.results:
+        found.setdefault(v, []).append(None)
+    return found
+
+
+def _place(frames: dict[Value, Frames], read: Iterable[Value]) -> Frames:
+    return max((frames[v] for v in read), key=len, default=())
+
+
+def _frames(graph: Graph) -> dict[Value, Frames]:
+    frames: dict[Value, Frames] = dict.fromkeys(graph.args, ())
+    for op in graph.ops:
+        place = _place(frames, [*data_operands(op), *control_operands(op)])
+        if op.name == "enter":
+            place = (*place, str(op.attrs["frame"]))
+        elif op.name == "exit":
+            place = place[:-1]
+        frames.update((r, place) for r in op.results)
+    return frames

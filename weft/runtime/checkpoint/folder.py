@@ -1,0 +1,132 @@
+"""A folder of checkpoints: writing one, naming it in the state file, removing those that go."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from weft.ir.errors import DataLossError, InvalidArgumentError, UnsupportedError
+from weft.ir.fork import ForkLock
+from weft.runtime.checkpoint.encoding import Array
+from weft.runtime.checkpoint.format import SUFFIX, CheckpointFile, write_file
+from weft.runtime.checkpoint.manifest import (
+    Manifest,
+    Retention,
+    SavedCheckpoint,
+    load_manifest,
+    store_manifest,
+)
+
+log = logging.getLogger("weft.checkpoint")
+_state_files = ForkLock()  # held from reading a state file to writing it
+
+
+@dataclass
+class SaveJob:
+    """One checkpoint that is to be written: by who calls `write`, or by a thread."""
+
+    state_path: Path
+    row: SavedCheckpoint
+    arrays: Mapping[str, Array]
+    notes: Mapping[str, Any]
+    retention: Retention
+    kept: list[Path] = field(default_factory=list)  # of the same prefix, oldest first, when written
+    _error: BaseException | None = None
+    _thread: threading.Thread | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.state_path.parent / self.row.file
+
+    def write(self) -> None:
+        """Write it, then the state file, then remove what goes; errors as `write_atomically`."""
+        write_file(self.path, self.arrays, self.notes)
+        self.arrays = {}  # who waits for the job keeps it, not a copy of the model
+        with _state_files:
+            self._record()
+
+    def start(self) -> None:
+        """Write it in a thread."""
+        # no daemon: a program that ends waits until its last checkpoint is written
+        self._thread = threading.Thread(target=self._run, name=f"weft save {self.row.file}")
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait for the thread; raises its error."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            self._error.add_note(f"this is the save of '{self.path}' that was begun before")
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self.write()
+        except BaseException as error:
+            log.error("saving %s failed: %s", self.path, error)
+            self._error = error
+
+    def _record(self) -> None:
+        folder, row = self.state_path.parent, self.row
+        try:
+            known = load_manifest(self.state_path) or Manifest()
+        except DataLossError as error:
+            log.error("%s; it is made anew from the checkpoints that are there", error.what)
+            known = Manifest(tuple(scan_folder(folder)))
+        rows = [r for r in known.rows if r.file != row.file and (folder / r.file).exists()]
+        stay, gone = self.retention.apply([*rows, row], row.prefix)
+        files = dict.fromkeys([*known.removed, *(r.file for r in gone)])
+        staying = {r.file for r in stay}
+        removed = [f for f in files if f not in staying and (folder / f).exists()]
+        store_manifest(self.state_path, Manifest(tuple(stay), tuple(removed)))
+        self.kept = [folder / r.file for r in stay if r.prefix == row.prefix]
+        for file in removed:
+            try:
+                with suppress(FileNotFoundError):
+                    (folder / file).unlink()
+            except OSError as error:
+                log.warning("cannot remove the old checkpoint %s: %s", folder / file, error)
+
+
+def candidates(state_path: Path, or_previous: bool) -> list[SavedCheckpoint]:
+    """What may be restored, oldest first: what the state file names.
+
+    DataLossError if that is damaged; with `or_previous` what the folder holds, with a warning.
+    """
+    folder = state_path.parent
+    try:
+        known = load_manifest(state_path)
+    except DataLossError as error:
+        if not or_previous:
+            raise
+        log.warning("%s; the folder is searched", error.what)
+        return scan_folder(folder)
+    if known is None and any(folder.glob(f"*{SUFFIX}")):
+        log.warning("%s has %s files, but no state file '%s': nothing is restored",
+                    folder, SUFFIX, state_path.name)  # fmt: skip
+    return [] if known is None else list(known.rows)
+
+
+def scan_folder(folder: Path) -> list[SavedCheckpoint]:
+    """The checkpoints of a folder whose state file is damaged, oldest first: those whose header is
+    whole and has weft's checksums."""
+    return sorted(_scanned(folder), key=lambda row: row.time)
+
+
+def _scanned(folder: Path) -> Iterable[SavedCheckpoint]:
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            with CheckpointFile(path) as file:
+                notes = file.notes
+        except (DataLossError, UnsupportedError, InvalidArgumentError) as error:
+            log.warning("%s", error.what)
+            continue
+        if "time" in notes:
+            yield SavedCheckpoint(
+                path.name, notes["prefix"], notes["step"], notes["time"], notes["metric"]
+            )

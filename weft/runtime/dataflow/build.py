@@ -1,0 +1,231 @@
+"""From a lowered graph to the executor's nodes: one for each op of control flow, one for each
+static region, which is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.rules import int_attr
+from weft.ir.types import TensorType, TokenType, Type
+from weft.passes.control.plan_regions import (
+    Frames,
+    Region,
+    control_operands,
+    data_operands,
+    handles_as_nodes,
+    is_handle,
+    plan_regions,
+)
+from weft.runtime.dataflow import layout as at
+from weft.runtime.dataflow.hosts import Resources, Start, at_once, host_start
+from weft.runtime.dataflow.nodes import Frame, Node, Port
+from weft.runtime.dataflow.state import ExternalCell
+from weft.runtime.executable import Executable, compile_graph
+from weft.runtime.variables import VariableState
+
+Array = np.ndarray[Any, Any]
+_KINDS = {
+    "switch": at.SWITCH, "merge": at.MERGE, "enter": at.ENTER, "exit": at.EXIT,
+    "next_iteration": at.NEXT_ITERATION, "loop_cond": at.IDENTITY,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class HostOp:
+    """What Python does for a node. types: of its inputs. op: to name in errors. results: of what
+    types."""
+
+    start: Start
+    types: tuple[TensorType, ...]
+    op: Operation
+    results: tuple[Type, ...]
+
+
+@dataclass
+class Built:
+    """Nodes and frames of a graph, what its host nodes and plans are by number, and which results
+    of the graph are fetched (None: a token)."""
+
+    nodes: list[Node] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=lambda: [Frame(-1)])
+    hosts: list[HostOp] = field(default_factory=list)
+    plans: list[Executable] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+    fetches: list[TensorType | None] = field(default_factory=list)
+    op_of: dict[Node, Operation] = field(default_factory=dict)
+    unit: ExternalCell = field(default_factory=ExternalCell)
+
+
+def build(
+    graph: Graph,
+    variables: Mapping[str, VariableState],
+    resources: Resources,
+    threads: int | None = None,
+) -> Built:
+    """The nodes of a lowered graph of static shapes. Errors as `compile_graph` and `host_start`."""
+    return _Builder(graph, variables, resources, threads).built
+
+
+class _Builder:
+    def __init__(
+        self,
+        graph: Graph,
+        variables: Mapping[str, VariableState],
+        resources: Resources,
+        threads: int | None,
+    ) -> None:
+        self.built = Built()
+        self.variables, self.resources = variables, resources
+        self.threads, self.name = threads, graph.name
+        self.ports: dict[Value, Port] = {}  # of tensors; of tokens: the node that gives them
+        self.numbers: dict[Frames, int] = {(): 0}
+        planned = plan_regions(graph)
+        self.frames, self.partial = planned.frames, planned.partial
+        owner = {op: region for region in planned.regions for op in region.ops}
+        for number, arg in enumerate(graph.args):
+            self.ports[arg] = self._add(Node(at.FEED, number=number)).out()
+        placed = handles_as_nodes(graph)
+        for op in _in_order(graph, owner):
+            if isinstance(op, Region):
+                self._region(op)
+            elif is_handle(op):
+                if op in placed:
+                    self._handle(op)
+            elif op.name in _KINDS:
+                self._control(op)
+            else:
+                self._host(op)
+        for number, result in enumerate(graph.results):
+            self._fetch(number, result)
+
+    def _add(self, node: Node, op: Operation | None = None) -> Node:
+        self.built.nodes.append(node)
+        if op is not None:
+            self.built.op_of[node] = op
+        return node
+
+    def _frame(self, place: Frames) -> int:
+        return self.numbers[place]
+
+    def _after(self, values: Sequence[Value]) -> list[Node | Port]:
+        ports = [self.ports[v] for v in values]
+        pairs = zip(ports, values, strict=True)
+        whole = [p[1] == at.CONTROL or isinstance(v.type, TokenType) for p, v in pairs]
+        found = [p[0] if w else p for p, w in zip(ports, whole, strict=True)]
+        return list(dict.fromkeys(found))
+
+    def _fetch(self, number: int, result: Value) -> None:
+        is_tensor = isinstance(result.type, TensorType)
+        self.built.fetches.append(result.type if isinstance(result.type, TensorType) else None)
+        if is_tensor:
+            self._add(Node(at.FETCH, inputs=[self.ports[result]], outputs=0, number=number))
+
+    # ---------------------------------------------------------------------------------- control ops
+    def _control(self, op: Operation) -> None:
+        given = op.operands[:1] if op.name == "next_iteration" else op.operands
+        place = self.frames[op.operands[0]]
+        node = Node(
+            _KINDS[op.name], self._frame(place), [self.ports[v] for v in given],
+            self._after(op.control), len(op.results),
+        )  # fmt: skip
+        if op.name == "enter":
+            node.target = self._inner(op, place)
+            node.constant = bool(op.attrs["constant"])
+        if op.name == "next_iteration":
+            node.target = self.ports[op.operands[1]][0]
+        self._add(node, op)
+        self.ports.update((r, node.out(i)) for i, r in enumerate(op.results))
+
+    def _inner(self, op: Operation, place: Frames) -> int:
+        """The number of the frame that an enter opens."""
+        inner = (*place, str(op.attrs["frame"]))
+        if inner not in self.numbers:
+            self.numbers[inner] = len(self.built.frames)
+            parallel = int_attr(op.attrs, "parallel_iterations")
+            self.built.frames.append(Frame(self._frame(place), parallel, self.partial))
+        return self.numbers[inner]
+
+    def _handle(self, op: Operation) -> None:
+        """What stands for a handle on its way through switches and frames: something alive."""
+        places = [self.frames[v] for v in op.control]
+        node = Node(
+            at.CONSTANT, self._frame(max(places, key=len, default=())), (),
+            self._after(op.control), value=self.built.unit.address,
+        )  # fmt: skip
+        self.ports[op.result] = self._add(node, op).out()
+
+    # ------------------------------------------------------------------------------------ host ops
+    def _host(self, op: Operation) -> None:
+        start, types = host_start(op, self.resources)
+        given, control = data_operands(op), control_operands(op)
+        places = [self.frames[v] for v in (*given, *control)]
+        node = Node(
+            at.HOST, self._frame(max(places, key=len, default=())), [self.ports[v] for v in given],
+            self._after(control), len(op.results), len(self.built.hosts),
+        )  # fmt: skip
+        gives = tuple(r.type for r in op.results)
+        self.built.hosts.append(HostOp(start, types, op, gives))
+        self._add(node, op)
+        self.ports.update((r, node.out(i)) for i, r in enumerate(op.results))
+
+    # -------------------------------------------------------------------------------------- regions
+    def _region(self, region: Region) -> None:
+        made = compile_graph(
+            region.graph(self.name), self.variables, name=self.name, threads=self.threads
+        )
+        inputs = [self.ports[v] for v in region.inputs]
+        node = Node(
+            at.PLAN, self._frame(region.frames), inputs, self._after(region.after),
+            len(region.results), len(self.built.plans),
+        )  # fmt: skip
+        if made.uses_state:  # its locks are Python's
+            types = tuple(v.type for v in region.inputs if isinstance(v.type, TensorType))
+            node.kind, node.number = at.HOST, len(self.built.hosts)
+            gives = tuple(r.type for r in region.results)
+            self.built.hosts.append(HostOp(at_once(made), types, region.ops[-1], gives))
+        else:
+            self.built.plans.append(made)
+            self.built.regions.append(region)
+        self._add(node, region.ops[-1])
+        for op in region.ops:
+            for r in op.results:
+                self.ports[r] = node.out(at.CONTROL)
+        self.ports.update((r, node.out(i)) for i, r in enumerate(region.results))
+
+
+def _in_order(graph: Graph, owner: dict[Operation, Region]) -> list[Operation | Region]:
+    """Ops outside of regions, and regions, each after all that it reads."""
+    out: list[Operation | Region] = []
+    done: set[Operation | Region] = set()
+
+    def visit(item: Operation | Region) -> None:
+        stack: list[tuple[Operation | Region, bool]] = [(item, False)]
+        while stack:
+            current, ready = stack.pop()
+            if current in done:
+                continue
+            if ready:
+                done.add(current)
+                out.append(current)
+                continue
+            stack.append((current, True))
+            stack.extend((before, False) for before in _before(current, owner))
+
+    for op in graph.ops:
+        visit(owner.get(op, op))
+    return out
+
+
+def _before(item: Operation | Region, owner: dict[Operation, Region]) -> list[Operation | Region]:
+    values = (
+        [*data_operands(item), *control_operands(item)]
+        if isinstance(item, Operation)
+        else [*item.inputs, *item.after]
+    )
+    found = [owner.get(v.op, v.op) for v in values if v.op is not None]
+    return [before for before in found if before is not item]

@@ -1,0 +1,292 @@
+"""Resources that operations wait for, and the attempts that wait.
+
+An operation is an `Attempt`. Attempts stand in lines; under the resource's lock the first of each
+line is served until none moves (the scheme of TensorFlow's queues), so waiting attempts are served
+in order, and a thread that changes the resource does the work for those that wait. Their `done`
+callbacks are called afterwards, when the lock is free. Nobody polls.
+
+A signal handler or finaliser may run while its thread holds the lock: what it asks for is then put
+off until the holder is done. A fork waits for the lock; the child keeps what the resource holds
+and forgets the attempts of its parent.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+from weft.ir.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    WeftError,
+)
+from weft.ir.fork import around_fork, in_child
+from weft.runtime.resources.cancel import CancelToken
+
+#: Called once with the result or, if that failed, with a WeftError.
+Done = Callable[[Any], None]
+
+_log = logging.getLogger("weft.resources")
+
+
+class Attempt:
+    """One operation, done or waiting. `step(attempt)` serves it as far as it goes and says whether
+    that may help others; `items` is what it has taken or has to give, `left` what is missing."""
+
+    __slots__ = (
+        "done", "items", "left", "line", "operation", "outcome", "pending", "small", "step",
+        "unregister",
+    )  # fmt: skip
+
+    def __init__(
+        self, operation: str, step: Callable[[Attempt], bool], done: Done, left: int = 1
+    ) -> None:
+        self.operation = operation
+        self.step = step
+        self.done = done
+        self.left = left
+        self.small = False  # fewer than asked for will do at the end
+        self.items: list[Any] = []
+        self.pending = True
+        self.outcome: Any = None
+        self.line: deque[Attempt] = deque()
+        self.unregister: Callable[[], None] | None = None
+
+    def is_over(self) -> bool:
+        """Whether it has succeeded or failed."""
+        return not self.pending
+
+
+class Resource:
+    """Base of what attempts wait for. Subclasses set `_lines` and serve under `_change`."""
+
+    kind = "Resource"
+    declared = ""  # what it was made as, where others find it by name
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock = threading.RLock()
+        self._holder: int | None = None
+        self._late: deque[Callable[[], object]] = deque()
+        self._finished: list[Attempt] = []
+        self._lines: tuple[deque[Attempt], ...] = ()
+        with _forking:
+            _resources.add(self)
+
+    def describe(self) -> str:
+        """Kind and name, for messages."""
+        return f"{self.kind} '{self.name}'"
+
+    def _state(self) -> str:
+        """What it holds, for messages about waiting."""
+        return ""
+
+    # --------------------------------------------------------------------------------- changing it
+    def _change(self, step: Callable[[], object]) -> None:
+        """Do `step` under the lock, serve who waits, then call back, without the lock."""
+        me = threading.get_ident()
+        if self._holder == me:  # a signal handler, in the middle of the same thread's change
+            self._late.append(step)
+            return
+        finished: list[Attempt] = []
+        try:
+            with self._lock:
+                self._holder = me
+                try:
+                    step()
+                    self._serve()
+                    while self._late:
+                        self._late.popleft()()
+                        self._serve()
+                finally:
+                    self._holder = None
+                    finished, self._finished = self._finished, []
+        finally:
+            for attempt in finished:
+                _call_back(attempt)
+        if self._late:  # asked for between the last look and the release
+            self._change(_nothing)
+
+    def _serve(self) -> None:
+        moved = True
+        while moved:
+            moved = False
+            for line in self._lines:
+                moved |= self._advance(line)
+
+    def _advance(self, line: deque[Attempt]) -> bool:
+        """Serve a line from its front; whether anything moved."""
+        moved = False
+        while line:
+            first = line[0]
+            moved |= first.step(first)
+            if first.pending:
+                break
+        return moved
+
+    def _finish(self, attempt: Attempt, outcome: Any) -> None:
+        """Under the lock: the attempt is over, with a result or a WeftError."""
+        attempt.pending = False
+        attempt.outcome = outcome
+        line = attempt.line
+        if line and line[0] is attempt:
+            line.popleft()
+        elif attempt in line:
+            line.remove(attempt)
+        self._finished.append(attempt)
+
+    def _fail(self, attempt: Attempt, error: WeftError) -> None:
+        """Under the lock: the attempt is over, and what it has taken goes back."""
+        self._give_back(attempt)
+        self._finish(attempt, error)
+
+    def _give_back(self, attempt: Attempt) -> None:
+        """Under the lock: undo what the attempt has taken. Here: nothing is ever taken."""
+
+    # ---------------------------------------------------------------------------------- attempting
+    def _start(
+        self,
+        attempt: Attempt,
+        line: deque[Attempt],
+        cancel: CancelToken | None = None,
+        refusal: Callable[[], WeftError | None] | None = None,
+    ) -> Attempt:
+        """Put an attempt into a line, unless it is cancelled or `refusal` (under the lock) says why
+        it cannot be."""
+
+        def enter() -> None:
+            error = refusal() if refusal is not None else None
+            if cancel is not None and cancel.is_cancelled:
+                error = self._cancelled(attempt, cancel)
+            if error is not None:
+                self._finish(attempt, error)
+            else:
+                attempt.line = line
+                line.append(attempt)
+
+        self._change(enter)
+        if cancel is not None and attempt.pending:
+            token = cancel
+            attempt.unregister = token.register(
+                lambda: self.abandon(attempt, lambda: self._cancelled(attempt, token))
+            )
+            if attempt.is_over():  # meanwhile, by a thread that saw no registration
+                attempt.unregister()
+        return attempt
+
+    def abandon(self, attempt: Attempt, error: Callable[[], WeftError]) -> None:
+        """End a waiting attempt with `error()`; nothing if it is over."""
+        self._change(lambda: self._fail(attempt, error()) if attempt.pending else None)
+
+    def _cancelled(self, attempt: Attempt, cancel: CancelToken) -> WeftError:
+        why = f": {cancel.reason}" if cancel.reason else ""
+        return CancelledError(
+            f"{self.describe()}: {attempt.operation} was cancelled{why}{self._progress(attempt)}"
+        )
+
+    def _progress(self, attempt: Attempt) -> str:
+        """What a failing attempt has done that stays, for messages."""
+        return ""
+
+    def wait(self, start: Callable[[Done], Attempt], timeout: float | None = None) -> Any:
+        """The result of the attempt that `start(done)` makes, waited for. Raises its error;
+        DeadlineExceededError after `timeout` seconds (None: no limit; 0: do not wait)."""
+        seconds = check_timeout(timeout)
+        if self._holder == threading.get_ident():
+            raise FailedPreconditionError(
+                f"{self.describe()}: a signal handler waits for what it has interrupted",
+                hint="in a handler only close(), cancel() and request_stop() are sure to work",
+            )
+        ready = threading.Lock()
+        ready.acquire()
+        attempt = start(lambda _: ready.release())
+        try:
+            if not ready.acquire(timeout=seconds):
+                self.abandon(attempt, lambda: self._too_late(attempt, seconds))
+                ready.acquire()
+        except BaseException:  # KeyboardInterrupt: what was or will be taken goes back
+            self._change(lambda: self._drop(attempt))
+            raise
+        if isinstance(attempt.outcome, WeftError):
+            raise attempt.outcome
+        return attempt.outcome
+
+    def _drop(self, attempt: Attempt) -> None:
+        if attempt.pending:
+            self._fail(attempt, CancelledError(f"{self.describe()}: interrupted"))
+        elif not isinstance(attempt.outcome, WeftError):
+            self._give_back(attempt)
+
+    def _too_late(self, attempt: Attempt, timeout: float) -> WeftError:
+        waiting = [a.operation for line in self._lines for a in line if a is not attempt]
+        others = f"; {len(waiting)} other operations wait, first {waiting[0]}" if waiting else ""
+        state = self._state()
+        return DeadlineExceededError(
+            f"{self.describe()}: {attempt.operation} was not done within {timeout:g} s"
+            f"{self._progress(attempt)}{f'; {state}' if state else ''}{others}"
+        )
+
+
+def check_timeout(timeout: object) -> float:
+    """Seconds for `Lock.acquire` (-1: no limit). InvalidArgumentError for what is no time."""
+    if timeout is None:
+        return -1
+    if isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) >= 0:
+        raise InvalidArgumentError(
+            f"timeout={timeout!r} is no time", hint="give seconds >= 0, or None for no limit"
+        )
+    return min(float(timeout), threading.TIMEOUT_MAX)
+
+
+def _call_back(attempt: Attempt) -> None:
+    if attempt.unregister is not None:
+        attempt.unregister()
+    try:
+        attempt.done(attempt.outcome)
+    except Exception:  # it is not the fault of the operation that happened to make this one ready
+        _log.exception("the callback of %s failed", attempt.operation)
+
+
+def _nothing() -> None:
+    """A change that changes nothing: who was put off is served."""
+
+
+# ------------------------------------------------------------------------------------------- fork
+_resources: weakref.WeakSet[Resource] = weakref.WeakSet()
+_forking = threading.RLock()  # held while `_resources` changes, and by a thread that forks
+_held: list[list[Resource]] = []
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    _held.append(sorted(_resources, key=id))
+    for resource in _held[-1]:
+        resource._lock.acquire()
+
+
+def _after_fork() -> None:
+    for resource in _held.pop():
+        resource._lock.release()
+    _forking.release()
+
+
+def _forget_attempts() -> None:
+    """In a child: those who wait are threads of the parent. What they have taken is there again."""
+    for resource in _held[-1] if _held else list(_resources):
+        for line in resource._lines:
+            for attempt in line:
+                attempt.pending = False
+                resource._give_back(attempt)
+            line.clear()
+        resource._finished.clear()
+
+
+in_child(_forget_attempts)  # before the locks are released, so before the next line
+around_fork(_before_fork, _after_fork)

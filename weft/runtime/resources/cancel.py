@@ -1,0 +1,57 @@
+"""`CancelToken`: one signal that ends any number of waiting operations."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+
+class CancelToken:
+    """Given to operations that may wait; `cancel()` makes each of them fail with CancelledError.
+
+    It stays cancelled: operations that are given it afterwards fail at once, without any effect.
+    """
+
+    # Without a lock, so that a signal handler may cancel at any moment: each line is one operation
+    # on a dict, and whoever takes a callback out of the dict calls it.
+    __slots__ = ("_callbacks", "_cancelled", "_numbers", "reason")
+
+    def __init__(self) -> None:
+        self._callbacks: dict[int, Callable[[], object]] = {}
+        self._numbers = itertools.count()
+        self._cancelled = False
+        self.reason = ""
+
+    def __repr__(self) -> str:
+        return f"<CancelToken{': cancelled' if self._cancelled else ''}>"
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether `cancel()` was called."""
+        return self._cancelled
+
+    def cancel(self, reason: str = "") -> None:
+        """End what waits with this token; further calls do nothing. `reason` goes into the
+        errors."""
+        if not self._cancelled:
+            self.reason = reason
+            self._cancelled = True  # before the look: what is registered later sees it
+        for number in list(self._callbacks):
+            self._call(number)
+
+    def register(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Have `callback` called by `cancel()`, at once if that was before. Returns what takes the
+        registration back (it may be called twice)."""
+        number = next(self._numbers)
+        self._callbacks[number] = callback
+        if self._cancelled:
+            self._call(number)
+        return lambda: self._unregister(number)
+
+    def _call(self, number: int) -> None:
+        callback = self._callbacks.pop(number, None)
+        if callback is not None:
+            callback()
+
+    def _unregister(self, number: int) -> None:
+        self._callbacks.pop(number, None)

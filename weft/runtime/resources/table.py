@@ -1,0 +1,153 @@
+"""`HashTable`: keys to values of one shape, both typed; lookups of many keys at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from weft.ir.dims import format_shape
+from weft.ir.dtypes import DType, string
+from weft.ir.errors import InvalidArgumentError, ShapeError
+from weft.runtime.resources.attempts import Resource
+from weft.runtime.resources.components import Array
+
+_SMALLEST = 16
+
+
+class HashTable(Resource):
+    """Integers or byte strings to arrays of one shape. Every call is atomic.
+
+    The values are rows of one array; a dict says which row belongs to which key.
+    """
+
+    kind = "MutableHashTable"
+
+    def __init__(self, key_dtype: DType, default: Array, value_dtype: DType, name: str) -> None:
+        super().__init__(name)
+        if not key_dtype.is_integer and key_dtype is not string:
+            raise InvalidArgumentError(
+                f"{self.describe()}: keys of dtype {key_dtype.name}",
+                hint="keys are integers or strings",
+            )
+        self.key_dtype, self.value_dtype = key_dtype, value_dtype
+        self.default = default
+        self.value_shape = default.shape
+        self._rows = np.empty((_SMALLEST, *self.value_shape), value_dtype.numpy)
+        self._row_of: dict[Any, int] = {}
+        self._free: list[int] = []
+
+    def __str__(self) -> str:
+        value = f"{self.value_dtype.short}{format_shape(self.value_shape)}"
+        return f"table<{self.key_dtype.short}[], {value}>"
+
+    def size(self) -> int:
+        """The number of keys."""
+        with self._lock:
+            return len(self._row_of)
+
+    def lookup(self, keys: Array, defaults: Array | None = None) -> Array:
+        """The values, of shape keys.shape + value_shape. A key that is not there gives the default
+        value, or its own of `defaults` (one value, or one for each key)."""
+        shape = (*keys.shape, *self.value_shape)
+        if defaults is None:
+            defaults = self.default
+        elif defaults.shape not in (shape, self.value_shape):
+            raise ShapeError(
+                f"{self.describe()} ({self}): lookup got default values of shape "
+                f"{format_shape(defaults.shape)} for keys of shape {format_shape(keys.shape)}",
+                hint=f"give {format_shape(self.value_shape)} or {format_shape(shape)}",
+            )
+        out = np.array(np.broadcast_to(defaults, shape), self.value_dtype.numpy, order="C")
+        flat = out.reshape(-1, *self.value_shape)
+        with self._lock:
+            rows = np.array([self._row_of.get(k, -1) for k in _flat(keys)], np.int64)
+            found = rows >= 0
+            flat[found] = self._rows[rows[found]]
+        return out
+
+    def insert(self, keys: Array, values: Array) -> None:
+        """Store values for keys, over those that are there; the last of a duplicate key stays."""
+        rows = self._checked(keys, values, "insert")
+        with self._lock:
+            self._store(_flat(keys), rows)
+
+    def remove(self, keys: Array) -> None:
+        """Forget keys; those that are not there are skipped."""
+        with self._lock:
+            for key in _flat(keys):
+                row = self._row_of.pop(key, None)
+                if row is not None:
+                    self._free.append(row)
+
+    def export(self) -> tuple[Array, Array]:
+        """(keys [n], values [n, ...]), in the order in which the keys came."""
+        with self._lock:
+            keys = np.empty(len(self._row_of), self.key_dtype.numpy)
+            keys[:] = list(self._row_of)
+            values = self._rows[np.array(list(self._row_of.values()), np.int64)]
+        return keys, values
+
+    def import_values(self, keys: Array, values: Array) -> None:
+        """Hold exactly these keys and values from now on."""
+        rows = self._checked(keys, values, "import")
+        with self._lock:
+            self._row_of.clear()
+            self._free.clear()
+            self._rows = np.empty((_SMALLEST, *self.value_shape), self.value_dtype.numpy)
+            self._store(_flat(keys), rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The keys and values."""
+        keys, values = self.export()
+        return {"kind": self.kind, "keys": keys, "values": values}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave. InvalidArgumentError, and no change, if it does not
+        fit."""
+        keys, values = (np.asarray(state.get(k)) for k in ("keys", "values"))
+        wanted = (self.kind, self.key_dtype.numpy, self.value_dtype.numpy)
+        if (state.get("kind"), keys.dtype, values.dtype) != wanted:
+            raise InvalidArgumentError(
+                f"{self.describe()} ({self}): the state is that of a {state.get('kind')} from "
+                f"{keys.dtype} to {values.dtype}",
+                hint="load it into a table that is made alike",
+            )
+        self.import_values(keys, values)
+
+    def _checked(self, keys: Array, values: Array, operation: str) -> Array:
+        shape = (*keys.shape, *self.value_shape)
+        if values.shape != shape:
+            raise ShapeError(
+                f"{self.describe()} ({self}): {operation} got keys of shape "
+                f"{format_shape(keys.shape)} and values of shape {format_shape(values.shape)}",
+                hint=f"the values for these keys have shape {format_shape(shape)}",
+            )
+        return values.reshape(-1, *self.value_shape)
+
+    def _store(self, keys: list[Any], values: Array) -> None:
+        rows = np.empty(len(keys), np.int64)
+        for i, key in enumerate(keys):
+            row = self._row_of.get(key)
+            if row is None:
+                # rows are used without gaps: a new one is the next, unless one is free
+                row = self._free.pop() if self._free else len(self._row_of)
+                self._row_of[key] = row
+            rows[i] = row
+        self._grow(int(rows.max(initial=-1)) + 1)
+        for row, value in zip(rows.tolist(), values, strict=True):
+            self._rows[row] = value
+
+    def _grow(self, count: int) -> None:
+        if count > len(self._rows):
+            larger = np.empty(
+                (max(count, 2 * len(self._rows)), *self.value_shape), self._rows.dtype
+            )
+            larger[: len(self._rows)] = self._rows
+            self._rows = larger
+
+
+def _flat(keys: Array) -> list[Any]:
+    flat: list[Any] = keys.reshape(-1).tolist()
+    return flat
