@@ -337,7 +337,10 @@ def test_workers_leave_signals_to_python() -> None:
         def has(mask, number): return bool(mask >> (number - 1) & 1)
         def blocked():
             for task in os.listdir("/proc/self/task"):
-                text = open(f"/proc/self/task/{task}/status").read()
+                try:
+                    text = open(f"/proc/self/task/{task}/status").read()
+                except (FileNotFoundError, ProcessLookupError):
+                    continue  # a thread that compiled has ended meanwhile
                 yield next(int(l.split()[1], 16) for l in text.splitlines() if "SigBlk" in l)
         until = time.monotonic() + 20  # a thread that has not begun yet blocks all
         while time.monotonic() < until:

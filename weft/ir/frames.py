@@ -8,12 +8,12 @@ in each iteration, so all its inputs must be in one frame.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.order import stable_order
 
 
 @dataclass(slots=True, eq=False)
@@ -212,27 +212,13 @@ def _check_loops(found: Frames, block: Block) -> None:
 
 
 def _ordered(found: Frames, block: Block) -> list[Operation]:
-    """The ops in their order, but each exit after the next_iterations of its frame (Kahn 1962)."""
-    position = {op: i for i, op in enumerate(block.ops)}
-    users: dict[Operation, list[Operation]] = {op: [] for op in block.ops}
-    waiting = dict.fromkeys(block.ops, 0)
-    for op in block.ops:
-        before: list[Operation] = [v.op for v in (*op.operands, *op.control) if v.op is not None]
-        if op.name == "exit":
-            before += found.of_op[op].nexts.values()
-        for first in dict.fromkeys(before):
-            users[first].append(op)
-            waiting[op] += 1
-    ready = [i for op, i in position.items() if not waiting[op]]
-    out: list[Operation] = []
-    while ready:
-        op = block.ops[heapq.heappop(ready)]
-        out.append(op)
-        for user in users[op]:
-            waiting[user] -= 1
-            if not waiting[user]:
-                heapq.heappush(ready, position[user])
-    return out
+    """The ops in their order, but each exit after the next_iterations of its frame."""
+
+    def before(op: Operation) -> list[Operation]:
+        made = [v.op for v in (*op.operands, *op.control) if v.op is not None]
+        return [*made, *found.of_op[op].nexts.values()] if op.name == "exit" else made
+
+    return stable_order(block.ops, before)
 
 
 def _check_reentry(found: Frames, block: Block) -> None:

@@ -174,6 +174,18 @@ def constant_of(value: Value) -> ConstArray | None:
     return array if isinstance(array, ConstArray) else None
 
 
+def readers_of(graph: Graph) -> dict[Value, list[Operation | None]]:
+    """Who uses each value, as an operand or to be ordered after it, once each; None: it is a result
+    of the graph."""
+    readers: dict[Value, list[Operation | None]] = {}
+    for op in graph.ops:
+        for value in dict.fromkeys((*op.operands, *op.control)):
+            readers.setdefault(value, []).append(op)
+    for value in graph.results:
+        readers.setdefault(value, []).append(None)
+    return readers
+
+
 def has_effect(op: Operation) -> bool:
     """Whether the op reads or writes state, or must run for another reason than its results."""
     if not (op.regions or _may_have_effect(op.name)):

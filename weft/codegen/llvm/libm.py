@@ -42,8 +42,3 @@ def register_libm() -> None:
 
 def _single(name: str) -> str:
     return "lgammaf_r" if name == "lgamma_r" else name + "f"
-
-
-def libm_name(base: str, dtype: str) -> str:
-    """The C name of function ``base`` at ``dtype`` "f32" or "f64"."""
-    return _single(base) if dtype == "f32" else base

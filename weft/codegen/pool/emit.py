@@ -18,6 +18,8 @@ from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
 from weft.codegen.jit import Kernel
 from weft.codegen.pool.words import (
     COUNT_MASK,
+    GATE_OPEN,
+    GATE_STARTING,
     HI_SHIFT,
     LIMIT_SHIFT,
     Words,
@@ -238,7 +240,7 @@ def _emit_start(e: Emitter, args: list[ir.Value]) -> None:
     b = e.builder
     words, helpers = args
     pool = Words(e, words)
-    with b.if_then(b.not_(pool.swap("gate", e.index(0), e.index(1)))):
+    with b.if_then(b.not_(pool.swap("gate", e.index(GATE_OPEN), e.index(GATE_STARTING)))):
         b.ret_void()
     pool.mask_signals("all_signals", "old_signals")
     first = b.add(pool.load("workers"), e.index(1))
@@ -252,10 +254,10 @@ def _emit_start(e: Emitter, args: list[ir.Value]) -> None:
                 slot.store("running", e.index(0))
                 pool.store("limit", w)
                 pool.mask_signals("old_signals", None)
-                pool.store("gate", e.index(0), "release")
+                pool.store("gate", e.index(GATE_OPEN), "release")
                 tell = b.inttoptr(pool.load("tell_refused"), _TELL_TYPE.as_pointer())
                 b.call(tell, [b.sub(helpers, e.index(-1)), w, b.zext(failed, I64)])
                 b.ret_void()
         pool.store("workers", w)
     pool.mask_signals("old_signals", None)
-    pool.store("gate", e.index(0), "release")
+    pool.store("gate", e.index(GATE_OPEN), "release")

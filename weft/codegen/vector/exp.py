@@ -90,12 +90,6 @@ def _exp_reduced(m: FloatBuilder, r: ir.Value) -> ir.Value:
     return m.horner(r, (1.0, 1.0, *_TABLES[m.dtype].exp_q))
 
 
-def exp_of_moderate(m: FloatBuilder, x: ir.Value) -> ir.Value:
-    """e**x where it is a normal number."""
-    _, n, r = _reduce(m, x)
-    return m.mul(_exp_reduced(m, r), m.power_of_two(n))
-
-
 def decay_parts(
     m: FloatBuilder, x: ir.Value, rest: ir.Value | None = None
 ) -> tuple[ir.Value, ir.Value]:

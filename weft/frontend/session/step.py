@@ -3,7 +3,6 @@ in."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from weft.ir.dims import format_shape
 from weft.ir.errors import InvalidArgumentError, ShapeError, WeftError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.order import stable_order
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
 from weft.passes.specialize import infer_sizes, specialize
@@ -184,19 +184,9 @@ class _Order:
             self.added.setdefault(then, []).append(first.results[0])
 
     def sorted(self) -> list[Operation]:
-        """All ops, each after those that lead to it, else in program order (Kahn 1962)."""
-        position = {op: i for i, op in enumerate(self.ops)}
-        waiting = dict.fromkeys(self.ops, 0)
-        for targets in self._next.values():
-            for op in targets:
-                waiting[op] += 1
-        ready = [i for op, i in position.items() if not waiting[op]]
-        out: list[Operation] = []
-        while ready:
-            op = self.ops[heapq.heappop(ready)]
-            out.append(op)
-            for target in self._next[op]:
-                waiting[target] -= 1
-                if not waiting[target]:
-                    heapq.heappush(ready, position[target])
-        return out
+        """All ops, each after those that lead to it, else in program order."""
+        before: dict[Operation, list[Operation]] = {op: [] for op in self.ops}
+        for op, targets in self._next.items():
+            for target in targets:
+                before[target].append(op)
+        return stable_order(self.ops, before.__getitem__)

@@ -7,7 +7,6 @@ region is a graph of its own; the dataflow executor runs it as one node.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from weft.ir.frames import Frame, find_frames
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops import OPS
 from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.order import stable_order
 from weft.ir.types import HandleType, RefType, TensorType, TokenType
 
 #: Types of values that no edge carries: the ops that use them know what they stand for.
@@ -132,7 +132,7 @@ def plan_regions(graph: Graph) -> RegionPlan:
     partial = any(_differ(frame, deadness) for frame in found.inner)
     roots = _roots(graph) if partial else {}
     before = {op: frame for frame in found.inner for op in frame.exits}
-    frames = _frames(graph)
+    frames = {v: _path(frame) for v, frame in found.of_value.items()}
     levels: dict[Value, int] = {}
     keys: dict[Value, _Key] = {}
     order = _ordered(graph, before)
@@ -143,7 +143,7 @@ def plan_regions(graph: Graph) -> RegionPlan:
             level = max((levels.get(v, 0) + 1 for v in (*read, *late)), default=0)
             levels.update((r, level) for r in op.results)
             continue
-        kind = (_place(frames, read), deadness.of_op[op], _joined(roots, read))
+        kind = (_path(found.of_op[op]), deadness.of_op[op], _joined(roots, read))
         level = 0
         for v in read:
             same = keys.get(v)
@@ -186,26 +186,14 @@ def _before(op: Operation, exits: dict[Operation, Frame]) -> list[Operation]:
 
 
 def _ordered(graph: Graph, exits: dict[Operation, Frame]) -> list[Operation]:
-    """The ops in their order, but each exit after all that enters its frame and goes round in it
-    (Kahn 1962)."""
-    position = {op: i for i, op in enumerate(graph.ops)}
-    users: dict[Operation, list[Operation]] = {op: [] for op in graph.ops}
-    waiting = dict.fromkeys(graph.ops, 0)
-    for op in graph.ops:
-        given = [v.op for v in (*op.operands, *op.control) if v.op is not None]
-        for first in dict.fromkeys([*given, *_before(op, exits)]):
-            users[first].append(op)
-            waiting[op] += 1
-    ready = [i for op, i in position.items() if not waiting[op]]
-    out: list[Operation] = []
-    while ready:
-        op = graph.ops[heapq.heappop(ready)]
-        out.append(op)
-        for user in users[op]:
-            waiting[user] -= 1
-            if not waiting[user]:
-                heapq.heappush(ready, position[user])
-    return out
+    """The ops in their order, but each exit after all that enters its frame and goes round in
+    it."""
+
+    def before(op: Operation) -> list[Operation]:
+        made = [v.op for v in (*op.operands, *op.control) if v.op is not None]
+        return [*made, *_before(op, exits)]
+
+    return stable_order(graph.ops, before)
 
 
 def _differ(frame: Frame, deadness: Deadness) -> bool:
@@ -263,17 +251,5 @@ def _users(graph: Graph) -> dict[Value, list[Operation | None]]:
     return found
 
 
-def _place(frames: dict[Value, Frames], read: Iterable[Value]) -> Frames:
-    return max((frames[v] for v in read), key=len, default=())
-
-
-def _frames(graph: Graph) -> dict[Value, Frames]:
-    frames: dict[Value, Frames] = dict.fromkeys(graph.args, ())
-    for op in graph.ops:
-        place = _place(frames, [*data_operands(op), *control_operands(op)])
-        if op.name == "enter":
-            place = (*place, str(op.attrs["frame"]))
-        elif op.name == "exit":
-            place = place[:-1]
-        frames.update((r, place) for r in op.results)
-    return frames
+def _path(frame: Frame) -> Frames:
+    return tuple(f.name for f in frame.around())[-2::-1]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from weft.ir.graph import Value
 from weft.ir.index_maps import is_fold
+from weft.ir.order import stable_order
 from weft.ir.types import TensorType
 from weft.passes.memory.plan import aligned
 
@@ -17,21 +17,7 @@ if TYPE_CHECKING:
 
 def in_order(before: Mapping[Group, Set[Group]], rank: Mapping[Group, int]) -> list[Group]:
     """The groups after all that must run before them, else by their ranks, which are distinct."""
-    missing = {g: set(held) for g, held in before.items()}
-    after: dict[Group, list[Group]] = {g: [] for g in before}
-    for g, held in before.items():
-        for source in held:
-            after[source].append(g)
-    ready = [(rank[g], g) for g, held in missing.items() if not held]
-    heapq.heapify(ready)
-    order: list[Group] = []
-    while ready:
-        group = heapq.heappop(ready)[1]
-        order.append(group)
-        for follower in after[group]:
-            missing[follower].discard(group)
-            if not missing[follower]:
-                heapq.heappush(ready, (rank[follower], follower))
+    order = stable_order(sorted(before, key=rank.__getitem__), before.__getitem__)
     assert len(order) == len(before), "fusion made a cycle"
     return order
 

@@ -35,6 +35,7 @@ from weft.ir.source import merge_locations
 from weft.ir.types import TensorType
 from weft.passes.control.regions import in_regions
 from weft.passes.fusion.matmul import is_deep, matmul_of, variable_of
+from weft.passes.rewrite import readers_of
 
 #: Bytes of an operand that is worth computing in the product (docs/performance.md).
 LEAST_BYTES = 1 << 24
@@ -59,12 +60,7 @@ def prologue_reasons(graph: Graph) -> list[tuple[Operation, str]]:
 class _Prologues:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.readers: dict[Value, list[Operation | None]] = {}
-        for op in graph.ops:
-            for value in dict.fromkeys((*op.operands, *op.control)):
-                self.readers.setdefault(value, []).append(op)
-        for value in graph.results:
-            self.readers.setdefault(value, []).append(None)
+        self.readers = readers_of(graph)
         assigns = [op for op in graph.ops if op.name == "assign"]
         self.written = {variable_of(op.operands[0]) for op in assigns}
 

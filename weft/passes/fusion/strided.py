@@ -29,6 +29,7 @@ from weft.ir.source import merge_locations
 from weft.ir.types import TensorType
 from weft.passes.control.regions import in_regions
 from weft.passes.fusion.matmul import matmul_of
+from weft.passes.rewrite import readers_of
 
 #: Elements of a row, or column, that lie side by side: a cache line of f32.
 LEAST_RUN = 16
@@ -59,12 +60,7 @@ class _Plan:
 class _Striding:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.readers: dict[Value, list[Operation | None]] = {}
-        for op in graph.ops:
-            for value in dict.fromkeys((*op.operands, *op.control)):
-                self.readers.setdefault(value, []).append(op)
-        for value in graph.results:
-            self.readers.setdefault(value, []).append(None)
+        self.readers = readers_of(graph)
         self.plans: dict[Operation, _Plan] = {}
         self.gone: set[Operation] = set()
 
