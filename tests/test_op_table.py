@@ -15,7 +15,7 @@ from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.ops.queue import TABLE as QUEUE_TABLE
 from weft.passes.fusion.fuse import INDEX_MAPS, REDUCTIONS
 from weft.passes.gradients import GRADIENTS, NO_GRADIENT
-from weft.runtime.dataflow.hosts import HOST_OPS
+from weft.runtime.dataflow.host_ops import HOST_OPS
 
 FRONTEND = Path(__file__).parents[1] / "weft" / "frontend"
 #: Ops that the interpreter and the walker of plans carry out themselves.
@@ -58,7 +58,7 @@ def test_every_op_has_native_code() -> None:
 
 def test_every_host_op_is_carried_out() -> None:
     wanted = {n for n, s in OPS.items() if "host" in s.traits}
-    assert wanted == set(HOST_OPS), "the rows of weft/runtime/dataflow/hosts.py are others"
+    assert wanted == set(HOST_OPS), "the rows of weft/runtime/dataflow/host_ops are others"
 
 
 def test_every_op_has_a_user() -> None:

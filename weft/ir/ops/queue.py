@@ -1,7 +1,7 @@
 """Queues in a graph (the paper, section 3.1): ops of the host, which a step may wait for.
 
 They touch an object that other steps share, so nothing orders two of them but operands and control
-operands. `runtime.resources` holds the queues, `runtime.dataflow.hosts` carries the ops out.
+operands. `runtime.resources` holds the queues, `runtime.dataflow.host_ops` carries the ops out.
 """
 
 from __future__ import annotations

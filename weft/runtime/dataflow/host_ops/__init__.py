@@ -1,0 +1,11 @@
+"""How Python carries out host ops: a module for each family, one row for each op."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.runtime.dataflow.host_ops import functions, queues
+from weft.runtime.dataflow.host_ops.row import Begin
+
+#: How each op begins.
+HOST_OPS: Mapping[str, Begin] = {**functions.ROWS, **queues.ROWS}

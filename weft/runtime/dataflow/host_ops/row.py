@@ -1,0 +1,24 @@
+"""What a host op is to the executor: it begins, does not wait, and says when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from weft.ir.errors import WeftError
+from weft.ir.graph import Operation
+from weft.runtime.resources.cancel import CancelToken
+
+Array = np.ndarray[Any, Any]
+#: Given once, from any thread: the results of a host node (None for a token), or a WeftError.
+Done = Callable[[Any], None]
+#: Begins `op` on the object of its handle (None without one) and arrays that it owns, and does not
+#: wait: `done` may be called at once or later; if the token is cancelled it must be, with an error.
+Begin = Callable[[Any, Operation, list[Array], Done, CancelToken], None]
+
+
+def no_value(made: Any) -> Any:
+    """The results of an op that gives a token, from what its resource handed over."""
+    return made if isinstance(made, WeftError) else [None]
