@@ -8,10 +8,15 @@ from typing import Any
 import graph_makers_array as array
 import graph_makers_control as control
 import graph_makers_dataflow as dataflow
+import graph_makers_dynamic as dynamic
+import graph_makers_files as files
 import graph_makers_queue as queues
+import graph_makers_resource as resources
+import graph_makers_stack as stacks
+import graph_makers_state as state
 import graph_makers_window as window
 from graph_makers_array import wanted_dtypes
-from graphs import Effects, GraphMaker, Unfit, random_array
+from graphs import GraphMaker, Unfit, random_array
 
 from weft.ir.attributes import Attrs
 from weft.ir.builder import Builder
@@ -20,7 +25,10 @@ from weft.ir.errors import WeftError
 from weft.ir.graph import Value
 from weft.ir.ops import OPS
 from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.ops.files import TABLE as FILE_TABLE
 from weft.ir.ops.queue import TABLE as QUEUE_TABLE
+from weft.ir.ops.resources import TABLE as RESOURCE_TABLE
+from weft.ir.ops.strings import TABLE as STRING_TABLE
 from weft.ir.types import TensorType
 
 Maker = Callable[[GraphMaker, str], Any]
@@ -93,27 +101,6 @@ def constant(m: GraphMaker, op: str) -> None:
     m.fresh.add(m.constant(array))
 
 
-def variable(m: GraphMaker, op: str) -> Effects:
-    name = m.pick(["w", "layer/kernel:0", "ü"])
-    if name not in m.effects:
-        t = TensorType(m.dtype(ALL), m.shape(static=True))
-        (ref,) = m.emit(op, name=name, dtype=t.dtype, shape=t.shape)
-        m.effects[name] = Effects(ref, t)
-    return m.effects[name]
-
-
-def read(m: GraphMaker, op: str) -> None:
-    e = variable(m, "variable")
-    e.reads += m.emit(op, [e.ref], control=e.last)
-
-
-def assign(m: GraphMaker, op: str) -> None:
-    e = variable(m, "variable")
-    value = m.like(e.type.dtype, e.type.shape)
-    e.last = list(m.emit(op, [e.ref, value], control=[*e.last, *e.reads]))
-    e.reads = []
-
-
 def group(m: GraphMaker, op: str) -> None:
     made = [v for o in m.builder.ops if o.name != "variable" for v in o.results]
     after = [v for v in made if v not in m.hidden]
@@ -169,6 +156,12 @@ MAKERS: dict[str, Maker] = {
     **dict.fromkeys(("conv", "conv_input", "conv_kernel"), window.conv),
     **{n: window.window for n in OPS if n.startswith("window_")},
     **dict.fromkeys([spec.name for spec in QUEUE_TABLE], queues.queue),
+    **dict.fromkeys([spec.name for spec in RESOURCE_TABLE], resources.resource),
+    **dict.fromkeys([spec.name for spec in STRING_TABLE], files.strings),
+    **{spec.name: files.reader if "reader" in spec.name else files.files for spec in FILE_TABLE},
+    **dynamic.MAKERS,
+    "print": files.reports,
+    "assert": files.reports,
     "py_function": queues.py_function,
     "where": where,
     "astype": astype,
@@ -196,13 +189,20 @@ MAKERS: dict[str, Maker] = {
     "random_bits": array.random_bits,
     "random_fold_in": array.random_fold_in,
     "constant": constant,
-    "variable": variable,
-    "read": read,
-    "assign": assign,
+    "variable": state.variable,
+    "read": state.read,
+    "assign": state.assign,
+    **dict.fromkeys(("assign_add", "assign_sub"), state.update),
+    **dict.fromkeys(("scatter_add", "scatter_sub", "scatter_update"), state.rows),
+    **dict.fromkeys(("is_initialized", "assert_initialized"), state.asked),
+    "report_uninitialized": state.report,
+    "count_up_to": state.count_up_to,
     "identity": same,
     "stop_gradient": same,
     "group": group,
     "custom_gradient": custom_gradient,
+    **{name: stacks.stack for name in OPS if name.startswith("stack_")},
+    **{name: stacks.arena for name in OPS if name.startswith("arena_")},
     "fused": fused,
     "cond": lambda m, op: control.cond(m, MAKERS),
     "while": lambda m, op: control.loop(m, MAKERS),

@@ -34,7 +34,7 @@ def _on(m: GraphMaker, op: str, handle: Value, values: list[Value]) -> None:
                     raise Unfit
                 stacked.append(m.like(v.type.dtype, (2, *v.type.static_shape)))
             m.emit(op, [handle, *stacked])
-        case "dequeue_many":
+        case "dequeue_many" | "dequeue_up_to":
             m.emit(op, [handle], n=m.int(0, 3))
         case "queue_close":
             m.emit(op, [handle], cancel_pending=m.flag())

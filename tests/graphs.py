@@ -28,7 +28,7 @@ from weft.ir.dims import Dim, Shape, SymbolicDim
 from weft.ir.dtypes import ALL, DType, string
 from weft.ir.errors import WeftError
 from weft.ir.graph import STAGES, Block, Graph, Value
-from weft.ir.ops.queue import TABLE as QUEUE_TABLE
+from weft.ir.ops import OPS
 from weft.ir.source import Location
 from weft.ir.types import TensorType
 
@@ -119,7 +119,8 @@ class GraphMaker:
         regions: Sequence[Block] = (),
         **attrs: AttrValue,
     ) -> tuple[Value, ...]:
-        """Append an op with drawn locations; its tensor results join the pool."""
+        """Append an op with drawn locations; its tensor results join the pool, in a graph of
+        static shapes those of static shape."""
         results = self.builder.emit(
             op,
             operands,
@@ -128,7 +129,9 @@ class GraphMaker:
             regions=regions,
             locations=self.locations(),
         )
-        self.pool += [r for r in results if isinstance(r.type, TensorType)]
+        static = all(isinstance(n, int) for n in self.sizes)
+        tensors = [r for r in results if isinstance(r.type, TensorType)]
+        self.pool += [r for r in tensors if not static or r.type.is_static]
         return results
 
     def emit1(self, op: str, /, *operands: Value, **attrs: AttrValue) -> Value:
@@ -293,8 +296,9 @@ def _build(
 
     stage = stage or draw(st.sampled_from(STAGES))
     # only who asks for them has objects for them
-    host = {"py_function", *(spec.name for spec in QUEUE_TABLE)}
-    names = [n for n in legal_ops(stage) if (n not in host if ops is None else n in ops)]
+    host = {n for n, spec in OPS.items() if spec.traits & {"host", "handle"}}
+    known = [n for n in legal_ops(stage) if n in MAKERS]
+    names = [n for n in known if (n not in host if ops is None else n in ops)]
     maker = GraphMaker(draw, dtypes, sizes, located=located)
     wanted = draw(st.integers(1, max_ops))
     strict = all(isinstance(n, int) for n in sizes)

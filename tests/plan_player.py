@@ -270,6 +270,8 @@ def may_overwrite(op: Operation, operand: int, result: int) -> bool:
     """Is element k of the operand read for nothing but element k of the nest?"""
     if op.name in UPDATES:
         return operand == 0
+    if op.name in ("arena_push", "arena_pop"):  # the handle is read first
+        return operand == result == 0
     if op.name in ("while", "scan"):  # one kernel: it changes an array that is a carry in place
         carries = op.attrs["carries"]
         assert isinstance(carries, int)

@@ -18,6 +18,7 @@ from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.interpreter_control import RUN_REGIONS
 from weft.ir.ops import lookup
 from weft.ir.ops.control import CONTROL
+from weft.passes.updates import expand_updates
 
 Array = np.ndarray[Any, Any]
 
@@ -144,7 +145,8 @@ def _run(
     graph: Graph, inputs: Sequence[Array], state: dict[str, Array], rng: Any
 ) -> tuple[list[Any], dict[str, Array]]:
     variables = dict(state)
-    return _run_block(graph.block, inputs, variables, rng), variables
+    block = expand_updates(graph).block
+    return _run_block(block, inputs, variables, rng), variables
 
 
 def _run_block(

@@ -1,5 +1,5 @@
 """Random structured programs (hypothesis): nested cond, while and scan with data-dependent trip
-counts, captured values, loops that never run, and variables read and assigned anywhere.
+counts, captured values, loops that never run, and variables and queues used anywhere.
 """
 
 from __future__ import annotations
@@ -26,23 +26,38 @@ VARIABLES = ("v", "w")
 
 @dataclass(frozen=True)
 class Program:
-    """A graph with inputs and the values of its variables."""
+    """A graph with inputs, the values of its variables and the names of its queues."""
 
     graph: Graph
     inputs: list[Any]
     state: dict[str, Any]
+    queues: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{self.graph}on {self.inputs}, {self.state}"
 
 
 class _Region:
-    """The ops of one region under construction; all that it does to variables is in one chain."""
+    """The ops of one region under construction; all that it does to variables is in one chain, and
+    so are the ops on each of the queues, of which an outer region hands on the handles."""
 
-    def __init__(self, draw: Draw, types: Sequence[Type], depth: int, effects: bool) -> None:
+    def __init__(
+        self,
+        draw: Draw,
+        types: Sequence[Type],
+        depth: int,
+        effects: bool,
+        queues: Sequence[Value] | int = 0,
+    ) -> None:
         self.draw = draw
         self.builder = Builder(types)
         self.depth = depth
         self.effects = effects
-        self.pool: list[Value] = list(self.builder.args)
+        count = queues if isinstance(queues, int) else len(queues)
+        self.queues = self.builder.args[len(types) - count :] if count else []
+        self.pool: list[Value] = self.builder.args[: len(types) - count]
         self.last: tuple[Value, ...] = ()
+        self.after: list[tuple[Value, ...]] = [()] * count  # on each queue, what came last
 
     def int(self, low: int, high: int) -> int:
         return int(self.draw(st.integers(low, high)))
@@ -69,9 +84,11 @@ class _Region:
         kinds = [self.plain, self.plain, self.compare]
         if self.effects:
             kinds.append(self.bump)
+        if self.queues:
+            kinds += [self.put, self.take, self.count]
         if self.depth < 3:
             kinds += [self.cond, self.loop, self.loop]
-            kinds += [self.scan] if not self.effects else []
+            kinds += [self.scan] if self.queues or not self.effects else []
         for _ in range(self.int(1, most)):
             self.draw(st.sampled_from(kinds))()
 
@@ -96,19 +113,45 @@ class _Region:
         self.last = self.builder.emit("assign", [ref, mixed], control=(was,), locations=_HERE)
         self.pool.append(self.emit("remainder", [was, self.constant(7)]))
 
+    def on_queue(self, name: str, number: int, *operands: Value) -> Value:
+        """One op on a queue, after the last one."""
+        given = [self.queues[number], *operands]
+        made = self.builder.emit(name, given, control=self.after[number], locations=_HERE)
+        self.after[number] = made[:1]
+        return made[0]
+
+    def put(self) -> None:
+        self.on_queue("enqueue", self.int(0, len(self.queues) - 1), self.some(INT))
+
+    def take(self) -> None:
+        """Take one element; there is one, as another was put in just before."""
+        number = self.int(0, len(self.queues) - 1)
+        self.on_queue("enqueue", number, self.some(INT))
+        self.pool.append(self.on_queue("dequeue", number))
+
+    def count(self) -> None:
+        number = self.int(0, len(self.queues) - 1)
+        made = self.emit("astype", [self.on_queue("queue_size", number)], dtype=int64)
+        self.pool.append(self.emit("remainder", [made, self.constant(7)]))
+
     def structured(
         self, name: str, operands: Sequence[Value], regions: Sequence[Block], **attrs: AttrValue
     ) -> None:
         where = (Location("model.py", len(self.builder.ops) + 1, self.depth),)
+        control = dict.fromkeys((*self.last, *(v for after in self.after for v in after)))
+        operands = [*operands, *self.queues]
         made = self.builder.emit(
-            name, operands, attrs, regions=regions, control=self.last, locations=where
+            name, operands, attrs, regions=regions, control=tuple(control), locations=where
         )
         self.pool += [v for v in made if v.type in KINDS]
         if made and self.effects:
             self.last = made[:1]
+        if made:
+            self.after = [made[:1]] * len(self.after)
 
     def region(self, types: Sequence[Type], give: Callable[[_Region], Sequence[Value]]) -> Block:
-        inner = _Region(self.draw, types, self.depth + 1, self.effects)
+        held = [*types, *(q.type for q in self.queues)]
+        inner = _Region(self.draw, held, self.depth + 1, self.effects, len(self.queues))
         return inner.builder.block(give(inner))
 
     def cond(self) -> None:
@@ -166,10 +209,18 @@ class _Region:
 _HERE = (Location("state.py", 1, 1),)
 
 
+QUEUES = ("q", "r")
+
+
 @st.composite
-def programs(draw: Draw, effects: bool = False) -> Program:
-    """A program that verifies; with `effects` its regions read and assign variables."""
+def programs(draw: Draw, effects: bool = False, hosts: bool = False) -> Program:
+    """A program that verifies; with `effects` its regions read and assign variables, with `hosts`
+    they use queues of int64[], which must have no bound and hold `int64[]`."""
     top = _Region(draw, [BOOL, INT, PAIR], 0, effects)
+    if hosts:
+        parts = {"kind": "fifo", "capacity": -1, "parts": ("i64[]",)}
+        top.queues = [top.emit("queue", **{"name": name, **parts}) for name in QUEUES]
+        top.after = [(), ()]
     top.ops(6)
     results = [v for v in top.pool if v not in top.builder.args][-6:]
     graph = top.builder.graph("program", ["p", "n", "x"], results)
@@ -178,4 +229,5 @@ def programs(draw: Draw, effects: bool = False) -> Program:
         np.array(top.int(-2, 4)),
         np.array([top.int(-3, 3), 0.25], np.float32),
     ]
-    return Program(graph, inputs, {name: np.array(top.int(0, 9)) for name in VARIABLES})
+    state = {name: np.array(top.int(0, 9)) for name in VARIABLES}
+    return Program(graph, inputs, state, QUEUES if hosts else ())

@@ -226,7 +226,8 @@ def test_opt_errors(step: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     bad = tmp_path / "bad.weft"
     bad.write_text(STEP.replace("subtract", "substract"))
     err = fails(capsys, "opt", str(bad))
-    assert f"{bad}:8:8: there is no op 'substract'; did you mean 'subtract'?" in err
+    assert f"{bad}:8:8: there is no op 'substract'; did you mean" in err
+    assert "'subtract'" in err
     bad.write_bytes(b"\xff\xfe")
     assert "cannot be read as text" in fails(capsys, "opt", str(bad))
 

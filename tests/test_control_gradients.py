@@ -376,19 +376,6 @@ def test_complex_carries() -> None:
         assert rise / (2 * eps) == pytest.approx(part, rel=1e-8)
 
 
-def test_an_unbounded_while_has_no_gradient() -> None:
-    def f(x: Any) -> Any:
-        return wf.while_loop(lambda y: y < 100, lambda y: y * y, x)
-
-    assert f(wf.asarray(3.0)).item() == 6561
-    with pytest.raises(
-        wf.errors.GradientError if hasattr(wf.errors, "GradientError") else TypeError
-    ) as e:
-        wf.grad(f)(wf.asarray(3.0))
-    for part in ("maximum_iterations=", "wf.fori_loop", "test_control_gradients.py"):
-        assert part in str(e.value)
-
-
 def test_a_branch_that_is_not_taken_does_not_poison_the_gradient() -> None:
     def f(x: Any) -> Any:
         return wf.cond(x > 0, lambda: wf.sqrt(x), lambda: wf.zeros_like(x))

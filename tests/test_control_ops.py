@@ -41,7 +41,7 @@ graph @g(%p: bool[], %x: f32[3], %xs: f32[b,3]) -> (f32[3], f32[3], f32[3], f32[
     ^(%a0: f32[3])
     yield %a0
   }
-  %1 = while(%x) {carries=1, limit=5} : f32[3] {
+  %1 = while(%x) {carries=1, limit=5, parallel_iterations=10, gradient_memory=-1, recompute=false} : f32[3] {
     ^(%a0: f32[3])
     %0 = max(%a0) {axes=[0], keepdims=false} : f32[]
     %1 = constant() {value=f32[] 100.0} : f32[]
@@ -59,7 +59,7 @@ graph @g(%p: bool[], %x: f32[3], %xs: f32[b,3]) -> (f32[3], f32[3], f32[3], f32[
   }
   return %0, %1, %2, %3
 }
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture

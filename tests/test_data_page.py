@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "data.md"
 
 def test_python_blocks_run() -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     namespace: dict[str, Any] = {"__name__": "data"}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), namespace)

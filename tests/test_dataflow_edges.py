@@ -160,14 +160,24 @@ def test_what_waits_for_other_merges_is_no_region() -> None:
     assert step._idle
 
 
-def test_a_loop_that_never_ends_leaves_nothing_to_the_next_step() -> None:
+def test_a_loop_that_never_ends_is_an_error_and_leaves_nothing_to_the_next_step() -> None:
     """An enter of the inner frame waits for %m2, which is not there in the second iteration."""
     text = PARTED.replace("PARALLEL", "2").replace(
         "  return",
         '  %ia = enter(%m) {frame="in"} : i64[]\n  %ib = enter(%m2) {frame="in"} : i64[]\n'
         "  %is = negative(%ia) : i64[]\n  %ix = exit(%is) : i64[]\n  return",
     )
-    step = agrees(text, np.int64(10), np.int64(0), variables=("v", "w"))
+    graph = parse_graph(text)
+    inputs = [np.asarray(10), np.asarray(0)]
+    state = {n: np.zeros((), np.int64) for n in "vw"}
+    said = "frame 'in' never ended: one of its enters, %34 of op .enter., got no value"
+    with pytest.raises(wf.errors.InvalidArgumentError, match=said) as wanted:
+        interpret(graph, inputs, DictState(state))
+    held = {n: VariableState(n, int64, (), v.copy()) for n, v in state.items()}
+    step = DataflowStep(graph, held)
+    with pytest.raises(wf.errors.InvalidArgumentError, match=said) as found:
+        step(inputs)
+    assert found.value.what == wanted.value.what
     assert not step._idle
 
 

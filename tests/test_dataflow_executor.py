@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from typing import Any
 
@@ -324,3 +325,53 @@ def test_a_control_edge_from_a_back_edge_stays_in_its_iteration() -> None:
     state = VariableState("v", int64, (), np.zeros((), np.int64))
     assert run(text, np.int64(12), np.int64(0), variables={"v": state}) == [12]
     assert int(state.read()) == 24
+
+
+@pytest.mark.parametrize("size", [3, 10_000])
+def test_what_a_python_function_gives_is_its_own_to_write_to(size: int) -> None:
+    buffer = np.zeros(size, np.float32)
+
+    def fill(x: Any) -> Any:
+        buffer[:] = x
+        return buffer
+
+    with wf.Graph().as_default() as graph:
+        first = wf.py_function(fill, [wf.constant(1.0)], wf.float32, [size])
+        with wf.control_dependencies([first]):
+            second = wf.py_function(fill, [wf.constant(2.0)], wf.float32, [size])
+        with wf.control_dependencies([second]):
+            both = first + second
+        with wf.Session(graph=graph) as session:
+            assert session.run(both).tolist() == [3.0] * size
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("more", [False, True])
+def test_what_is_done_just_when_the_time_is_up_is_not_lost(deterministic: bool, more: bool) -> None:
+    """A queue may hand its element over while the step gives up; but nothing new begins then."""
+    with wf.Graph().as_default() as graph:
+        one, two = (wf.FIFOQueue(1, [wf.float32], [[]]) for _ in range(2))
+        x = one.dequeue() * 2.0
+        put = two.enqueue((x,))
+        with wf.control_dependencies([put]):
+            fetch = two.dequeue() if more else x
+        session = wf.Session(graph=graph, deterministic=deterministic)
+        feed = wf.placeholder(wf.float32, [])
+        session.run(one.enqueue((feed,)), {feed: 1.0})
+        session.run(fetch)
+    *_, made = session._steps.entries.values()
+    step = made.executable
+    assert isinstance(step, DataflowStep)
+    for number, host in enumerate(step.built.hosts):
+        if host.op.name == "dequeue" and not host.op.control:
+
+            def late(given: Any, done: Any, cancel: Any) -> None:
+                cancel.register(lambda: done([np.array(3, np.float32)]))
+
+            step.built.hosts[number] = dataclasses.replace(host, start=late)
+            break
+    if more:
+        with pytest.raises(wf.errors.DeadlineExceededError):
+            step([], timeout=0.05)
+    else:
+        assert step([], timeout=0.05) == [6.0]

@@ -242,6 +242,9 @@ def structural_cases() -> list[Case]:
                 [f(3), np.zeros((2, 0), np.int64), f(2, 3)],
             )
         ],
+        Case("dynamic_stitch", [i(0, 3), i([1, 4]), f(2, 3), f(1, 2, 3)], {"rows": 5}),
+        Case("dynamic_stitch", [i(0, 3, 3), i(1, 0), z(3), z(2)], {"rows": 6}),
+        Case("ensure_shape", [f(3, 4)], {"shape": (3, 4)}),
         *matmul_cases(),
     ]
     return cases
@@ -327,6 +330,7 @@ def test_every_rule_has_a_case() -> None:
     apart = {"custom_gradient", "fused"}  # tests of their own below
     apart |= {"cond", "while", "scan"}  # in test_control_gradients
     apart |= {"py_function", *DATAFLOW}  # these rules are errors
+    apart |= {"dynamic_partition", "unique"}  # in test_dynamic_ops: the sizes of their results
     missing = sorted(set(GRADIENTS) - {c.op for c in CASES} - apart)
     assert not missing, f"ops with a gradient rule but no case in CASES: {missing}"
 

@@ -265,8 +265,6 @@ def test_embedding_lookup() -> None:
     np.testing.assert_array_equal(wf.nn.embedding_lookup([table], ids), table[ids])
     got = wf.grad(lambda t: wf.sum(wf.nn.embedding_lookup(t, ids)))(table)
     np.testing.assert_array_equal(np.asarray(got)[:, 0], [1, 2, 0, 0, 0, 0, 1])
-    with pytest.raises(wf.errors.UnsupportedError, match="several parts"):
-        wf.nn.embedding_lookup([table, table], ids)
     with pytest.raises(wf.errors.InvalidArgumentError, match="partition_strategy"):
         wf.nn.embedding_lookup(table, ids, "hash")
 

@@ -12,29 +12,40 @@ from weft.codegen.steps.plan import NO_CODE
 from weft.ir.ops import OPS
 from weft.ir.ops.control import CONTROL
 from weft.ir.ops.dataflow import DATAFLOW
-from weft.ir.ops.queue import TABLE as QUEUE_TABLE
+from weft.ir.ops.stack import STACK_OPS
+from weft.ir.ops.state import TABLE as STATE_TABLE
+from weft.ir.ops.state import UPDATES
+from weft.ir.ops.strings import TABLE as STRING_TABLE
 from weft.passes.fusion.fuse import INDEX_MAPS, REDUCTIONS
 from weft.passes.gradients import GRADIENTS, NO_GRADIENT
 from weft.runtime.dataflow.host_ops import HOST_OPS
 
 FRONTEND = Path(__file__).parents[1] / "weft" / "frontend"
+#: Stacks as autodiff sees them; passes make handles of them.
+TRACED_STACKS = {"stack_new", "stack_push", "stack_pop", "stack_add"}
 #: Ops that the interpreter and the walker of plans carry out themselves.
-STATE = {"variable", "read", "assign", "group", *CONTROL, *DATAFLOW}
+STATE = {"group", *(spec.name for spec in STATE_TABLE), *CONTROL, *DATAFLOW}
 #: What Python carries out, and the handles of the objects that it works on.
-HOST = {"py_function", *(spec.name for spec in QUEUE_TABLE)}
+HOST = {n for n, s in OPS.items() if s.traits & {"host", "handle"}}
+#: On strings: the host carries them out by their references.
+STRINGS = {spec.name for spec in STRING_TABLE}
 #: Made or removed by passes before code is generated.
-STRUCTURE = {"fused", "custom_gradient", "stop_gradient"}
+STRUCTURE = {"fused", "custom_gradient", "stop_gradient", *TRACED_STACKS, *UPDATES}
 #: Made by gradient rules only.
 ADJOINTS = {
     *("index_add", "scatter_along_axis_add"),
     *("conv_kernel", "window_spread", "window_pick", "window_place"),
+    *TRACED_STACKS,
 }
 #: Made by passes only.
-REWRITES = {"first_occurrence", "enter", "exit", "next_iteration", "loop_cond"}
+REWRITES = {
+    *("arena_push", "arena_pop", "arena_add"),
+    *("first_occurrence", "enter", "exit", "next_iteration", "loop_cond"),
+}
 
 
 def test_every_op_has_a_meaning_in_numpy() -> None:
-    others = STATE | HOST | {"fused"}
+    others = STATE | HOST | STACK_OPS | {"fused"}
     missing = [n for n, s in OPS.items() if s.reference is None and n not in others]
     assert not missing, f"no reference in weft/ir/ops/*.py: {missing}"
 
@@ -51,7 +62,7 @@ def test_every_op_has_a_gradient_or_none() -> None:
 
 def test_every_op_has_native_code() -> None:
     nests = {n for n, s in OPS.items() if "elementwise" in s.traits} | REDUCTIONS | INDEX_MAPS
-    known = {*nests, *LOWERINGS, *NO_CODE, *STRUCTURE, *CONTROL, *DATAFLOW, *HOST}
+    known = {*nests, *LOWERINGS, *NO_CODE, *STRUCTURE, *CONTROL, *DATAFLOW, *HOST, *STRINGS}
     missing = [n for n in OPS if n not in known]
     assert not missing, f"no row in weft/codegen/lowerings.py, and no loop nest: {missing}"
 

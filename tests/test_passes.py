@@ -61,7 +61,10 @@ def exactly(a: Any, b: Any) -> bool:
 
 
 def prepared(name: str, graph: Graph) -> Graph:
-    """What the pass `name` takes: marks for autodiff may not be in what is fused."""
+    """What the pass `name` takes: stacks are handles before marks for autodiff go, and these may
+    not be in what is fused."""
+    if name in ("strip_gradient_ops", "fuse"):
+        graph = PASSES["lower_stacks"](graph)
     return PASSES["strip_gradient_ops"](graph) if name == "fuse" else graph
 
 

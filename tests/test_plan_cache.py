@@ -40,7 +40,7 @@ from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.pool.pool import POOL
 
 #: Compiled steps have no ops of the host.
-OPS = sorted(n for n in MAKERS if n != "queue" and "host" not in lookup(n).traits)
+OPS = sorted(n for n in MAKERS if not lookup(n).traits & {"host", "handle"})
 DTYPES = [float32, float64, int32, int64, uint8, bool_, float16]
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 

@@ -25,7 +25,7 @@ from weft.runtime.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 #: Compiled steps have no ops of the host.
-OPS = sorted(n for n in MAKERS if n != "queue" and "host" not in lookup(n).traits)
+OPS = sorted(n for n in MAKERS if not lookup(n).traits & {"host", "handle"})
 DTYPES = [float32, float64, int32, int64, uint8, bool_, float16]
 
 

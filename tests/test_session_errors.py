@@ -89,7 +89,7 @@ def test_feeds_and_fetches_from_elsewhere(graph: Any) -> None:
     with pytest.raises(TypeRuleError, match="feed_dict: a Variable cannot be fed"):
         session.run(x, {wf.Variable(1.0): 2})
     with pytest.raises(
-        NotFoundError, match="no tensor named 'placeholdr'; did you mean 'placeholder'"
+        NotFoundError, match="no tensor or effect named 'placeholdr'; did you mean 'placeholder'"
     ):
         session.run("placeholdr")
 
@@ -124,9 +124,7 @@ def test_building_while_a_step_runs_is_refused(graph: Any) -> None:
         return run(arrays)
 
     step.executable = build_inside  # stands for a host function that builds ops
-    with pytest.raises(
-        FailedPreconditionError, match="'multiply' was added to the graph 'g' while a step"
-    ):
+    with pytest.raises(FailedPreconditionError, match="was added to the graph 'g' while a step"):
         session.run(y, {x: 1})
     step.executable = run
     assert session.run(y, {x: 1}) == 2

@@ -1,4 +1,4 @@
-"""`wf.switch` and `wf.merge` in a `wf.Graph`: what runs, what is refused."""
+"""`wf.switch`, `wf.merge` and loops by hand in a `wf.Graph`: what runs, what is refused."""
 
 from __future__ import annotations
 
@@ -157,3 +157,34 @@ def test_only_in_a_graph(call: Any) -> None:
         call()
     with pytest.raises(NotImplementedError, match=r"belongs to a wf\.Graph"):
         wf.compile(call)()
+
+
+def test_a_loop_by_hand() -> None:
+    graph = wf.Graph()
+    with graph.as_default():
+        n = wf.placeholder("int64", [], "n")
+        limit = wf.enter(n, "count", is_constant=True, parallel_iterations=3)
+        one = wf.enter(1, "count", is_constant=True, parallel_iterations=3)
+        i, _ = wf.merge([wf.enter(0, "count", parallel_iterations=3)], loop=True)
+        total, _ = wf.merge([wf.enter(0, "count", parallel_iterations=3)], loop=True)
+        more = wf.loop_cond(i < limit)
+        ended, body = wf.switch(i, more)
+        result, so_far = wf.switch(total, more)
+        wf.next_iteration(body + one, i)
+        wf.next_iteration(so_far + body, total)
+        fetches = [wf.exit(ended), wf.exit(result)]
+    session = wf.Session(graph=graph)
+    for count in (0, 1, 7):
+        assert session.run(fetches, {n: count}) == [count, sum(range(count))]
+    with pytest.raises(wf.errors.WeftError, match="frame"):
+        session.run(body, {n: 3})
+
+
+def test_values_of_two_frames_do_not_meet() -> None:
+    graph = wf.Graph()
+    with graph.as_default():
+        x = wf.placeholder("int64", [], "x")
+        wrong = wf.enter(x, "a") + wf.enter(x, "b")
+    with pytest.raises(wf.errors.WeftError, match="frame") as caught:
+        wf.Session(graph=graph).run(wrong, {x: 1})
+    assert caught.value.locations[0].file == __file__

@@ -18,9 +18,10 @@ from weft.ir.graph import STAGES, Block, Graph, Operation, Value
 from weft.ir.legality import LEGALITY
 from weft.ir.ops import OPS
 from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.ops.state import UPDATES
 from weft.ir.source import Location, Locations
 from weft.ir.text.parser import parse_graph
-from weft.ir.types import TOKEN, RefType, TensorType, Type, tensor_type
+from weft.ir.types import TOKEN, RefType, StackType, TensorType, Type, tensor_type
 from weft.ir.verify import find_faults, verify
 
 F2 = tensor_type(dtypes.float32, 2)
@@ -483,17 +484,20 @@ def example(name: str) -> tuple[list[Value], list[Operation]]:
     region = same(F2)
     truth = op("constant", [], [B0], {"value": ConstArray(np.array(True))})
     yes = truth.result
+    rows = op("constant", [], [TensorType(dtypes.int64, (2,))], {"value": ConstArray(np.arange(2))})
     last = {
         "variable": w,
         "read": read(w),
         "assign": assign(w, x),
+        **{n: op(n, [w.result, x], [F2]) for n in ("assign_add", "assign_sub")},
+        **{n: op(n, [w.result, rows.result, x], [F2]) for n in UPDATES if "scatter" in n},
         "group": op("group", [], [TOKEN]),
         "fused": fused([x], region),
         "custom_gradient": op(
             "custom_gradient", [x, x], [F2], {"outputs": 1, "inputs": 1}, [region]
         ),
         "cond": op("cond", [yes, x], [F2], {}, [same(F2), same(F2)]),
-        "while": op("while", [yes], [B0], {"carries": 1, "limit": -1}, [same(B0), same(B0)]),
+        "while": op("while", [yes], [B0], WHILE, [same(B0), same(B0)]),
         "scan": op(
             "scan",
             [x],
@@ -502,9 +506,35 @@ def example(name: str) -> tuple[list[Value], list[Operation]]:
             [region],
         ),
     }.get(name) or op(name, [x])
+    if "scatter" in name:
+        return [x], [w, rows, last]
+    if name.startswith(("stack_", "arena_")):
+        return [x], example_stack(name, x)
     if name in DATAFLOW:
         return [x], example_dataflow(name, x, truth)
     return [x], [truth, w, last] if last is not w else [w]
+
+
+WHILE = {
+    "carries": 1, "limit": -1, "parallel_iterations": 10, "gradient_memory": -1, "recompute": False,
+}  # fmt: skip
+
+
+def example_stack(name: str, x: Value) -> list[Operation]:
+    """The ops of a sound graph up to an op on stacks, or on their handles."""
+    kind = {"dtype": dtypes.float32, "shape": (2,)}
+    handles = name.startswith("arena_")
+    held = TensorType(dtypes.int64) if handles else StackType(F2)
+    zero = {"value": ConstArray(np.array(0))}
+    new = op("stack_new", [], [held], {**kind, "depth": 1})
+    if handles:
+        new = op("constant", [], [held], zero)
+    nested = {"nested": False} if handles else {}
+    push = op(name, [new.result, x], [held], {"limit": -1, **nested})
+    pop = op(name, [new.result], [held, F2], {**kind, **nested} if handles else {})
+    add = op(name, [new.result] * 2, [held], {**kind, "depth": 1} if handles else {})
+    last = {"push": push, "pop": pop, "add": add}.get(name.split("_")[1])
+    return [new] if last is None else [new, last]
 
 
 def example_dataflow(name: str, x: Value, truth: Operation) -> list[Operation]:
@@ -544,12 +574,19 @@ def test_legality_by_stage() -> None:
         "stop_gradient": ("traced", "dataflow"),
         "custom_gradient": ("traced", "dataflow"),
         "fused": ("fused", "planned", "dataflow"),
+        **dict.fromkeys(sorted(UPDATES), ("traced", "dataflow")),
+        **dict.fromkeys(TRACED_STACKS, ("traced", "dataflow")),
         **dict.fromkeys(sorted(DATAFLOW), ("dataflow",)),
     }
     assert set(LEGALITY) <= set(OPS)
 
 
-GRADIENT_ONLY = {"identity", "stop_gradient", "custom_gradient"}
+TRACED_STACKS = {"stack_new", "stack_push", "stack_pop", "stack_add"}
+GRADIENT_ONLY = {
+    *("identity", "stop_gradient", "custom_gradient"),
+    *UPDATES,
+    *TRACED_STACKS,
+}
 NOT_IN_A_NEST = "inside the region of a 'fused' op"
 
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 import math as _math
 
 # methods: imported for its effect, the operators of tensors call the functions below
-from weft.frontend import data, linalg, nn, random, train
+from weft.frontend import data, linalg, lookup, nn, random, train
 from weft.frontend.ops import methods as _methods  # noqa: F401
 from weft.frontend.tracing.autodiff import grad, gradients, jvp, stop_gradient, value_and_grad, vjp
 from weft.frontend.control.branches import case, cond, switch_case
 from weft.frontend.control.loops import fori_loop, while_loop
-from weft.frontend.control.primitives import merge, switch
+from weft.frontend.control.primitives import (
+    enter, exit, loop_cond, merge, next_iteration, switch,
+)
 from weft.frontend.control.scan import foldl, foldr, map_fn, scan
 from weft.frontend.tracing.custom_gradient import custom_gradient
 from weft.frontend.ops.dtype_info import (
@@ -28,12 +30,16 @@ from weft.frontend.extend.gradients import register_gradient
 from weft.frontend.extend.kernels import register_kernel
 from weft.frontend.extend.ops import register_op
 from weft.frontend.extend.py_function import py_function
+from weft.frontend.indexed_slices import IndexedSlices
 from weft.frontend.calls.function import CompiledFunction, compile
 from weft.frontend.session.graph import (
-    Graph, control_dependencies, get_default_graph, global_variables, global_variables_initializer,
-    group, initialize_all_variables, name_scope, name_tensor, no_op, placeholder,
-    reset_default_graph, trainable_variables, variables_initializer,
+    Graph, get_default_graph, name_tensor, placeholder, reset_default_graph,
 )
+from weft.frontend.session.initializers import (
+    global_variables, global_variables_initializer, initialize_all_variables, trainable_variables,
+    variables_initializer,
+)
+from weft.frontend.session.scopes import control_dependencies, group, name_scope, no_op
 from weft.frontend.ops.arithmetic import (
     abs, add, astype, bitcast, bitwise_and, bitwise_invert, bitwise_left_shift, bitwise_or,
     bitwise_right_shift, bitwise_xor, ceil, clip, conj, copysign, divide, equal, floor,
@@ -47,8 +53,9 @@ from weft.frontend.ops.creation import (
     meshgrid, one_hot, ones, ones_like, tril, triu, zeros, zeros_like,
 )
 from weft.frontend.ops.dynamic import (
-    UniqueAll, UniqueCounts, UniqueInverse, argwhere, boolean_mask, nonzero, unique_all,
-    unique_counts, unique_inverse, unique_values,
+    Unique, UniqueAll, UniqueCounts, UniqueInverse, UniqueWithCounts, argwhere, boolean_mask,
+    dynamic_partition, dynamic_stitch, ensure_shape, nonzero, unique, unique_all, unique_counts,
+    unique_inverse, unique_values, unique_with_counts,
 )
 from weft.frontend.ops.einsum import Term, einsum
 from weft.frontend.ops.elementwise import (
@@ -81,7 +88,8 @@ from weft.frontend.pytree import register_pytree, tree_leaves, tree_map
 from weft.frontend.queues.accumulators import (
     ConditionalAccumulator, SparseConditionalAccumulator, SparseGradient,
 )
-from weft.frontend.queues.arrays import Stack, TensorArray
+from weft.frontend.queues.arrays import TensorArray
+from weft.frontend.queues.stack import Stack
 from weft.frontend.queues.barrier import Barrier
 from weft.frontend.queues.base import QueueBase
 from weft.frontend.queues.kinds import (
@@ -91,9 +99,29 @@ from weft.frontend.queues.tables import MutableHashTable
 from weft.frontend.random.state import (
     random_normal, random_shuffle, random_uniform, set_random_seed, truncated_normal,
 )
+from weft.frontend.session.default import get_default_session
+from weft.frontend.session.growth import GraphGrowthWarning
+from weft.frontend.session.importing import import_graph_def
+from weft.frontend.session.interactive import InteractiveSession
+from weft.frontend.session.metadata import RunMetadata
 from weft.frontend.session.options import RunOptions
 from weft.frontend.session.session import Session
 from weft.frontend.calls.specializations import RecompileWarning
+from weft.frontend.data.features import FixedLenFeature, VarLenFeature
+from weft.frontend.files.contents import (
+    decode_csv, decode_image, decode_jpeg, decode_png, matching_files, parse_example,
+    parse_single_example, read_file, write_file,
+)
+from weft.frontend.files.inputs import local_variables_initializer
+from weft.frontend.files.readers import (
+    FixedLengthRecordReader, IdentityReader, ReaderBase, TextLineReader, TFRecordReader,
+    WholeFileReader,
+)
+from weft.frontend.files.reports import Assert, Print
+from weft.frontend.ops.strings import (
+    SparseTensorValue, as_string, decode_raw, string_join, string_length, string_split,
+    string_to_hash_bucket, string_to_hash_bucket_fast, string_to_number, substr,
+)
 from weft.frontend.tensor import Tensor
 from weft.frontend.ops.tf_names import (
     cast, cumprod, cumsum, fill, identity, reduce_all, reduce_any, reduce_logsumexp, reduce_max,
@@ -103,7 +131,16 @@ from weft.frontend.train.clipping import (
     clip_by_global_norm, clip_by_norm, clip_by_value, global_norm,
 )
 from weft.frontend.calls.threads import get_num_threads, set_num_threads
+from weft.frontend.containers import container
+from weft.frontend.state_functions import (
+    assert_variables_initialized, assign, assign_add, assign_sub, count_up_to,
+    is_variable_initialized, report_uninitialized_variables, scatter_add, scatter_sub,
+    scatter_update,
+)
 from weft.frontend.variable import Variable
+from weft.frontend.variable_scope import (
+    AUTO_REUSE, VariableScope, get_variable, get_variable_scope, variable_scope,
+)
 from weft.ir import errors
 from weft.ir.dtypes import (
     DType, bfloat16, bool_, complex128, complex64, float16, float32, float64, int16, int32, int64,
@@ -121,50 +158,59 @@ __array_api_version__ = "2024.12"
 __version__ = "0.1.0"
 
 __all__ = [
-    "Barrier", "CancelToken", "CompiledFunction", "ConditionalAccumulator", "DType",
-    "FIFOQueue", "FloatInfo", "Graph", "IntegerInfo", "MutableHashTable", "PaddingFIFOQueue",
-    "PriorityQueue", "QueueBase", "RandomShuffleQueue", "RecompileWarning", "RunOptions",
-    "Session", "SparseConditionalAccumulator", "SparseGradient", "Stack", "Tensor",
-    "TensorArray", "TensorType", "Term", "TopK", "UniqueAll", "UniqueCounts", "UniqueInverse",
-    "Variable", "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin",
-    "argsort", "argwhere", "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh",
-    "bench", "bfloat16", "bitcast", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
+    "AUTO_REUSE", "Assert", "Barrier", "CancelToken", "CompiledFunction", "ConditionalAccumulator",
+    "DType", "FIFOQueue", "FixedLenFeature", "FixedLengthRecordReader", "FloatInfo", "Graph",
+    "GraphGrowthWarning", "IdentityReader", "IndexedSlices", "IntegerInfo", "InteractiveSession",
+    "MutableHashTable", "PaddingFIFOQueue", "Print", "PriorityQueue", "QueueBase",
+    "RandomShuffleQueue", "ReaderBase", "RecompileWarning", "RunMetadata", "RunOptions", "Session",
+    "SparseConditionalAccumulator", "SparseGradient", "SparseTensorValue", "Stack",
+    "TFRecordReader", "Tensor", "TensorArray", "TensorType", "Term", "TextLineReader", "TopK",
+    "Unique", "UniqueAll", "UniqueCounts", "UniqueInverse", "UniqueWithCounts", "VarLenFeature",
+    "Variable", "VariableScope", "WholeFileReader", "abs", "acos", "acosh", "add", "all", "any",
+    "arange", "argmax", "argmin", "argsort", "argwhere", "as_string", "asarray", "asin", "asinh",
+    "assert_variables_initialized", "assign", "assign_add", "assign_sub", "astype", "atan", "atan2",
+    "atanh", "bench", "bfloat16", "bitcast", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
     "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "bool_", "boolean_mask",
     "broadcast_arrays", "broadcast_to", "can_cast", "case", "cast", "cbrt", "ceil", "clip",
-    "clip_by_global_norm", "clip_by_norm", "clip_by_value", "compile", "complex128",
-    "complex64", "concat", "cond", "conj", "constant", "control_dependencies", "copysign",
-    "cos", "cosh", "count_nonzero", "cross", "cumprod", "cumsum", "cumulative_logsumexp",
+    "clip_by_global_norm", "clip_by_norm", "clip_by_value", "compile", "complex128", "complex64",
+    "concat", "cond", "conj", "constant", "container", "control_dependencies", "copysign", "cos",
+    "cosh", "count_nonzero", "count_up_to", "cross", "cumprod", "cumsum", "cumulative_logsumexp",
     "cumulative_max", "cumulative_min", "cumulative_prod", "cumulative_sum", "custom_gradient",
-    "data",
-    "deg2rad", "diag", "diagonal", "diff", "digamma", "divide", "dot", "e", "einsum", "empty",
-    "empty_like", "equal", "erf", "erfc", "erfinv", "errors", "exp", "exp2", "expand_dims",
-    "expm1", "eye", "fill", "finfo", "flatten", "flip", "float16", "float32", "float64",
-    "floor", "floor_divide", "foldl", "foldr", "fori_loop", "from_dlpack", "full", "full_like",
-    "gather", "gather_nd", "get_default_graph", "get_num_threads", "global_norm",
+    "data", "decode_csv", "decode_image", "decode_jpeg", "decode_png", "decode_raw", "deg2rad",
+    "diag", "diagonal", "diff", "digamma", "divide", "dot", "dynamic_partition", "dynamic_stitch",
+    "e", "einsum", "empty", "empty_like", "ensure_shape", "enter", "equal", "erf", "erfc", "erfinv",
+    "errors", "exit", "exp", "exp2", "expand_dims", "expm1", "eye", "fill", "finfo", "flatten",
+    "flip", "float16", "float32", "float64", "floor", "floor_divide", "foldl", "foldr", "fori_loop",
+    "from_dlpack", "full", "full_like", "gather", "gather_nd", "get_default_graph",
+    "get_default_session", "get_num_threads", "get_variable", "get_variable_scope", "global_norm",
     "global_variables", "global_variables_initializer", "grad", "gradients", "greater",
-    "greater_equal", "group", "hypot", "identity", "iinfo", "imag", "inf",
-    "initialize_all_variables", "inner", "int16", "int32", "int64", "int8", "iota", "isclose",
-    "isdtype", "isfinite", "isinf", "isnan", "jvp", "less", "less_equal", "lgamma", "linalg",
-    "linspace", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "logsumexp", "map_fn", "matmul", "matrix_norm", "matrix_power",
-    "matrix_transpose", "max", "maximum", "mean", "merge", "meshgrid", "min", "minimum",
-    "moveaxis", "multiply", "name_scope", "name_tensor", "nan", "nan_to_num", "negative",
-    "newaxis", "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot", "ones",
-    "ones_like", "outer", "pad", "permute_dims", "pi", "placeholder", "positive", "pow", "prod",
-    "py_function", "rad2deg", "random", "random_normal", "random_shuffle", "random_uniform",
-    "rank", "real", "reciprocal", "reduce_all", "reduce_any", "reduce_logsumexp", "reduce_max",
-    "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "register_gradient",
-    "register_kernel", "register_op", "register_pytree", "remainder", "repeat",
+    "greater_equal", "group", "hypot", "identity", "iinfo", "imag", "import_graph_def", "inf",
+    "initialize_all_variables", "inner", "int16", "int32", "int64", "int8", "iota",
+    "is_variable_initialized", "isclose", "isdtype", "isfinite", "isinf", "isnan", "jvp", "less",
+    "less_equal", "lgamma", "linalg", "linspace", "local_variables_initializer", "log", "log10",
+    "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logsumexp", "lookup", "loop_cond", "map_fn", "matching_files", "matmul", "matrix_norm",
+    "matrix_power", "matrix_transpose", "max", "maximum", "mean", "merge", "meshgrid", "min",
+    "minimum", "moveaxis", "multiply", "name_scope", "name_tensor", "nan", "nan_to_num", "negative",
+    "newaxis", "next_iteration", "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot",
+    "ones", "ones_like", "outer", "pad", "parse_example", "parse_single_example", "permute_dims",
+    "pi", "placeholder", "positive", "pow", "prod", "py_function", "rad2deg", "random",
+    "random_normal", "random_shuffle", "random_uniform", "rank", "read_file", "real", "reciprocal",
+    "reduce_all", "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min",
+    "reduce_prod", "reduce_sum", "register_gradient", "register_kernel", "register_op",
+    "register_pytree", "remainder", "repeat", "report_uninitialized_variables",
     "reset_default_graph", "reshape", "result_type", "roll", "rot90", "round", "rsqrt", "scan",
-    "scatter_nd", "scatter_nd_add", "scatter_nd_max", "scatter_nd_min", "scatter_nd_update",
-    "searchsorted", "segment_max", "segment_mean", "segment_min", "segment_sum",
-    "set_num_threads", "set_random_seed", "shape", "sigmoid", "sign", "signbit", "sin", "sinc",
-    "sinh", "size", "sort", "split", "sqrt", "square", "squared_difference", "squeeze", "stack",
-    "std", "stop_gradient", "string", "subtract", "sum", "swapaxes", "switch", "switch_case",
-    "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "top_k", "trace", "train",
+    "scatter_add", "scatter_nd", "scatter_nd_add", "scatter_nd_max", "scatter_nd_min",
+    "scatter_nd_update", "scatter_sub", "scatter_update", "searchsorted", "segment_max",
+    "segment_mean", "segment_min", "segment_sum", "set_num_threads", "set_random_seed", "shape",
+    "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size", "sort", "split", "sqrt", "square",
+    "squared_difference", "squeeze", "stack", "std", "stop_gradient", "string", "string_join",
+    "string_length", "string_split", "string_to_hash_bucket", "string_to_hash_bucket_fast",
+    "string_to_number", "substr", "subtract", "sum", "swapaxes", "switch", "switch_case", "take",
+    "take_along_axis", "tan", "tanh", "tensordot", "tile", "top_k", "trace", "train",
     "trainable_variables", "transpose", "tree_leaves", "tree_map", "tril", "triu", "trunc",
-    "truncated_normal", "uint16", "uint32", "uint64", "uint8", "unique_all", "unique_counts",
-    "unique_inverse", "unique_values", "unstack", "value_and_grad", "var",
-    "variables_initializer", "vecdot", "vector_norm", "vjp", "where", "while_loop", "xlog1py",
-    "xlogy", "zeros", "zeros_like",
+    "truncated_normal", "uint16", "uint32", "uint64", "uint8", "unique", "unique_all",
+    "unique_counts", "unique_inverse", "unique_values", "unique_with_counts", "unstack",
+    "value_and_grad", "var", "variable_scope", "variables_initializer", "vecdot", "vector_norm",
+    "vjp", "where", "while_loop", "write_file", "xlog1py", "xlogy", "zeros", "zeros_like",
 ]

@@ -54,6 +54,11 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class Stacks:
+    """The address of the words of the frame's arena of stacks (`kernels/arena.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Code:
     """The address of another kernel, for a kernel that calls it."""
 
@@ -67,7 +72,7 @@ class Routine:
     name: str
 
 
-Arg = Address | Pool | Scratch | WorkerScratch | Status | Code | Routine | int
+Arg = Address | Pool | Scratch | WorkerScratch | Status | Stacks | Code | Routine | int
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from weft.codegen.call import KernelCall
 from weft.codegen.gemm.epilogue import Lower
+from weft.codegen.kernels.arena import lower_add, lower_pop, lower_push
 from weft.codegen.kernels.first import lower_first_occurrence
 from weft.codegen.kernels.index import lower_along_axis, lower_nd
 from weft.codegen.kernels.linalg import lower_matmul, matmul_with
@@ -75,6 +76,10 @@ LOWERINGS: dict[str, Lowering] = {
     "sort": sort_calls,
     "argsort": sort_calls,
     "searchsorted": lower_searchsorted,
+    # stacks
+    "arena_push": lower_push,
+    "arena_pop": lower_pop,
+    "arena_add": lower_add,
     # the host's
     "py_function": _lower_py_function,
     # random bits

@@ -47,13 +47,13 @@ def owned_array(array: Array) -> Array:
 
 
 def string_array(array: Array) -> Array:
-    """An object array of bytes; str elements are encoded as UTF-8. TypeRuleError for other
-    elements."""
+    """An object array of bytes; str elements are encoded as UTF-8, names of files of other bytes
+    (`os.fsdecode`) as those. TypeRuleError for other elements."""
     out = np.empty(array.shape, dtype=object)
     for index in np.ndindex(array.shape):
         item: Any = array[index]
         if isinstance(item, str):
-            item = item.encode()
+            item = _encoded(item)
         if not isinstance(item, bytes):
             raise TypeRuleError(
                 f"an array of Python objects that holds a {type(item).__name__} is not a tensor",
@@ -69,6 +69,8 @@ def python_array(x: list[Any] | tuple[Any, ...], wanted: DType | None) -> Array:
 
     InvalidArgumentError for a ragged list and for integers that do not fit (int64 by default).
     """
+    if isinstance(first_leaf(x), (str, bytes)):  # NumPy would read bytes as ASCII beside a str
+        return np.asarray(x, object)
     try:
         array = np.asarray(x) if x else np.zeros((0,))
         if _may_be_integers(array) and _all_integers(x):
@@ -88,6 +90,17 @@ def python_array(x: list[Any] | tuple[Any, ...], wanted: DType | None) -> Array:
             location=caller_location(),
         ) from None
     return array
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise TypeRuleError(
+            f"{text!r:.60} is no text: {error.reason}",
+            hint="give bytes, which may be anything",
+            location=caller_location(),
+        ) from None
 
 
 def _may_be_integers(array: Array) -> bool:

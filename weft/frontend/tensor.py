@@ -380,8 +380,8 @@ def _sequence(x: list[Any] | tuple[Any, ...], wanted: DType | None) -> Tensor:
     if holds_arrays(x):
         return METHODS["stack"](list(x))
     array = python_array(x, wanted)
-    if array.dtype.kind in "US":
-        return Tensor(string_array(np.asarray(x, dtype=object)))
+    if array.dtype.kind in "USO" and isinstance(first_leaf(x), (str, bytes)):
+        return Tensor(string_array(array))
     if array.dtype.kind not in "biufc":
         raise TypeRuleError(
             f"a list of {type(first_leaf(x)).__name__} is not a tensor: {x!r:.80}",

@@ -15,27 +15,34 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from weft.frontend.arrays import contiguous
+from weft.frontend.initial_values import FullName, check_creation, initial_tensor, made_state
 from weft.frontend.ops.numpy_protocol import array_function
 from weft.frontend.ops.operators import METHODS, Operators
-from weft.frontend.session.subgraph import constant_value
 from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tracing.region_trace import RegionTrace
 from weft.frontend.tracing.trace import (
     Effect,
     Trace,
     current_trace,
     effect_trace,
-    suspend_trace,
     unique_name,
 )
+from weft.frontend.updates import (
+    UPDATE_OPERANDS,
+    added,
+    count_up_to,
+    is_initialized,
+    misfit,
+    replaced,
+    subtracted,
+)
 from weft.ir.dims import format_shape, product, same
-from weft.ir.dtypes import DEFAULT_COMPLEX, DEFAULT_FLOAT, DType, as_dtype
+from weft.ir.dtypes import DType
 from weft.ir.errors import (
     FailedPreconditionError,
-    InvalidArgumentError,
     ShapeError,
-    TypeRuleError,
     UnsupportedError,
+    WeftError,
 )
 from weft.ir.graph import Value
 from weft.ir.source import caller_location
@@ -48,7 +55,10 @@ class Variable(Operators):
 
     initial_value: anything `as_tensor` takes, or a function without arguments that returns it;
     Python floats and lists of them become float32. trainable: whether optimizers change it by
-    default. Raises UnsupportedError where one is made anew on every trace of a compiled function.
+    default. Variables with one `shared_name` in one `container` (default: that of the scope
+    `wf.container`) have one value, in whatever graph they are made. Raises UnsupportedError where
+    one is made anew on every trace of a compiled function, InvalidArgumentError for a shared name
+    of another dtype or shape and for an initial value that is computed from the variable itself.
     """
 
     __slots__ = ("_initial", "_initial_tensor", "name", "state", "trainable", "__weakref__")
@@ -59,34 +69,29 @@ class Variable(Operators):
         trainable: bool = True,
         dtype: object = None,
         name: str | None = None,
+        *,
+        shared_name: str | None = None,
+        container: str | None = None,
     ) -> None:
         trace = current_trace()
-        _check_creation(trace, name)
-        in_graph = trace is not None and trace.kind == "graph"
-        initial = _initial_tensor(initial_value, dtype, trace)
-        shape = tuple(d for d in initial.shape if isinstance(d, int))
-        if len(shape) != initial.ndim:
-            raise ShapeError(
-                f"the initial value of a variable has the shape {format_shape(initial.shape)}, "
-                "which is not known",
-                hint="give it a static shape",
-                location=caller_location(),
-            )
-        scope = "" if trace is None else trace.name_scope
-        self.name = scope + (name or "variable")
+        check_creation(trace, name, shared_name=shared_name, container=container)
+        initial = initial_tensor(initial_value, dtype, trace)
+        scope = "" if trace is None or isinstance(name, FullName) else trace.name_scope
+        self.name = scope + (name or shared_name or "variable")
         self.trainable = trainable
         self._initial: np.ndarray[Any, Any] | None = (
             None  # what an initializer assigns, once in a graph
         )
         self._initial_tensor: Tensor | None = None  # the same, where it is computed in the graph
+        in_graph = trace is not None and trace.kind == "graph"
         if in_graph:
             assert trace is not None
             self.name = unique_name(self.name, trace.variables)
-            self.state = VariableState(self.name, initial.dtype, shape)
+        self.state = made_state(self.name, initial, trace, shared_name, container)
+        if in_graph:
+            assert trace is not None
             self._initial, self._initial_tensor = initial._data, initial
             trace.effects.ref(self)
-        else:
-            self.state = VariableState(self.name, initial.dtype, shape, initial._data)
 
     # ---------------------------------------------------------------------------------- what it is
     @property
@@ -163,7 +168,7 @@ class Variable(Operators):
         """
         trace = current_trace()
         if trace is None:
-            return Tensor(self.state.read())
+            return Tensor(self._held())
         return trace.value_of(self)
 
     value = read
@@ -171,7 +176,13 @@ class Variable(Operators):
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy of the value. TracerError while a function that uses the variable is traced."""
         trace = current_trace()
-        return self.state.read() if trace is None or trace.kind == "graph" else self.read().numpy()
+        return self._held() if trace is None or trace.kind == "graph" else self.read().numpy()
+
+    def _held(self) -> np.ndarray[Any, Any]:
+        try:
+            return self.state.read()
+        except WeftError as error:
+            raise error.at(caller_location()) from None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self.numpy(), dtype=dtype)
@@ -211,48 +222,70 @@ class Variable(Operators):
         return format(self._now(), spec) if spec else repr(self)
 
     # ------------------------------------------------------------------------------------ writing
-    def assign(self, value: Any) -> Tensor:
+    # use_locking is TensorFlow's: updates of weft's are always atomic
+    def assign(self, value: Any, use_locking: bool | None = None) -> Tensor:
         """Store `value` (same dtype and shape; Python numbers convert). Returns the new value."""
-        return self._update(lambda old, given: given, value, reads=False)
+        return self._update(None, lambda old, given: given, value)
 
-    def assign_add(self, delta: Any) -> Tensor:
+    def assign_add(self, delta: Any, use_locking: bool | None = None) -> Tensor:
         """Store the value plus `delta`. Returns the new value."""
-        return self._update(METHODS["add"], delta)
+        return self._update("assign_add", METHODS["add"], delta)
 
-    def assign_sub(self, delta: Any) -> Tensor:
+    def assign_sub(self, delta: Any, use_locking: bool | None = None) -> Tensor:
         """Store the value minus `delta`. Returns the new value."""
-        return self._update(METHODS["subtract"], delta)
+        return self._update("assign_sub", METHODS["subtract"], delta)
 
-    def scatter_add(self, indices: Any, updates: Any) -> Tensor:
+    def scatter_add(self, indices: Any, updates: Any, use_locking: bool | None = None) -> Tensor:
         """Add the rows of `updates` at `indices`; duplicates add up. Returns the new value."""
-        return self._update(lambda old, i, u: old.at[as_tensor(i)].add(u), indices, updates)
+        return self._update("scatter_add", added, indices, updates)
 
-    def scatter_sub(self, indices: Any, updates: Any) -> Tensor:
+    def scatter_sub(self, indices: Any, updates: Any, use_locking: bool | None = None) -> Tensor:
         """Subtract the rows of `updates` from the rows at `indices`. Returns the new value."""
-        return self.scatter_add(indices, METHODS["negative"](as_tensor(updates)))
+        return self._update("scatter_sub", subtracted, indices, updates)
 
-    def scatter_update(self, indices: Any, updates: Any) -> Tensor:
+    def scatter_update(self, indices: Any, updates: Any, use_locking: bool | None = None) -> Tensor:
         """Replace the rows at `indices` by those of `updates`; the last duplicate stays."""
-        return self._update(lambda old, i, u: old.at[as_tensor(i)].set(u), indices, updates)
+        return self._update("scatter_update", replaced, indices, updates)
 
-    def _update(self, compute: Callable[..., Any], *given: Any, reads: bool = True) -> Tensor:
-        """Assign `compute(old value, *given)`; atomic when done at once."""
+    def count_up_to(self, limit: int) -> Tensor:
+        """Add 1; the value before. OutOfRangeError if that is `limit` or more.
+
+        For variables that hold one integer (TypeRuleError for others), outside of compiled
+        functions (UnsupportedError).
+        """
+        return count_up_to(self, limit)
+
+    def is_initialized(self) -> Tensor:
+        """Whether it has a value: now, or when a step of the graph asks. UnsupportedError in a
+        compiled function."""
+        return is_initialized(self)
+
+    def _update(self, op: str | None, compute: Callable[..., Any], *given: Any) -> Tensor:
+        """Assign `compute(old value, *given)`; atomic when done at once. In a graph that is the
+        update `op` (None: `compute` does not look at the old value)."""
         inner = current_trace()
-        if inner is not None and inner.state is not None:
-            return inner.carry(self, self._fit(compute(inner.value_of(self), *given)))
-        trace = effect_trace(f"assigning to variable '{self.name}'")
+        live = isinstance(inner, RegionTrace) and inner.is_live(self)
+        if inner is not None and inner.state is not None and not live:
+            old = Tensor(None) if op is None else inner.value_of(self)
+            return inner.carry(self, self._fit(compute(old, *given)))
+        trace = inner if live else effect_trace(f"assigning to variable '{self.name}'")
         if trace is None:  # others are read first: two threads could wait for each other's lock
-            now = [x.read() if isinstance(x, Variable) and x is not self else x for x in given]
+            now = [
+                x.read() if isinstance(x, Variable) and x.state is not self.state else x
+                for x in given
+            ]
             with self.state.lock:
-                old = Tensor(self.state.read() if reads else None)
+                old = Tensor(None if op is None else self._held())
                 new = self._fit(compute(old, *now))
                 assert new._data is not None
                 self.state.write(new._data)
             return new
-        start = trace.effects.read_for_update(self) if reads else None
-        new = self._fit(compute(trace.tensor(start) if start is not None else Tensor(None), *given))
-        value = trace.lift(new)
-        token = trace.effects.write(self, value, start)
+        if op is not None and (live or trace.kind == "graph"):
+            operands = [trace.lift(t) for t in UPDATE_OPERANDS[op](self, *given)]
+            return trace.tensor(trace.effects.update(op, self, operands))
+        old = trace.tensor(trace.effects.read(self)) if op is not None else Tensor(None)
+        value = trace.lift(self._fit(compute(old, *given)))
+        token = trace.effects.write(self, value)
         if trace.kind != "graph":
             return trace.tensor(value)
         # whoever fetches the new value makes the assignment happen
@@ -265,11 +298,7 @@ class Variable(Operators):
         if t.weak and t.dtype is not self.dtype:
             t = METHODS["astype"](t, self.dtype)
         if t.dtype is not self.dtype:
-            raise TypeRuleError(
-                f"a {t.dtype.name} value does not fit variable '{self.name}' ({self.dtype.name})",
-                hint=f"convert it with wf.astype(x, wf.{self.dtype.name})",
-                location=caller_location(),
-            )
+            raise misfit(self, t.dtype)
         if t.ndim != self.ndim or not all(
             same(a, b) for a, b in zip(t.shape, self.shape, strict=True)
         ):
@@ -359,40 +388,3 @@ def _restored(
     made.state, made.name, made.trainable = copy.copy(state), state.name, trainable
     made._initial, made._initial_tensor = initial, tensor
     return made
-
-
-def _check_creation(trace: Trace | None, name: str | None) -> None:
-    if trace is not None and trace.kind != "graph" and not trace.root().creates_variables:
-        raise UnsupportedError(
-            f"variable '{name or 'variable'}' is created again: '{trace.root().name}' was traced "
-            "before",
-            hint="create variables outside the compiled function, or once, on its first call",
-            location=caller_location(),
-        )
-
-
-def _initial_tensor(initial: Any, dtype: object, trace: Trace | None) -> Tensor:
-    """The initial value; concrete except in a graph, where it may be computed by the graph."""
-    if trace is not None and trace.kind == "graph":
-        t = as_tensor(initial() if callable(initial) else initial)
-    else:
-        with suspend_trace():
-            if callable(initial):
-                initial = initial()
-            t = initial if isinstance(initial, Tensor) else as_tensor(initial)
-    if t._data is None and (trace is None or trace.kind != "graph"):
-        value = constant_value(t)
-        if value is None:
-            raise InvalidArgumentError(
-                "the initial value of a variable depends on the inputs of the traced function: "
-                f"{t.describe()}",
-                hint="create the variable outside, and assign to it here",
-                location=caller_location(),
-            )
-        t = Tensor(contiguous(value), weak=t.weak)
-    target = as_dtype(dtype) if dtype is not None else t.dtype
-    if dtype is None and t.weak and t.dtype.is_inexact:
-        target = DEFAULT_FLOAT if t.dtype.is_floating else DEFAULT_COMPLEX
-    if t._data is not None:
-        return Tensor(contiguous(t._data.astype(target.numpy)))
-    return t if target is t.dtype else METHODS["astype"](t, target)

@@ -1,7 +1,9 @@
 """Which ops touch which state, and whether the graph itself orders them.
 
 The order of ops in a block means nothing by itself: two ops on the same variable, one of which
-writes, must be joined by a path of operands and control operands (design, section 2).
+writes, must be joined by a path of operands and control operands (design, section 2). Objects of
+the host (queues ...) are shared with other steps, so ops on one need not be ordered; the frontend
+orders those in the body of a loop or branch.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ from dataclasses import dataclass
 
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import OPS
-from weft.ir.types import RefType
+from weft.ir.types import HandleType, RefType
 
-#: What identifies state: a variable's name, or a block argument that is a ref.
+#: What identifies state or an object of the host: a name, or a block argument that is a ref or a
+#: handle.
 StateKey = str | Value
+#: What ops of the host that name no object have in common: Python functions, files.
+HOST = "<host>"
 
 # regions that are not executed where they stand, only transformed by autodiff
 _INERT = frozenset({"custom_gradient"})
@@ -33,21 +38,23 @@ def state_key(ref: Value, known: Mapping[Value, StateKey] | None = None) -> Stat
     """The variable behind a value of ref type; for a block argument `known` may say it."""
     while ref.op is not None and ref.op.name in ("enter", "switch", "identity"):
         ref = ref.op.operands[0]
-    if ref.op is not None and ref.op.name == "variable":
-        return str(ref.op.attrs["name"])
+    if ref.op is not None and not ref.op.operands:
+        name = str(ref.op.attrs["name"])
+        return f"<{ref.type.kind}> {name}" if isinstance(ref.type, HandleType) else name
     return (known or {}).get(ref, ref)
 
 
 def region_keys(
     op: Operation, region: Block, known: Mapping[Value, StateKey]
 ) -> dict[Value, StateKey]:
-    """What the ref arguments of `region` stand for: the operand at the same place."""
-    if len(region.args) != len(op.operands):
+    """What the arguments of `region` that are refs or handles stand for: operands of `op`."""
+    operands = op.operands[1:] if op.name == "cond" else op.operands
+    if len(region.args) != len(operands):
         return {}
     return {
         arg: state_key(operand, known)
-        for arg, operand in zip(region.args, op.operands, strict=True)
-        if isinstance(arg.type, RefType)
+        for arg, operand in zip(region.args, operands, strict=True)
+        if isinstance(arg.type, (RefType, HandleType))
     }
 
 
@@ -65,6 +72,29 @@ def accesses(op: Operation, known: Mapping[Value, StateKey] | None = None) -> It
             for inner in region.ops:
                 for found in accesses(inner, inside):
                     yield Access(op, found.key, found.writes)
+
+
+def host_keys(op: Operation, known: Mapping[Value, StateKey] | None = None) -> list[StateKey]:
+    """The objects of the host that `op` acts on, itself or in the regions that it runs, each once.
+
+    HOST for an op that acts and names none. Ops of the host that only compute act on nothing.
+    """
+    known = known or {}
+    found: list[StateKey] = []
+    if op.name in OPS and {"host", "no_dce"} <= OPS[op.name].traits:
+        handles = [v for v in op.operands if isinstance(v.type, (HandleType, RefType))]
+        found = [state_key(v, known) for v in handles] or [HOST]
+    if op.name not in _INERT:
+        for region in op.regions:
+            inside = region_keys(op, region, known)
+            found += (key for inner in region.ops for key in host_keys(inner, inside))
+    return list(dict.fromkeys(found))
+
+
+def effect_keys(op: Operation, known: Mapping[Value, StateKey] | None = None) -> list[StateKey]:
+    """All that `op` reads, writes or acts on: state and objects of the host, each once."""
+    found = [access.key for access in accesses(op, known)]
+    return list(dict.fromkeys([*found, *host_keys(op, known)]))
 
 
 def unordered(

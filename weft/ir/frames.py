@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.order import stable_order
@@ -238,3 +239,18 @@ def _check_reentry(found: Frames, block: Block) -> None:
                     "frame: a loop after another one needs a frame name of its own",
                 )
             )
+
+
+def unended_frame(
+    name: str, enter: Operation, label: str, outer: str, iteration: int | None
+) -> WeftError:
+    """The error for a frame that began and never ended. label: of the enter's result. iteration: of
+    the frame `outer`, None if there is none around."""
+    where = "" if iteration is None else f", in iteration {iteration} of frame '{outer}'"
+    return InvalidArgumentError(
+        f"frame '{name}' never ended: one of its enters, {label}, got no value, live or dead"
+        f"{where}",
+        hint="where one enter of a frame gets a value, all must: what this one waits for does not "
+        "come in that iteration",
+        location=enter.locations,
+    )

@@ -93,14 +93,18 @@ STAGES = ("traced", "optimized", "fused", "planned", "dataflow")
 class Graph:
     """A function in SSA form. `arg_names` name the inputs (feeds) for people and for the text form.
 
-    Two graphs are `==` if they are the same up to the identity of their values: same structure,
-    attributes, types, control operands, locations, names and stage.
+    result_names: of the results, one each ("": none), or () where none has one. collections: lists
+    of names, such as the variables to train, by the name of the list; both as text, no pass looks
+    at them or keeps them. Two graphs are `==` if they are the same up to the identity of their
+    values: same structure, attributes, types, control operands, locations, names and stage.
     """
 
     name: str
     block: Block
     arg_names: tuple[str, ...]
     stage: str = "traced"
+    result_names: tuple[str, ...] = ()
+    collections: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def args(self) -> tuple[Value, ...]:
@@ -125,10 +129,10 @@ class Graph:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Graph):
             return False
-        named = (self.name, self.stage, self.arg_names)
-        return named == (other.name, other.stage, other.arg_names) and same_block(
-            self.block, other.block
-        )
+        return self._named() == other._named() and same_block(self.block, other.block)
+
+    def _named(self) -> tuple[object, ...]:
+        return (self.name, self.stage, self.arg_names, self.result_names, self.collections)
 
     __hash__ = object.__hash__
 
@@ -140,7 +144,7 @@ class Graph:
 
 def canonical(graph: Graph) -> tuple[object, ...]:
     """A nested tuple that is equal for equal graphs: values are numbered in order of definition."""
-    return (graph.name, graph.stage, graph.arg_names, canonical_block(graph.block))
+    return (*graph._named(), canonical_block(graph.block))
 
 
 def canonical_block(block: Block) -> tuple[object, ...]:

@@ -8,20 +8,19 @@ dimensions take their sizes from the inputs' shapes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from weft.ir.attributes import Attrs, AttrValue
 from weft.ir.builder import make_op
-from weft.ir.dims import Dim, SymbolicDim, substitute_dim
+from weft.ir.dims import Dim, SymbolicDim, solve_dims, substitute_dim
 from weft.ir.dtypes import as_dtype, string
 from weft.ir.errors import (
-    FailedPreconditionError,
     InternalError,
     InvalidArgumentError,
     ResourceExhaustedError,
+    ShapeError,
     UnsupportedError,
     WeftError,
 )
@@ -29,51 +28,18 @@ from weft.ir.frames import is_dataflow
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.interpreter_control import RUN_REGIONS
 from weft.ir.interpreter_dataflow import run_dataflow
+from weft.ir.interpreter_stack import Cells, run_stack_op
+from weft.ir.interpreter_state import EXECUTE_STATE, Ref, State
+from weft.ir.interpreter_state import DictState as DictState  # its place for who interprets
 from weft.ir.ops import lookup
+from weft.ir.ops.stack import STACK_OPS
+from weft.ir.rules import fits
 from weft.ir.source import caller_location
 from weft.ir.spec import Array
-from weft.ir.types import RefType, TensorType, Type, substitute_type
+from weft.ir.types import HandleType, RefType, TensorType, Type, substitute_type
 
-
-class State(Protocol):
-    """Where variables live. `get` raises FailedPreconditionError for one that was never set."""
-
-    def get(self, name: str) -> Array:
-        """The value of variable `name`."""
-        ...
-
-    def set(self, name: str, value: Array) -> None:
-        """Store the value of variable `name`."""
-        ...
-
-
-class DictState:
-    """Variables in a dict, `values`; keeps and hands out copies."""
-
-    def __init__(self, values: Mapping[str, Array] | None = None) -> None:
-        self.values: dict[str, Array] = {}
-        for name, value in (values or {}).items():
-            self.set(name, value)
-
-    def get(self, name: str) -> Array:
-        """A copy of the value. Raises FailedPreconditionError if `name` was never set."""
-        if name not in self.values:
-            raise FailedPreconditionError(
-                f"variable '{name}' is not initialised",
-                hint="run wf.global_variables_initializer() or assign to it first",
-            )
-        return self.values[name].copy()
-
-    def set(self, name: str, value: Array) -> None:
-        """Store a copy of `value`."""
-        self.values[name] = np.array(value, order="C", copy=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """What a value of ref type is at run time: the variable's name."""
-
-    name: str
+#: Carries out one op of the host: (op, operands) -> results, None for a token.
+RunHost = Callable[[Operation, Sequence[Any]], Sequence[Any]]
 
 
 def interpret(
@@ -82,8 +48,12 @@ def interpret(
     state: State | None = None,
     *,
     schedule: int | None = None,
+    host: RunHost | None = None,
 ) -> list[Any]:
     """The results of `graph` on `inputs`: an array of its own for each tensor, None for each token.
+
+    host: carries out the ops of the host that only the executor knows (queues ...), given the op
+    and its operands: arrays, and a `Ref` with the name of its object for a handle.
 
     schedule: where switch, merge and frames decide what runs, the seed of a random order of the ops
     that are ready (by default the first comes first); no result of a sound graph depends on it.
@@ -95,10 +65,10 @@ def interpret(
     arrays = [as_array(x) for x in inputs]
     sizes = bind_symbols(graph, arrays)
     with np.errstate(all="ignore"):  # inf, nan and wrapped integers are results, not errors
-        run = _Run(state, sizes)
+        run = _Run(state, sizes, host)
         given = [_frozen(x) for x in arrays]
         if is_dataflow(graph.block):
-            results = run_dataflow(run.op, graph.block, given, schedule)
+            results = run_dataflow(run.op_apart, graph.block, given, schedule)
         else:
             results = run.block(graph.block, given)
     # a copy each: a result may be an input, a constant, or the same value as another result
@@ -134,6 +104,13 @@ def evaluate_op(
         ) from None
 
 
+def carry_out(op: Operation, arrays: Sequence[Array]) -> list[Any]:
+    """What an op of a graph without state, regions and host gives, on arrays of its types."""
+    with np.errstate(all="ignore"):
+        results = _Run(None, {}).op(op, [_frozen(a) for a in arrays])
+    return [np.array(r, order="C", copy=True) for r in results]
+
+
 def as_array(x: object) -> Array:
     """`x` as an array of a weft dtype: native byte order, strings as objects that are bytes."""
     array = np.asarray(x)
@@ -157,15 +134,7 @@ def bind_symbols(graph: Graph, arrays: Sequence[Array]) -> dict[str, int]:
         raise InvalidArgumentError(
             f"graph '{graph.name}' takes {len(graph.args)} inputs, got {len(arrays)}"
         )
-    sizes: dict[str, int] = {}
-    pairs = [
-        pair
-        for arg, array in zip(graph.args, arrays, strict=True)
-        if isinstance(arg.type, TensorType) and arg.type.rank == array.ndim
-        for pair in zip(arg.type.shape, array.shape, strict=True)
-    ]
-    while any(_solve(dim, size, sizes) for dim, size in pairs):
-        pass  # each round may settle one of two symbols in another dimension
+    sizes = solve_dims(_size_pairs(graph.args, arrays))
     for name, arg, array in zip(graph.arg_names, graph.args, arrays, strict=True):
         wanted = substitute_type(arg.type, sizes)
         if (
@@ -181,19 +150,14 @@ def bind_symbols(graph: Graph, arrays: Sequence[Array]) -> dict[str, int]:
     return sizes
 
 
-def _solve(dim: Dim, size: int, sizes: dict[str, int]) -> bool:
-    """Note the one symbol in `dim` that has no size yet if `dim` is linear in it and decides it."""
-    rest = substitute_dim(dim, sizes)
-    if not isinstance(rest, SymbolicDim) or len(rest.symbols) != 1:
-        return False
-    (name,) = rest.symbols
-    terms = dict(rest.terms)
-    coefficient, constant = terms.pop((name,), 0), terms.pop((), 0)
-    solvable = coefficient and not terms and (size - constant) % coefficient == 0
-    if not solvable or (size - constant) // coefficient < 0:
-        return False
-    sizes[name] = (size - constant) // coefficient
-    return True
+def _size_pairs(values: Sequence[Value], given: Sequence[Any]) -> list[tuple[Dim, int]]:
+    """The dimensions of the types of values, with the sizes that they have."""
+    return [
+        pair
+        for value, array in zip(values, given, strict=True)
+        if isinstance(value.type, TensorType) and value.type.rank == np.ndim(array)
+        for pair in zip(value.type.shape, np.shape(array), strict=True)
+    ]
 
 
 def _has_type(array: Array, t: TensorType) -> bool:
@@ -247,9 +211,13 @@ def _last_uses(block: Block) -> dict[Value, int]:
 class _Run:
     """One execution: the state, and the sizes of the symbols."""
 
-    def __init__(self, state: State | None, sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, state: State | None, sizes: Mapping[str, int], host: RunHost | None = None
+    ) -> None:
+        self.host = host
         self.state = state
-        self.sizes = sizes
+        self.given = self.sizes = sizes
+        self.cells = Cells()
         self.last_uses: dict[Block, dict[Value, int]] = {}
 
     def block(self, block: Block, args: Sequence[object]) -> list[object]:
@@ -276,20 +244,44 @@ class _Run:
 
     def op(self, op: Operation, operands: Sequence[Any]) -> list[Any]:
         """The checked results of one op. Errors name the op, its operand types, the user's line."""
+        self._learn_sizes(op, operands)
         wanted = [substitute_type(r.type, self.sizes) for r in op.results]
         run_regions = RUN_REGIONS.get(op.name)
         if run_regions is not None:  # outside the try: the ops of the regions name themselves
             results = run_regions(self.block, op, operands, self.attrs(op), wanted)
+            wanted = [substitute_type(r.type, self.sizes) for r in op.results]
         try:
             if run_regions is None:
-                results = _EXECUTE.get(op.name, _reference)(self, op, operands)
+                execute = _EXECUTE.get(op.name) or (_on_host if _is_host(op) else _reference)
+                results = execute(self, op, operands)
             if len(results) != len(wanted):
                 raise InternalError(f"gave {len(results)} results, needs {len(wanted)}")
-            return [_checked(r, t) for r, t in zip(results, wanted, strict=True)]
+            checked = [_checked(r, t) for r, t in zip(results, wanted, strict=True)]
+            if not all(_is_static(t) for t in wanted):
+                self.sizes = solve_dims(_size_pairs(op.results, checked), self.sizes)
+            return checked
         except WeftError as error:
             raise type(error)(
                 f"{describe(op, operands)}: {error.what}", hint=error.hint, location=op.locations
             ) from error.__cause__ or error
+
+    def op_apart(
+        self, op: Operation, operands: Sequence[Any], control: Sequence[Any]
+    ) -> Sequence[Any]:
+        """As `op`, among ops of other iterations: that of the op decides a size, so it is what the
+        inputs of the graph say, or the operands, or the control operands."""
+        self.sizes = solve_dims(_size_pairs(op.control, control), self.given)
+        return self.op(op, operands)
+
+    def _learn_sizes(self, op: Operation, operands: Sequence[Any]) -> None:
+        """Sizes that depend on values are what the operands have now; `op` makes those in its
+        attribute `sizes` anew."""
+        made = op.attrs.get("sizes")
+        names = made if isinstance(made, tuple) else ()
+        if names or not all(_is_static(v.type) for v in op.operands):
+            given = solve_dims(_size_pairs(op.operands, operands))
+            kept = {k: n for k, n in self.sizes.items() if k not in names}
+            self.sizes = {**kept, **given}
 
     def attrs(self, op: Operation) -> Attrs:
         """The attributes of `op` with symbols replaced by their sizes."""
@@ -334,7 +326,7 @@ def _reference(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
         raise UnsupportedError("the interpreter does not know how to run this op")
     if not op.regions and not all(_is_static(v.type) for v in op.operands):
         # the type rule took dimensions without a size to fit; now they have one
-        spec.infer([type_of(x) for x in operands], attrs, ())
+        _check_equal(op, spec.infer([type_of(x) for x in operands], attrs, ()), run.sizes)
     try:
         results = spec.reference(operands, attrs)
     except WeftError:
@@ -346,38 +338,60 @@ def _reference(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
     return list(results) if isinstance(results, list | tuple) else [results]
 
 
+def _is_host(op: Operation) -> bool:
+    """Whether the op names an object of the host, or is one that the executor alone carries out."""
+    spec = lookup(op.name)
+    handle = not op.operands and op.results and isinstance(op.results[0].type, HandleType)
+    return spec.reference is None and ("host" in spec.traits or bool(handle))
+
+
+def _on_host(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
+    if "host" not in lookup(op.name).traits:
+        return [Ref(str(op.attrs["name"]))]
+    if run.host is None:
+        raise UnsupportedError(
+            "the interpreter got nothing that carries out ops of the host",
+            hint="pass host=, as weft.runtime.dataflow.host_objects.HostObjects",
+        )
+    return list(run.host(op, operands))
+
+
+def _check_equal(op: Operation, found: Sequence[Type], sizes: Mapping[str, int]) -> None:
+    """Refuse results that are not what the sizes say which were taken to be equal."""
+    for t, result in zip(found, op.results, strict=True):
+        wanted = substitute_type(result.type, sizes)
+        if isinstance(t, TensorType) and isinstance(wanted, TensorType):
+            if not fits(t.shape, wanted.shape):
+                raise ShapeError(
+                    f"gives {t}, where sizes that were taken to be equal make it {wanted}",
+                    hint="sizes that only a step knows are not broadcast against each other",
+                )
+
+
 def _variable(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
     return [Ref(str(op.attrs["name"]))]
 
 
-def _read(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
-    (ref,) = operands
-    value = np.array(run.variables().get(ref.name), copy=True)  # later writes must not show
-    held = op.operands[0].type
-    assert isinstance(held, RefType)
-    wanted = substitute_type(held.tensor, run.sizes)
-    assert isinstance(wanted, TensorType)
-    if not _has_type(value, wanted):
-        raise InvalidArgumentError(
-            f"variable '{ref.name}' holds {type_of(value)}, the graph wants {wanted}"
-        )
-    return [value]
-
-
-def _assign(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
-    ref, value = operands
-    run.variables().set(ref.name, np.array(value, order="C", copy=True))
-    return [None]
+def _stateful(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
+    held = [substitute_type(v.type.tensor, run.sizes) for v in op.operands
+            if isinstance(v.type, RefType)]  # fmt: skip
+    types = [t for t in held if isinstance(t, TensorType)]
+    return EXECUTE_STATE[op.name](run.variables(), op, operands, types)
 
 
 def _group(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
     return [None]
 
 
+def _stack_op(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
+    types = [substitute_type(r.type, run.sizes) for r in op.results]
+    return run_stack_op(run.cells, op.name, operands, run.attrs(op), types)
+
+
 #: Ops that need more than their operands; all others run their NumPy reference.
 _EXECUTE: Mapping[str, Callable[[_Run, Operation, Sequence[Any]], list[Any]]] = {
     "variable": _variable,
-    "read": _read,
-    "assign": _assign,
     "group": _group,
+    **dict.fromkeys(EXECUTE_STATE, _stateful),
+    **dict.fromkeys(sorted(STACK_OPS), _stack_op),
 }

@@ -23,11 +23,12 @@ from typing import Any, Final
 import numpy as np
 
 from weft.ir.errors import InternalError, InvalidArgumentError
-from weft.ir.frames import Frame, Frames, find_frames, inputs_of
+from weft.ir.frames import Frame, Frames, find_frames, inputs_of, unended_frame
 from weft.ir.graph import Block, Operation, Value
 
-#: Runs one live op that is not of this module's on its operands.
-RunOp = Callable[[Operation, Sequence[Any]], Sequence[Any]]
+#: Runs one live op that is not of this module's on its operands; with its control operands, which
+#: may be all that tells it a size.
+RunOp = Callable[[Operation, Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 
 class _Dead:
@@ -45,7 +46,7 @@ class _Waiting:
     """What an op has of its inputs in one iteration."""
 
     missing: int
-    operands: list[Any]
+    operands: list[Any]  # and after them the control operands
     dead: bool = False  # one of them, or a control operand; a merge runs all the same
 
 
@@ -72,6 +73,7 @@ class _Instance:
     invariants: list[tuple[Value, Any]] = field(default_factory=list)
     deferred: list[tuple[Operation, Any]] = field(default_factory=list)
     exited: dict[Operation, int] = field(default_factory=dict)
+    entered: set[Operation] = field(default_factory=set)
 
 
 _Ready = tuple[Operation, _Waiting, _Instance, _Iteration]
@@ -82,8 +84,8 @@ def run_dataflow(
 ) -> list[Any]:
     """The results of `block`; `schedule` seeds a random order of the ops that are ready.
 
-    Raises InvalidArgumentError, with the user's line, where a result is dead, or a merge or an exit
-    gets two values.
+    Raises InvalidArgumentError, with the user's line, where a result is dead, a merge or an exit
+    gets two values, or an enter of a frame that began gets none.
     """
     found = find_frames(block)
     if found.faults:
@@ -116,8 +118,8 @@ class _Machine:
         for op in block.ops:
             for i, value in enumerate(inputs_of(op)):
                 self.users.setdefault(value, []).append((op, i))
-            for value in op.control:
-                self.users.setdefault(value, []).append((op, -1))
+            for i, value in enumerate(op.control, len(inputs_of(op))):
+                self.users.setdefault(value, []).append((op, i))
 
     def run(self, args: Sequence[Any]) -> list[Any]:
         """All ops, until none is ready."""
@@ -134,7 +136,21 @@ class _Machine:
             self._run(op, waiting, instance, iteration)
             iteration.ready -= 1
             self._end_iterations(instance, iteration)
-        return [self._result(i, value) for i, value in enumerate(self.block.results)]
+        results = [self._result(i, value) for i, value in enumerate(self.block.results)]
+        self._check_ended(self.top, start)
+        return results
+
+    def _check_ended(self, at: _Instance, iteration: _Iteration) -> None:
+        """InvalidArgumentError for a frame that began in `iteration`, or further inside, and waits
+        for one of its enters."""
+        for frame, child in iteration.children.items():
+            if child.missing_enters:
+                enter = next(op for op in frame.enters if op not in child.entered)
+                number = None if at.parent is None else iteration.number
+                label = self.frames.label(enter.result)
+                raise unended_frame(frame.name, enter, label, at.frame.name, number)
+            for inside in child.iterations.values():
+                self._check_ended(child, inside)
 
     def _result(self, i: int, value: Value) -> Any:
         found = self.fetched.get(value, DEAD)
@@ -157,15 +173,14 @@ class _Machine:
     def _arrive(
         self, op: Operation, number: int | None, token: Any, at: _Instance, iteration: _Iteration
     ) -> None:
-        """A token for operand `number` of an op (-1: control operand, None: none is needed)."""
+        """A token for input `number` of an op (None: it needs none)."""
         waiting = iteration.waiting.get(op)
         if waiting is None:
-            count = len(inputs_of(op))
-            waiting = iteration.waiting[op] = _Waiting(count + len(op.control), [DEAD] * count)
+            count = len(inputs_of(op)) + len(op.control)
+            waiting = iteration.waiting[op] = _Waiting(count, [DEAD] * count)
         if number is not None:
             waiting.missing -= 1
-            if number >= 0:
-                waiting.operands[number] = token
+            waiting.operands[number] = token
             waiting.dead |= token is DEAD
         if not waiting.missing:
             del iteration.waiting[op]
@@ -176,25 +191,27 @@ class _Machine:
 
     def _run(self, op: Operation, waiting: _Waiting, at: _Instance, now: _Iteration) -> None:
         results: Sequence[Any] = [DEAD] * len(op.results)
+        count = len(inputs_of(op))
+        operands, control = waiting.operands[:count], waiting.operands[count:]
         match op.name:
             case "enter":
-                return self._enter(op, DEAD if waiting.dead else waiting.operands[0], at, now)
+                return self._enter(op, DEAD if waiting.dead else operands[0], at, now)
             case "exit":
-                return None if waiting.dead else self._exit(op, waiting.operands[0], at, now)
+                return None if waiting.dead else self._exit(op, operands[0], at, now)
             case "merge":
-                results = self._merge(op, waiting.operands, now)
+                results = self._merge(op, operands, now)
             case _ if waiting.dead:
                 pass
             case "switch":
-                data, pred = waiting.operands
+                data, pred = operands
                 results = [DEAD, data] if pred else [data, DEAD]
             case "loop_cond":
-                results = waiting.operands
+                results = operands
             case "next_iteration":
-                self._next(op, waiting.operands[0], at, now)
+                self._next(op, operands[0], at, now)
                 results = [None]
             case _:
-                results = self.run_op(op, waiting.operands)
+                results = self.run_op(op, operands, control)
         for value, token in zip(op.results, results, strict=True):
             self._deliver(value, token, at, now)
         return None
@@ -223,6 +240,7 @@ class _Machine:
             first = {0: _Iteration(0)}
             child = now.children[frame] = _Instance(frame, at, now, first, len(frame.enters))
         child.missing_enters -= 1
+        child.entered.add(op)
         if op.attrs["constant"]:
             child.invariants.append((op.result, token))
         for iteration in list(child.iterations.values()):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from weft.ir.graph import STAGES
 from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.ops.state import UPDATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,18 @@ LEGALITY: Mapping[str, Legality] = {
     "variable": Legality(in_nest=False),
     "read": Legality(in_nest=False),
     "assign": Legality(in_nest=False),
+    **{name: Legality((*_TRACED, *_DATAFLOW), in_nest=False) for name in sorted(UPDATES)},
     "group": Legality(in_nest=False),
     "cond": Legality(in_nest=False),
     "while": Legality(in_nest=False),
     "scan": Legality(in_nest=False),
+    "stack_new": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
+    "stack_push": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
+    "stack_pop": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
+    "stack_add": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
+    "arena_push": Legality(in_nest=False),
+    "arena_pop": Legality(in_nest=False),
+    "arena_add": Legality(in_nest=False),
     **{name: Legality(_DATAFLOW, in_nest=False) for name in sorted(DATAFLOW)},
 }
 ANYWHERE = Legality()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -53,7 +54,7 @@ def caller_location() -> Locations:
 
 @cache
 def _is_ours(file: str) -> bool:
-    return file.startswith(_PACKAGE)
+    return file.startswith(_PACKAGE) or file == contextlib.__file__  # which runs our generators
 
 
 _MOST_PLACES = 4096

@@ -32,6 +32,7 @@ TRAITS = frozenset(
         "no_fold",  # never evaluated at compile time
         "reduction",  # axes, keepdims; folds elements
         "host",  # carried out by Python, may wait; never in a compiled step
+        "handle",  # names an object of the host that steps share; no operands
     }
 )
 

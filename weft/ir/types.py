@@ -1,5 +1,5 @@
-"""Types of SSA values: tensors, references to state, handles of host objects, and tokens that order
-effects."""
+"""Types of SSA values: tensors, references to state, handles of host objects, stacks, and tokens
+that order effects."""
 
 from __future__ import annotations
 
@@ -42,6 +42,15 @@ class TensorType:
             raise ValueError(f"{self} has no static shape")
         return shape
 
+    def allows(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array may have the shape: its rank, and each size that is an int."""
+        if len(shape) != len(self.shape):
+            return False
+        for n, d in zip(shape, self.shape, strict=True):
+            if isinstance(d, int) and n != d:
+                return False
+        return True
+
     @property
     def nbytes(self) -> int:
         """Bytes of a contiguous array of this (static) type."""
@@ -62,7 +71,9 @@ class RefType:
 
 
 #: What handles there are: objects of the host that ops share.
-HANDLE_KINDS = ("queue",)
+HANDLE_KINDS = (
+    "queue", "table", "barrier", "accumulator", "sparse_accumulator", "host_stack", "reader",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +88,27 @@ class HandleType:
 
 
 @dataclass(frozen=True, slots=True)
+class StackType:
+    """A stack of values of one type: `stack<f32[3]>`. A value like any other: pushing to it makes
+    another one. Below its last element it holds zeros without end."""
+
+    element: TensorType | StackType
+
+    def __str__(self) -> str:
+        return f"stack<{self.element}>"
+
+    @property
+    def tensor(self) -> TensorType:
+        """What the stacks of the innermost level hold."""
+        return self.element.tensor if isinstance(self.element, StackType) else self.element
+
+    @property
+    def depth(self) -> int:
+        """1 for a stack of tensors, 2 for a stack of those."""
+        return self.element.depth + 1 if isinstance(self.element, StackType) else 1
+
+
+@dataclass(frozen=True, slots=True)
 class TokenType:
     """The result of an effect that yields no data; used as a control operand."""
 
@@ -84,7 +116,7 @@ class TokenType:
         return "token"
 
 
-Type = TensorType | RefType | HandleType | TokenType
+Type = TensorType | RefType | HandleType | StackType | TokenType
 TOKEN = TokenType()
 
 
@@ -99,6 +131,10 @@ def substitute_type(t: Type, sizes: Mapping[str, int]) -> Type:
     """`t` with symbolic dims replaced by sizes."""
     if isinstance(t, TensorType):
         return TensorType(t.dtype, tuple(substitute_dim(d, sizes) for d in t.shape))
+    if isinstance(t, StackType):
+        element = substitute_type(t.element, sizes)
+        assert isinstance(element, TensorType | StackType)
+        return StackType(element)
     if isinstance(t, RefType):
         return RefType(
             TensorType(t.tensor.dtype, tuple(substitute_dim(d, sizes) for d in t.tensor.shape))

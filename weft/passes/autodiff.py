@@ -25,9 +25,10 @@ from weft.ir.errors import GradientError, InternalError, suggest
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.rules import fits
 from weft.ir.source import Locations, caller_location
-from weft.ir.types import TensorType
+from weft.ir.types import StackType, TensorType
 from weft.passes.expression import Expr
 from weft.passes.gradients import GRADIENTS, NO_GRADIENT
+from weft.passes.gradients.effects import without_effects
 from weft.passes.gradients.rule import Site, accumulate
 from weft.passes.rewrite import extend
 
@@ -114,6 +115,8 @@ def _seed(builder: Builder, y: Value, seed: Value | None) -> Value:
 def _fits(grad: Value, value: Value) -> bool:
     """Whether `grad` can be the cotangent of `value`."""
     a, b = grad.type, value.type
+    if isinstance(a, StackType):
+        return a == b
     tensors = isinstance(a, TensorType) and isinstance(b, TensorType)
     return tensors and a.dtype is b.dtype and fits(a.shape, b.shape)  # type: ignore[union-attr]
 
@@ -157,7 +160,8 @@ def _depends_on(xs: Iterable[Value], ops: Sequence[Operation]) -> set[Value]:
 
 
 def _is_inexact(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.dtype.is_inexact
+    held = value.type.tensor if isinstance(value.type, StackType) else value.type
+    return isinstance(held, TensorType) and held.dtype.is_inexact
 
 
 def _apply_rule(
@@ -176,17 +180,19 @@ def _apply_rule(
         return Expr(builder, value, op.locations)
 
     arrived = (cotangents.get(r) for r in op.results)
+    twin = without_effects(op)
     grads = rule(
         Site(
-            op,
-            tuple(map(at_op, op.operands)),
+            twin.op,
+            tuple(map(at_op, twin.op.operands)),
             tuple(map(at_op, op.results)),
             tuple(None if g is None else at_op(g.value) for g in arrived),
-            tuple(v in active for v in op.operands),
+            tuple(v in active and v not in twin.given for v in twin.op.operands),
             _pull_back,
             _depends_on,
         )
     )
+    grads = [*grads[: twin.at], *grads[twin.at + len(twin.given) :]]
     for i, (value, grad) in enumerate(zip(op.operands, grads, strict=True)):
         if grad is not None and value in active and not _fits(grad.value, value):
             raise InternalError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.passes.autodiff import differentiate
 from weft.passes.control.layout import transpose_outside_loops
 from weft.passes.control.lower_control_flow import lower_control_flow
+from weft.passes.control.lower_stacks import lower_stacks
 from weft.passes.control.simplify import simplify_control
 from weft.passes.cse import cse
 from weft.passes.dce import dce
@@ -21,11 +22,14 @@ from weft.passes.recompute import recompute
 from weft.passes.simplify import simplify
 from weft.passes.sparse_updates import sparse_updates
 from weft.passes.strip import strip_gradient_ops
+from weft.passes.updates import expand_updates
 
 #: Every pass by name, as `weft opt --passes=cse,dce` takes them.
 PASSES: dict[str, Pass] = {
+    "expand_updates": expand_updates,
     "order_effects": order_effects,
     "strip_gradient_ops": strip_gradient_ops,
+    "lower_stacks": lower_stacks,
     "dce": dce,
     "fold": fold,
     "simplify": simplify,
@@ -49,8 +53,10 @@ TRANSFORMS: dict[str, Pass] = {"differentiate": differentiate}
 
 #: What `@wf.compile` and `Session.run` do to a graph whose shapes are all known.
 STANDARD: tuple[Pass, ...] = (
+    expand_updates,  # what follows knows reads and assignments
     order_effects,  # afterwards pure ops may be moved and rewritten by their data alone
-    strip_gradient_ops,  # gradients have been taken; the marks for them only stand in the way
+    lower_stacks,  # gradients have been taken: nothing that follows need know what is a stack
+    strip_gradient_ops,  # and the marks for them only stand in the way
     dce,  # gradients that nobody asked for: less work for all that follows
     fold,  # scalars and sizes; constants that repeat one element become broadcasts of it
     simplify,  # algebra, views of views, transposes into matmul's flags

@@ -6,7 +6,8 @@ Before, with ``sizes={"b": 32}``::
       %0 = reshape(%x) {shape=[b,28,28]} : f32[b,28,28]
 
 After: ``%x: f32[32,784]`` and ``%0 = reshape(%x) {shape=[32,28,28]} : f32[32,28,28]``. Every type
-is inferred anew, so a size that does not fit is an error at the user's line.
+is inferred anew, so a size that does not fit is an error at the user's line. Sizes that depend on
+values stay symbols; `specialize_inputs` fills them in for the ops that come after.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from weft.ir.attributes import AttrValue
 from weft.ir.builder import Builder, make_op
-from weft.ir.dims import Dim, SymbolicDim, format_shape, substitute_dim
+from weft.ir.dims import Dim, SymbolicDim, format_shape, solve_dims, substitute_dim
 from weft.ir.errors import ShapeError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.rules import int_attr
@@ -36,47 +37,114 @@ def specialize(
     types: list[Type] = [substitute_type(a.type, sizes) for a in graph.args]
     if input_shapes is not None:
         types = [_filled(t, shape) for t, shape in zip(types, input_shapes, strict=True)]
-    if not _is_symbolic(graph.block) and types == [a.type for a in graph.args]:
+    if not is_symbolic(graph.block) and types == [a.type for a in graph.args]:
         return graph
-    block = _specialize_block(graph.block, types, sizes)
+    known = _Sizes(sizes)
+    for arg, t in zip(graph.args, types, strict=True):
+        if isinstance(arg.type, TensorType) and isinstance(t, TensorType):
+            known.learn(arg.type.shape, t.shape)
+    block = _specialize_block(graph.block, types, known)
     return Graph(graph.name, block, graph.arg_names, graph.stage)
 
 
+def specialize_inputs(graph: Graph, shapes: Sequence[Sequence[int]]) -> Graph:
+    """`graph` for inputs of these shapes, whose symbols may be sizes that depended on values.
+
+    A dimension need not be decided by its symbols: that it is that of an input is enough. Raises
+    ShapeError where two sizes differ that were taken to be equal.
+    """
+    sizes = _Sizes()
+    for name, arg, shape in zip(graph.arg_names, graph.args, shapes, strict=True):
+        if isinstance(arg.type, TensorType):
+            wrong = sizes.learn(arg.type.shape, shape)
+            if wrong is not None:
+                raise ShapeError(f"input '{name}' is {arg.type}: {wrong}", hint=_EQUAL)
+    types = [_filled(a.type, shape) for a, shape in zip(graph.args, shapes, strict=True)]
+    return Graph(
+        graph.name, _specialize_block(graph.block, types, sizes), graph.arg_names, graph.stage
+    )
+
+
+_EQUAL = (
+    "sizes that depend on values are not broadcast against each other; those that meet must be "
+    "equal"
+)
+
+
+class _Sizes:
+    """What is known of symbols, and of dimensions as a whole."""
+
+    def __init__(self, known: Mapping[str, int] | None = None) -> None:
+        self.known = dict(known or {})
+        self._whole: dict[SymbolicDim, int] = {}
+
+    def of(self, dim: Dim) -> Dim:
+        """The dimension, as far as it is known."""
+        if not isinstance(dim, SymbolicDim):
+            return dim
+        found = substitute_dim(dim, self.known)
+        return self._whole.get(dim, found) if isinstance(found, SymbolicDim) else found
+
+    def learn(self, shape: Sequence[Dim], sizes: Sequence[Dim]) -> str | None:
+        """Note that `shape` has these sizes. What is wrong, if one of them is known to differ."""
+        for dim, size in zip(shape, sizes, strict=True):
+            if not isinstance(dim, SymbolicDim) or not isinstance(size, int):
+                continue
+            known = self.of(dim)
+            if isinstance(known, int) and known != size:
+                return f"the size {dim} is {known} and {size}"
+            if not isinstance(known, int):
+                self._whole[dim] = size
+                self.known = solve_dims(self._whole.items(), self.known)
+        return None
+
+
 def _filled(t: Type, shape: Sequence[int]) -> Type:
-    if not isinstance(t, TensorType) or None not in t.shape:
+    if not isinstance(t, TensorType) or t.is_static:
         return t
     pairs = zip(t.shape, shape, strict=True)
-    return TensorType(t.dtype, tuple(n if d is None else d for d, n in pairs))
+    return TensorType(t.dtype, tuple(d if isinstance(d, int) else n for d, n in pairs))
 
 
-def _is_symbolic(block: Block) -> bool:
+def is_symbolic(block: Block) -> bool:
+    """Whether a size in the block is a symbol or unknown."""
     for op in block.ops:
         dims = [d for v in op.attrs.values() if isinstance(v, tuple) for d in v]
         dims += [v for v in op.attrs.values() if isinstance(v, SymbolicDim)]
         dims += [d for r in op.results if isinstance(r.type, TensorType) for d in r.type.shape]
         if any(d is None or isinstance(d, SymbolicDim) for d in dims):
             return True
-        if any(_is_symbolic(region) for region in op.regions):
+        if any(is_symbolic(region) for region in op.regions):
             return True
     return any(not t.is_static for a in block.args if isinstance(t := a.type, TensorType))
 
 
-def _specialize_block(block: Block, types: Sequence[Type], sizes: Mapping[str, int]) -> Block:
+def _specialize_block(block: Block, types: Sequence[Type], sizes: _Sizes) -> Block:
     builder = Builder(types)
     mapping: dict[Value, Value] = dict(zip(block.args, builder.args, strict=True))
     for op in block.ops:
         given = [mapping[v].type for v in op.operands]
         regions = [
-            _specialize_block(r, _region_types(op, r, given, sizes), sizes) for r in op.regions
+            _specialize_block(r, _region_types(op, r, given, sizes.known), sizes)
+            for r in op.regions
         ]
         new = make_op(
             op.name,
             [mapping[v] for v in op.operands],
-            {k: _substituted(v, sizes) for k, v in op.attrs.items()},
+            {k: _substituted(v, sizes, k) for k, v in op.attrs.items()},
             regions=regions,
             control=[mapping[v] for v in op.control],
             locations=op.locations,
         )
+        for old, made in zip(op.results, new.results, strict=True):
+            if isinstance(old.type, TensorType) and isinstance(made.type, TensorType):
+                wrong = sizes.learn(old.type.shape, made.type.shape)
+                if wrong is not None:
+                    given_types = ", ".join(map(str, given))
+                    raise ShapeError(
+                        f"op '{op.name}' on ({given_types}): {wrong}", hint=_EQUAL,
+                        location=op.locations,
+                    )  # fmt: skip
         builder.ops.append(new)
         mapping.update(zip(op.results, new.results, strict=True))
     return builder.block([mapping[v] for v in block.results])
@@ -103,16 +171,24 @@ def _region_types(
     return [substitute_type(a.type, sizes) for a in region.args]
 
 
-def _substituted(value: AttrValue, sizes: Mapping[str, int]) -> AttrValue:
+def _substituted(value: AttrValue, sizes: _Sizes, name: str) -> AttrValue:
+    if name == "sizes" and isinstance(value, tuple):  # names of sizes that the op makes
+        new = [sizes.of(SymbolicDim.symbol(v)) for v in value]
+        return tuple(
+            str(d) if isinstance(d, SymbolicDim) else v for d, v in zip(new, value, strict=True)
+        )
     if isinstance(value, SymbolicDim):
-        return substitute_dim(value, sizes)
+        return sizes.of(value)
     if isinstance(value, tuple):
-        return tuple(substitute_dim(v, sizes) if isinstance(v, SymbolicDim) else v for v in value)
+        return tuple(sizes.of(v) if isinstance(v, SymbolicDim) else v for v in value)
     return value
 
 
-def infer_sizes(graph: Graph, input_shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """The sizes of the symbols in the inputs' types, given the inputs' shapes.
+def infer_sizes(
+    graph: Graph, input_shapes: Sequence[Sequence[int]], *, partial: bool = False
+) -> dict[str, int]:
+    """The sizes of the symbols in the inputs' types, given the inputs' shapes; with `partial` of
+    those that they decide.
 
     A symbol is found where a dimension is ``coefficient*symbol + constant`` with one symbol not yet
     known. Raises ShapeError naming the input for a rank or size that does not fit, for two inputs
@@ -129,13 +205,13 @@ def infer_sizes(graph: Graph, input_shapes: Sequence[Sequence[int]]) -> dict[str
                 raise _misfit(name, arg.type, shape, "")
             wanted.append((name, arg.type, tuple(shape)))
     pairs = [(d, n) for _, t, shape in wanted for d, n in zip(t.shape, shape, strict=True)]
-    sizes: dict[str, int] = {}
-    while any(_solve(dim, size, sizes) for dim, size in pairs):
-        pass
+    sizes = solve_dims(pairs)
     for name, t, shape in wanted:
         for dim, size in zip(t.shape, shape, strict=True):
             found = substitute_dim(dim, sizes)
             if isinstance(found, SymbolicDim):
+                if partial:
+                    continue
                 raise ShapeError(
                     f"the shapes of the inputs do not decide the dimension {found} of input "
                     f"'{name}' ({t})",
@@ -151,20 +227,3 @@ def _misfit(name: str, t: TensorType, shape: Sequence[int], known: str) -> Shape
     return ShapeError(
         f"input '{name}' has shape {format_shape(tuple(shape))}, which does not fit {t}{known}"
     )
-
-
-def _solve(dim: Dim, size: int, sizes: dict[str, int]) -> bool:
-    """Note the size of the one unknown symbol of a linear dimension; whether one was found."""
-    rest = substitute_dim(dim, sizes)
-    if not isinstance(rest, SymbolicDim) or len(rest.symbols) != 1:
-        return False
-    (name,) = rest.symbols
-    terms = dict(rest.terms)
-    coefficient, constant = terms.pop((name,), 0), terms.pop((), 0)
-    if terms or not coefficient or (size - constant) % coefficient:
-        return False
-    value = (size - constant) // coefficient
-    if value < 0:
-        return False
-    sizes[name] = value
-    return True

@@ -18,14 +18,16 @@ from weft.ir.graph import Graph, Operation, Value
 from weft.ir.rules import int_attr
 from weft.passes.effects import order_effects
 from weft.passes.rewrite import rewrite
+from weft.passes.updates import expand_updates
 
 
 def strip_gradient_ops(graph: Graph) -> Graph:
     """Replace `identity`, `stop_gradient` and `custom_gradient` by the operands they pass on.
 
-    Orders effects first, or the order that such an op stands for would be lost.
+    Orders effects first, or the order that such an op stands for would be lost, and expands
+    updates, of which no later stage knows.
     """
-    new = rewrite(order_effects(graph), strip_mark)
+    new = rewrite(order_effects(expand_updates(graph)), strip_mark)
     return new.at_stage("optimized") if new.stage == "traced" else new
 
 

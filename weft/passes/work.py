@@ -33,7 +33,15 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.index_maps import Read, is_index_map, read_of, static_shape
 from weft.ir.ops import lookup
 from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.ops.dynamic import TABLE as DYNAMIC_OPS
+from weft.ir.ops.files import TABLE as FILE_OPS
 from weft.ir.ops.queue import TABLE as QUEUE_OPS
+from weft.ir.ops.report import TABLE as REPORT_OPS
+from weft.ir.ops.resources import TABLE as RESOURCE_OPS
+from weft.ir.ops.stack import STACK_OPS
+from weft.ir.ops.state import TABLE as STATE_OPS
+from weft.ir.ops.state import UPDATES
+from weft.ir.ops.strings import TABLE as STRING_OPS
 from weft.ir.rules import int_attr
 from weft.ir.types import TensorType
 from weft.ir.windows import sliding_of
@@ -64,12 +72,15 @@ _COMPLEX = {"multiply": 6, "square": 6, "divide": 11, "reciprocal": 6, "abs": 4,
 #: Ops without arithmetic: they move bytes, choose them, name them or make them out of indices.
 #: Of sorting and searching the comparisons depend on the values; random bits are counters mixed.
 MOVES = frozenset({
-    "constant", "variable", "read", "assign", "identity", "stop_gradient", "group",
+    "constant", "identity", "stop_gradient", "group",
     "custom_gradient", "astype", "bitcast", "real", "imag", "conj", "reshape", "permute_dims",
     "broadcast_to", "concat", "pad", "slice", "slice_update", "iota", "dim_size", "take",
     "take_along_axis", "gather_nd", "scatter_nd_update", "sort", "argsort", "searchsorted",
+    *(spec.name for spec in STATE_OPS if spec.name not in UPDATES), "scatter_update",
     "random_bits", "random_fold_in", "first_occurrence", "py_function", *DATAFLOW,
-    *(spec.name for spec in QUEUE_OPS),
+    *(STACK_OPS - {"stack_add", "arena_add"}),
+    *(spec.name for spec in (*QUEUE_OPS, *RESOURCE_OPS, *STRING_OPS, *FILE_OPS, *REPORT_OPS)),
+    *(spec.name for spec in DYNAMIC_OPS),
 })  # fmt: skip
 _READS_BY_INDEX = frozenset({"take", "take_along_axis", "gather_nd"})
 _UPDATES = frozenset({
@@ -138,7 +149,7 @@ def _cumulative(op: Operation) -> _Count:
 
 
 def _updates(op: Operation) -> _Count:
-    return _size(op.operands[2]) * _weight(op), 0
+    return _size(op.operands[-1]) * _weight(op), 0
 
 
 def _matmul(op: Operation) -> _Count:
@@ -217,6 +228,10 @@ def _scan(op: Operation) -> _Count:
     return _times(_block(op.regions[0]), int_attr(op.attrs, "length"))
 
 
+def _stack_sums(op: Operation) -> _Count:
+    raise _UnknownError("how many elements stacks have depends on values")
+
+
 _RULES: dict[str, Callable[[Operation], _Count]] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "all", "any", "argmax", "argmin"), _fold),
     **dict.fromkeys(
@@ -225,8 +240,9 @@ _RULES: dict[str, Callable[[Operation], _Count]] = {
     ),
     **dict.fromkeys(
         ("index_add", "scatter_along_axis_add", "scatter_nd_add", "scatter_nd_min",
-         "scatter_nd_max"), _updates,
+         "scatter_nd_max", "scatter_add", "scatter_sub"), _updates,
     ),
+    **dict.fromkeys(("assign_add", "assign_sub"), _updates),
     "matmul": _matmul,
     **dict.fromkeys(("conv", "conv_input", "conv_kernel"), _conv),
     **dict.fromkeys(
@@ -236,6 +252,7 @@ _RULES: dict[str, Callable[[Operation], _Count]] = {
     "while": _while,
     "cond": _cond,
     "scan": _scan,
+    **dict.fromkeys(("stack_add", "arena_add"), _stack_sums),
 }  # fmt: skip
 
 
@@ -250,9 +267,9 @@ def _bytes(op: Operation, in_place: bool) -> _Count:
         return read, sum(map(_nbytes, op.results))
     if op.name == "dim_size":
         return 0, sum(map(_nbytes, op.results))
-    if in_place and op.name in _UPDATES:
+    if op.name in UPDATES or (in_place and op.name in _UPDATES):
         changed = min(_size(op.result), _size(op.operands[-1])) * _item(op.result)
-        adds = op.name not in ("slice_update", "scatter_nd_update")
+        adds = op.name not in ("slice_update", "scatter_nd_update", "scatter_update")
         return sum(map(_nbytes, op.operands[1:])) + changed * adds, changed
     given = [_nbytes(v) for v in op.operands]
     if op.name in _READS_BY_INDEX:

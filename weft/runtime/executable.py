@@ -20,8 +20,10 @@ from weft.ir.errors import (
     ResourceExhaustedError,
     ShapeError,
     UnknownError,
+    WeftError,
 )
 from weft.ir.graph import Graph
+from weft.ir.ops.stack import STACK_OPS
 from weft.ir.types import RefType, TensorType
 from weft.passes.manager import (
     PLAN_FILE,
@@ -29,6 +31,7 @@ from weft.passes.manager import (
     configure_logging,
     dump_folder,
 )
+from weft.passes.memory.plan_memory import variable_name
 from weft.passes.pipelines import STANDARD
 from weft.runtime.ahead import compile_ahead, native_walker
 from weft.runtime.collector import collector_paused
@@ -38,6 +41,7 @@ from weft.runtime.native.api import NativeApi, begin_native_api, native_api_or_n
 from weft.runtime.native.step import NativeStep
 from weft.runtime.plan_disk import load_plan, plan_key, store_plan
 from weft.runtime.pool.pool import POOL
+from weft.runtime.stacks import no_room
 from weft.runtime.step_plan import StepPlan, step_plan
 from weft.runtime.variables import VariableState
 
@@ -81,6 +85,7 @@ class Executable:
         number = {key: k for k, key in enumerate(plan.slots)}
         names = plan.read | plan.written
         used = [(variables[n], number[("variable", n)], n in plan.read) for n in names]
+        self._states = {n: variables[n] for n in names}
         # one order of locks for all steps, or two could wait for each other; a name is the graph's
         self._variables = sorted(used, key=lambda row: id(row[0]))
         self._result_slots = [number.get(("result", i), -1) for i in range(len(self._results))]
@@ -131,10 +136,19 @@ class Executable:
                     made[number] = inputs[given]
                 return made
         try:
-            results = [None if r is None else np.empty(r[0], r[1]) for r in self._results]
             frame = self._take_frame()
+            results = self.run_on(frame, inputs, self._walker)
+        except ResourceExhaustedError:  # a MemoryError, too: of what the step itself keeps
+            raise
         except MemoryError:
             self.raise_no_memory()
+        if self.native is None and self._pool and len(self._frames) < self._most_idle():
+            self._frames.append(frame)
+        return results
+
+    def run_on(self, frame: Frame, inputs: list[Array], walk: Callable[[int], object]) -> list[Any]:
+        """Run one step on `frame`; `walk`, given its header, carries the table out."""
+        results = [None if r is None else np.empty(r[0], r[1]) for r in self._results]
         slots = frame.slots
         for i, array in enumerate(inputs):
             slots[i] = id(array)
@@ -142,21 +156,28 @@ class Executable:
             if result is not None:
                 slots[slot] = id(result)
         if self._variables:
-            self._run_with_state(frame)
+            self._run_with_state(frame, walk)
         else:
-            self._walker(frame.header)
+            walk(frame.header)
         if frame.failed.value >= 0:
+            frame.forget_stacks()  # whoever keeps the error keeps the frame
             self.raise_failed(frame.failed.value, frame.status.value, frame.status.index)
-        if self.native is None and self._pool and len(self._frames) < self._most_idle():
-            self._frames.append(frame)
         for number, given in self._donated:
             results[number] = inputs[given]
         return results
 
-    def own_frame(self) -> tuple[Frame, int, list[int]]:
+    def run_kept(self, inputs: list[Array], keep: Callable[[Frame], object]) -> list[Any]:
+        """For the dataflow executor: run one step on a frame of its own, which `keep` keeps as long
+        as the stacks that the results stand for are used."""
+        frame, _, _ = self.own_frame()
+        keep(frame)
+        return self.run_on(frame, inputs, self._walker)
+
+    def own_frame(self, *, one_thread: bool = False) -> tuple[Frame, int, list[int]]:
         """For the dataflow executor: a frame of its own, the walker's address, the results' slots
-        (-1: a token)."""
-        return Frame(self._linked, *self._enter_pool()), self._walker_address, self._result_slots
+        (-1: a token). one_thread: one that never uses the pool."""
+        pool = (0, 1) if one_thread else self._enter_pool()
+        return Frame(self._linked, *pool), self._walker_address, self._result_slots
 
     @property
     def uses_state(self) -> bool:
@@ -193,18 +214,18 @@ class Executable:
         """The key and name of each kernel that is called."""
         return list({c.call.kernel.key: c.call.kernel.name for c in self.report.calls}.items())
 
-    def _run_with_state(self, frame: Frame) -> None:
+    def _run_with_state(self, frame: Frame, walk: Callable[[int], object]) -> None:
         with ExitStack() as stack:
             for variable, _, read in self._variables:
                 stack.enter_context(variable.lock)
-                if read:
-                    variable.buffer()  # raises if it is not initialised
+                if read and variable.array is None:
+                    raise self._uninitialised(variable)
             fresh = [v for v, _, _ in self._variables if v.array is None]
             for variable in fresh:
                 variable.array = np.empty(variable.shape, variable.dtype.numpy)
             for variable, slot, _ in self._variables:
                 frame.slots[slot] = id(variable.array)
-            self._walker(frame.header)
+            walk(frame.header)
             if frame.failed.value >= 0:
                 for variable in fresh:
                     variable.array = None
@@ -236,7 +257,9 @@ class Executable:
 
     def _most_idle(self) -> int:
         """How many frames are kept for later calls: their arenas are memory that nobody uses."""
-        return MOST_IDLE_FRAMES if self._linked.arena_bytes < LARGE_ARENA else 1
+        if self._linked.arena_bytes >= LARGE_ARENA:
+            return 1
+        return 2 if self.plan.table.stacks else MOST_IDLE_FRAMES  # each keeps up to stacks.KEPT
 
     def new_frame(self) -> int:
         """The address of the words of a new frame, which belongs to who asked."""
@@ -256,6 +279,18 @@ class Executable:
             location=self.graph.ops[-1].locations if self.graph.ops else (),
         )
 
+    def _uninitialised(self, variable: VariableState) -> WeftError:
+        """The error for a variable without a value, at the first line that reads it."""
+        name = next(n for n, state in self._states.items() if state is variable)
+        reads = (op for op in self.graph.ops if op.name == "read")
+        held = (op for op in reads if variable_name(op.operands[0]) == name)
+        where = next((op.locations for op in held), ())
+        try:
+            variable.buffer()
+        except WeftError as error:
+            return error.at(where)
+        raise InternalError(f"variable '{name}' has a value")
+
     def raise_not_arrays(self) -> NoReturn:
         """An input that is no array of class ndarray: weft's fault, never the user's."""
         raise InternalError(f"'{self.name}' was given an input that is no plain NumPy array")
@@ -266,6 +301,8 @@ class Executable:
         failed = self.report.calls[self.plan.table.owner[call]]
         op, element = failed.fault(status)
         types = ", ".join(str(v.type) for v in op.operands)
+        if op.name in STACK_OPS:
+            raise no_room(self.graph, op, index)
         if failed.call.kernel.key.startswith("registered-"):
             raise UnknownError(
                 f"op '{op.name}' ({types}): its kernel '{failed.call.kernel.name}' raised an error",
@@ -288,14 +325,15 @@ def compile_graph(
     passes: Sequence[Any] = STANDARD,
     threads: int | None = None,
     donated: Sequence[int] = (),
+    kept: bool = True,
 ) -> Executable:
     """Compile a traced graph of static shapes into an Executable.
 
     `donated`: inputs whose memory results may take; `report.memory.donated` says which did.
     `variables` holds the state behind each `variable` op by name; `threads`: how many threads a
-    step may use (None: as many as all others). Raises UnsupportedError for an op
-    or dtype that has no native code, FailedPreconditionError for a variable that is not in
-    `variables`, ShapeError for one of another dtype or shape.
+    step may use (None: as many as all others); `kept`: whether its plan is kept on disk. Raises
+    UnsupportedError for an op or dtype that has no native code, FailedPreconditionError for a
+    variable that is not in `variables`, ShapeError for one of another dtype or shape.
     """
     started, before, loaded = time.perf_counter(), compile_count(), load_count()
     variables = variables or {}
@@ -303,7 +341,7 @@ def compile_graph(
     compile_ahead()
     options = PassOptions.from_environment()
     configure_logging(options.log)
-    key = plan_key(graph, passes, options, donated)
+    key = plan_key(graph, passes, options, donated) if kept else None
     found = None if key is None else load_plan(key)
 
     def effort() -> tuple[int, float, int]:
@@ -329,6 +367,7 @@ def compile_graph(
     details: Callable[[], Details] = lambda: (fused, report)  # noqa: E731
     if key is not None:
         store_plan(key, name or graph.name, plan, program.kernels)
+    if key is not None or not kept:
         # not kept: the graph after every pass takes more memory than all else that a step has
         details = Once(
             lambda: details_again(graph, passes, donated, plan, spent, plan_loaded=False)

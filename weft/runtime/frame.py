@@ -10,6 +10,7 @@ import numpy as np
 from weft.codegen.faults import FaultWords
 from weft.codegen.steps.walker import CALL_WORDS, HEADER
 from weft.runtime.native.step import frame_words
+from weft.runtime.stacks import StackArena
 from weft.runtime.step_plan import StepPlan
 
 
@@ -34,8 +35,8 @@ class Frame:
     may take part (0, 1: the calling thread alone)."""
 
     __slots__ = (
-        "arena", "block", "failed", "header", "linked", "native", "slots", "status", "threads",
-        "words",
+        "arena", "block", "failed", "header", "linked", "native", "slots", "stacks", "status",
+        "threads", "words",
     )  # fmt: skip
 
     def __init__(self, linked: LinkedPlan, pool: int, threads: int) -> None:
@@ -53,6 +54,10 @@ class Frame:
         self.slots = (ctypes.c_int64 * linked.slot_count)()
         self.status = FaultWords()
         self.failed = ctypes.c_int64(-1)
+        self.stacks = StackArena() if table.stacks else None
+        for word in table.stacks:
+            assert self.stacks is not None
+            self.words[word] = self.stacks.address
         for word in table.workers:
             self.words[word] = workers
         for word in table.status:
@@ -74,6 +79,11 @@ class Frame:
         self.header = ctypes.addressof(self.block)
         self.native = frame_words(self, self.header, given["slots"], given["status"],
                                   given["failed"], linked.plan.inputs)  # fmt: skip
+
+    def forget_stacks(self) -> None:
+        """Give the memory of stacks back that the plan leaves to other plans, when all have run."""
+        if self.stacks is not None:
+            self.stacks.clear()
 
 
 def aligned(size: int) -> int:

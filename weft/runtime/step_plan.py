@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.codegen.steps.arena_flow import leaves_stacks
 from weft.codegen.steps.program import Node, PlannedCall
 from weft.codegen.steps.table import SlotKey, Table
 from weft.ir.attributes import ConstArray
@@ -29,9 +30,9 @@ SHORT_NS = 5_000
 NS_PER_BYTE_IN_CACHE = 0.25  # of a nest that does some arithmetic too
 
 Result = tuple[tuple[int, ...], DType]
-_FLAT = ("words", "calls", "owner", "moves", "patches", "workers", "status")
+_FLAT = ("words", "calls", "owner", "moves", "patches", "workers", "status", "stacks")
 _PAIRS = {"arena": 2, "rows": 2, "codes": 2, "constants": 3}
-_NUMBERS = ("inputs", "arena_bytes", "result_bytes", "cut", "short")
+_NUMBERS = ("inputs", "arena_bytes", "result_bytes", "cut", "short", "leaves_stacks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class StepPlan:
     results: shape and dtype, None for one that is a token or is computed in the memory of an input
     (donated: number of the result -> of the input). read, written: the variables whose value before
     the step is used, and those that it writes. cut: whether a call is worth several threads.
-    short: whether the step is over before another Python thread could use the GIL.
+    short: whether the step is over before another Python thread could use the GIL. leaves_stacks:
+    whether results are handles of stacks in the frame's arena.
     """
 
     table: Table
@@ -55,6 +57,7 @@ class StepPlan:
     result_bytes: int
     cut: bool
     short: bool
+    leaves_stacks: bool
 
 
 def step_plan(graph: Graph, memory: MemoryPlan, program: StepProgram, last: PassReport) -> StepPlan:
@@ -70,6 +73,7 @@ def step_plan(graph: Graph, memory: MemoryPlan, program: StepProgram, last: Pass
         program.table, tuple(program.slot_number), len(graph.args), tuple(results), memory.donated,
         frozenset(read), frozenset(written), memory.arena_bytes, memory.result_bytes,
         any(c.call.chunk for c in program.calls), _is_short(program.nodes, program.calls, last),
+        leaves_stacks(graph.block),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import itertools
 import re
 import threading
 import weakref
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -13,23 +14,30 @@ import numpy as np
 from weft.ir.dtypes import DType
 from weft.ir.errors import FailedPreconditionError, ShapeError
 from weft.ir.fork import around_fork
+from weft.ir.interpreter_state import counted
 
 Array = np.ndarray[Any, Any]
 
 
 class VariableState:
-    """One variable's buffer. `array` is C-contiguous and keeps its address once initialised.
+    """One variable's buffer. `array` is C-contiguous and keeps its address while it is there.
 
     `lock` is held by a step from its first read of the variable to its last write, so that a step
     that updates it is atomic with respect to other steps and to eager reads.
     """
 
-    __slots__ = ("__weakref__", "array", "dtype", "lock", "name", "shape")
+    __slots__ = (
+        "__weakref__", "array", "container", "declared", "dtype", "lock", "name", "shape",
+    )  # fmt: skip
+    kind = "variable"
 
     def __init__(
-        self, name: str, dtype: DType, shape: tuple[int, ...], initial: Array | None = None
-    ) -> None:
+        self, name: str, dtype: DType, shape: tuple[int, ...], initial: Array | None = None,
+        container: str | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
+        self.declared = ""  # what it was made as, where others find it by a shared name
+        self.container = container  # with which it loses its value; None: never
         self.dtype = dtype
         self.shape = shape
         self.lock = threading.RLock()
@@ -43,11 +51,21 @@ class VariableState:
         """A copy, by `copy` or by `pickle`, holds the same value in a buffer of its own."""
         with self.lock:
             array = None if self.array is None else self.array.copy()
-        return VariableState, (self.name, self.dtype, self.shape, array)
+        return VariableState, (self.name, self.dtype, self.shape, array, self.container)
+
+    def describe(self) -> str:
+        """What it is, for errors."""
+        return f"variable '{self.name}'"
 
     @property
     def initialized(self) -> bool:
+        """Whether it has a value."""
         return self.array is not None
+
+    def clear(self) -> None:
+        """Have no value from now on."""
+        with self.lock:
+            self.array = None
 
     def buffer(self) -> Array:
         """The live buffer itself. Raises FailedPreconditionError if uninitialised."""
@@ -57,6 +75,13 @@ class VariableState:
                 hint="run wf.global_variables_initializer() in the session first",
             )
         return self.array
+
+    def count_up_to(self, limit: int) -> Array:
+        """Add 1 to an integer; the value before. OutOfRangeError if that is `limit` or more."""
+        with self.lock:
+            value = self.read()
+            self.write(counted(value, limit, self.name))
+        return value
 
     def read(self) -> Array:
         """A copy of the value."""
@@ -98,6 +123,15 @@ def _after_fork() -> None:
 
 
 around_fork(_before_fork, _after_fork)
+
+
+def clear_containers(containers: Collection[str]) -> None:
+    """Take the values of all variables in these containers away."""
+    with _forking:
+        found = [state for state in _states if state.container in containers]
+    for state in found:
+        state.clear()
+
 
 _SUFFIX = re.compile(r"_copy_\d+$")
 _copies = itertools.count(1)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.codegen.call import KernelCall, Scratch, Status
+from weft.codegen.call import KernelCall, Scratch, Stacks, Status
 from weft.codegen.cost import arithmetic
 from weft.codegen.gemm.epilogue import is_product
 from weft.codegen.gemm.tile import ACCUMULATOR, tile_of
@@ -115,7 +115,7 @@ def _parts(op: Operation) -> Parts:
             whole.add(conflict.value)
             continue
         calls = [call for inner in made.ops for call in _calls(inner)]
-        if any(isinstance(a, Status | Scratch) for call in calls for a in call.args):
+        if any(isinstance(a, Status | Scratch | Stacks) for call in calls for a in call.args):
             raise Whole("a kernel of the body checks indices or needs scratch memory")
         long = _work(op) / count >= LONG_NS
         return Parts(count, n // count, long, made, retyping.origin, retyping.split)

@@ -22,6 +22,8 @@ from weft.codegen.kernels.products import fused_product_calls
 from weft.codegen.lowerings import LOWERINGS
 from weft.codegen.nests.emit import nest_calls
 from weft.codegen.nests.rows import checking_ops
+from weft.codegen.steps.arena_flow import leaves_stacks, makes_stacks
+from weft.codegen.steps.arena_marks import releases, stack_call
 from weft.codegen.steps.parts import Parts, parts_of
 from weft.codegen.steps.program import Branch, Loop, Node, PlannedCall
 from weft.codegen.steps.scalar_emit import scalar_loop_call
@@ -60,7 +62,10 @@ def plan_program(
     registers: the control flow that becomes one kernel each. in_parts: the loops that run in parts.
     """
     planner = _Planner(graph.stage, slot_of, copies, registers, in_parts)
-    return list(planner.block(graph.block, None))
+    nodes = list(planner.block(graph.block, None))
+    if not makes_stacks(graph.block) or leaves_stacks(graph.block):
+        return nodes
+    return [stack_call("begin"), *nodes, stack_call("end")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class _Planner:
     copies: Copies
     registers: Container[Operation]
     in_parts: Container[Operation]
+    level: int = 0  # of loops around the block that give memory of stacks back
 
     def block(self, block: Block, where: Block | None) -> tuple[Node, ...]:
         nodes: list[Node] = list(self.copies.get((where, -1), ()))
@@ -112,11 +118,15 @@ class _Planner:
             walk = PlannedCall(KernelCall(WALK_PARTS, (0,) * len(PART_WORDS), parts.count, 1), op)
             return [Loop(op, limit, (), None, self.part(op, parts), parts, walk)]
         why = parts if isinstance(parts, str) else "the graph's stage does not allow it"
-        *tests, body = op.regions
-        nodes = [self.block(region, region) for region in (*tests, body)]
-        if not tests:
-            return [Loop(op, limit, (), None, nodes[0], whole=why)]
-        return [Loop(op, limit, nodes[0], tests[0].results[0], nodes[1], whole=why)]
+        if releases(op, self.level):
+            *nodes, body = replace(self, level=self.level + 1).regions(op)
+            body = (*body, stack_call("release", self.level))
+            return [stack_call("mark", self.level), _whole_loop(op, limit, (*nodes, body), why)]
+        return [_whole_loop(op, limit, self.regions(op), why)]
+
+    def regions(self, op: Operation) -> list[tuple[Node, ...]]:
+        """The nodes of each region of a loop."""
+        return [self.block(region, region) for region in op.regions]
 
     def part(self, op: Operation, parts: Parts) -> tuple[Node, ...]:
         """The body of a loop for one of its parts; copies are of as many bytes less."""
@@ -141,6 +151,12 @@ class _Planner:
         addresses = (Address(op.result), Address(op.operands[0]))
         copies = call.kernel.name == "strided_copy" and call.args[:2] == addresses
         return not copies or place != self.slot_of(op.operands[0])
+
+
+def _whole_loop(op: Operation, limit: int, nodes: Sequence[tuple[Node, ...]], why: str) -> Loop:
+    if op.name == "scan":
+        return Loop(op, limit, (), None, nodes[0], whole=why)
+    return Loop(op, limit, nodes[0], op.regions[0].results[0], nodes[1], whole=why)
 
 
 def _in_place(op: Operation, slot_of: SlotOf) -> tuple[tuple[int, int], ...]:

@@ -11,6 +11,7 @@ from weft.codegen.faults import fault_of
 from weft.codegen.nests.describe import describe_rows
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
+from weft.codegen.steps.arena_flow import describe_kept
 from weft.codegen.steps.scalar_check import why_not_in_registers
 from weft.ir.graph import Operation, Value
 
@@ -114,6 +115,8 @@ def _describe(nodes: Sequence[Node], pad: str, number: Iterator[int], lines: lis
                 lines.append(f"{pad}{node.op.name}: loop{times}{_place(node.op)}")
                 lines.append(f"{pad}  not one kernel: {why_not_in_registers(node.op)}")
                 lines.append(f"{pad}  {_parts(node, number)}")
+                kept = describe_kept(node.op)
+                lines += [f"{pad}  {kept}"] if kept else []
                 if node.decision is not None:
                     _describe(node.test, pad + "  ", number, lines)
                     lines.append(f"{pad}  leave unless the test holds")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from weft.codegen.cost import arithmetic
 from weft.codegen.elements import DTYPES, HALVES
 from weft.codegen.scalar.scalar import supported
+from weft.codegen.steps.arena_flow import keeps_no_stacks
 from weft.codegen.steps.scalar_small import FOLDS, MOVES, SMALL, elements, fits, is_single, tensor
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
@@ -30,6 +31,8 @@ WRITES = {
     "scatter_nd_min": "minimum",
     "scatter_nd_max": "maximum",
 }
+#: Ops on stacks whose elements are in registers.
+STACKS = frozenset({"arena_push", "arena_pop"})
 #: The code of a kernel grows with its ops, and compiling takes more than linear time.
 MOST_OPS = 4000
 #: Of a loop on small arrays, the ops on single elements.
@@ -114,7 +117,7 @@ def _kernel_nanoseconds(op: Operation) -> float:
 
 def _price(op: Operation) -> float:
     """Nanoseconds of one element in a vectorised loop."""
-    if op.name in MOVES or op.name in ("constant", "iota"):
+    if op.name in MOVES or op.name in STACKS or op.name in ("constant", "iota"):
         return 0.0
     dtype = tensor(op.operands[-1]).dtype.short
     name = "multiply" if op.name == "matmul" else FOLDS.get(op.name, op.name)
@@ -130,6 +133,8 @@ def _unrolled(op: Operation) -> int:
     """How many ops on single elements an op becomes."""
     if op.name in MOVES or op.name in ("constant", "iota"):
         return 0
+    if op.name in STACKS:
+        return elements((*op.operands, *op.results)[2 if op.name == "arena_pop" else 1])
     if op.name == "matmul":
         depth = tensor(op.operands[0]).static_shape[-2 if op.attrs["transpose_a"] else -1]
         return elements(op.result) * depth
@@ -202,6 +207,10 @@ def _op(op: Operation, env: _Env) -> None:
         _all_single(op, op.operands[1:])
         _all_scalars(op, op.operands[1:], env)
         env[op.result] = _written(op, op.operands[0], env[op.operands[0]], op.result)
+    elif op.name in STACKS:
+        _all_fit(op, (*op.operands, *op.results), env.limit)
+        _all_scalars(op, op.operands, env)
+        env.update((r, None) for r in op.results)
     elif op.name == "reshape" and env[op.operands[0]] is not None:
         raise Refused("'reshape' of an array inside")
     else:
@@ -210,6 +219,8 @@ def _op(op: Operation, env: _Env) -> None:
 
 
 def _scalar_op(op: Operation, env: _Env) -> None:
+    if len(op.results) != 1:
+        raise Refused(f"'{op.name}' is not done on single elements")
     _all_fit(op, op.results, env.limit)
     if op.name == "slice" and env[op.operands[0]] is not None:
         _read(op, env)
@@ -284,6 +295,8 @@ def _control(op: Operation, env: _Env, top: bool = False) -> None:
     if op.name == "cond":
         _cond(op, env, top)
         return
+    if keeps_no_stacks(op):
+        raise Refused("it gives memory of stacks back after each iteration")
     carries = int_attr(op.attrs, "carries")
     for region in op.regions:
         last = region is op.regions[-1]

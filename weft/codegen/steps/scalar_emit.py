@@ -17,6 +17,7 @@ from weft.codegen.emitter import I64, Emitter
 from weft.codegen.faults import emit_fault
 from weft.codegen.jit import Kernel
 from weft.codegen.scalar.scalar import emit_scalar
+from weft.codegen.steps.arena_flow import describe_kept
 from weft.codegen.steps.program import PlannedCall
 from weft.codegen.steps.scalar_check import READS, WRITES, in_registers, sequences_of
 from weft.codegen.steps.scalar_key import Scribe
@@ -29,6 +30,7 @@ from weft.codegen.steps.scalar_small import (
     multiplied,
     tensor,
 )
+from weft.codegen.steps.scalar_stacks import emit_pop, emit_push
 from weft.ir.attributes import ConstArray
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.interpreter import evaluate_op
@@ -51,6 +53,7 @@ def scalar_loop_call(op: Operation) -> tuple[PlannedCall, list[int]]:
     kernel = Kernel(scribe.key, f"{op.name}_loop", lambda e: _emit(e, scribe))
     what = "single elements" if scribe.limit == 1 else "small arrays, element by element"
     why = f"{op.name}, one kernel: all values are {what}, in registers"
+    why = "; ".join(filter(None, (why, describe_kept(op))))
     call = PlannedCall(KernelCall(kernel, tuple(args)), op, None, why, tuple(scribe.faults))
     return call, copied
 
@@ -147,6 +150,12 @@ class _Writer:
             env[op.result] = [load_element(self.e, at, _short(op.result))]
         elif op.name in WRITES:
             self._update(op)
+        elif op.name == "arena_push":
+            env[op.result] = [self._push(op)]
+        elif op.name == "arena_pop":
+            below, top = op.results
+            made = emit_pop(self.e, env[op.operands[0]][0], tensor(top), elements(top))
+            env[below], env[top] = made[:1], made[1:]
         else:
             dtype, attrs = _short(op.operands[-1]), {"dtype": _short(op.result)}
             columns = zip(*(env[v] for v in op.operands), strict=True)
@@ -189,6 +198,23 @@ class _Writer:
             value = emit_scalar(self.e, combine, dtype, [held, value], {})
         store_element(self.e, value, at, dtype)
         self.env[op.result] = self.env[op.operands[0]]
+
+    def _push(self, op: Operation) -> ir.Value:
+        """The handle; where there is no room, the kernel ends."""
+        b, e, (stack, value) = self.b, self.e, op.operands
+        given = self.env[stack][0], self.env[value], tensor(value)
+        place, used = emit_push(e, self._number(op, "arena"), *given)
+        good, what = b.icmp_signed("!=", place, e.index(0)), e.index(-1)
+        if (op, "limit") in self.scribe.number:
+            what = b.select(good, used, what)
+            good = b.and_(good, b.icmp_signed("<=", used, self._number(op, "limit")))
+        wrong, right = b.append_basic_block("full"), b.append_basic_block("pushed")
+        b.cbranch(good, right, wrong)
+        b.position_at_end(wrong)
+        emit_fault(e, self.status, e.index(0), what, self.scribe.faults.index(op))
+        b.ret_void()
+        b.position_at_end(right)
+        return place
 
     def _element(self, op: Operation) -> ir.Value:
         """The address that the op's index says; out of bounds, the kernel ends."""

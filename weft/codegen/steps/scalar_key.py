@@ -12,8 +12,8 @@ import hashlib
 import math
 from collections.abc import Iterable
 
-from weft.codegen.call import Arg, Pool
-from weft.codegen.steps.scalar_check import READS, WRITES, sequences_of
+from weft.codegen.call import Arg, Pool, Stacks
+from weft.codegen.steps.scalar_check import READS, STACKS, WRITES, sequences_of
 from weft.codegen.steps.scalar_small import FOLDS, MOVES, fits, is_single, tensor
 from weft.ir.attributes import ConstArray
 from weft.ir.graph import Block, Operation, Value
@@ -116,6 +116,8 @@ class Scribe:
             and (is_single(op.result) and len(op.operands) == 1)
         ):
             self._alias([(op.result, op.operands[0])])
+        elif op.name in STACKS:
+            self._stack(op)
         elif op.name in MOVES or op.name in FOLDS or op.name in ("matmul", "iota"):
             self._line(op, *(f"{k}={v}" for k, v in sorted(op.attrs.items())))
         else:
@@ -123,6 +125,15 @@ class Scribe:
                 self._number(op, "extent", _extent(op))
                 self.faults.append(op)
             self._line(op)
+
+    def _stack(self, op: Operation) -> None:
+        limited = op.name == "arena_push" and int_attr(op.attrs, "limit") >= 0
+        if op.name == "arena_push":
+            self._number(op, "arena", Stacks())
+            self.faults.append(op)
+        if limited:
+            self._number(op, "limit", int_attr(op.attrs, "limit"))
+        self._line(op, *(["limited"] if limited else []))
 
     def _alias(self, pairs: Iterable[tuple[Value, Value]]) -> None:
         for new, old in pairs:

@@ -15,6 +15,7 @@ from weft.codegen.call import (
     Pool,
     Routine,
     Scratch,
+    Stacks,
     Status,
     WorkerScratch,
     worker_stride,
@@ -70,7 +71,8 @@ class Table:
     arrays: constants, at whose addresses point constants: (word, number of the array, byte offset).
     patches: (word, slot number, byte offset) to fill per call; arena: (word, byte offset) to fill
     per frame; workers: words that hold the address of the workers' scratch (`worker_bytes` for each
-    thread that may run the step); status: words that hold the address of the status word.
+    thread that may run the step); status: words that hold the address of the status word; stacks:
+    of the words of the arena of stacks.
     """
 
     words: list[int] = field(default_factory=list)
@@ -81,6 +83,7 @@ class Table:
     arena: list[tuple[int, int]] = field(default_factory=list)
     workers: list[int] = field(default_factory=list)
     status: list[int] = field(default_factory=list)
+    stacks: list[int] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
     rows: list[tuple[int, int]] = field(default_factory=list)
     codes: list[tuple[int, int]] = field(default_factory=list)
@@ -315,6 +318,9 @@ class _Layout:
                 return 0
             case Status():
                 table.status.append(word)
+                return 0
+            case Stacks():
+                table.stacks.append(word)
                 return 0
             case Code(kernel):
                 table.codes.append((word, self._kernel(kernel)))

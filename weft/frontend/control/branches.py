@@ -15,22 +15,31 @@ from weft.frontend import pytree
 from weft.frontend.control.region import (
     Body,
     Kind,
+    anchor,
     captures,
     check_callable,
+    done,
+    holds_effects,
     joined,
     kind_of,
     mismatch,
     operand_tensors,
+    outer_control,
     predicate,
     store,
+    with_effects,
 )
+from weft.frontend.control.sizes import meeting
 from weft.frontend.ops.arithmetic import equal, greater, less, logical_or, where
 from weft.frontend.ops.promotion import TensorLike
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.evaluate import run_traced
+from weft.frontend.tracing.region_trace import must_be_live
 from weft.frontend.tracing.trace import current_trace
+from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.source import caller_location
+from weft.ir.types import TensorType
 
 
 def cond(
@@ -45,8 +54,9 @@ def cond(
     Only the chosen function runs; both are traced. Without operands, as in TensorFlow, the
     functions use what they need from outside. Both must return the same nesting of tensors with the
     same dtypes and shapes (a Python number takes the dtype of its counterpart); TypeRuleError or
-    InvalidArgumentError shows where they differ. name: taken for TensorFlow's sake; ops are known
-    by the line that made them.
+    InvalidArgumentError shows where they differ. Where a function returns an Effect (in a wf.Graph:
+    of `queue.enqueue`, `wf.no_op`) or None, an Effect of the whole takes its place. name: taken for
+    TensorFlow's sake; ops are known by the line that made them.
     """
     check_callable("wf.cond", true_fn=true_fn, false_fn=false_fn)
     test = predicate("wf.cond: pred", pred)
@@ -59,12 +69,18 @@ def cond(
         return run_traced("cond", at_once, [test, *inputs])
     kinds = [kind_of(t) for t in inputs]
 
-    def branch(name: str, fn: Callable[..., Any]) -> Body:
-        return Body(
-            f"{name} of wf.cond", fn, lambda xs: fn(*pytree.unflatten(structure, xs)), kinds
-        )
+    live: list[Variable] = []
 
-    then, orelse = branch("true_fn", true_fn), branch("false_fn", false_fn)
+    def branch(name: str, fn: Callable[..., Any]) -> Body:
+        call = lambda xs: fn(*pytree.unflatten(structure, xs))  # noqa: E731
+        return Body(f"{name} of wf.cond", fn, call, kinds, live=live)
+
+    while True:
+        then, orelse = branch("true_fn", true_fn), branch("false_fn", false_fn)
+        acting = must_be_live([then.trace, orelse.trace])
+        if not acting:
+            break
+        live += acting
     results = _join_branches(then, orelse)
     return _emit_cond(test, inputs, then, orelse, results)
 
@@ -86,7 +102,8 @@ def _join_branches(then: Body, orelse: Body) -> list[Kind]:
                 f"true_fn gives {a.describe()}",
                 f"false_fn gives {b.describe()}",
             )
-        kinds.append(both)
+        shape = meeting(a.shape, b.shape)
+        kinds.append((TensorType(both[0].dtype, shape), both[1]))
     then.convert(kinds)
     orelse.convert(kinds)
     return kinds
@@ -97,21 +114,26 @@ def _emit_cond(
 ) -> Any:
     trace = current_trace()
     assert trace is not None
+    bodies = (then, orelse)
     written = list(dict.fromkeys([*then.written, *orelse.written]))
     results = [
-        [*(body.trace.lift(t) for t in body.leaves), *body.values_of(written)]
-        for body in (then, orelse)
+        [*(body.trace.lift(t) for t in body.leaves), *body.values_of(written)] for body in bodies
     ]
-    outer = captures(then, orelse)
-    regions = [
-        body.block(found, outer) for body, found in zip((then, orelse), results, strict=True)
-    ]
+    anchor(bodies, results)
+    outer = captures(*bodies)
+    regions = [body.block(found, outer) for body, found in zip(bodies, results, strict=True)]
     operands = [trace.lift(t) for t in (test, *inputs)] + outer
-    values = trace.emit("cond", operands, {}, regions=regions)
+    control = outer_control(*bodies)
+    values = trace.emit("cond", operands, {}, regions=regions, control=control)
     weak = [w for _, w in kinds]
     tensors = [trace.tensor(v, w) for v, w in zip(values, weak, strict=False)]
-    tensors = store(written, values[len(kinds) :], tensors)
-    return pytree.unflatten(then.structure, tensors)
+    tensors, tokens = store(written, values[len(kinds) :][: len(written)], tensors)
+    made = pytree.unflatten(then.structure, tensors)
+    returned = [body.returned for body in bodies]
+    if made is not None and not holds_effects(*returned):
+        return made
+    effect = done("cond", any(b.trace.acts for b in bodies), values, tokens)
+    return effect if made is None else with_effects(made, returned, effect)
 
 
 def case(

@@ -11,20 +11,29 @@ import numpy as np
 from weft.frontend import pytree
 from weft.frontend.control.region import (
     Body,
+    as_kind,
     captures,
     carry_body,
     check_callable,
-    converted,
+    done,
     operand_tensors,
+    outer_control,
+    overlap,
     predicate,
     store,
+    without_effects,
+    without_gradient,
 )
 from weft.frontend.control.scan import scan
 from weft.frontend.ops.promotion import TensorLike
 from weft.frontend.tensor import METHODS, Tensor, as_tensor
 from weft.frontend.tracing.evaluate import run_traced
-from weft.frontend.tracing.trace import current_trace
+from weft.frontend.tracing.region_trace import graph_around, must_be_live
+from weft.frontend.tracing.trace import Effect, current_trace
+from weft.frontend.variable import Variable
+from weft.ir.attributes import AttrValue
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
+from weft.ir.rules import int_attr
 from weft.ir.source import caller_location
 
 
@@ -35,6 +44,12 @@ def while_loop(
     shape_invariants: None = None,
     parallel_iterations: int = 10,
     maximum_iterations: int | None = None,
+    *,
+    checkpoint_every: int | None = None,
+    gradient_memory: int | None = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
 ) -> Any:
     """`loop_vars = body(loop_vars)` while `cond(loop_vars)`, nested as `loop_vars`.
 
@@ -42,28 +57,76 @@ def while_loop(
     TensorFlow, they get the items of a list or tuple as arguments of their own if that is how many
     they require (and those of a list of one item).
 
-    maximum_iterations: an int; the loop ends after that many at the latest. It is what a gradient
-    in reverse mode needs, as it bounds the memory; without it use `wf.scan` or `wf.fori_loop`.
-    parallel_iterations: taken for TensorFlow's sake; iterations run one after another, which
-    changes no result. shape_invariants: refused, the loop variables keep their shapes. Raises
-    TypeRuleError where a loop variable would change its dtype or shape.
+    maximum_iterations: an int; the loop ends after that many at the latest.
+    parallel_iterations: an int >= 1; how many iterations may be under way at once on the dataflow
+    executor, as far as they need not wait for each other; 1: one after another, as in native code.
+    It changes no result. shape_invariants: refused, the loop variables keep their shapes.
+
+    A gradient needs values of every iteration. checkpoint_every: an int k >= 1; the gradient keeps
+    the loop variables of one iteration in k, and computes k iterations at a time again: the same
+    bits for less memory. gradient_memory: an int; the most bytes that a gradient may keep for this
+    loop, beyond which the step ends with a ResourceExhaustedError. back_prop: False makes what the
+    loop gives constants to differentiation. swap_memory, name: taken for TensorFlow's sake; what
+    gradients keep is in main memory anyway.
+
+    Raises TypeRuleError where a loop variable would change its dtype or shape,
+    InvalidArgumentError for options that are out of range.
+
+    In a wf.Graph the body may act on queues and other objects of the host: once in each iteration,
+    on one object in the order of the iterations. A loop without loop variables that acts is an
+    Effect, and its body may return None or an Effect.
     """
     check_callable("wf.while_loop", cond=cond, body=body)
+    _check_invariants(shape_invariants)
+    attrs: dict[str, AttrValue] = {
+        "limit": _limit(maximum_iterations),
+        "parallel_iterations": overlap("wf.while_loop", parallel_iterations),
+        "gradient_memory": _at_least("gradient_memory", gradient_memory, 0),
+    }
+    every = _at_least("checkpoint_every", checkpoint_every, 1)
+    made = _traced(cond, body, loop_vars, attrs, every)
+    return made if back_prop else without_gradient(made)
+
+
+def _traced(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    attrs: dict[str, AttrValue],
+    every: int,
+) -> Any:
+    """The loop as part of the current trace; without one it runs at once."""
+    inputs, structure = operand_tensors("wf.while_loop", loop_vars, "loop_vars")
+    if current_trace() is None:
+
+        def at_once(given: list[Tensor]) -> Any:
+            return _traced(cond, body, pytree.unflatten(structure, given), attrs, every)
+
+        return run_traced("while_loop", at_once, inputs)
+    if not inputs and graph_around(current_trace()) is not None:
+        return _loop_of_effects(cond, body, loop_vars, attrs)
+    test, step = _calls(cond, body, loop_vars, structure)
+    if every > 0:
+        return _in_segments(cond, body, test, step, inputs, structure, attrs, every)
+    return _emit_while(cond, body, test, step, inputs, structure, attrs)[0]
+
+
+def _check_invariants(shape_invariants: object) -> None:
     if shape_invariants is not None:
         raise InvalidArgumentError(
             "wf.while_loop: shape_invariants is not supported: loop variables keep their shapes",
             hint="make room for the final shape from the start, and write with x.at[i].set(y)",
             location=caller_location(),
         )
-    limit = _limit(maximum_iterations)
-    inputs, structure = operand_tensors("wf.while_loop", loop_vars, "loop_vars")
-    if current_trace() is None:
 
-        def at_once(given: list[Tensor]) -> Any:
-            again = pytree.unflatten(structure, given)
-            return while_loop(cond, body, again, maximum_iterations=maximum_iterations)
 
-        return run_traced("while_loop", at_once, inputs)
+def _calls(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    structure: pytree.Structure,
+) -> tuple[Callable[[list[Tensor]], Any], Callable[[list[Tensor]], Any]]:
+    """The two functions on the leaves of `loop_vars`."""
     spread = _spreads(cond, body, loop_vars)
 
     def call(fn: Callable[..., Any], xs: list[Tensor]) -> Any:
@@ -79,7 +142,66 @@ def while_loop(
                 found = type(loop_vars)(found)
         return found
 
-    return _emit_while(cond, body, lambda xs: call(cond, xs), step, inputs, structure, limit)
+    return lambda xs: call(cond, xs), step
+
+
+def _loop_of_effects(
+    cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Any, attrs: dict[str, AttrValue]
+) -> Any:
+    """A loop without loop variables: it carries true, which what comes after it depends on."""
+    spread = _spreads(cond, body, loop_vars)
+    given = () if spread else (loop_vars,)
+    _, nothing = pytree.flatten(loop_vars)
+
+    def step(xs: list[Tensor]) -> Any:
+        found = without_effects(body(*given))
+        if found is not None:
+            what = "wf.while_loop: the carry and what the body returns for it"
+            pytree.same_structure(what, nothing, pytree.flatten(found)[1])
+        return xs
+
+    start, structure = operand_tensors("wf.while_loop", [True], "loop_vars")
+    test = lambda xs: cond(*given)  # noqa: E731
+    effect = _emit_while(cond, body, test, step, start, structure, attrs)[1]()
+    return loop_vars if effect is None else effect
+
+
+def _in_segments(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    test: Callable[[list[Tensor]], Any],
+    step: Callable[[list[Tensor]], Any],
+    inputs: list[Tensor],
+    structure: pytree.Structure,
+    attrs: dict[str, AttrValue],
+    every: int,
+) -> Any:
+    """A loop over segments of `every` iterations, of which the gradient keeps the starts only."""
+
+    def run(xs: list[Tensor], iterations: int) -> Any:
+        within = {**attrs, "limit": iterations}
+        return _emit_while(cond, body, test, step, xs, structure, within)[0]
+
+    limit = int_attr(attrs, "limit")
+    outer = {**attrs, "limit": limit if limit < 0 else limit // every, "recompute": True}
+    segment = lambda xs: run(xs, every)  # noqa: E731
+    found, _ = _emit_while(cond, body, test, segment, inputs, structure, outer)
+    if limit < 0 or limit % every == 0:
+        return found
+    return run(operand_tensors("wf.while_loop", found, "loop_vars")[0], limit % every)
+
+
+def _at_least(name: str, given: Any, least: int) -> int:
+    """An option that is an int of at least `least`; -1 for None."""
+    if given is None:
+        return -1
+    if isinstance(given, (int, np.integer)) and not isinstance(given, bool) and given >= least:
+        return int(given)
+    raise InvalidArgumentError(
+        f"wf.while_loop: {name} is {given!r:.60}, not an int >= {least}",
+        hint="it must be known before the loop runs",
+        location=caller_location(),
+    )
 
 
 def _limit(maximum: Any) -> int:
@@ -133,16 +255,27 @@ def _emit_while(
     body_call: Callable[[list[Tensor]], Any],
     inputs: list[Tensor],
     structure: pytree.Structure,
-    limit: int,
-) -> Any:
+    attrs: dict[str, AttrValue],
+) -> tuple[Any, Callable[[], Effect | None]]:
+    """The op: what it gives, and what makes the effect that it is in a graph, if it is one."""
     trace = current_trace()
     assert trace is not None
     name = "body of wf.while_loop"
-    step, kinds, written = carry_body("wf.while_loop", name, body, body_call, inputs, structure)
-    test = Body("cond of wf.while_loop", cond, test_call, kinds, written)
-    if test.written:
+    live: list[Variable] = []
+    while True:
+        step, kinds, written = carry_body(
+            "wf.while_loop", name, body, body_call, inputs, structure, live=live
+        )
+        live = list(step.trace.live)
+        test = Body("cond of wf.while_loop", cond, test_call, kinds, written, live=live)
+        acting = must_be_live([test.trace, step.trace])
+        if not acting:
+            break
+        live += acting
+    assigned = [*test.written, *test.trace.updated]
+    if assigned:
         raise TypeRuleError(
-            f"wf.while_loop: cond assigns to variable '{test.written[0].name}'",
+            f"wf.while_loop: cond assigns to variable '{assigned[0].name}'",
             hint="assign in the body",
             location=caller_location(),
         )
@@ -156,15 +289,16 @@ def _emit_while(
     results = [step.trace.lift(t) for t in step.leaves] + step.values_of(written)
     outer = captures(test, step)
     regions = [test.block([decision], outer), step.block(results, outer)]
-    starts = [
-        trace.lift(converted(t, kind.dtype, weak))
-        for t, (kind, weak) in zip(inputs, kinds, strict=True)
-    ]
-    starts += [trace.lift(trace.value_of(v)) for v in written]
-    attrs = {"carries": len(starts), "limit": limit}
-    values = trace.emit("while", [*starts, *outer], attrs, regions=regions)
+    starts = [trace.lift(as_kind(t, kind)) for t, kind in zip(inputs, kinds, strict=True)]
+    starts += [trace.lift(trace.value_of(v, step.trace)) for v in written]
+    attrs = {"carries": len(starts), **attrs}
+    control = outer_control(test, step)
+    values = trace.emit("while", [*starts, *outer], attrs, regions=regions, control=control)
     found = [trace.tensor(v, w) for v, (_, w) in zip(values, kinds, strict=False)]
-    return pytree.unflatten(structure, store(written, values[len(kinds) :], found))
+    found, tokens = store(written, values[len(kinds) :], found)
+    acts = test.trace.acts or step.trace.acts
+    made = pytree.unflatten(structure, found)
+    return made, lambda: done("while_loop", acts, values, tokens)
 
 
 def fori_loop(

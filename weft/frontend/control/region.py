@@ -2,7 +2,8 @@
 
 A region is isolated: outer tensors that a body uses become further operands. Variables do, too: a
 body that assigns to one takes its value as an argument, returns the new value, and the assignment
-is made after the op. So the ops themselves hold no effects.
+is made after the op. So the ops themselves hold no effects, but for ops of the host in a
+`wf.Graph` (`tracing.region_trace`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from weft.frontend import pytree
+from weft.frontend.control.sizes import meeting, renamed
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.operators import Operators
 from weft.frontend.ops.promotion import REPRESENTATIVE, TensorLike, cast
 from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.tracing.trace import Effect, Trace, current_trace
+from weft.frontend.tracing.region_trace import RegionTrace, graph_around, must_be_live
+from weft.frontend.tracing.trace import Effect, current_trace
 from weft.frontend.tracing.tracing import definition, result_tensor
 from weft.frontend.variable import Variable
 from weft.ir.builder import Builder
@@ -37,7 +40,8 @@ _WIDE = (int64, float64, complex128)  # the dtypes in which weak values are held
 class Body:
     """One region under construction: a function traced on arguments of these kinds.
 
-    The region takes the values of `variables` between `kinds` and `rows`.
+    The region takes the values of `variables` between `kinds` and `rows`; those that are `live` are
+    read and updated in it.
     """
 
     def __init__(
@@ -48,20 +52,21 @@ class Body:
         kinds: Sequence[Kind],
         variables: Iterable[Variable] = (),
         rows: Sequence[Kind] = (),
+        live: Sequence[Variable] = (),
     ) -> None:
         self.name = name
-        self.trace = Trace("region", name, current_trace())
-        self.trace.state = {}
+        self.trace = RegionTrace(name, current_trace(), live)
         try:
             with self.trace.active():
                 args = [self._argument(*kind) for kind in kinds]
                 for variable in variables:
                     held = TensorType(variable.dtype, variable.shape)
-                    self.trace.state[variable] = self._argument(held, False)
+                    self.trace.held(variable, self._argument(held, False))
                 args += [self._argument(*kind) for kind in rows]
                 self.count = len(self.trace.builder.args)
-                found = pytree.tree_map(_without_effects, call(args))
-                leaves, self.structure = pytree.flatten(found)
+                #: What the function returned, with Effects.
+                self.returned = call(args)
+                leaves, self.structure = pytree.flatten(without_effects(self.returned))
                 self.paths = pytree.paths(self.structure, "result")
                 where = definition(fn)
                 pairs = zip(leaves, self.paths, strict=True)
@@ -85,8 +90,8 @@ class Body:
     def convert(self, kinds: Sequence[Kind]) -> None:
         """Convert the first results to these dtypes."""
         with self.trace.active():
-            for i, (kind, weak) in enumerate(kinds):
-                self.leaves[i] = converted(self.leaves[i], kind.dtype, weak)
+            for i, kind in enumerate(kinds):
+                self.leaves[i] = as_kind(self.leaves[i], kind)
 
     def values_of(self, variables: Sequence[Variable]) -> list[Value]:
         """The values that variables have at the end of the body."""
@@ -108,8 +113,81 @@ class Body:
         return builder.block([mapping[v] for v in results])
 
 
-def _without_effects(leaf: Any) -> Any:
-    return None if isinstance(leaf, Effect) else leaf
+def without_effects(tree: Any) -> Any:
+    """The tree with None in place of Effects."""
+    return pytree.tree_map(lambda leaf: None if isinstance(leaf, Effect) else leaf, tree)
+
+
+def with_effects(tree: Any, returned: Sequence[Any], effect: Effect | None) -> Any:
+    """`tree` with `effect` wherever one of the functions returned an Effect."""
+    if effect is None:
+        return tree
+    if any(isinstance(x, Effect) for x in returned):
+        return effect
+    if type(tree) in (list, tuple):
+        found = [
+            with_effects(x, [r[i] for r in returned if isinstance(r, (list, tuple))], effect)
+            for i, x in enumerate(tree)
+        ]
+        return type(tree)(found)
+    if type(tree) is dict:
+        return {
+            k: with_effects(x, [r[k] for r in returned if isinstance(r, dict)], effect)
+            for k, x in tree.items()
+        }
+    return tree
+
+
+def without_gradient(tree: Any) -> Any:
+    """`tree` with tensors that are constants to differentiation."""
+
+    def closed(leaf: Any) -> Any:
+        return apply("stop_gradient", leaf) if isinstance(leaf, Tensor) else leaf
+
+    return pytree.tree_map(closed, tree)
+
+
+def overlap(what: str, parallel: Any) -> int:
+    """How many iterations may be under way at once. InvalidArgumentError for no count."""
+    if isinstance(parallel, (int, np.integer)) and not isinstance(parallel, bool) and parallel >= 1:
+        return int(parallel)
+    raise InvalidArgumentError(
+        f"{what}: parallel_iterations is {parallel!r:.60}, not an int >= 1",
+        hint="1: one iteration after another",
+        location=caller_location(),
+    )
+
+
+def holds_effects(*returned: Any) -> bool:
+    """Whether one of the functions returned an Effect."""
+    leaves = (leaf for tree in returned for leaf in pytree.flatten(tree)[0])
+    return any(isinstance(leaf, Effect) for leaf in leaves)
+
+
+def anchor(bodies: Sequence[Body], results: Sequence[list[Value]]) -> bool:
+    """If the bodies act and give nothing, let each give true: what comes after the op depends on
+    it. Whether that was needed."""
+    needed = not results[0] and any(body.trace.acts for body in bodies)
+    if needed:
+        for body, found in zip(bodies, results, strict=True):
+            found.append(body.trace.constant(np.array(True)))
+    return needed
+
+
+def outer_control(*bodies: Body) -> list[Value]:
+    """What the op with these bodies comes after, as the bodies ask."""
+    return list(dict.fromkeys(v for body in bodies for v in body.trace.waits))
+
+
+def done(name: str, acts: bool, values: Sequence[Value], tokens: Sequence[Value]) -> Effect | None:
+    """In a graph: what stands for all that an op does, and for assignments of what it gave; None if
+    it does nothing."""
+    trace = graph_around(current_trace())
+    after = [*(values[:1] if acts else ()), *tokens]
+    if trace is None or not after:
+        return None
+    (token,) = trace.emit("group", control=after)
+    return Effect(trace.name_scope + name, token, trace)
 
 
 def captures(*bodies: Body) -> list[Value]:
@@ -130,6 +208,11 @@ def converted(t: Tensor, dtype: DType, weak: bool) -> Tensor:
         t = apply("astype", t, dtype=dtype)
         t.weak = True
     return t
+
+
+def as_kind(t: Tensor, kind: Kind) -> Tensor:
+    """`t` with the dtype of a kind, weak or not, and the names of sizes that depend on values."""
+    return renamed(converted(t, kind[0].dtype, kind[1]), kind[0].shape)
 
 
 def joined(a: Kind, b: Kind) -> Kind | None:
@@ -215,6 +298,7 @@ def carry_body(
     inputs: Sequence[Tensor],
     structure: pytree.Structure,
     rows: Sequence[Kind] | None = None,
+    live: Sequence[Variable] = (),
 ) -> tuple[Body, list[Kind], list[Variable]]:
     """Trace a loop's body until what it takes and what it returns agree.
 
@@ -223,9 +307,10 @@ def carry_body(
     results). Returns the body, whose first results are the carries, their kinds, and the variables.
     """
     kinds = [kind_of(t) for t in inputs]
+    own: set[str] = set()
     written: list[Variable] = []
     while True:
-        body = Body(name, fn, call, kinds, written, rows or ())
+        body = Body(name, fn, call, kinds, written, rows or (), live)
         found = body.structure
         if rows is not None:
             assert found is not None  # `call` gives a pair
@@ -233,17 +318,23 @@ def carry_body(
         pytree.same_structure(
             f"{what}: the carry and what the body returns for it", structure, found
         )
-        after = _agreed(what, body, kinds, pytree.paths(structure, "carry"))
-        known = set(map(id, written))  # == would compare values
+        after = _agreed(what, body, kinds, pytree.paths(structure, "carry"), own)
+        acting = must_be_live([body.trace])
+        known = set(map(id, (*written, *acting)))  # == would compare values
         more = [v for v in body.written if id(v) not in known]
-        if after == kinds and not more:
+        if after == kinds and not (more or acting):
             body.convert(kinds)
             return body, kinds, written
         body.trace.closed = True
-        kinds, written = after, [*written, *more]
+        live = [*live, *acting]
+        now_live = set(map(id, live))
+        kinds, written = after, [v for v in (*written, *more) if id(v) not in now_live]
 
 
-def _agreed(what: str, body: Body, kinds: Sequence[Kind], paths: Sequence[str]) -> list[Kind]:
+def _agreed(
+    what: str, body: Body, kinds: Sequence[Kind], paths: Sequence[str], own: set[str]
+) -> list[Kind]:
+    """The kinds that carries have before and after an iteration; own: the names of their sizes."""
     out = []
     for kind, leaf, path in zip(kinds, body.leaves, paths, strict=False):
         both = carried(kind, kind_of(leaf))
@@ -254,7 +345,8 @@ def _agreed(what: str, body: Body, kinds: Sequence[Kind], paths: Sequence[str]) 
                 f"it is {kind[0]} before the iteration",
                 f"the body returns {leaf.describe()}",
             )
-        out.append(both)
+        shape = meeting(both[0].shape, leaf.shape, own)
+        out.append((TensorType(both[0].dtype, shape), both[1]))
     return out
 
 
@@ -271,8 +363,8 @@ def check_callable(what: str, **functions: Any) -> None:
 
 def store(
     variables: Sequence[Variable], values: Sequence[Value], results: list[Tensor]
-) -> list[Tensor]:
-    """Assign to the variables what the op gives for them.
+) -> tuple[list[Tensor], list[Value]]:
+    """Assign to the variables what the op gives for them; the assignments in a graph.
 
     In a graph whoever fetches one of `results` makes the assignments happen: they are returned
     with that dependence.
@@ -281,14 +373,16 @@ def store(
     assert trace is not None
     tokens = []
     for variable, value in zip(variables, values, strict=True):
-        if trace.state is not None:
+        if isinstance(trace, RegionTrace) and trace.is_live(variable):
+            trace.effects.write(variable, value)
+        elif trace.state is not None:
             trace.carry(variable, trace.tensor(value))
         else:
             tokens.append(trace.effects.write(variable, value))
     if trace.kind != "graph" or not tokens:
-        return results
+        return results, []
     kept = []
     for t in results:
         (value,) = trace.emit("identity", (trace.lift(t),), control=tokens)
         kept.append(trace.tensor(value, t.weak))
-    return kept
+    return kept, tokens

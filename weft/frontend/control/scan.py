@@ -10,13 +10,21 @@ import numpy as np
 from weft.frontend import pytree
 from weft.frontend.control.region import (
     Kind,
+    anchor,
+    as_kind,
     captures,
     carry_body,
     check_callable,
-    converted,
+    done,
+    holds_effects,
     operand_tensors,
+    outer_control,
+    overlap,
     store,
+    with_effects,
+    without_gradient,
 )
+from weft.frontend.control.sizes import check_stacked
 from weft.frontend.ops.promotion import cast, check_dtype
 from weft.frontend.ops.rearrange import concat
 from weft.frontend.tensor import Tensor, as_tensor
@@ -46,8 +54,9 @@ def scan(
     init: the first carry, any nesting of tensors; f must return the same nesting, dtypes and shapes
     (Python numbers take the dtypes that f gives them). xs: a nesting of tensors with one size of
     the first axis, or None: then f gets None, `length` times. reverse: from the last row to the
-    first; ys[i] still belongs to xs[i]. unroll: taken for JAX's sake; it must be at least 1 and
-    changes nothing, as an iteration costs no dispatch.
+    first; ys[i] still belongs to xs[i]. Where y is an Effect, or nothing at all is carried or
+    returned, ys is the Effect of all iterations. unroll: taken for JAX's sake; it must be at least
+    1 and changes nothing, as an iteration costs no dispatch.
 
     With `elems=`, as TensorFlow's tf.scan: `a = f(a, x)` for each row, from `initializer`, or from
     the first row if that is not given; the result is every a, stacked.
@@ -169,28 +178,36 @@ def _emit_scan(
 ) -> tuple[Any, Any]:
     trace = current_trace()
     assert trace is not None
+    sizes = set(trace.root().made_sizes)
     body, kinds, written = carry_body(what, f"body of {what}", f, call, inputs, structure, rows)
     ys = body.leaves[len(kinds) :]
+    check_stacked(what, ys, sizes)
     results = [body.trace.lift(t) for t in body.leaves[: len(kinds)]]
     results += [*body.values_of(written), *(body.trace.lift(t) for t in ys)]
+    anchor([body], [results])
     outer = captures(body)
     region = body.block(results, outer)
-    starts = [
-        trace.lift(converted(t, kind.dtype, weak))
-        for t, (kind, weak) in zip(inputs, kinds, strict=True)
-    ]
-    starts += [trace.lift(trace.value_of(v)) for v in written]
+    starts = [trace.lift(as_kind(t, kind)) for t, kind in zip(inputs, kinds, strict=True)]
+    starts += [trace.lift(trace.value_of(v, body.trace)) for v in written]
     attrs = {
         "carries": len(starts), "sequences": len(rows), "length": count, "reverse": bool(reverse),
     }  # fmt: skip
     operands = [*starts, *(trace.lift(t) for t in sequences), *outer]
-    values = trace.emit("scan", operands, attrs, regions=(region,))
+    control = outer_control(body)
+    values = trace.emit("scan", operands, attrs, regions=(region,), control=control)
     found = [trace.tensor(v, w) for v, (_, w) in zip(values, kinds, strict=False)]
-    found += [trace.tensor(v, y.weak) for v, y in zip(values[len(starts) :], ys, strict=True)]
-    found = store(written, values[len(kinds) : len(starts)], found)
+    found += [trace.tensor(v, y.weak) for v, y in zip(values[len(starts) :], ys, strict=False)]
+    found, tokens = store(written, values[len(kinds) : len(starts)], found)
     assert body.structure is not None
     carry = pytree.unflatten(structure, found[: len(kinds)])
-    return carry, pytree.unflatten(body.structure.children[1], found[len(kinds) :])
+    stacked = pytree.unflatten(body.structure.children[1], found[len(kinds) :])
+    returned = body.returned[1]
+    if found and not holds_effects(returned):
+        return carry, stacked
+    effect = done(what.removeprefix("wf."), body.trace.acts, values, tokens)
+    if not found and effect is not None:
+        return carry, effect
+    return carry, with_effects(stacked, [returned], effect)
 
 
 def _scan_tf(f: Callable[..., Any], elems: Any, initializer: Any, reverse: bool) -> Any:
@@ -227,23 +244,30 @@ def map_fn(
     elems: Any,
     dtype: Any = None,
     parallel_iterations: int | None = None,
-    *,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    name: str | None = None,
     fn_output_signature: Any = None,
 ) -> Any:
     """`fn` on each row of `elems` (a nesting of tensors), the results stacked.
 
     As TensorFlow's tf.map_fn and JAX's lax.map: a loop, one row after another. dtype, or
     fn_output_signature: the dtypes of what fn returns, nested likewise; they are not needed, and
-    checked: TypeRuleError for others. parallel_iterations: taken for TensorFlow's sake, changes
-    nothing.
+    checked: TypeRuleError for others. Where fn returns an Effect, so does map_fn. back_prop: False
+    makes the results constants to differentiation. parallel_iterations (an int >= 1), swap_memory,
+    infer_shape, name: taken for TensorFlow's sake, and change nothing.
     """
     check_callable("wf.map_fn", fn=fn)
+    if parallel_iterations is not None:
+        overlap("wf.map_fn", parallel_iterations)
     wanted = dtype if fn_output_signature is None else fn_output_signature
 
     def step(_: Any, x: Any) -> tuple[None, Any]:
         return None, fn(x) if wanted is None else _of_dtypes(fn(x), wanted)
 
-    return _scan("wf.map_fn", step, None, elems, None, False)[1]
+    made = _scan("wf.map_fn", step, None, elems, None, False)[1]
+    return made if back_prop else without_gradient(made)
 
 
 def _of_dtypes(result: Any, dtypes: Any) -> Any:
@@ -268,22 +292,48 @@ def _of_dtypes(result: Any, dtypes: Any) -> Any:
     return pytree.unflatten(structure, out)
 
 
-def foldl(fn: Callable[[Any, Any], Any], elems: Any, initializer: Any = None) -> Any:
+def foldl(
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
     """`a = fn(a, x)` for each row x of `elems`; the last a. As TensorFlow's tf.foldl.
 
-    initializer: the first a, nested as fn's results; by default the first row.
+    initializer: the first a, nested as fn's results; by default the first row. back_prop: False
+    makes the result a constant to differentiation. parallel_iterations (an int >= 1), swap_memory,
+    name: taken for TensorFlow's sake, and change nothing.
     """
-    return _fold("wf.foldl", fn, elems, initializer, False)
+    overlap("wf.foldl", parallel_iterations)
+    return _fold("wf.foldl", fn, elems, initializer, False, back_prop)
 
 
-def foldr(fn: Callable[[Any, Any], Any], elems: Any, initializer: Any = None) -> Any:
+def foldr(
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
     """As `foldl`, from the last row to the first. As TensorFlow's tf.foldr."""
-    return _fold("wf.foldr", fn, elems, initializer, True)
+    overlap("wf.foldr", parallel_iterations)
+    return _fold("wf.foldr", fn, elems, initializer, True, back_prop)
 
 
 def _fold(
-    what: str, fn: Callable[[Any, Any], Any], elems: Any, initializer: Any, reverse: bool
+    what: str,
+    fn: Callable[[Any, Any], Any],
+    elems: Any,
+    initializer: Any,
+    reverse: bool,
+    back_prop: bool,
 ) -> Any:
     check_callable(what, fn=fn)
     start, rest, _ = _started(what, elems, initializer, reverse)
-    return _scan(what, lambda a, x: (fn(a, x), None), start, rest, None, reverse)[0]
+    made = _scan(what, lambda a, x: (fn(a, x), None), start, rest, None, reverse)[0]
+    return made if back_prop else without_gradient(made)

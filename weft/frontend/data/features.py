@@ -10,8 +10,10 @@ import numpy as np
 
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, as_dtype, float32, int64, string
-from weft.ir.errors import InvalidArgumentError, suggest
-from weft.runtime.files.example import bytes_array, decode_example
+from weft.ir.errors import InvalidArgumentError
+from weft.ir.types import TensorType
+from weft.runtime.files.decoding import parse_examples
+from weft.runtime.files.example import bytes_array
 
 Array = np.ndarray[Any, Any]
 
@@ -38,33 +40,24 @@ def parse_single_example(
     InvalidArgumentError, naming the feature, if one is missing without a default, or has another
     type or number of values; DataLossError if `serialized` is no Example.
     """
-    found = decode_example(serialized)
-    return {name: _parsed(name, wanted, found) for name, wanted in features.items()}
+    named = {name: part_of(name, wanted) for name, wanted in features.items()}
+    defaults = {i: d for i, (_, d) in enumerate(named.values()) if d is not None}
+    given = np.empty((), object)
+    given[()] = serialized
+    found = parse_examples(given, list(named), [t for t, _ in named.values()], defaults)
+    return dict(zip(named, found, strict=True))
 
 
-def _parsed(
-    name: str, wanted: FixedLenFeature | VarLenFeature, found: Mapping[str, Array]
-) -> Array:
+def part_of(name: str, wanted: FixedLenFeature | VarLenFeature) -> tuple[TensorType, Array | None]:
+    """The type of a feature (`[?]` for one of any length), and what an example without it has."""
     dtype = _dtype(name, wanted.dtype)
-    values = found.get(name)
     if isinstance(wanted, VarLenFeature):
-        return np.empty(0, dtype.numpy) if values is None else _typed(name, values, dtype)
-    shape = tuple(wanted.shape)
-    if values is None:
-        if wanted.default_value is None:
-            raise InvalidArgumentError(
-                f"the example has no feature {name!r}{suggest(name, list(found))}",
-                hint=f"it has {', '.join(map(repr, sorted(found))) or 'none'}; or give a "
-                "default_value",
-            )
-        return _default(name, wanted.default_value, dtype, shape)
-    values = _typed(name, values, dtype)
-    if values.size != math.prod(shape):
-        raise InvalidArgumentError(
-            f"feature {name!r} has {values.size} values, its shape is {format_shape(shape)}",
-            hint="a VarLenFeature takes any number",
-        )
-    return values.reshape(shape)
+        return TensorType(dtype, (None,)), None
+    shape = tuple(int(d) for d in wanted.shape)
+    default = None
+    if wanted.default_value is not None:
+        default = _default(name, wanted.default_value, dtype, shape)
+    return TensorType(dtype, shape), default
 
 
 def _dtype(name: str, given: Any) -> DType:
@@ -74,13 +67,6 @@ def _dtype(name: str, given: Any) -> DType:
             f"feature {name!r}: an Example holds float32, int64 and string, not {dtype.name}"
         )
     return dtype
-
-
-def _typed(name: str, values: Array, dtype: DType) -> Array:
-    there = as_dtype(values.dtype)
-    if there is not dtype:
-        raise InvalidArgumentError(f"feature {name!r} holds {there.name}, {dtype.name} is wanted")
-    return values
 
 
 def _default(name: str, value: Any, dtype: DType, shape: tuple[int, ...]) -> Array:

@@ -10,8 +10,11 @@ import numpy as np
 from weft.frontend.arrays import contiguous
 from weft.frontend.extend.ops import user_error
 from weft.frontend.ops.dispatch import apply_many
+from weft.frontend.ops.dynamic_sizes import fresh_for
 from weft.frontend.ops.promotion import check_dtype, strong_tensor
 from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tracing.region_trace import graph_around
+from weft.frontend.tracing.running import Running, inside_step
 from weft.frontend.tracing.trace import Trace, current_trace, suspend_trace
 from weft.ir.attributes import AttrValue
 from weft.ir.dtypes import DType
@@ -40,13 +43,15 @@ def py_function(
     inp: a list of tensors (one tensor stands for itself); func gets tensors that have values. Tout:
     the dtype of the result, or a list of several (an empty one: func is called for what it does,
     and the op gives nothing eagerly). shapes: the shape of the result, or a list with one for each;
-    needed in a graph; None is any size, eagerly.
+    needed in a graph; None in it is any size.
 
     Numbers and nested lists become arrays of Tout; arrays and tensors must have that dtype, and
     their shape. An error of func comes out at the user's line with the original as `__cause__`:
     InvalidArgumentError for ValueError and TypeError, NotFoundError for LookupError, else
     UnknownError; weft's own as they are. Not differentiable by itself: wrap it with
-    wf.custom_gradient. In @wf.compile, loops and branches it raises UnsupportedError.
+    wf.custom_gradient. In the body of a branch or loop of a wf.Graph it is called each time the
+    body runs, in the order of the iterations. In @wf.compile, and in branches and loops outside of
+    graphs, it raises UnsupportedError.
     """
     try:
         types = _Types(Tout, shapes)
@@ -61,16 +66,12 @@ def py_function(
             results: Sequence[Tensor] = [Tensor(a) for a in function(arrays)]
         else:
             _check_trace(trace, called)
-            dtypes = [*(t.dtype for t in inputs), *types.dtypes]
-            if any(dtype.kind == "string" for dtype in dtypes):
-                raise UnsupportedError(
-                    f"wf.py_function: '{called}' on strings in a graph is not supported",
-                    hint="call it outside of the graph, and feed what it gives",
-                )
-            parts = tuple(str(t) for t in types.known(called))
+            known = types.known(called)
+            function.running = trace.root().running
             attrs: Mapping[str, AttrValue] = {
                 "function": FunctionName(called, function),
-                "parts": parts,
+                "parts": tuple(str(t) for t in known),
+                "sizes": fresh_for(trace, "py_function", known),
             }
             results = apply_many("py_function", inputs, attrs)
     except WeftError as error:
@@ -79,14 +80,17 @@ def py_function(
 
 
 def _check_trace(trace: Trace, name: str) -> None:
-    """UnsupportedError where the function could not be called exactly once."""
+    """UnsupportedError where the function could not be called exactly once each time."""
+    if graph_around(trace) is not None:
+        return
     around: Trace | None = trace
     while around is not None:
         if around.state is not None:
             raise UnsupportedError(
                 f"wf.py_function: '{name}' inside '{around.name}', a loop or branch, is not "
-                "supported",
-                hint="call it outside of the loop or branch, or write that in Python",
+                "supported outside of a wf.Graph",
+                hint="call it outside of the loop or branch, write that in Python, or build a "
+                "wf.Graph and run it by a wf.Session",
             )
         around = around.parent
 
@@ -108,13 +112,14 @@ class _Types:
         self.shapes = [None if s is None else _shape(s) for s in found]
 
     def known(self, name: str) -> list[TensorType]:
-        """The types, which a graph must know. InvalidArgumentError."""
+        """The types, whose ranks a graph must know. InvalidArgumentError."""
         types = []
         for i, (dtype, shape) in enumerate(zip(self.dtypes, self.shapes, strict=True)):
-            if shape is None or None in shape:
+            if shape is None:
                 raise InvalidArgumentError(
                     f"wf.py_function: in a graph the shape of result {i} of '{name}' must be known",
-                    hint="give shapes=(2, 3), or a list of such tuples if Tout is a list",
+                    hint="give shapes=(2, None), None for a size that only the call knows, or a "
+                    "list of such tuples if Tout is a list",
                 )
             types.append(TensorType(dtype, shape))
         return types
@@ -136,11 +141,13 @@ class _Function:
 
     def __init__(self, func: Callable[..., Any], name: str, types: _Types) -> None:
         self.func, self.name, self.types = func, name, types
+        self.running: Running | None = None  # of the graph that calls it
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """Call it. Raises WeftErrors only: the user's own with its error as the cause."""
         inputs = [Tensor(np.array(a, order="C", copy=True)) for a in arrays]
-        with suspend_trace():  # what it does is done now, and is no part of a graph
+        # what it does is done now, and is no part of a graph
+        with suspend_trace(), inside_step(self.running):
             try:
                 made = self.func(*inputs)
             except WeftError:

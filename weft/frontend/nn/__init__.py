@@ -28,11 +28,11 @@ from weft.frontend.nn.conv import (
     depthwise_conv2d,
     separable_conv2d,
 )
+from weft.frontend.nn.embedding import embedding_lookup
 from weft.frontend.nn.losses import (
     Moments,
     batch_norm,
     dropout,
-    embedding_lookup,
     l2_loss,
     l2_normalize,
     layer_norm,

@@ -29,7 +29,7 @@ from weft.frontend.ops.arithmetic import (
 )
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.elementwise import rsqrt
-from weft.frontend.ops.index import take, take_along_axis
+from weft.frontend.ops.index import take_along_axis
 from weft.frontend.ops.precision import widened
 from weft.frontend.ops.promotion import (
     TensorLike,
@@ -48,7 +48,7 @@ from weft.frontend.random import Generator, bernoulli, default_generator
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import Dim, format_shape, same
 from weft.ir.dtypes import int64
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.source import caller_location
 
 
@@ -289,34 +289,3 @@ def dropout(
     if is_scalar(rate) and rate == 1:
         return where(kept, t, 0)
     return where(kept, divide(t, keep_rate), 0)
-
-
-def embedding_lookup(
-    params: TensorLike, ids: TensorLike, partition_strategy: str = "mod"
-) -> Tensor:
-    """The rows of the table `params` at the integers `ids`: shape ids.shape + params.shape[1:].
-
-    params: one table. Tables split over several tensors (a list, for which `partition_strategy`
-    counts) come with distribution and raise UnsupportedError until then. In a compiled step the
-    gradient of a large table is never made as a whole (`f.explain` says what the update touches).
-    """
-    if isinstance(params, (list, tuple)):
-        if len(params) != 1:
-            raise UnsupportedError(
-                "wf.nn.embedding_lookup: a table in several parts is not supported yet",
-                hint="wf.concat the parts, or pass one table",
-                location=caller_location(),
-            )
-        params = params[0]
-    if partition_strategy not in ("mod", "div"):
-        raise InvalidArgumentError(
-            f"wf.nn.embedding_lookup: partition_strategy must be 'mod' or 'div', got "
-            f"{partition_strategy!r}",
-            location=caller_location(),
-        )
-    table = as_tensor(params)
-    if not table.ndim:
-        raise ShapeError(
-            "wf.nn.embedding_lookup: params needs at least one axis", location=caller_location()
-        )
-    return take(table, ids, axis=0)

@@ -28,7 +28,7 @@ from weft.frontend.ops.promotion import (
 )
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dtypes import bool_
-from weft.ir.errors import TypeRuleError
+from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.source import caller_location
 
 
@@ -307,12 +307,22 @@ def conj(x: TensorLike, /) -> Tensor:
     return elementwise("conj", t) if t.dtype.is_complex else positive(t)
 
 
-def where(condition: TensorLike, x1: TensorLike, x2: TensorLike, /) -> Tensor:
+def where(
+    condition: TensorLike, x1: TensorLike | None = None, x2: TensorLike | None = None, /
+) -> Tensor:
     """x1 where the condition holds, x2 elsewhere; all three broadcast, x1 and x2 promote.
 
     condition: bool, or numbers that count as true unless they are 0. Both x1 and x2 are computed;
-    gradients flow only to the one that was selected.
+    gradients flow only to the one that was selected. The condition alone is refused: libraries
+    differ in what that gives.
     """
+    if x1 is None or x2 is None:
+        raise InvalidArgumentError(
+            "wf.where takes both x1 and x2",
+            hint="where the condition holds say wf.argwhere(condition), rows of indices as "
+            "TensorFlow's tf.where, and wf.nonzero(condition), an array for each axis as NumPy's",
+            location=caller_location(),
+        )
     held = [x if is_scalar(x) else as_tensor(x) for x in (x1, x2)]
     selector = cast(condition, bool_)
     scalar = selector.ndim == 0  # a choice between Python scalars stays weak

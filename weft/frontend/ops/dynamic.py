@@ -1,24 +1,52 @@
-"""Ops whose result's shape depends on values: they run eagerly, on concrete tensors only.
+"""Ops whose results have sizes that depend on values.
 
-A compiled function has one shape for each result, so in a trace these raise TracerError and name
-what to use there.
+Outside a trace they run at once. In a `wf.Graph` such a size is a symbol (`x.shape[0]` prints its
+name), which a step knows when the op has run; the dataflow executor compiles what follows for the
+sizes that come. A compiled function has one shape for each result: there they raise TracerError.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from weft.frontend.ops.arguments import check_axis, is_concrete
-from weft.frontend.ops.promotion import TensorLike, strong_tensor
+from weft.frontend.ops.arguments import check_axis, check_int
+from weft.frontend.ops.arithmetic import (
+    floor_divide,
+    less,
+    maximum,
+    not_equal,
+    remainder,
+    where,
+)
+from weft.frontend.ops.creation import arange, iota, zeros
+from weft.frontend.ops.dispatch import apply, apply_many
+from weft.frontend.ops.dynamic_sizes import (
+    apply_dynamic,
+    fresh_sizes,
+    nonzero_columns,
+    once,
+)
+from weft.frontend.ops.index import gather
+from weft.frontend.ops.promotion import (
+    TensorLike,
+    cast,
+    check_dtype,
+    promote_tensors,
+    strong_tensor,
+)
+from weft.frontend.ops.rearrange import stack
+from weft.frontend.ops.reduction import cumulative_sum
+from weft.frontend.ops.shape import flatten, reshape
+from weft.frontend.ops.sort import argsort, searchsorted
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.trace import current_trace
-from weft.ir.dims import format_shape
-from weft.ir.errors import InvalidArgumentError, TracerError
+from weft.ir.attributes import AttrValue
+from weft.ir.dims import Dim, format_shape, product, same
+from weft.ir.dtypes import bool_, int32, int64
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
+from weft.ir.rules import fits
 from weft.ir.source import caller_location
-
-_WHERE = "wf.where(condition, x, y) keeps the shape; or compute this outside and pass it in"
 
 
 class UniqueAll(NamedTuple):
@@ -44,89 +72,242 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Tensor
 
 
-def _value(op: str, x: TensorLike) -> np.ndarray[Any, Any]:
-    t = strong_tensor(x) if current_trace() is None else as_tensor(x)
-    if not is_concrete(t):
-        raise TracerError(
-            f"wf.{op}: the shape of the result depends on the values of {t.describe()}, which are "
-            "not known during a trace",
-            hint=_WHERE,
-            location=caller_location(),
-        )
-    return t.numpy()
+class Unique(NamedTuple):
+    """What `unique` gives; TensorFlow 1's field names."""
+
+    y: Tensor
+    idx: Tensor
 
 
-def nonzero(x: TensorLike, /) -> tuple[Tensor, ...]:
+class UniqueWithCounts(NamedTuple):
+    """What `unique_with_counts` gives; TensorFlow 1's field names."""
+
+    y: Tensor
+    idx: Tensor
+    count: Tensor  # type: ignore[assignment]  # TensorFlow's name, which hides tuple.count
+
+
+# ------------------------------------------------------------------------------- choosing by values
+def nonzero(
+    x: TensorLike, /, *, size: int | None = None, fill_value: int = 0
+) -> tuple[Tensor, ...]:
     """The indices of the elements that are not 0, one int64 vector for each axis, in row-major
     order.
+
+    size: so many of them, the first ones; fill_value where there are fewer (JAX's arguments). With
+    it, compiled functions can do this.
     """
-    array = _value("nonzero", x)
-    if not array.ndim:
+    t = strong_tensor(x)
+    if not t.ndim:
         raise InvalidArgumentError(
             "wf.nonzero needs a tensor with at least one axis", location=caller_location()
         )
-    return tuple(as_tensor(i.astype(np.int64)) for i in np.nonzero(array))
+    if size is None:
+        return tuple(nonzero_columns(t, "nonzero"))
+    return tuple(_first_nonzero("nonzero", t, size, fill_value))
 
 
-def argwhere(x: TensorLike, /) -> Tensor:
-    """The indices of the elements that are not 0 as rows -> int64[count, rank], in row-major
-    order.
+def argwhere(x: TensorLike, /, *, size: int | None = None, fill_value: int = 0) -> Tensor:
+    """The indices of the elements that are not 0 as rows -> int64[count, rank], in row-major order
+    (what TensorFlow 1's tf.where(x) gives). size, fill_value: as in `nonzero`.
     """
-    array = _value("argwhere", x)
-    return as_tensor(np.argwhere(array).astype(np.int64))
+    t = strong_tensor(x)
+    if size is not None:
+        columns = _first_nonzero("argwhere", t, size, fill_value)
+        return stack(columns, axis=1) if columns else zeros((size, 0), dtype=int64)
+    (rows,) = apply_dynamic("nonzero", [t], what="argwhere")
+    return rows
+
+
+def _first_nonzero(op: str, t: Tensor, size: int, fill_value: int) -> list[Tensor]:
+    """The indices of the first `size` elements that are not 0, filled up."""
+    count = check_int(op, size, "size")
+    if count < 0:
+        raise InvalidArgumentError(
+            f"wf.{op}: size={count} must not be negative", location=caller_location()
+        )
+    flat = flatten(t)
+    so_far = cumulative_sum(cast(not_equal(flat, zeros((), dtype=t.dtype)), int64))
+    wanted = arange(1, count + 1, dtype=int64)
+    place = searchsorted(so_far, wanted)  # past the end where there are fewer
+    there = less(place, flat.shape[0])
+    columns: list[Tensor] = []
+    for n in reversed(t.shape):
+        columns.append(where(there, remainder(place, maximum(n, 1)), fill_value))
+        place = floor_divide(place, maximum(n, 1))
+    return columns[::-1]
 
 
 def boolean_mask(x: TensorLike, mask: TensorLike, axis: int = 0) -> Tensor:
     """The parts of x for which the mask, over its axes from `axis` on, is true (TF1's
     boolean_mask).
     """
-    array, chosen = _value("boolean_mask", x), _value("boolean_mask", mask)
-    along = check_axis("boolean_mask", axis, array.ndim)
-    covered = array.shape[along : along + chosen.ndim]
-    if chosen.dtype != np.bool_ or not chosen.ndim or covered != chosen.shape:
+    t, chosen = strong_tensor(x), as_tensor(mask)
+    along = check_axis("boolean_mask", axis, t.ndim)
+    covered = t.shape[along : along + chosen.ndim]
+    if chosen.dtype is not bool_ or not chosen.ndim or not fits(covered, chosen.shape):
         raise InvalidArgumentError(
-            f"wf.boolean_mask: a mask of dtype {chosen.dtype} and shape "
+            f"wf.boolean_mask: a mask of dtype {chosen.dtype.name} and shape "
             f"{format_shape(chosen.shape)} does not fit axis {along} of a tensor of shape "
-            f"{format_shape(array.shape)}",
+            f"{format_shape(t.shape)}",
             location=caller_location(),
         )
-    return as_tensor(array[(slice(None),) * along + (chosen,)])
+    (places,) = nonzero_columns(flatten(chosen), "boolean_mask")
+    flat = reshape(t, (*t.shape[:along], product(covered), *t.shape[along + chosen.ndim :]))
+    return apply("take", flat, places, axis=along)
 
 
-def _unique(op: str, x: TensorLike) -> tuple[np.ndarray[Any, Any], ...]:
+# --------------------------------------------------------------------------------- each value once
+def _unique(op: str, x: TensorLike) -> tuple[Tensor, ...]:
     """Values, first indices, inverse and counts. The array API keeps every NaN as a value."""
-    array = _value(op, x)
-    values, indices, inverse, counts = np.unique(
-        array, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
-    )
-    return values, indices, inverse.reshape(array.shape), counts
+    return apply_dynamic("unique", [strong_tensor(x)], what=op)
 
 
 def unique_values(x: TensorLike, /) -> Tensor:
     """The distinct elements of x, ascending; each NaN counts as distinct."""
-    return as_tensor(_unique("unique_values", x)[0])
+    return _unique("unique_values", x)[0]
 
 
 def unique_counts(x: TensorLike, /) -> UniqueCounts:
     """The distinct elements of x, ascending, and how often each occurs (int64)."""
     values, _, _, counts = _unique("unique_counts", x)
-    return UniqueCounts(as_tensor(values), as_tensor(counts.astype(np.int64)))
+    return UniqueCounts(values, counts)
 
 
 def unique_inverse(x: TensorLike, /) -> UniqueInverse:
     """The distinct elements of x, ascending, and for each element its place among them (int64)."""
     values, _, inverse, _ = _unique("unique_inverse", x)
-    return UniqueInverse(as_tensor(values), as_tensor(inverse.astype(np.int64)))
+    return UniqueInverse(values, inverse)
 
 
 def unique_all(x: TensorLike, /) -> UniqueAll:
     """The distinct elements of x, where each occurs first, the place of each element, and
     counts.
     """
-    values, indices, inverse, counts = _unique("unique_all", x)
-    return UniqueAll(
-        as_tensor(values),
-        as_tensor(indices.astype(np.int64)),
-        as_tensor(inverse.astype(np.int64)),
-        as_tensor(counts.astype(np.int64)),
-    )
+    return UniqueAll(*_unique("unique_all", x))
+
+
+def unique(x: TensorLike, out_idx: object = int32) -> Unique:
+    """TensorFlow 1's unique: the distinct elements of a vector in the order in which they occur
+    first, and for each element its place among them, as out_idx (int32 or int64)."""
+    return Unique(*_by_occurrence("unique", x, out_idx)[:2])
+
+
+def unique_with_counts(x: TensorLike, out_idx: object = int32) -> UniqueWithCounts:
+    """As `unique`, and how often each occurs."""
+    return UniqueWithCounts(*_by_occurrence("unique_with_counts", x, out_idx))
+
+
+def _by_occurrence(op: str, x: TensorLike, out_idx: object) -> tuple[Tensor, Tensor, Tensor]:
+    t, dtype = strong_tensor(x), check_dtype(out_idx)
+    if t.ndim != 1 or dtype not in (int32, int64):
+        raise InvalidArgumentError(
+            f"wf.{op} takes a vector, and out_idx int32 or int64; got shape "
+            f"{format_shape(t.shape)} and {dtype.name}",
+            location=caller_location(),
+        )
+    values, first, inverse, counts = _unique(op, t)
+    order = argsort(first)  # order[i]: which value occurs as number i
+    place = argsort(order)
+    parts = (gather(place, inverse), gather(counts, order))
+    return gather(values, order), cast(parts[0], dtype), cast(parts[1], dtype)
+
+
+# ------------------------------------------------------------------------------ parts and the whole
+def dynamic_partition(
+    data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None
+) -> list[Tensor]:
+    """Part i holds, in their order, the rows data[j] with partitions[j] == i (TF1).
+
+    partitions: integers in 0 .. num_partitions - 1, of shape data.shape[:k]; InvalidArgumentError
+    for others when it runs. Part i has shape [count of i, *data.shape[k:]]. The gradient is put
+    together by `dynamic_stitch`.
+    """
+    count = check_int("dynamic_partition", num_partitions, "num_partitions")
+    rows, t = _integers("dynamic_partition", "partitions", partitions), strong_tensor(data)
+    attrs: dict[str, AttrValue] = {"num_partitions": count}
+    if current_trace() is not None:
+        attrs["sizes"] = tuple(str(p.shape[0]) for p in partition_places(rows, count))
+    return list(apply_many("dynamic_partition", [t, rows], attrs))
+
+
+def partition_places(partitions: Tensor, count: int) -> tuple[Tensor, ...]:
+    """For each part the places of its rows in the flattened partitions (int64), by
+    `dynamic_partition`.
+
+    In a graph it is made once for the same partitions: whatever is parted by them has parts of
+    these sizes, and a step that needs one of the sizes needs nothing else that was parted.
+    """
+    rows, trace = product(partitions.shape), current_trace()
+    attrs: dict[str, AttrValue] = {"num_partitions": count}
+
+    def make() -> tuple[Tensor, ...]:
+        sizes = fresh_sizes(trace, "dynamic_partition", max(count, 0))
+        number = reshape(iota((rows,), 0, dtype=int64), partitions.shape)
+        return apply_many("dynamic_partition", [number, partitions], {**attrs, "sizes": sizes})
+
+    return make() if trace is None else once(trace, ("places", count), [partitions], make)
+
+
+def dynamic_stitch(
+    indices: Sequence[TensorLike], data: Sequence[TensorLike], name: str | None = None
+) -> Tensor:
+    """Row indices[k][i, ...] of the result is data[k][i, ...]; of several the last (TF1).
+
+    indices[k]: integers >= 0 of the shape that data[k].shape begins with; what remains of these
+    shapes must be equal. The result has as many rows as the largest index asks for; rows that no
+    index names are 0.
+    """
+    if not isinstance(indices, (list, tuple)) or not isinstance(data, (list, tuple)):
+        raise TypeRuleError(
+            "wf.dynamic_stitch takes a list of indices and a list of data",
+            location=caller_location(),
+        )
+    if len(indices) != len(data) or not indices:
+        raise InvalidArgumentError(
+            f"wf.dynamic_stitch: {len(indices)} indices and {len(data)} data",
+            hint="there must be as many of both, and at least one",
+            location=caller_location(),
+        )
+    rows = [_integers("dynamic_stitch", "indices", i) for i in indices]
+    (made,) = apply_dynamic("dynamic_stitch", [*rows, *promote_tensors(*data, op="dynamic_stitch")])
+    return made
+
+
+def _integers(op: str, what: str, x: TensorLike) -> Tensor:
+    t = strong_tensor(x)
+    if t.dtype in (int32, int64):
+        return t
+    if t.size == 0 and t._data is not None:  # an empty list
+        return cast(t, int64)
+    if not t.dtype.is_integer:
+        raise TypeRuleError(
+            f"wf.{op}: {what} must be integers, got {t.dtype.name}", location=caller_location()
+        )
+    return cast(t, int64)
+
+
+# ----------------------------------------------------------------------------------- naming a size
+def ensure_shape(x: TensorLike, shape: Sequence[Any], name: str | None = None) -> Tensor:
+    """x, which must have this shape (TF1): sizes, None for any.
+
+    In a graph a size that depends on values becomes what `shape` says, checked when a step runs;
+    ShapeError if it is not so.
+    """
+    t = strong_tensor(x)
+    given = tuple(shape)
+    dims = tuple(t.shape[i] if d is None and i < t.ndim else d for i, d in enumerate(given))
+    if len(dims) != t.ndim or not all(same(a, b) for a, b in zip(t.shape, dims, strict=True)):
+        raise ShapeError(
+            f"wf.ensure_shape: the shape is {format_shape(t.shape)}, not {format_shape(given)}",
+            location=caller_location(),
+        )
+    if dims == t.shape:
+        return t
+    return apply("ensure_shape", t, shape=dims)
+
+
+def new_sizes(x: Tensor, shape: Sequence[Dim]) -> Tensor:
+    """x with a name of its own for each size that `shape` leaves open (None)."""
+    sizes = fresh_sizes(current_trace(), "size", sum(d is None for d in shape))
+    return apply("ensure_shape", x, shape=tuple(shape), sizes=sizes)

@@ -52,8 +52,8 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
     masks.
 
     Errors, at the caller's line: InvalidArgumentError for a key that does not fit the shape,
-    TracerError for a mask that is traced. An index out of bounds in an array raises when it is
-    used.
+    TracerError for a mask that is traced for a compiled function. An index out of bounds in an
+    array raises when it is used.
     """
     t = as_tensor(x)
     plan = resolve(t, key)

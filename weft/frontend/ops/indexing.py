@@ -3,8 +3,8 @@
 A key is resolved once into a `Plan`: one slice for each axis, index arrays for some axes, and the
 layout of the result. Rules: the NumPy reference, "Indexing on ndarrays". Integers next to index
 arrays count as index arrays; arrays that stand side by side leave their axes in place, separated
-ones move them to the front. Boolean masks become integer arrays, so they must be concrete: their
-number of ones decides a shape.
+ones move them to the front. Boolean masks become integer arrays. Their number of ones decides a
+shape: in the trace of a compiled function they must be concrete.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import numpy as np
 
 from weft.frontend.ops.arguments import is_concrete
 from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.dynamic_sizes import nonzero_columns, open_sizes
 from weft.frontend.ops.promotion import broadcast_tensors, cast
 from weft.frontend.ops.shape import permute_dims, reshape
 from weft.frontend.tensor import Tensor, as_tensor
-from weft.ir.dims import Dim, Shape, SymbolicDim, broadcast_shapes, format_shape
+from weft.ir.dims import Dim, Shape, SymbolicDim, broadcast_shapes, format_shape, same
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, TracerError, UnsupportedError, WeftError
 from weft.ir.source import caller_location
@@ -129,7 +130,7 @@ def _item(item: Any) -> Any:
             hint="use wf.expand_dims or wf.where, or index with an array of bools",
             location=caller_location(),
         )
-    if index.dtype.kind == "bool" and not is_concrete(index):
+    if index.dtype.kind == "bool" and not is_concrete(index) and not open_sizes():
         raise TracerError(
             "a traced boolean mask cannot index a tensor: the result's shape would depend on it",
             hint="wf.where(mask, x, 0) keeps the shape; x.at[mask].set(v) writes through a mask",
@@ -149,12 +150,12 @@ def _index_arrays(item: Tensor, axis: int, shape: Shape) -> list[Tensor]:
     if item.dtype.is_integer:
         return [item]
     for i, (m, d) in enumerate(zip(item.shape, shape[axis:], strict=False)):
-        if isinstance(d, int) and m != d:
+        if not same(m, d):
             raise _fail(
                 f"a mask of shape {format_shape(item.shape)} does not fit axis {axis + i} of a "
                 f"tensor of shape {format_shape(shape)}"
             )
-    return [as_tensor(index.astype(np.int64)) for index in np.nonzero(item.numpy())]
+    return nonzero_columns(item, "mask")
 
 
 def _int_bounds(index: int, axis: int, size: Dim) -> Bounds:

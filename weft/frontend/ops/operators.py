@@ -8,8 +8,8 @@ circle.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -64,6 +64,17 @@ class Operators:
     tensor."""
 
     __slots__ = ()
+
+    #: Runs one in a session; the session's module sets it.
+    in_session: ClassVar[Callable[[Any, Any, Any], Any]]
+
+    def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> Any:
+        """The value in `session`, or in the default one (`with session:`, `wf.InteractiveSession`),
+        as `session.run(self, feed_dict)` gives it.
+
+        FailedPreconditionError if there is none; else as `Session.run`.
+        """
+        return Operators.in_session(self, feed_dict, session)
 
     @property
     def ndim(self) -> int:

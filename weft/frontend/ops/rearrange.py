@@ -13,13 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.ops.arguments import Axes, check_axes, check_axis, check_int, concrete_array
+from weft.frontend.ops.arguments import (
+    Axes,
+    check_axes,
+    check_axis,
+    check_int,
+    concrete_array,
+    is_concrete,
+)
 from weft.frontend.ops.arithmetic import subtract
 from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.dynamic_sizes import apply_dynamic, open_sizes
 from weft.frontend.ops.promotion import TensorLike, expand, promote_tensors, strong_tensor
 from weft.frontend.ops.shape import expand_dims, flatten, reshape, squeeze, swapaxes
 from weft.frontend.tensor import Tensor, as_tensor
-from weft.ir.dims import Dim, Shape, format_shape, product
+from weft.ir.dims import Dim, Shape, format_shape, product, same
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
 from weft.ir.source import caller_location
 
@@ -123,15 +131,20 @@ def tile(x: TensorLike, repetitions: int | Sequence[int], /) -> Tensor:
     return reshape(expand(reshape(t, apart), repeated), whole)
 
 
-def repeat(x: TensorLike, repeats: int | Sequence[int], /, *, axis: int | None = None) -> Tensor:
+def repeat(
+    x: TensorLike, repeats: int | Sequence[int] | Tensor, /, *, axis: int | None = None
+) -> Tensor:
     """Each element (or part along `axis`) `repeats` times in a row; None: of the flattened x.
 
-    repeats: one number, or one for each part, known at trace time.
+    repeats: one number, or one for each part; in a compiled function known at trace time, in a
+    graph it may be a tensor of integers.
     """
     t = strong_tensor(x)
     if axis is None:
         t, axis = flatten(t), 0
     along = check_axis("repeat", axis, t.ndim)
+    if isinstance(repeats, Tensor) and not is_concrete(repeats) and open_sizes():
+        return _repeated(t, repeats, along)
     counts = concrete_array("repeat", repeats, "repeats")
     if counts.dtype.kind not in "iu" or counts.ndim > 1 or (counts < 0).any():
         raise InvalidArgumentError(
@@ -152,6 +165,20 @@ def repeat(x: TensorLike, repeats: int | Sequence[int], /, *, axis: int | None =
         )
     index = np.repeat(np.arange(counts.size), counts)
     return apply("take", t, as_tensor(index), axis=along)
+
+
+def _repeated(t: Tensor, repeats: Tensor, axis: int) -> Tensor:
+    """Parts repeated as often as a tensor says, in a graph."""
+    size = t.shape[axis]
+    counts = expand(repeats, (size,)) if repeats.size == 1 else repeats
+    if not counts.dtype.is_integer or counts.ndim != 1 or not same(counts.shape[0], size):
+        raise InvalidArgumentError(
+            f"wf.repeat: repeats of {repeats.describe()} do not fit axis {axis} of shape "
+            f"{format_shape(t.shape)}: they must be integers, one or one for each part",
+            location=caller_location(),
+        )
+    (index,) = apply_dynamic("repeat_index", [counts], what="repeat")
+    return apply("take", t, index, axis=axis)
 
 
 def roll(

@@ -3,17 +3,23 @@ workers, taken when enough of them are there."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from weft.frontend.arrays import contiguous
+from weft.frontend.indexed_slices import IndexedSlices
+from weft.frontend.ops.arithmetic import add, greater_equal, less, logical_and, where
+from weft.frontend.queues import resources_in_graph as in_graph
+from weft.frontend.queues.in_graph import made_at_once, or_in_graph
 from weft.frontend.queues.sharing import shared
 from weft.frontend.queues.values import count, eager, integer, label, one_shape, seconds, value_of
 from weft.frontend.tensor import Tensor
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, as_dtype, int64
-from weft.ir.errors import InvalidArgumentError
+from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, WeftError
+from weft.ir.source import caller_location
 from weft.runtime.resources.accumulators import Accumulator, DenseAccumulator, SparseAccumulator
 from weft.runtime.resources.cancel import CancelToken
 
@@ -28,7 +34,11 @@ class SparseGradient(NamedTuple):
 
 
 class ConditionalAccumulatorBase:
-    """What both kinds share. A gradient with `local_step` before the global step is dropped."""
+    """What both kinds share. A gradient with `local_step` before the global step is dropped.
+
+    In a `wf.Graph` the accumulator is made at once, and the methods add ops: what applies a
+    gradient is an effect, what takes one gives symbolic tensors.
+    """
 
     __slots__ = ("_accumulator", "__weakref__")
 
@@ -45,16 +55,32 @@ class ConditionalAccumulatorBase:
         """The dtype of the gradients."""
         return self._accumulator.dtype
 
+    @or_in_graph(in_graph.num_accumulated)
     @eager
     def num_accumulated(self, name: str | None = None) -> Tensor:
         """How many gradients were added since the last take, an int32 tensor."""
         return count(self._accumulator.num_accumulated())
 
+    @or_in_graph(in_graph.set_global_step)
     @eager
     def set_global_step(self, new_global_step: Any, name: str | None = None) -> None:
         """Drop gradients of steps before this one from now on."""
         what = f"{self._accumulator.describe()}: new_global_step"
         self._accumulator.set_global_step(integer(new_global_step, what))
+
+    @made_at_once
+    @eager
+    def state_dict(self) -> dict[str, Any]:
+        """The sum, how many gradients are in it, and the global step, for a checkpoint."""
+        return self._accumulator.state_dict()
+
+    @made_at_once
+    @eager
+    def load_state_dict(self, state: Mapping[str, Any]) -> Self:
+        """Hold what the accumulator that gave `state` held. Returns self. InvalidArgumentError, and
+        no change, if it does not fit."""
+        self._accumulator.load_state_dict(state)
+        return self
 
     def _take(self, num_required: Any, timeout: Any, cancel: CancelToken | None) -> Any:
         what = f"{self._accumulator.describe()}: num_required"
@@ -78,6 +104,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
 
     __slots__ = ()
 
+    @made_at_once
     @eager
     def __init__(
         self, dtype: Any, shape: Any = None, shared_name: str | None = None,
@@ -94,6 +121,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
             )
         )  # fmt: skip
 
+    @or_in_graph(in_graph.apply_grad)
     @eager
     def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> None:
         """Add a gradient, unless it is stale. ShapeError or TypeRuleError if it does not fit."""
@@ -101,6 +129,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         assert isinstance(accumulator, DenseAccumulator)
         accumulator.apply_grad(self._gradient(grad), self._step(local_step))
 
+    @or_in_graph(in_graph.take_grad)
     @eager
     def take_grad(
         self, num_required: int, name: str | None = None, *, timeout: float | None = None,
@@ -118,6 +147,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
 
     __slots__ = ()
 
+    @made_at_once
     @eager
     def __init__(
         self, dtype: Any, shape: Any = None, shared_name: str | None = None,
@@ -136,6 +166,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
             )
         )  # fmt: skip
 
+    @or_in_graph(in_graph.apply_rows)
     @eager
     def apply_grad(
         self, grad_indices: Any, grad_values: Any, grad_shape: Any = None, local_step: Any = 0,
@@ -150,6 +181,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         self._check_shape(grad_shape, what)
         accumulator.apply_grad(indices, self._gradient(grad_values), self._step(local_step))
 
+    @or_in_graph(in_graph.take_rows)
     @eager
     def take_grad(
         self, num_required: int, name: str | None = None, *, timeout: float | None = None,
@@ -157,10 +189,43 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
     ) -> SparseGradient:  # fmt: skip
         """Wait until `num_required` gradients are there; the rows that any of them has."""
         indices, rows = self._take(num_required, timeout, cancel)
+        return self._gradient_of(Tensor(indices), Tensor(contiguous(rows)))
+
+    def _gradient_of(self, indices: Tensor, rows: Tensor) -> SparseGradient:
         sizes = self._accumulator.shape
         known = sizes is not None and None not in sizes
         shape = Tensor(np.array(sizes, np.int64)) if known else None
-        return SparseGradient(Tensor(indices), Tensor(contiguous(rows)), shape)
+        return SparseGradient(indices, rows, shape)
+
+    def apply_indexed_slices_grad(
+        self, grad: Any, local_step: Any = 0, name: str | None = None
+    ) -> Any:
+        """`apply_grad` of `wf.IndexedSlices`, or anything with values, indices, dense_shape."""
+        what = f"{self._accumulator.describe()}: apply_indexed_slices_grad"
+        try:
+            slices = in_graph.slices_of(grad, what)
+        except WeftError as error:
+            raise error.at(caller_location()) from None
+        rows, at = slices.dense_shape[0], slices.indices
+        from_end = logical_and(less(at, 0), greater_equal(at, -rows))
+        indices = where(from_end, add(at, rows), at)
+        return self.apply_grad(indices, slices.values, slices.dense_shape, local_step, name)
+
+    def take_indexed_slices_grad(
+        self, num_required: int, name: str | None = None, *, timeout: float | None = None,
+        cancel: CancelToken | None = None,
+    ) -> IndexedSlices:  # fmt: skip
+        """`take_grad` as `wf.IndexedSlices`. FailedPreconditionError if the accumulator was made
+        without the number of rows, which is part of them."""
+        sizes = self._accumulator.shape
+        if sizes is None or None in sizes:
+            raise FailedPreconditionError(
+                f"{self._accumulator.describe()}: take_indexed_slices_grad needs the whole shape",
+                hint="give shape= when the accumulator is made",
+                location=caller_location(),
+            )
+        indices, values, *_ = self.take_grad(num_required, name, timeout=timeout, cancel=cancel)
+        return IndexedSlices(values, indices, [n for n in sizes if n is not None])
 
     def _check_shape(self, given: Any, what: str) -> None:
         declared = self._accumulator.shape

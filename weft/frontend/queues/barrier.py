@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
+from weft.frontend.queues import resources_in_graph as in_graph
+from weft.frontend.queues.in_graph import made_at_once, or_in_graph
 from weft.frontend.queues.sharing import shared
 from weft.frontend.queues.values import (
     count,
@@ -28,10 +31,13 @@ from weft.runtime.resources.components import Components
 class Barrier:
     """Components arrive one by one, by key (strings); complete elements leave in the order in which
     their keys first came (TensorFlow 1's Barrier). types, shapes: those of the components.
+
+    In a `wf.Graph` the barrier is made at once, and the methods add ops, as those of queues do.
     """
 
     __slots__ = ("_barrier", "__weakref__")
 
+    @made_at_once
     @eager
     def __init__(
         self, types: Any, shapes: Any = None, shared_name: str | None = None,
@@ -50,6 +56,7 @@ class Barrier:
         """The name given."""
         return self._barrier.name
 
+    @or_in_graph(in_graph.insert_many)
     @eager
     def insert_many(
         self, component_index: int, keys: Any, values: Any, name: str | None = None
@@ -61,11 +68,7 @@ class Barrier:
         """
         barrier = self._barrier
         parts = barrier.parts
-        i = integer(component_index, f"{parts.owner}: component_index")
-        if i >= len(parts):
-            raise InvalidArgumentError(
-                f"{parts.owner}: component_index={i}, but it has {len(parts)} components"
-            )
+        i = self._component(component_index)
         wanted = value_of(keys, string, lambda: f"{parts.owner}: insert_many: keys")
         what = f"{parts.owner}: insert_many: {parts.label(i)}"
         stack, rows = rows_of(values, parts.dtypes[i], lambda: what)
@@ -77,6 +80,7 @@ class Barrier:
             )
         barrier.insert_many(i, wanted.tolist(), rows())
 
+    @or_in_graph(in_graph.take_many)
     @eager
     def take_many(
         self, num_elements: int, allow_small_batch: bool = False, timeout: float | None = None,
@@ -98,18 +102,45 @@ class Barrier:
         )
         return indices, keys, values
 
+    @or_in_graph(in_graph.close_barrier)
     @eager
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> None:
         """Accept no new keys. Those that miss components may still get them, or (with
         `cancel_pending_enqueues`) are dropped."""
         self._barrier.close(bool(cancel_pending_enqueues))
 
+    @or_in_graph(in_graph.ready_size)
     @eager
     def ready_size(self, name: str | None = None) -> Tensor:
         """The number of complete elements, an int32 tensor."""
         return count(self._barrier.size())
 
+    @or_in_graph(in_graph.incomplete_size)
     @eager
     def incomplete_size(self, name: str | None = None) -> Tensor:
         """The number of keys that miss components, an int32 tensor."""
         return count(self._barrier.incomplete_size())
+
+    @made_at_once
+    @eager
+    def state_dict(self) -> dict[str, Any]:
+        """The complete elements, the keys that miss components and what they have, for a
+        checkpoint."""
+        return self._barrier.state_dict()
+
+    @made_at_once
+    @eager
+    def load_state_dict(self, state: Mapping[str, Any]) -> Self:
+        """Hold what the barrier that gave `state` held. Returns self. InvalidArgumentError, and no
+        change, if it does not fit."""
+        self._barrier.load_state_dict(state)
+        return self
+
+    def _component(self, given: Any) -> int:
+        parts = self._barrier.parts
+        i = integer(given, f"{parts.owner}: component_index")
+        if i >= len(parts):
+            raise InvalidArgumentError(
+                f"{parts.owner}: component_index={i}, but it has {len(parts)} components"
+            )
+        return i

@@ -6,12 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
+from weft.frontend.control.branches import switch_case
+from weft.frontend.files.reports import Assert
+from weft.frontend.ops.arithmetic import greater_equal, less, logical_and
+from weft.frontend.ops.tf_names import identity
 from weft.frontend.queues import in_graph
-from weft.frontend.queues.in_graph import or_in_graph
+from weft.frontend.queues.in_graph import made_at_once, or_in_graph
 from weft.frontend.queues.values import count, eager, integer, rows_of, seconds, tensors, value_of
-from weft.frontend.tensor import Tensor
+from weft.frontend.session.scopes import control_dependencies
+from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dtypes import DType
-from weft.ir.errors import InvalidArgumentError, ShapeError
+from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError, WeftError
+from weft.ir.source import caller_location
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.components import Array, Components, ComponentShape, Element
 from weft.runtime.resources.queue import Queue
@@ -62,6 +68,18 @@ class QueueBase:
         """The names of the components, if they have any."""
         names = self._queue.components.names
         return None if names is None else list(names)
+
+    @staticmethod
+    def from_list(index: Any, queues: Sequence[QueueBase]) -> QueueBase:
+        """The queue `queues[index]`; they have the same dtypes, shapes and names.
+
+        index: an integer, or a scalar tensor of a `wf.Graph`: then each op on the result is one on
+        the queue that the index says in that step. InvalidArgumentError if it is out of range.
+        """
+        try:
+            return _chosen(index, queues)
+        except WeftError as error:
+            raise error.at(caller_location()) from None
 
     # -------------------------------------------------------------------------------- enqueueing
     @or_in_graph(in_graph.enqueue)
@@ -158,12 +176,14 @@ class QueueBase:
         """Whether `close` was called."""
         return self._queue.is_closed
 
+    @made_at_once
     @eager
     def state_dict(self) -> dict[str, Any]:
         """The elements and all else that `load_state_dict` needs, for a checkpoint: NumPy arrays,
         numbers, strings and lists of them."""
         return self._queue.state_dict()
 
+    @made_at_once
     @eager
     def load_state_dict(self, state: Mapping[str, Any]) -> Self:
         """Hold what the queue that gave `state` held; what is in this one is dropped. Returns self.
@@ -240,3 +260,95 @@ class QueueBase:
 
 def _label(components: Components, operation: str, i: int) -> str:
     return f"{components.owner}: {operation}: {components.label(i)}"
+
+
+class SelectedQueue(QueueBase):
+    """What `QueueBase.from_list` gives in a graph: ops on it are ops on one of several queues."""
+
+    __slots__ = ("_index", "_queues")
+
+    def __init__(self, index: Tensor, queues: Sequence[QueueBase]) -> None:
+        super().__init__(queues[0]._queue)
+        self._index, self._queues = index, tuple(queues)
+
+    def __repr__(self) -> str:
+        return f"<one of {len(self._queues)} queues, by {self._index.describe()}>"
+
+    def enqueue(self, vals: Any, name: str | None = None, **waiting: Any) -> Any:
+        """As that of the queue that the index says."""
+        return self._on(lambda q: q.enqueue(vals, name, **waiting))
+
+    def enqueue_many(self, vals: Any, name: str | None = None, **waiting: Any) -> Any:
+        """As that of the queue that the index says."""
+        return self._on(lambda q: q.enqueue_many(vals, name, **waiting))
+
+    def dequeue(self, name: str | None = None, **waiting: Any) -> Any:
+        """As that of the queue that the index says."""
+        return self._on(lambda q: q.dequeue(name, **waiting))
+
+    def dequeue_many(self, n: Any, name: str | None = None, **waiting: Any) -> Any:
+        """As that of the queue that the index says."""
+        return self._on(lambda q: q.dequeue_many(n, name, **waiting))
+
+    def dequeue_up_to(self, n: Any, name: str | None = None, **waiting: Any) -> Any:
+        """As that of the queue that the index says."""
+        return self._on(lambda q: q.dequeue_up_to(n, name, **waiting))
+
+    def size(self, name: str | None = None) -> Any:
+        """As that of the queue that the index says."""
+        return self._on(lambda q: q.size(name))
+
+    def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Any:
+        """As that of the queue that the index says."""
+        return self._on(lambda q: q.close(cancel_pending_enqueues, name))
+
+    def is_closed(self, name: str | None = None) -> Any:
+        """As that of the queue that the index says."""
+        return self._on(lambda q: q.is_closed(name))
+
+    def state_dict(self) -> Any:
+        """UnsupportedError: which queue it is, a step says."""
+        raise self._several("state_dict")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Any:
+        """UnsupportedError: which queue it is, a step says."""
+        raise self._several("load_state_dict")
+
+    def _several(self, operation: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{operation} of one of {len(self._queues)} queues, which a step chooses",
+            hint="call it on each of the queues",
+            location=caller_location(),
+        )
+
+    def _on(self, operation: Callable[[QueueBase], Any]) -> Any:
+        count = len(self._queues)
+        there = logical_and(greater_equal(self._index, 0), less(self._index, count))
+        names = ", ".join(repr(q.name) for q in self._queues)
+        what = f"no queue: {names} have the indices 0 to {count - 1}, not"
+        with control_dependencies([Assert(there, [what, self._index])]):
+            index = identity(self._index)
+        return switch_case(index, [partial(operation, q) for q in self._queues])
+
+
+def _chosen(index: Any, queues: Sequence[QueueBase]) -> QueueBase:
+    what = "QueueBase.from_list"
+    listed = isinstance(queues, (list, tuple)) and bool(queues)
+    if not listed or not all(isinstance(q, QueueBase) for q in queues):
+        raise InvalidArgumentError(f"{what}: {queues!r:.60} is no list of queues")
+    first = queues[0]
+    for q in queues[1:]:
+        if (q.dtypes, q.shapes, q.names) != (first.dtypes, first.shapes, first.names):
+            raise InvalidArgumentError(
+                f"{what}: {first!r} and {q!r} have other components",
+                hint="they need the same dtypes, shapes and names",
+            )
+    given = as_tensor(index)
+    if not given.dtype.is_integer or given.ndim:
+        raise InvalidArgumentError(f"{what}: index is {given.describe()}, no integer")
+    if given._data is None:
+        return SelectedQueue(given, queues)
+    place = int(given._data)
+    if not 0 <= place < len(queues):
+        raise InvalidArgumentError(f"{what}: there are {len(queues)} queues, index is {place}")
+    return queues[place]

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from weft.frontend.ops.dynamic_sizes import fresh_sizes
 from weft.frontend.queues.values import integer
 from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tracing.region_trace import bring_in, graph_around
 from weft.frontend.tracing.trace import Effect, Trace, current_trace, suspend_trace, unique_name
-from weft.ir.attributes import AttrValue
 from weft.ir.dtypes import DType
-from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.graph import Value
 from weft.ir.source import caller_location
-from weft.runtime.resources.ordered import PriorityQueue, ShuffleQueue
-from weft.runtime.resources.queue import PaddingQueue, Queue
+from weft.ir.types import HandleType
+from weft.runtime.resources.attempts import Resource
+from weft.runtime.resources.queue import Queue
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_KINDS: Mapping[type[Queue], str] = {
-    Queue: "fifo", PaddingQueue: "padding", ShuffleQueue: "shuffle", PriorityQueue: "priority",
-}  # fmt: skip
 
 
 def graph_trace() -> Trace | None:
-    """The trace of the `wf.Graph` that is being built, not in a region of it; else None."""
-    trace = current_trace()
-    return trace if trace is not None and trace.kind == "graph" else None
+    """The trace of the `wf.Graph` that is being built, or of a body of a branch or loop in it; else
+    None."""
+    return graph_around(current_trace())
 
 
 def or_in_graph(emit: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -84,12 +83,12 @@ def _enqueue(
     trace: Trace, owner: Any, vals: Any, operation: str, name: str | None, timeout: object,
     cancel: object,
 ) -> Effect:  # fmt: skip
-    _refuse(operation, timeout, cancel)
+    refuse_waiting(operation, timeout, cancel)
     queue: Queue = owner._queue
     given = owner._values(vals, operation)
     dtypes = queue.components.dtypes
     values = [
-        trace.lift(_converted(x, dtype, f"{queue.describe()}: {operation}: component {i}"))
+        trace.lift(converted(x, dtype, f"{queue.describe()}: {operation}: component {i}"))
         for i, (x, dtype) in enumerate(zip(given, dtypes, strict=True))
     ]
     (token,) = trace.emit(operation, [handle(trace, queue), *values])
@@ -101,8 +100,10 @@ def dequeue(
     cancel: object = None,
 ) -> Any:  # fmt: skip
     """The components of one element."""
-    _refuse("dequeue", timeout, cancel)
-    return _given(trace, owner, trace.emit("dequeue", [handle(trace, owner._queue)]))
+    refuse_waiting("dequeue", timeout, cancel)
+    queue: Queue = owner._queue
+    attrs = {"sizes": fresh_sizes(trace, "dequeue", len(_open_sizes(trace, queue)))}
+    return _given(trace, owner, trace.emit("dequeue", [handle(trace, queue)], attrs))
 
 
 def dequeue_many(
@@ -110,21 +111,29 @@ def dequeue_many(
     cancel: object = None,
 ) -> Any:  # fmt: skip
     """The components of n elements, each stacked along a first axis; n is an int."""
-    _refuse("dequeue_many", timeout, cancel)
+    refuse_waiting("dequeue_many", timeout, cancel)
     queue: Queue = owner._queue
     wanted = integer(n, f"{queue.describe()}: dequeue_many: n")
     queue.check_batches("dequeue_many")
-    made = trace.emit("dequeue_many", [handle(trace, queue)], {"n": wanted})
+    sizes = fresh_sizes(trace, "dequeue_many", len(_open_sizes(trace, queue)))
+    made = trace.emit("dequeue_many", [handle(trace, queue)], {"n": wanted, "sizes": sizes})
     return _given(trace, owner, made)
 
 
-def dequeue_up_to(trace: Trace, owner: Any, n: Any, *rest: Any, **options: Any) -> Any:
-    """UnsupportedError: how many there are is not known when the graph is compiled."""
-    raise UnsupportedError(
-        f"{owner._queue.describe()}: dequeue_up_to in a graph is not supported: the size of what "
-        "it gives depends on values",
-        hint="use dequeue_many, or call it outside of the graph and feed what it gives",
-    )
+def dequeue_up_to(
+    trace: Trace, owner: Any, n: Any, name: str | None = None, *, timeout: float | None = None,
+    cancel: object = None,
+) -> Any:  # fmt: skip
+    """The components of n elements, or of those that are left in a closed queue, each stacked along
+    a first axis, whose size a step knows when it has them; n is an int."""
+    refuse_waiting("dequeue_up_to", timeout, cancel)
+    queue: Queue = owner._queue
+    wanted = integer(n, f"{queue.describe()}: dequeue_up_to: n")
+    queue.check_batches("dequeue_up_to")
+    count = 1 + len(_open_sizes(trace, queue))
+    sizes = fresh_sizes(trace, "dequeue_up_to", count)
+    made = trace.emit("dequeue_up_to", [handle(trace, queue)], {"n": wanted, "sizes": sizes})
+    return _given(trace, owner, made)
 
 
 def size(trace: Trace, owner: Any, name: str | None = None) -> Tensor:
@@ -149,34 +158,29 @@ def is_closed(trace: Trace, owner: Any, name: str | None = None) -> Tensor:
 
 
 # ------------------------------------------------------------------------------------------- pieces
-def handle(trace: Trace, queue: Queue) -> Value:
-    """The graph's handle of a queue, made on first use. UnsupportedError if the shapes of its
-    elements are not known."""
-    resources: dict[str, Any] = trace.owner.resources
-    for op in trace.builder.ops:
-        if op.name == "queue" and resources[str(op.attrs["name"])] is queue:
-            return op.result
-    c = queue.components
-    if any(s is None for s in c.shapes):
-        raise UnsupportedError(
-            f"{queue.describe()} holds elements of any shape ({c}); in a graph they must be known",
-            hint="give shapes= when the queue is made",
-        )
-    name = unique_name(queue.name, resources)
-    attrs: dict[str, AttrValue] = {
-        "name": name,
-        "kind": _KINDS[type(queue)],
-        "capacity": -1 if queue.capacity is None else queue.capacity,
-        "parts": tuple(c.type(i) for i in range(len(c))),
-    }
-    if isinstance(queue, ShuffleQueue):
-        attrs["min_after_dequeue"] = queue.min_after_dequeue
-    (found,) = trace.builder.emit("queue", (), attrs)
-    resources[name] = queue
-    return found
+def handle(trace: Trace, resource: Resource) -> Value:
+    """The graph's handle of a queue or another resource, made on first use. UnsupportedError if it
+    is none for graphs (the shapes of its elements are not known)."""
+    root = trace.root()
+    resources: dict[str, Any] = root.owner.resources
+    maker, attrs = resource.maker()
+    for op in root.builder.ops:
+        if op.name == maker and resources[str(op.attrs["name"])] is resource:
+            return bring_in(trace, op.result)
+    name = unique_name(resource.name, resources)
+    (found,) = root.builder.emit(maker, (), {"name": name, **attrs})
+    resources[name] = resource
+    return bring_in(trace, found)
 
 
-def _converted(x: Any, dtype: DType, what: str) -> Tensor:
+def _open_sizes(trace: Trace, queue: Queue) -> list[int]:
+    """The axes of the components whose sizes differ from element to element."""
+    kind = handle(trace, queue).type
+    assert isinstance(kind, HandleType)
+    return [axis for part in kind.parts for axis, d in enumerate(part.shape) if d is None]
+
+
+def converted(x: Any, dtype: DType, what: str) -> Tensor:
     """`x` as the component's dtype: numbers and NumPy arrays convert, tensors must have it."""
     t = as_tensor(x)
     if t.dtype is dtype:
@@ -197,7 +201,8 @@ def _given(trace: Trace, owner: Any, values: Sequence[Value]) -> Any:
     return made[0] if len(made) == 1 else made
 
 
-def _refuse(operation: str, timeout: object, cancel: object) -> None:
+def refuse_waiting(operation: str, timeout: object, cancel: object) -> None:
+    """InvalidArgumentError for what only calls outside of graphs take."""
     if timeout is not None or cancel is not None:
         raise InvalidArgumentError(
             f"{operation}: timeout= and cancel= are for calls outside of graphs",

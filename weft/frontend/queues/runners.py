@@ -10,10 +10,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from weft.frontend.queues.base import QueueBase
+from weft.frontend.queues.base import QueueBase, SelectedQueue
 from weft.frontend.queues.in_graph import made_at_once
 from weft.frontend.queues.values import eager, seconds
 from weft.frontend.session.graph import get_default_graph
@@ -36,7 +35,8 @@ class QueueRunner:
     in. When the last thread has met the end (one of
     `queue_closed_exception_types`, OutOfRangeError by default), `close_op` is called (default:
     close the queue); when a stop is requested, `cancel_op` (default: close it and cancel what
-    waits to enqueue). Any other exception requests a stop and is raised by `Coordinator.join`.
+    waits to enqueue). What `QueueBase.from_list` gives needs both. Any other exception requests a
+    stop and is raised by `Coordinator.join`.
     """
 
     @made_at_once
@@ -50,6 +50,11 @@ class QueueRunner:
             raise InvalidArgumentError(
                 "QueueRunner needs a queue and the functions or effects that fill it",
                 hint="QueueRunner(queue, [function] * number_of_threads)",
+            )
+        if isinstance(queue, SelectedQueue) and not (close_op and cancel_op):
+            raise InvalidArgumentError(
+                f"QueueRunner: which one to close is not known: {queue!r}",
+                hint="pass close_op= and cancel_op=: lambda: [q.close(True) for q in queues]",
             )
         self._queue = queue
         self._enqueue = [_callable(op, "enqueue_ops") for op in enqueue_ops]
@@ -83,6 +88,7 @@ class QueueRunner:
         """Exceptions of threads that run without a coordinator."""
         return self._raised
 
+    @made_at_once
     @eager
     def create_threads(
         self, sess: Session | None = None, coord: Coordinator | None = None, daemon: bool = False,
@@ -174,7 +180,7 @@ def _in_session(op: Call | Effect, session: Session | None) -> Call:
             f"QueueRunner.create_threads: the effect '{op.name}' needs a session to run in",
             hint="pass it: runner.create_threads(session, coordinator)",
         )
-    return partial(session.run, op)
+    return session.make_callable(op)
 
 
 def add_queue_runner(runner: QueueRunner) -> None:
@@ -201,6 +207,7 @@ class LooperThread(threading.Thread):
     Or a base class: override `start_loop`, `run_loop` and `stop_loop`.
     """
 
+    @made_at_once
     @eager
     def __init__(
         self, coord: Coordinator, timer_interval_secs: float | None,

@@ -28,8 +28,8 @@ _ORDER = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
 
 def eager(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate an operation on the host: UnsupportedError while a graph is being built, and every
-    error gets the user's line."""
+    """Decorate an operation on the host: UnsupportedError while a function is being compiled, and
+    every error gets the user's line."""
 
     @functools.wraps(function)
     def operation(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -51,16 +51,10 @@ def refusal(what: str) -> UnsupportedError:
     assert trace is not None
     root = trace.root()
     kind = "graph" if root.kind == "graph" else "function"
-    hint = "call it outside, and pass what it gives as an argument or a feed"
-    if root.is_thread_default:
-        hint += (
-            ". A placeholder made outside `with graph.as_default():` made the default graph "
-            "current in this thread, until wf.reset_default_graph()"
-        )
     return UnsupportedError(
-        f"{what} was called while the {kind} {root.describe()} is built: of the host's objects "
-        "only queues are for graphs, and outside of branches, loops and compiled functions",
-        hint=hint,
+        f"{what} was called while the {kind} {root.describe()} is built: objects of the host are "
+        "for plain Python and for a wf.Graph, not for compiled functions",
+        hint="call it outside, and pass what it gives as an argument or a feed",
         location=caller_location(),
     )
 
@@ -114,10 +108,15 @@ def integer(x: Any, what: str, smallest: int = 0) -> int:
         if isinstance(x, bool):
             raise TypeError
         number = x.__index__()
-    except (AttributeError, TypeError):
-        raise InvalidArgumentError(f"{what}={x!r:.40} is not an integer") from None
-    if number < smallest:
-        raise InvalidArgumentError(f"{what}={number} must be at least {smallest}")
+    except (AttributeError, TypeError, WeftError):
+        raise InvalidArgumentError(
+            f"{what}={x!r:.40} is not an integer"
+            if not isinstance(x, Tensor)
+            else f"{what} is {x.describe()}, no Python integer"
+        ) from None
+    if not smallest <= number < 2**63:
+        least = f"at least {smallest}" if number < smallest else "less than 2**63"
+        raise InvalidArgumentError(f"{what}={number} must be {least}")
     return int(number)
 
 

@@ -1,5 +1,4 @@
-"""Graphs as in TensorFlow 1: placeholders, control dependencies, name scopes, and the default
-graph.
+"""Graphs as in TensorFlow 1: placeholders, names, and the default graph.
 
 `wf.placeholder` outside any graph makes the default graph current in its thread: from then on ops
 add to it, until `wf.reset_default_graph()`. `with wf.Graph().as_default():` limits this to a block.
@@ -8,16 +7,18 @@ add to it, until `wf.reset_default_graph()`. `with wf.Graph().as_default():` lim
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from weft.frontend import pytree
 from weft.frontend.ops.dispatch import apply
-from weft.frontend.ops.operators import Operators
-from weft.frontend.session.subgraph import needed_ops
+from weft.frontend.session.finalized import FinalizedBuilder
+from weft.frontend.session.graph_import import add_graph
+from weft.frontend.session.graph_text import to_ir
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.trace import (
     Effect,
@@ -40,9 +41,8 @@ from weft.ir.errors import (
 )
 from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph as IRGraph
-from weft.ir.graph import Operation, Value
-from weft.ir.ops import lookup
 from weft.ir.source import caller_location
+from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.types import TensorType
 
@@ -54,15 +54,25 @@ class Graph:
         self._trace = Trace("graph", name)
         self._trace.owner = self
         self._named: dict[str, Tensor] = {}
-        self._symbols: set[str] = set()
+        self._effects: dict[str, Effect] = {}
+        self._counts: dict[str, int] = {}  # the last number given to a name
+        self._symbols = self._trace.symbols = set[str]()
         self._lock = ForkLock()
         #: The objects of the host that the graph's handles stand for, by the name in the IR.
         self.resources: dict[str, Any] = {}
         #: What `wf.train.start_queue_runners` starts.
         self.queue_runners: list[Any] = []
+        #: What `wf.local_variables_initializer` sets.
+        self.local_variables: list[Any] = []
 
     def __repr__(self) -> str:
-        return f"<wf.Graph {self.name!r}: {len(self._trace.builder.ops)} ops>"
+        trace = self._trace
+        held = sum(v.state.array.nbytes for v in self.variables if v.state.array is not None)
+        size = (
+            f"{len(trace.builder.ops)} ops, {len(trace.builder.args)} placeholders, "
+            f"{len(trace.variables)} variables ({held:,} bytes)"
+        )
+        return f"<wf.Graph {self.name!r}: {size}{', finalized' if self.finalized else ''}>"
 
     @property
     def name(self) -> str:
@@ -86,16 +96,136 @@ class Graph:
         return [v for v in self.variables if v.trainable]
 
     def tensor(self, name: str) -> Tensor:
-        """The placeholder or named tensor called `name`. NotFoundError with the closest names."""
-        found = self._named.get(name.removesuffix(":0"))
+        """The placeholder or named tensor called `name` (`name:0` is the same). NotFoundError with
+        the closest names."""
+        found = self.element(name)
+        if isinstance(found, Tensor):
+            return found
+        raise NotFoundError(
+            f"'{name}' is an effect of the graph '{self.name}', not a tensor",
+            hint="get_operation_by_name gives effects",
+            location=caller_location(),
+        )
+
+    get_tensor_by_name = tensor
+
+    def get_operation_by_name(self, name: str) -> Effect:
+        """The effect called `name`: of `minimize`, `group`, initializers, queue ops. NotFoundError
+        with the closest names."""
+        found = self.element(name)
+        if isinstance(found, Effect):
+            return found
+        raise NotFoundError(
+            f"'{name}' is a tensor of the graph '{self.name}', not an effect",
+            hint="get_tensor_by_name gives tensors",
+            location=caller_location(),
+        )
+
+    def element(self, name: str) -> Tensor | Effect:
+        """The tensor or effect called `name`. NotFoundError with the closest names."""
+        found: Tensor | Effect | None = self._named.get(name.removesuffix(":0"))
         if found is None:
+            found = self._effects.get(name)
+        if found is None:
+            known = [*self._named, *self._effects]
             raise NotFoundError(
-                f"the graph '{self.name}' has no tensor named '{name}'"
-                f"{suggest(name, list(self._named))}",
-                hint="placeholders have names; wf.name_tensor(x, name) names another tensor",
+                f"the graph '{self.name}' has no tensor or effect named '{name}'"
+                f"{suggest(name, known)}",
+                hint="placeholders and effects have names; wf.name_tensor(x, name) names another "
+                "tensor",
                 location=caller_location(),
             )
         return found
+
+    def add_effect(self, effect: Effect) -> str:
+        """The name, of its own, under which the graph knows a new effect."""
+        with self._lock:
+            label = self._free_name(effect.name)
+            self._effects[label] = effect
+        return label
+
+    def _free_name(self, name: str) -> str:
+        """`name`, or the next of `name_1`, `name_2`, ... that neither tensor nor effect has."""
+        candidate, count = name, self._counts.get(name, 0)
+        while candidate in self._named or candidate in self._effects:
+            count += 1
+            candidate = f"{name}_{count}"
+        self._counts[name] = count
+        return candidate
+
+    # ------------------------------------------------------------------------------- no more ops
+    @property
+    def finalized(self) -> bool:
+        """Whether `finalize` was called."""
+        return isinstance(self._trace.builder, FinalizedBuilder)
+
+    def finalize(self) -> None:
+        """Refuse further ops from here on: FailedPreconditionError that names op and line, in every
+        thread. Running steps goes on."""
+        trace = self._trace
+        if self.finalized:
+            return
+        with self._lock, trace.active():
+            control, trace.control = trace.control, ()
+            for variable in self.variables:  # a step that fetches a variable reads it
+                trace.effects.read(variable)
+            trace.control = control
+            trace.builder = FinalizedBuilder(trace.builder, self.name)
+
+    # -------------------------------------------------------------------------------------- text
+    def as_text(self) -> str:
+        """The graph as text, which `Graph.from_text` reads in any process: ops with their source
+        lines, constants and initial values bit for bit, the names of tensors and effects.
+
+        Not in it: the values of variables (see `wf.train.Saver`), what queues hold, and Python
+        functions (running a graph with `wf.py_function` read from text is an error).
+        """
+        return print_graph(to_ir(self))
+
+    @classmethod
+    def from_text(cls, text: str, filename: str = "<text>") -> Graph:
+        """The graph that `as_text` wrote: the same bits when it runs.
+
+        Variables and queues are new: variables made in a graph need an initializer (by name, or
+        `wf.global_variables_initializer`) or a checkpoint, others have their initial value.
+        ParseError for what is no graph, UnsupportedError for one that passes have changed.
+        """
+        given: object = text
+        if not isinstance(given, str):
+            raise TypeRuleError(
+                f"Graph.from_text: a {type(given).__name__} is not the text of a graph",
+                location=caller_location(),
+            )
+        ir = parse_graph(text, filename)
+        made = cls(ir.name)
+        add_graph(made, ir)
+        return made
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write `as_text` to a file, whole or not at all."""
+        target = os.fspath(path)
+        part = f"{target}.{os.getpid()}.{threading.get_ident()}.tmp"
+        try:
+            with open(part, "w", encoding="utf-8") as file:
+                file.write(self.as_text())
+            os.replace(part, target)
+        finally:
+            if os.path.exists(part):
+                os.unlink(part)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Graph:
+        """The graph in a file that `save` wrote. Errors as `from_text`; InvalidArgumentError for
+        what is no text, OSError without the file."""
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        except UnicodeDecodeError as error:
+            raise InvalidArgumentError(
+                f"{os.fspath(path)} is not the text of a graph: {error}",
+                location=caller_location(),
+            ) from None
+        return cls.from_text(text, os.fspath(path))
 
     def ir(self, outputs: Sequence[Tensor] = ()) -> IRGraph:
         """What was built so far as an IR graph; `outputs` become its results."""
@@ -104,6 +234,17 @@ class Graph:
     def __str__(self) -> str:
         return print_graph(self.ir())
 
+    def get_collection(self, name: str) -> list[Any]:
+        """TensorFlow 1's collections "variables", "trainable_variables", "local_variables" and
+        "queue_runners"; any other is empty."""
+        known: dict[str, list[Any]] = {
+            "variables": self.variables,
+            "trainable_variables": self.trainable_variables,
+            "queue_runners": list(self.queue_runners),
+            "local_variables": list(self.local_variables),
+        }
+        return known.get(name, [])
+
     def _add_placeholder(self, dtype: object, shape: Any, name: str | None) -> Tensor:
         trace = self._trace
         try:
@@ -111,7 +252,7 @@ class Graph:
         except WeftError as error:
             raise error.at(caller_location()) from None
         with self._lock:
-            label = unique_name(trace.name_scope + (name or "placeholder"), self._named)
+            label = self._free_name(trace.name_scope + (name or "placeholder"))
             dims = tuple(
                 self._dim(d, f"{identifier(label)}_{i}", shape) for i, d in enumerate(shape)
             )
@@ -186,7 +327,7 @@ def reset_default_graph() -> None:
     set_thread_default(None)
 
 
-def _graph_trace(what: str) -> Trace | None:
+def graph_trace(what: str) -> Trace | None:
     """The trace of the graph being built, None outside. UnsupportedError in a traced function."""
     trace = current_trace()
     if trace is not None and trace.kind != "graph":
@@ -205,7 +346,7 @@ def placeholder(dtype: object, shape: Any = None, name: str | None = None) -> Te
     "batch" for one that several placeholders share (sizes that must fit each other should).
     UnsupportedError without a shape (TensorFlow 1's unknown rank) and inside a compiled function.
     """
-    trace = _graph_trace("wf.placeholder")
+    trace = graph_trace("wf.placeholder")
     if shape is None:
         raise UnsupportedError(
             "wf.placeholder needs a shape: a placeholder of unknown rank is not supported",
@@ -225,153 +366,16 @@ def name_tensor(x: Any, name: str) -> Tensor:
     """`x` under a name that `Session.run` and `graph.tensor` know. InvalidArgumentError if it is
     taken."""
     t = as_tensor(x)
-    trace = _graph_trace("wf.name_tensor")
+    trace = graph_trace("wf.name_tensor")
     if trace is None or not isinstance(trace.owner, Graph):
         return t
     label = trace.name_scope + name
-    if label in trace.owner._named:
+    if label in trace.owner._named or label in trace.owner._effects:
         raise InvalidArgumentError(
-            f"the graph '{trace.name}' has a tensor named '{label}' already",
+            f"the graph '{trace.name}' has a tensor or effect named '{label}' already",
             location=caller_location(),
         )
+    if isinstance(trace.builder, FinalizedBuilder):
+        trace.builder.refuse(f"the name '{label}'")
     named = trace.owner._named[label] = trace.tensor(trace.lift(t))
     return named
-
-
-@contextmanager
-def name_scope(name: str) -> Iterator[str]:
-    """Prefix the names of variables and placeholders made in the block with `name/`."""
-    trace = current_trace()
-    if trace is None:
-        yield f"{name}/"
-        return
-    before = trace.name_scope
-    trace.name_scope = f"{before}{name}/"
-    try:
-        yield trace.name_scope
-    finally:
-        trace.name_scope = before
-
-
-@contextmanager
-def control_dependencies(control_inputs: Sequence[Any] | None) -> Iterator[None]:
-    """In a graph: whoever runs an op made in the block runs `control_inputs` before it.
-
-    control_inputs: tensors, effects, variables; None lifts the surrounding ones. In compiled
-    functions and outside graphs it changes nothing: effects follow program order there.
-    """
-    trace = current_trace()
-    given = [] if control_inputs is None else control_inputs
-    values = tuple(_dependencies("wf.control_dependencies", given, trace))
-    if trace is None or trace.kind != "graph":
-        yield
-        return
-    before = trace.control
-    trace.control = () if control_inputs is None else tuple(dict.fromkeys((*before, *values)))
-    try:
-        yield
-    finally:
-        trace.control = before
-
-
-def _dependencies(what: str, items: Any, trace: Trace | None) -> Iterator[Value]:
-    for item in pytree.tree_leaves(items):
-        if not isinstance(item, (Operators, Effect)):
-            raise TypeRuleError(
-                f"{what}: a {type(item).__name__} is not a tensor or effect: {item!r:.60}",
-                location=caller_location(),
-            )
-        if trace is None or trace.kind != "graph":
-            continue
-        if isinstance(item, Effect):
-            if item.trace is not None and item.trace is not trace:
-                raise InvalidArgumentError(
-                    f"{what}: the effect '{item.name}' belongs to another graph",
-                    location=caller_location(),
-                )
-            if item.value is not None:
-                yield item.value
-        else:
-            yield trace.lift(as_tensor(item))
-
-
-def group(*inputs: Any, name: str = "group") -> Effect:
-    """An effect that is done when all of `inputs` (tensors, effects, lists of them) are."""
-    trace = current_trace()
-    values = list(_dependencies("wf.group", inputs, trace))
-    if trace is None or trace.kind != "graph":
-        return Effect(name)
-    (token,) = trace.emit("group", control=values)
-    return Effect(trace.name_scope + name, token, trace)
-
-
-def no_op(name: str = "no_op") -> Effect:
-    """An effect that does nothing; in `control_dependencies` it stands for them."""
-    return group(name=name)
-
-
-def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Effect:
-    """An effect that gives the variables their initial values; outside a graph they have them
-    already.
-
-    An initial value that is computed from other variables of the list uses their initial values;
-    of variables that are not in the list, it uses the values that they have.
-    """
-    trace = _graph_trace("wf.variables_initializer")
-    if trace is None:
-        return Effect(name)
-    for v in var_list:
-        trace.effects.ref(v)
-    wanted = set(var_list)
-    starts: dict[Value, Value] = {}  # a read of a variable of the list -> its initial value
-    done: list[Effect] = []
-    for v in list(trace.variables.values()):  # a variable is made after those it is computed from
-        if v in wanted:
-            start = _computed_from(trace, trace.lift(v._start_in(trace)), starts)
-            starts.update((read, start) for read in trace.effects.reads.get(v, ()))
-            done.append(v._initialize(trace, start))
-    return group(done, name=name)
-
-
-def _computed_from(trace: Trace, value: Value, given: Mapping[Value, Value]) -> Value:
-    """`value`, computed again with the values `given` in place of others that it depends on.
-
-    `value` itself if it depends on none of them, or if that would repeat an effect.
-    """
-    ops, _ = needed_ops(trace.builder.ops, [value], given)
-    changed = set(given)
-    again: list[Operation] = []
-    for op in ops:
-        if not changed.isdisjoint((*op.operands, *op.control)):
-            again.append(op)
-            changed.update(op.results)
-    if any(lookup(op.name).traits & {"reads_state", "writes_state"} for op in again):
-        return value
-    mapping = dict(given)
-    for op in again:
-        mapping.update(zip(op.results, trace.builder.clone(op, mapping), strict=True))
-    return mapping.get(value, value)
-
-
-def global_variables_initializer() -> Effect:
-    """An effect that gives every variable of the graph its initial value.
-
-    That is the value passed to `wf.Variable`; for a variable made outside the graph, the one that
-    it had when the graph first used it.
-    """
-    trace = _graph_trace("wf.global_variables_initializer")
-    held = [] if trace is None else list(trace.variables.values())
-    return variables_initializer(held)
-
-
-def global_variables() -> list[Variable]:
-    """The variables of the graph being built."""
-    return get_default_graph().variables
-
-
-def trainable_variables() -> list[Variable]:
-    """Those of them that optimizers change by default."""
-    return get_default_graph().trainable_variables
-
-
-initialize_all_variables = global_variables_initializer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Real
+from typing import ClassVar
 
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.source import caller_location
@@ -13,14 +14,22 @@ from weft.ir.source import caller_location
 class RunOptions:
     """timeout_in_ms: after so many milliseconds a step that waits (for a queue) or goes round a
     loop of the dataflow executor ends with DeadlineExceededError; 0: no limit. A native plan is not
-    interrupted.
+    interrupted. trace_level: from SOFTWARE_TRACE on (TensorFlow 1's levels are all alike here),
+    `run_metadata` gets an event for each kernel and node.
 
-    Raises TypeRuleError for what is no number, InvalidArgumentError for a number that is no time.
+    Raises TypeRuleError for what is no number, InvalidArgumentError for a number that is no time or
+    no level.
     """
 
-    timeout_in_ms: float
+    NO_TRACE: ClassVar[int] = 0
+    SOFTWARE_TRACE: ClassVar[int] = 1
+    HARDWARE_TRACE: ClassVar[int] = 2
+    FULL_TRACE: ClassVar[int] = 3
 
-    def __init__(self, timeout_in_ms: float = 0) -> None:
+    timeout_in_ms: float
+    trace_level: int
+
+    def __init__(self, timeout_in_ms: float = 0, trace_level: int = 0) -> None:
         # not a generated one: errors name the user's line, and generated code looks like a user's
         given: object = timeout_in_ms
         if isinstance(given, bool) or not isinstance(given, Real):
@@ -35,9 +44,21 @@ class RunOptions:
                 hint="give milliseconds; 0 is no limit",
                 location=caller_location(),
             )
+        if isinstance(trace_level, bool) or trace_level not in (0, 1, 2, 3):
+            raise InvalidArgumentError(
+                f"wf.RunOptions: trace_level={trace_level!r:.60} is no level",
+                hint="it is RunOptions.NO_TRACE or RunOptions.FULL_TRACE",
+                location=caller_location(),
+            )
         object.__setattr__(self, "timeout_in_ms", float(timeout_in_ms))
+        object.__setattr__(self, "trace_level", trace_level)
 
     @property
     def seconds(self) -> float | None:
         """The limit; None: there is none."""
         return self.timeout_in_ms / 1e3 if self.timeout_in_ms else None
+
+    @property
+    def traces(self) -> bool:
+        """Whether events are wanted."""
+        return self.trace_level > 0

@@ -13,29 +13,39 @@ from weft.frontend.tracing.trace import Trace, unique_name
 from weft.ir.attributes import ConstArray
 from weft.ir.builder import Builder
 from weft.ir.dims import format_shape
+from weft.ir.effects import accesses, state_key
 from weft.ir.errors import InvalidArgumentError, ShapeError, WeftError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.order import stable_order
 from weft.ir.source import caller_location
-from weft.ir.types import TensorType
+from weft.ir.types import RefType, TensorType
 from weft.passes.specialize import infer_sizes, specialize
+from weft.passes.tie_sizes import has_sizes, made_symbols, tie_sizes
 
 Feed = tuple[Value, tuple[int, ...]]
 
 
 def step_graph(
-    trace: Trace, results: Sequence[Value], effects: Sequence[Value], feeds: Sequence[Feed]
+    trace: Trace,
+    results: Sequence[Value],
+    effects: Sequence[Value],
+    feeds: Sequence[Feed],
+    done: frozenset[Value] = frozenset(),
 ) -> Graph:
-    """The graph from `feeds` to `results` that also does `effects`; every shape is known.
+    """The graph from `feeds` to `results` that also does `effects`; every shape is known. What
+    gives the values in `done` has run in an earlier part of the step.
 
     Reads and writes of one variable that the graph leaves unordered are put in order: reads first,
-    then the writes as they were made. InvalidArgumentError for a placeholder that is needed and not
-    fed.
+    then the writes as they were made. A branch or loop that assigns to a variable is one write with
+    what it reads of it. InvalidArgumentError for a placeholder that is needed and not fed.
     """
     given = dict(feeds)
-    ops, met = needed_ops(trace.builder.ops, [*results, *effects], given)
-    for arg, name in zip(trace.builder.args, trace.arg_names, strict=True):
+    stop = given.keys() | done if done else given
+    ops, met = needed_ops(trace.builder.ops, [*results, *effects], stop)
+    # not strict: another thread may be adding a placeholder
+    named = dict(zip(trace.builder.args, trace.arg_names, strict=False))
+    for arg, name in named.items():
         if arg in met and arg not in given:
             described = trace.tensor(arg).describe()
             raise InvalidArgumentError(
@@ -45,7 +55,7 @@ def step_graph(
             )
     builder = Builder()
     mapping: dict[Value, Value] = {value: builder.add_arg(value.type) for value in given}
-    ordered, control = _ordered(ops, trace.effects.private, given)
+    ordered, control = _ordered(ops, given)
     dead = any(op.name in DATAFLOW for op in ops)
     for op in ordered:
         after = [mapping[v] for v in control.get(op, ())]
@@ -53,10 +63,9 @@ def step_graph(
         builder.ops.append(made)
         pairs = zip(op.results, made.results, strict=True)
         mapping.update((old, new) for old, new in pairs if old not in given)
-    known = dict(zip(trace.builder.args, trace.arg_names, strict=True))
     names: list[str] = []
     for value in given:
-        names.append(unique_name(known.get(value, "feed"), names))
+        names.append(unique_name(named.get(value, "feed"), names))
     graph = builder.graph(trace.name, names, [mapping[v] for v in results])
     return _static(graph, [shape for _, shape in feeds])
 
@@ -70,10 +79,10 @@ def _barrier(builder: Builder, value: Value) -> Value:
 
 
 def _copy(op: Operation, mapping: Mapping[Value, Value], control: Sequence[Value]) -> Operation:
-    """`op` in the step: operands mapped, with further control operands; fed values order
-    nothing."""
+    """`op` in the step: operands mapped, with further control operands; fed values, and what is
+    done already, order nothing."""
     operands = [mapping[v] for v in op.operands]
-    after = dict.fromkeys([*(mapping[v] for v in op.control), *control])
+    after = dict.fromkeys([*(mapping[v] for v in op.control if v in mapping), *control])
     return Operation(
         op.name,
         operands,
@@ -86,24 +95,26 @@ def _copy(op: Operation, mapping: Mapping[Value, Value], control: Sequence[Value
 
 
 def _static(graph: Graph, shapes: Sequence[tuple[int, ...]]) -> Graph:
-    """`graph` with the sizes that the feeds say. InvalidArgumentError where one is missing."""
+    """`graph` with the sizes that the feeds say; those that depend on values stay symbols.
+    InvalidArgumentError where one is missing."""
     try:
-        sizes = infer_sizes(graph, shapes)
+        sizes = infer_sizes(graph, shapes, partial=True)
     except WeftError as error:
         raise error.at(caller_location()) from None
     try:
         made = specialize(graph, sizes, shapes)
     except ShapeError as error:
         raise _misfit(error, graph, shapes) from None
+    known = made_symbols(made)
     for op in made.ops:
         for t in (r.type for r in op.results):
-            if isinstance(t, TensorType) and not t.is_static:
+            if isinstance(t, TensorType) and not has_sizes(t, known):
                 raise InvalidArgumentError(
                     f"the feeds do not say the shape {format_shape(t.shape)} of op '{op.name}'",
                     hint="feed the placeholders that have these sizes",
                     location=op.locations or caller_location(),
                 )
-    return made
+    return tie_sizes(made)
 
 
 def _misfit(error: ShapeError, graph: Graph, shapes: Sequence[tuple[int, ...]]) -> ShapeError:
@@ -120,36 +131,51 @@ def _misfit(error: ShapeError, graph: Graph, shapes: Sequence[tuple[int, ...]]) 
 
 # ------------------------------------------------------------------------------------- effect order
 def _ordered(
-    ops: Sequence[Operation], private: Mapping[Operation, Operation], given: Mapping[Value, Any]
+    ops: Sequence[Operation], given: Mapping[Value, Any]
 ) -> tuple[list[Operation], dict[Operation, list[Value]]]:
     """The ops in an order that respects all edges, and the control edges added between effects."""
     order = _Order(ops, given)
-    for reads, writes in _accesses(ops):
-        own = {private[w]: w for w in writes if w in private}
-        for read in reads:
-            if read not in own:
-                for write in writes:
-                    order.put(read, write)
+    for reads, writes in _accesses(ops, given):
         for i, write in enumerate(writes):
+            for read in (*reads, *write[:-1]):
+                order.put(read, write[-1])
             for earlier in writes[:i]:
-                order.put(earlier, private.get(write, write))
-        for read, write in own.items():
-            for other in writes:
-                if other is not write:
-                    order.put(other, read) if order.reaches(other, write) else order.put(
-                        read, other
-                    )
+                order.put_all(earlier, write)
     return order.sorted(), order.added
 
 
-def _accesses(ops: Sequence[Operation]) -> list[tuple[list[Operation], list[Operation]]]:
-    """For each variable that is written, its reads and its writes in program order."""
-    found: dict[Value, tuple[list[Operation], list[Operation]]] = {}
+def _accesses(
+    ops: Sequence[Operation], given: Mapping[Value, Any]
+) -> list[tuple[list[Operation], list[list[Operation]]]]:
+    """For each variable that is written, what only reads it, and the writes in program order: each
+    the op that writes after the reads that are one access with it. An op that does both, itself or
+    in its regions, is one that writes."""
+    found: dict[Value, tuple[list[Operation], list[list[Operation]]]] = {}
     for op in ops:
-        if op.name in ("read", "assign"):
-            reads, writes = found.setdefault(op.operands[0], ([], []))
-            (reads if op.name == "read" else writes).append(op)
-    return [pair for pair in found.values() if pair[1]]
+        refs = dict.fromkeys(v for v in op.operands if isinstance(v.type, RefType))
+        touched = list(accesses(op)) if refs else []
+        for ref in refs if touched else ():
+            here = [access.writes for access in touched if access.key == state_key(ref)]
+            if here:
+                reads, writes = found.setdefault(ref, ([], []))
+                if any(here):
+                    writes.append([*_carried(op, ref, given), op])
+                else:
+                    reads.append(op)
+    out = []
+    for reads, writes in found.values():
+        inside = {op for write in writes for op in write}
+        out.append(([op for op in reads if op not in inside], writes))
+    return [pair for pair in out if pair[1]]
+
+
+def _carried(write: Operation, ref: Value, given: Mapping[Value, Any]) -> list[Operation]:
+    """What a branch or loop reads of the variable that `write` assigns its result to."""
+    made = write.operands[-1]
+    if write.name != "assign" or made in given or made.op is None or not made.op.regions:
+        return []
+    read = (v.op for v in dict.fromkeys(made.op.operands) if v not in given and v.op is not None)
+    return [op for op in read if op.name == "read" and op.operands[0] is ref]
 
 
 class _Order:
@@ -182,6 +208,14 @@ class _Order:
         if then not in self._next[first] and first is not then and not self.reaches(then, first):
             self._next[first].add(then)
             self.added.setdefault(then, []).append(first.results[0])
+
+    def put_all(self, first: Sequence[Operation], then: Sequence[Operation]) -> None:
+        """As `put` for two accesses of one variable, the op that writes last in each; the other way
+        round if it must be."""
+        if len(first) > 1 and self.reaches(then[-1], first[-1]):
+            first, then = then, first[:-1]
+        for op in then:
+            self.put(first[-1], op)
 
     def sorted(self) -> list[Operation]:
         """All ops, each after those that lead to it, else in program order."""

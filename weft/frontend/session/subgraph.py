@@ -12,6 +12,7 @@ from weft.ir.builder import Builder
 from weft.ir.graph import Operation, Value
 from weft.ir.interpreter import interpret
 from weft.ir.ops import lookup
+from weft.passes.tie_sizes import needed_sizes, size_givers
 
 _STATE = frozenset({"reads_state", "writes_state"})
 
@@ -19,17 +20,34 @@ _STATE = frozenset({"reads_state", "writes_state"})
 def needed_ops(
     ops: Sequence[Operation], values: Iterable[Value], given: Container[Value] = ()
 ) -> tuple[list[Operation], set[Value]]:
-    """The ops, in order, that compute or order `values`, and every value met on the way.
+    """The ops, in order, that compute or order `values`, or make sizes that these need, and every
+    value met on the way.
 
-    The search stops at the values that are `given`.
+    The search stops at the values that are `given`. A merge of a loop needs its next_iteration.
     """
+    turns = {op.operands[1]: op.result for op in ops if op.name == "next_iteration"}
+    wanted = set(values)
+    while True:
+        kept, met = _reached(ops, wanted, given)
+        more = {turn for merged, turn in turns.items() if merged in met and merged not in given}
+        if more <= met:
+            return kept, met
+        wanted |= more
+
+
+def _reached(
+    ops: Sequence[Operation], values: Iterable[Value], given: Container[Value]
+) -> tuple[list[Operation], set[Value]]:
     met = set(values)
+    sizes, whole = size_givers(ops, given)
     kept: list[Operation] = []
     for op in reversed(ops):
         if any(r in met and r not in given for r in op.results):
             kept.append(op)
             met.update(op.operands)
             met.update(op.control)
+            if sizes:
+                met.update(sizes[s] for s in needed_sizes(op, whole) if s in sizes)
     return kept[::-1], met
 
 

@@ -18,11 +18,14 @@ from typing import Any
 import numpy as np
 
 from weft.frontend import pytree
+from weft.frontend.indexed_slices import IndexedSlices, added
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.evaluate import Linearized, linearize, run_traced
+from weft.frontend.tracing.sparse_gradients import as_slices
 from weft.frontend.tracing.trace import Trace, check_usable, current_trace
+from weft.frontend.tracing.update_gradients import of_value_before, refuse_live
 from weft.frontend.variable import Variable
 from weft.ir.dims import format_shape, same
 from weft.ir.errors import GradientError, InvalidArgumentError
@@ -163,15 +166,27 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
     return out, tangent
 
 
-def gradients(ys: Any, xs: Any, grad_ys: Any = None) -> list[Tensor | None]:
+def gradients(ys: Any, xs: Any, grad_ys: Any = None) -> list[Tensor | IndexedSlices | None]:
     """The gradients of the sum of `ys` with respect to each of `xs`, as TensorFlow 1's
     tf.gradients.
 
     ys, xs: a tensor or a list of them; in place of a tensor, xs may have a Variable, meaning every
     value of it that was read in this trace. grad_ys: cotangents of ys (default: ones). The gradient
-    of an unconnected x is None. GradientError outside a trace and for xs that are not floating or
-    complex.
+    of an unconnected x is None; of a variable of which only rows were looked up (take, gather,
+    embedding_lookup) it is IndexedSlices, and dense as soon as something dense adds to it.
+    GradientError outside a trace and for xs that are not floating or complex.
     """
+    listed = _listed(xs)
+    found: list[Tensor | IndexedSlices | None] = []
+    for x, parts in zip(listed, source_gradients(ys, listed, grad_ys), strict=True):
+        slices = [as_slices(g) for g in parts] if isinstance(x, Variable) else [None]
+        sparse = [s for s in slices if s is not None]
+        found.append(added(sparse) if len(sparse) == len(parts) > 0 else summed(parts))
+    return found
+
+
+def source_gradients(ys: Any, xs: Sequence[Any], grad_ys: Any = None) -> list[list[Tensor]]:
+    """As `gradients`: for each x the gradients of the values that it stands for, all dense."""
     trace = current_trace()
     if trace is None:
         raise GradientError(
@@ -191,15 +206,18 @@ def gradients(ys: Any, xs: Any, grad_ys: Any = None) -> list[Tensor | None]:
         None if s is None else _cotangents(s, pytree.LEAF, [(y.dtype, y.shape)], "grad_ys")[0]
         for s, y in zip(seeds, outputs, strict=True)
     ]
-    found: list[Tensor | None] = []
-    groups = [_sources(x, trace) for x in _listed(xs)]
+    refuse_live(trace, xs, outputs)
+    groups = [_sources(x, trace) for x in xs]
     flat = iter(
         _gradients(outputs, [t for group in groups for t in group], seeded, unconnected=None)
     )
-    for group in groups:
-        parts = [g for g in [next(flat) for _ in group] if g is not None]
-        found.append(functools.reduce(lambda a, b: apply("add", a, b), parts) if parts else None)
-    return found
+    pairs = [[(t, next(flat)) for t in group] for group in groups]
+    return [[of_value_before(t, g) for t, g in group if g is not None] for group in pairs]
+
+
+def summed(parts: Sequence[Tensor]) -> Tensor | None:
+    """The sum; None of nothing."""
+    return functools.reduce(lambda a, b: apply("add", a, b), parts) if parts else None
 
 
 def stop_gradient(x: Any) -> Any:
@@ -262,8 +280,9 @@ def _sources(x: Any, trace: Trace) -> list[Tensor]:
     """The tensors that an x of `gradients` stands for."""
     if isinstance(x, Variable):
         if trace.parent is not None:
+            x = trace.root().effects.first(x)
             return [trace.tensor(v) for v in trace.seen.get(x, ())]
-        return [trace.tensor(v) for v in trace.effects.reads.get(x, [])]
+        return [trace.tensor(v) for v in trace.effects.values(x)]
     if not isinstance(x, Tensor):
         raise GradientError(
             f"wf.gradients: xs holds a {type(x).__name__}; it takes tensors and variables",

@@ -17,6 +17,8 @@ from weft.ir.builder import Builder
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.interpreter import interpret
 from weft.ir.types import TensorType
+from weft.passes.specialize import is_symbolic, specialize_inputs
+from weft.passes.tie_sizes import deciding
 from weft.runtime.variables import VariableState
 
 
@@ -55,7 +57,7 @@ def _arguments(tensors: Sequence[Tensor]) -> list[Argument]:
 def run_traced(name: str, fn: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor]) -> Any:
     """Trace `fn` on the types of `inputs`, interpret the graph on their values, nest the
     results."""
-    traced = trace_function(name, fn, _arguments(inputs))
+    traced = trace_function(name, fn, _arguments(inputs), open_sizes=True)
     with locked(traced.variables) as state:
         arrays = interpret(traced.graph, _arrays(inputs), state)
     results = [Tensor(contiguous(a), weak=w) for a, w in zip(arrays, traced.weak, strict=True)]
@@ -92,6 +94,7 @@ def linearize(
     """Run `fn` and prepare its pullback; `differentiate(ys, xs, cotangents)` adds the gradient
     ops."""
     trace = Trace("function", name)
+    trace.symbols = set()
     with trace.scope():
         xs = [trace.tensor(trace.add_arg(a.type, a.name), a.weak) for a in _arguments(inputs)]
         leaves, structure = pytree.flatten(fn(xs))
@@ -115,13 +118,13 @@ def linearize(
     with locked(states) as state:
         arrays = [contiguous(a) for a in interpret(forward, _arrays(inputs), state)]
     out = [Tensor(a, weak=y.weak) for a, y in zip(arrays, ys, strict=False)]
-    return Linearized(
-        pytree.unflatten(structure, out),
-        structure,
-        tuple(y._type for y in ys),
-        cut.backward(name),
-        tuple(arrays[len(values) :]),
-    )
+    types = tuple(y._type for y in out)
+    saved = tuple(arrays[len(values) :])
+    backward = cut.backward(name)
+    if is_symbolic(backward.block):  # all sizes are known now
+        seeded = [t.static_shape for t in types if t.dtype.is_inexact]
+        backward = specialize_inputs(backward, [*seeded, *(a.shape for a in saved)])
+    return Linearized(pytree.unflatten(structure, out), structure, types, backward, saved)
 
 
 class _Cut:
@@ -135,9 +138,11 @@ class _Cut:
         seeds: Sequence[Value],
         results: Sequence[Value],
     ) -> None:
-        before = {v for op in forward for v in op.results} | set(inputs)
+        made = [v for op in forward for v in op.results]
+        before = dict.fromkeys([*inputs, *made])
         used = [v for op in backward for v in op.operands] + list(results)
         self.saved = list(dict.fromkeys(v for v in used if v in before))
+        self.saved += deciding(backward, [*seeds, *self.saved], before)
         self._ops, self._seeds, self._results = backward, seeds, results
 
     def backward(self, name: str) -> Graph:

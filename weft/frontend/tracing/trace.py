@@ -22,17 +22,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from weft.frontend.tensor import Tensor
+from weft.frontend.tracing.effect import Effect as Effect
+from weft.frontend.tracing.running import Running
 from weft.ir.attributes import Attrs, AttrValue, ConstArray
 from weft.ir.builder import Builder
 from weft.ir.dtypes import DType
 from weft.ir.errors import FailedPreconditionError, TracerError, UnsupportedError
 from weft.ir.frames import is_dataflow
-from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.graph import Block, Graph, Value
 from weft.ir.source import Locations, caller_location
 from weft.ir.types import Type
 
 if TYPE_CHECKING:
     from weft.frontend.variable import Variable
+    from weft.runtime.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 Kind = Literal["function", "graph", "region"]
@@ -70,6 +73,11 @@ def set_thread_default(trace: Trace | None) -> None:
         trace.is_thread_default = True
 
 
+def thread_default() -> Trace | None:
+    """What `set_thread_default` has set in this thread."""
+    return _thread_default.trace
+
+
 class suspend_trace:
     """Inside this context ops run at once on concrete tensors, even during a trace.
 
@@ -101,17 +109,18 @@ class Trace:
         self.arg_locations: dict[Value, Locations] = {}
         self.location: Locations = caller_location()
         self.closed = False
-        self.running = threading.local()  # .step: this thread is inside a step of this graph
+        self.running = Running()
         self.creates_variables = creates_variables
         self.variables: dict[str, Variable] = {}
         self.effects = Effects(self)
         self.control: tuple[Value, ...] = ()  # of the enclosing wf.control_dependencies
         self.name_scope = ""  # prefix of names given inside wf.name_scope, with the final slash
         self.owner: Any = None  # the wf.Graph that this is the trace of
+        self.symbols: set[str] | None = None  # names of sizes in use; None: sizes must be known
+        self.made_sizes: set[str] = set()  # those that depend on values
         self.is_thread_default = False  # current because of a placeholder outside any graph
         self.captures: dict[Value, Value] = {}  # region: outer value -> block argument
-        #: In the body of a loop or branch: the values of the variables that it carries or has
-        #: assigned to; None elsewhere.
+        #: In a body: the values of variables that it carries or has assigned to; None elsewhere.
         self.state: dict[Variable, Tensor] | None = None
         self.written: dict[Variable, None] = {}
         self.seen: dict[Variable, dict[Value, None]] = {}  # region: what reading gave
@@ -130,21 +139,24 @@ class Trace:
         control: Sequence[Value] = (),
     ) -> tuple[Value, ...]:
         """Append an op. TypeRuleError or ShapeError with the user's line if it does not fit."""
-        if self.closed:
-            raise FailedPreconditionError(
-                f"the trace of '{self.name}' has ended", location=caller_location()
-            )
-        if getattr(self.running, "step", False):
-            raise FailedPreconditionError(
-                f"op '{name}' was added to the graph '{self.name}' while a step of it is running",
-                hint="build the whole graph before Session.run",
-                location=caller_location(),
-            )
+        self._check_open(f"op '{name}'")
         both = dict.fromkeys((*control, *self.control))
         return self.builder.emit(name, operands, attrs, regions=regions, control=tuple(both))
 
+    def _check_open(self, what: str) -> None:
+        if self.closed:
+            ended = f"the trace of '{self.name}' has ended"
+            raise FailedPreconditionError(ended, location=caller_location())
+        if self.running.step:
+            raise FailedPreconditionError(
+                f"{what} was added to the graph '{self.name}' while a step of it is running",
+                hint="build the whole graph before Session.run",
+                location=caller_location(),
+            )
+
     def add_arg(self, type: Type, name: str) -> Value:
         """A further graph input; its name is made unique."""
+        self._check_open("an input")
         value = self.builder.add_arg(type)
         self.arg_names.append(unique_name(name, self.arg_names))
         if self.kind == "graph":
@@ -177,27 +189,28 @@ class Trace:
         """A `constant` op; one per array object."""
         known = self._constants.get(id(array))
         if known is None:
+            self._check_open("a constant")
             (value,) = self.builder.emit("constant", (), {"value": ConstArray(array)})
-            known = self._constants[id(array)] = (
-                array,
-                value,
-            )  # holding the array keeps its id taken
+            # holding the array keeps its id taken
+            known = self._constants[id(array)] = (array, value)
         return known[1]
 
     # ------------------------------------------------------------------------------------- state
-    def value_of(self, variable: Variable) -> Tensor:
-        """The value of a variable at this point of the program."""
+    def value_of(self, variable: Variable, body: Trace | None = None) -> Tensor:
+        """The value of a variable at this point of the program; body: the one that asks for it."""
+        variable = self.root().effects.first(variable)
         if self.state is not None and variable in self.state:
             t = self.state[variable]
         elif self.parent is None:
-            return self.tensor(self.effects.read(variable))
+            return self.tensor(self.effects.read(variable, body))
         else:
-            t = self.tensor(self.lift(self.parent.value_of(variable)))
+            t = self.tensor(self.lift(self.parent.value_of(variable, self)))
         self.seen.setdefault(variable, {})[self.lift(t)] = None
         return t
 
     def carry(self, variable: Variable, value: Tensor) -> Tensor:
         """In the body of a loop or branch: the variable has this value from here on."""
+        variable = self.root().effects.first(variable)
         assert self.state is not None
         self.state[variable] = self.tensor(self.lift(value))
         self.written[variable] = None
@@ -235,8 +248,7 @@ class Trace:
 
     def describe(self) -> str:
         """Name and place, which tells graphs of one name apart: `'graph' (made at a.py:3:9)`."""
-        made = f" (made at {self.location[0]})" if self.location else ""
-        return f"'{self.name}'{made}"
+        return f"'{self.name}'" + (f" (made at {self.location[0]})" if self.location else "")
 
     def value_hint(self, hint: str) -> str:
         """What to do where the value of a tensor of this trace is needed; `hint` in a function."""
@@ -268,39 +280,26 @@ class Trace:
         return made.at_stage("dataflow") if is_dataflow(made.block) else made
 
 
-class Effect:
-    """Something done for its effect, with no value: fetch it in a Session (gives None), or depend
-    on it.
-
-    `value` is the token in the graph; None if it was done at once, outside any trace.
-    """
-
-    __slots__ = ("name", "trace", "value")
-
-    def __init__(self, name: str, value: Value | None = None, trace: Trace | None = None) -> None:
-        self.name = name
-        self.value = value
-        self.trace = trace
-
-    def __repr__(self) -> str:
-        return f"<Effect {self.name}{'' if self.value is not None else ' (done)'}>"
-
-
 class Effects:
-    """Reads and writes of variables in one trace, and the order between them."""
+    """Reads and writes of variables in one trace, and the order between them. Variables that share
+    their state are one here: the first of them."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.refs: dict[Variable, Value] = {}
         self.reads: dict[Variable, list[Value]] = {}  # every value read, for gradients
-        self.private: dict[
-            Operation, Operation
-        ] = {}  # assign -> the read that belongs to its update
-        self._since_write: dict[Variable, dict[tuple[Value, ...], Value]] = {}
+        self.updates: dict[Variable, list[Value]] = {}  # graph: what updates gave, for gradients
+        self._first: dict[VariableState, Variable] = {}
+        self._since_write: dict[Variable, dict[object, Value]] = {}
         self._last_write: dict[Variable, Value] = {}
+
+    def first(self, variable: Variable) -> Variable:
+        """The first variable with its state that the trace has met."""
+        return self._first.setdefault(variable.state, variable)
 
     def ref(self, variable: Variable) -> Value:
         """The handle, made on first use."""
+        variable = self.first(variable)
         found = self.refs.get(variable)
         if found is None:
             trace = self.trace
@@ -314,34 +313,35 @@ class Effects:
             variable._used_in(trace)
         return found
 
-    def read(self, variable: Variable) -> Value:
-        """The value at this point of the program; reads with no write between them are one read."""
+    def read(self, variable: Variable, body: Trace | None = None) -> Value:
+        """The value at this point; one read up to the next write, in graphs one for each `body`."""
+        variable = self.first(variable)
         known = self._since_write.setdefault(variable, {})
-        key = self.trace.control
+        key = self.trace.control, body if self.trace.kind == "graph" else None
         if key not in known:
-            known[key] = self._fresh_read(variable)
+            written = self._last_write.get(variable)
+            after = () if written is None else (written,)
+            (known[key],) = self.trace.emit("read", (self.ref(variable),), control=after)
+            self.reads.setdefault(variable, []).append(known[key])
         return known[key]
 
-    def _fresh_read(self, variable: Variable) -> Value:
-        written = self._last_write.get(variable)
-        after = () if written is None else (written,)
-        (value,) = self.trace.emit("read", (self.ref(variable),), control=after)
-        self.reads.setdefault(variable, []).append(value)
+    def update(self, op: str, variable: Variable, operands: Sequence[Value]) -> Value:
+        """In a graph: append an update, one access that reads and writes; the value after it."""
+        variable = self.first(variable)
+        (value,) = self.trace.emit(op, (self.ref(variable), *operands))
+        self.updates.setdefault(variable, []).append(value)
         return value
 
-    def read_for_update(self, variable: Variable) -> Value:
-        """The value that an update starts from. In a graph it is a read of that update alone."""
-        return self._fresh_read(variable) if self.trace.kind == "graph" else self.read(variable)
+    def values(self, variable: Variable) -> list[Value]:
+        """Every value of it that was read, and what updates of it gave."""
+        variable = self.first(variable)
+        return [*self.reads.get(variable, ()), *self.updates.get(variable, ())]
 
-    def write(self, variable: Variable, value: Value, update_of: Value | None = None) -> Value:
-        """Append the assignment; the token of it. `update_of`: what `read_for_update` gave."""
+    def write(self, variable: Variable, value: Value) -> Value:
+        """Append the assignment; the token of it."""
+        variable = self.first(variable)
         if self.trace.kind == "graph":
-            (token,) = self.trace.emit("assign", (self.ref(variable), value))
-            if update_of is not None:
-                assert token.op is not None
-                assert update_of.op is not None
-                self.private[token.op] = update_of.op
-            return token
+            return self.trace.emit("assign", (self.ref(variable), value))[0]
         before = [*self._since_write.pop(variable, {}).values()]
         if variable in self._last_write:
             before.append(self._last_write[variable])

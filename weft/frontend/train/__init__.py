@@ -4,6 +4,18 @@ ops; checkpoints.
 
 from __future__ import annotations
 
+from weft.frontend.files.inputs import (
+    batch,
+    batch_join,
+    input_producer,
+    limit_epochs,
+    maybe_batch,
+    range_input_producer,
+    shuffle_batch,
+    shuffle_batch_join,
+    slice_input_producer,
+    string_input_producer,
+)
 from weft.frontend.queues.runners import (
     Coordinator,
     LooperThread,
@@ -31,6 +43,7 @@ from weft.frontend.train.saver_files import (
     list_variables,
     load_variable,
 )
+from weft.frontend.train.saver_graph import SaveOps, restore_v2, save_v2
 from weft.frontend.train.saver_restore import RestoreReport
 from weft.frontend.train.schedules import (
     cosine_decay,
@@ -74,8 +87,11 @@ __all__ = [
     "RMSPropOptimizer",
     "RestoreReport",
     "SGD",
+    "SaveOps",
     "Saver",
     "Stateful",
+    "batch",
+    "batch_join",
     "best_checkpoint",
     "checkpoint_exists",
     "clip_by_global_norm",
@@ -85,13 +101,23 @@ __all__ = [
     "exponential_decay",
     "get_checkpoint_state",
     "global_norm",
+    "input_producer",
     "inverse_time_decay",
     "latest_checkpoint",
+    "limit_epochs",
     "linear_warmup",
     "list_variables",
     "load_variable",
+    "maybe_batch",
     "natural_exp_decay",
     "piecewise_constant",
     "polynomial_decay",
+    "range_input_producer",
     "register_state",
+    "restore_v2",
+    "save_v2",
+    "shuffle_batch",
+    "shuffle_batch_join",
+    "slice_input_producer",
+    "string_input_producer",
 ]

@@ -152,10 +152,8 @@ class Adam(Optimizer):
         return ([] if self.step is None else [self.step]) + super().variables()
 
     def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
-        counter = self._counter()
-        count = add(counter, 1)
-        done = [after for g, v in pairs for after in self._step(g, v, count)]
-        return [*done, counter.assign(count)]
+        count = self._counter().assign_add(1)
+        return [count, *(after for g, v in pairs for after in self._step(g, v, count))]
 
     def _counter(self) -> Variable:
         with self._lock, suspend_trace():

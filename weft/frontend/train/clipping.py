@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
+from weft.frontend.indexed_slices import IndexedSlices, masked
 from weft.frontend.ops.arguments import Axes
 from weft.frontend.ops.arithmetic import add, clip, divide, maximum, multiply, square
 from weft.frontend.ops.elementwise import sqrt
@@ -14,23 +16,55 @@ from weft.ir.errors import InvalidArgumentError
 from weft.ir.source import caller_location
 
 
-def clip_by_value(x: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike) -> Tensor:
-    """Each element of x limited to [clip_value_min, clip_value_max]; NaN stays NaN."""
-    return clip(x, clip_value_min, clip_value_max)
+@overload
+def clip_by_value(
+    x: IndexedSlices, clip_value_min: TensorLike, clip_value_max: TensorLike
+) -> IndexedSlices: ...
+@overload
+def clip_by_value(
+    x: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike
+) -> Tensor: ...
+def clip_by_value(
+    x: TensorLike | IndexedSlices, clip_value_min: TensorLike, clip_value_max: TensorLike
+) -> Tensor | IndexedSlices:
+    """Each element of x limited to [clip_value_min, clip_value_max]; NaN stays NaN.
+
+    Of IndexedSlices the rows that are there: equal indices are summed first, and the rows that are
+    not there stay 0.
+    """
+    if not isinstance(x, IndexedSlices):
+        return clip(x, clip_value_min, clip_value_max)
+    rows, is_first = x.coalesced()
+    return masked(rows.with_values(clip(rows.values, clip_value_min, clip_value_max)), is_first)
 
 
-def clip_by_norm(x: TensorLike, clip_norm: TensorLike, axes: Axes = None) -> Tensor:
+@overload
+def clip_by_norm(x: IndexedSlices, clip_norm: TensorLike, axes: None = None) -> IndexedSlices: ...
+@overload
+def clip_by_norm(x: TensorLike, clip_norm: TensorLike, axes: Axes = None) -> Tensor: ...
+def clip_by_norm(
+    x: TensorLike | IndexedSlices, clip_norm: TensorLike, axes: Axes = None
+) -> Tensor | IndexedSlices:
     """x * clip_norm / max(norm, clip_norm), with the Euclidean norm over `axes` (None: all of
     x).
+
+    IndexedSlices stay such; their norm is that of the tensor they stand for, and `axes` is None.
     """
+    if isinstance(x, IndexedSlices):
+        if axes is not None:
+            raise InvalidArgumentError(
+                "wf.clip_by_norm: axes= is for dense tensors", location=caller_location()
+            )
+        norm = sqrt(_square_sum(x))
+        return x.with_values(multiply(x.values, divide(clip_norm, maximum(norm, clip_norm))))
     t = inexact_tensor(x, "clip_by_norm")
     norm = sqrt(sum(square(t), axes, keepdims=True))
     return multiply(t, divide(clip_norm, maximum(norm, clip_norm)))
 
 
-def global_norm(t_list: Sequence[TensorLike | None]) -> Tensor:
+def global_norm(t_list: Sequence[TensorLike | IndexedSlices | None]) -> Tensor:
     """The Euclidean norm of all elements of all tensors; None entries are left out."""
-    parts = [sum(square(inexact_tensor(t, "global_norm"))) for t in t_list if t is not None]
+    parts = [_square_sum(t) for t in t_list if t is not None]
     if not parts:
         raise InvalidArgumentError(
             "wf.global_norm needs at least one tensor", location=caller_location()
@@ -41,25 +75,33 @@ def global_norm(t_list: Sequence[TensorLike | None]) -> Tensor:
     return sqrt(total)
 
 
+def _square_sum(t: TensorLike | IndexedSlices) -> Tensor:
+    if isinstance(t, IndexedSlices):  # equal rows add up before they are squared
+        return sum(square(t.coalesced()[0].values))
+    return sum(square(inexact_tensor(t, "global_norm")))
+
+
 def clip_by_global_norm(
-    t_list: Sequence[TensorLike | None],
+    t_list: Sequence[TensorLike | IndexedSlices | None],
     clip_norm: TensorLike,
     use_norm: TensorLike | None = None,
-) -> tuple[list[Tensor | None], Tensor]:
+) -> tuple[list[Tensor | IndexedSlices | None], Tensor]:
     """(each tensor times clip_norm / max(norm, clip_norm), norm) with the norm over all of them.
 
-    use_norm: the norm, if it is known already. None entries stay None. (Pascanu, Mikolov and Bengio
-    2012.)
+    use_norm: the norm, if it is known already. None entries stay None, IndexedSlices such.
+    (Pascanu, Mikolov and Bengio 2012.)
     """
     norm = (
         global_norm(t_list) if use_norm is None else inexact_tensor(use_norm, "clip_by_global_norm")
     )
     scale = divide(clip_norm, maximum(norm, clip_norm))
-    clipped: list[Tensor | None] = []
+    clipped: list[Tensor | IndexedSlices | None] = []
     for t in t_list:
         if t is None:
             clipped.append(None)
-            continue
-        whole = inexact_tensor(t, "clip_by_global_norm")
-        clipped.append(multiply(whole, scale.astype(whole.dtype)))
+        elif isinstance(t, IndexedSlices):
+            clipped.append(t.with_values(multiply(t.values, scale.astype(t.dtype))))
+        else:
+            whole = inexact_tensor(t, "clip_by_global_norm")
+            clipped.append(multiply(whole, scale.astype(whole.dtype)))
     return clipped, norm

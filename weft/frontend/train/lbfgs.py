@@ -35,10 +35,10 @@ from weft.frontend.ops.promotion import TensorLike
 from weft.frontend.ops.rearrange import concat, split, unstack
 from weft.frontend.ops.reduction import sum
 from weft.frontend.ops.shape import expand_dims, flatten, reshape
-from weft.frontend.session.graph import group
+from weft.frontend.session.scopes import group
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import Effect, current_trace, suspend_trace
-from weft.frontend.train.optimizer import Hyper, Optimizer, hyper
+from weft.frontend.train.optimizer import Hyper, Optimizer, dense_gradient, hyper
 from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.source import caller_location
@@ -103,10 +103,13 @@ class LBFGS(Optimizer):
         *,
         global_step: Variable | None = None,
         grad_loss: TensorLike | None = None,
+        name: str | None = None,
     ) -> Effect:
         """As `Optimizer.minimize`; with `line_search`, `loss` must be a function."""
         if not self.line_search:
-            return super().minimize(loss, var_list, global_step=global_step, grad_loss=grad_loss)
+            return super().minimize(
+                loss, var_list, global_step=global_step, grad_loss=grad_loss, name=name
+            )
         trace = current_trace()
         if grad_loss is not None:
             raise UnsupportedError(
@@ -122,10 +125,11 @@ class LBFGS(Optimizer):
             )
         before = asarray(loss())
         pairs = self.compute_gradients(loss if trace is None else before, var_list)
-        connected = [(g, v) for g, v in pairs if g is not None]
+        connected = [(dense_gradient(g), v) for g, v in pairs if g is not None]
         step, _ = self._step(connected)
         self._search(loss, before, step)
-        return group(*([] if global_step is None else [global_step.assign_add(1)]), name=self.name)
+        counted = [] if global_step is None else [global_step.assign_add(1)]
+        return group(*counted, name=name or self.name)
 
     def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
         step, done = self._step(pairs)

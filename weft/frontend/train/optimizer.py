@@ -14,10 +14,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft.frontend.indexed_slices import IndexedSlices
 from weft.frontend.ops.promotion import TensorLike, cast, is_scalar
-from weft.frontend.session.graph import group
+from weft.frontend.session.scopes import group
 from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.tracing.autodiff import gradients
+from weft.frontend.tracing.autodiff import gradients, source_gradients, summed
 from weft.frontend.tracing.evaluate import run_traced
 from weft.frontend.tracing.trace import Effect, current_trace, suspend_trace
 from weft.frontend.variable import Variable
@@ -34,7 +35,7 @@ from weft.ir.rules import fits
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
 
-GradientAndVariable: TypeAlias = tuple[Tensor | None, Variable]
+GradientAndVariable: TypeAlias = tuple[Tensor | IndexedSlices | None, Variable]
 #: A number, a tensor or a variable, or a function without arguments that gives one (a schedule).
 Hyper: TypeAlias = TensorLike | Callable[[], TensorLike]
 
@@ -74,12 +75,13 @@ class Optimizer:
         *,
         global_step: Variable | None = None,
         grad_loss: TensorLike | None = None,
+        name: str | None = None,
     ) -> Effect:
         """Compute the gradients of `loss` and apply them; as `compute_gradients`,
         `apply_gradients`.
         """
-        pairs = self.compute_gradients(loss, var_list, grad_loss=grad_loss)
-        return self.apply_gradients(pairs, global_step=global_step)
+        pairs = self._compute(loss, var_list, grad_loss, sparse=False)
+        return self.apply_gradients(pairs, global_step=global_step, name=name)
 
     def compute_gradients(
         self,
@@ -89,7 +91,7 @@ class Optimizer:
         grad_loss: TensorLike | None = None,
     ) -> list[GradientAndVariable]:
         """Pairs (gradient, variable); the gradient is None where the loss does not depend on the
-        variable.
+        variable, `IndexedSlices` where it has only looked up rows of it (as `wf.gradients`).
 
         loss: a tensor of the current trace, or a function without arguments that computes it from
         variables; outside a trace it must be a function, since concrete tensors keep no history.
@@ -97,9 +99,20 @@ class Optimizer:
         cotangent of the loss, 1 by default. GradientError for a loss that has no history, or no
         variables.
         """
+        return self._compute(loss, var_list, grad_loss, sparse=True)
+
+    def _compute(
+        self,
+        loss: Any,
+        var_list: Sequence[Variable] | Variable | None,
+        grad_loss: TensorLike | None,
+        *,
+        sparse: bool,
+    ) -> list[GradientAndVariable]:
         variables = [var_list] if isinstance(var_list, Variable) else var_list
         if current_trace() is not None:
-            return self._traced_gradients(loss() if callable(loss) else loss, variables, grad_loss)
+            traced = loss() if callable(loss) else loss
+            return self._traced_gradients(traced, variables, grad_loss, sparse)
         if not callable(loss):
             raise GradientError(
                 f"{self.name}: outside a trace the loss must be a function: a concrete tensor "
@@ -109,8 +122,8 @@ class Optimizer:
             )
         chosen: list[Variable] = []
 
-        def compute(inputs: list[Tensor]) -> list[Tensor]:
-            pairs = self._traced_gradients(loss(), variables, grad_loss)
+        def compute(inputs: list[Tensor]) -> list[Tensor | IndexedSlices]:
+            pairs = self._traced_gradients(loss(), variables, grad_loss, sparse)
             chosen.extend(v for g, v in pairs if g is not None)
             return [g for g, _ in pairs if g is not None]
 
@@ -124,6 +137,7 @@ class Optimizer:
         loss: Any,
         variables: Sequence[Variable] | None,
         grad_loss: TensorLike | None,
+        sparse: bool,
     ) -> list[GradientAndVariable]:
         if variables is None:
             trace = current_trace()
@@ -143,7 +157,12 @@ class Optimizer:
                 hint="read them (as wf.Variable) in the loss, or pass var_list",
                 location=caller_location(),
             )
-        found = gradients(loss, list(variables), None if grad_loss is None else [grad_loss])
+        seeds = None if grad_loss is None else [grad_loss]
+        found: Sequence[Tensor | IndexedSlices | None]
+        if sparse:
+            found = gradients(loss, list(variables), seeds)
+        else:
+            found = [summed(parts) for parts in source_gradients(loss, list(variables), seeds)]
         return list(zip(found, variables, strict=True))
 
     def apply_gradients(
@@ -151,14 +170,20 @@ class Optimizer:
         grads_and_vars: Sequence[GradientAndVariable],
         *,
         global_step: Variable | None = None,
+        name: str | None = None,
     ) -> Effect:
         """Change each variable by its gradient; pairs whose gradient is None are left alone.
 
+        IndexedSlices give the same result as the dense gradient that they stand for. In a compiled
+        step only the rows are touched where the formula leaves the others as they are
+        (`f.explain` says so).
+
         In a graph the result is what a session runs to make one step; elsewhere it has happened (or
-        is part of the traced step). global_step: an integer variable to add 1 to. GradientError if
-        no pair has a gradient, InvalidArgumentError for a gradient that does not fit its variable.
+        is part of the traced step). global_step: an integer variable to add 1 to. name: of the
+        effect, by which a session runs it; that of the optimizer by default. GradientError if no
+        pair has a gradient, InvalidArgumentError for a gradient that does not fit its variable.
         """
-        pairs = [(as_tensor(g), v) for g, v in grads_and_vars if g is not None]
+        pairs = [(dense_gradient(g), v) for g, v in grads_and_vars if g is not None]
         if not pairs:
             names = ", ".join(v.name for _, v in grads_and_vars)
             raise GradientError(
@@ -183,7 +208,7 @@ class Optimizer:
         done = self._apply(pairs)
         if global_step is not None:
             done.append(global_step.assign_add(1))
-        return group(*done, name=self.name)
+        return group(*done, name=name or self.name)
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
         """The slot `name` of a variable, or None if it has not been made yet."""
@@ -259,6 +284,11 @@ class Optimizer:
                 location=caller_location(),
             )
         return value
+
+
+def dense_gradient(gradient: Any) -> Tensor:
+    """What the formulas take; the compiler's pass `sparse_updates` makes rows of it again."""
+    return gradient.to_dense() if isinstance(gradient, IndexedSlices) else as_tensor(gradient)
 
 
 def hyper(value: Hyper, var: Variable) -> TensorLike:

@@ -29,6 +29,7 @@ from weft.frontend.train.saver_files import (
     checkpoint_path,
     state_file,
 )
+from weft.frontend.train.saver_graph import SaveOps, build_save_ops
 from weft.frontend.train.saver_items import ItemList, VarList
 from weft.frontend.train.saver_restore import STATE_PREFIX, RestoreReport, restore_file
 from weft.frontend.variable import Variable
@@ -99,6 +100,18 @@ class Saver:
         """The paths that are kept as of the last save, oldest first (TF1's name)."""
         self.wait()
         return [str(path) for path in self._kept]
+
+    # ------------------------------------------------------------------------------------ in graphs
+    def build(self, filename: Any = None) -> SaveOps:
+        """Add ops that save and restore the variables to the graph that is being built, so that a
+        checkpoint is a step: `session.run(ops.save, {ops.filename: path})`.
+
+        filename: a string or a tensor of one; None makes a placeholder. The variables are those of
+        now. After a save the folder's state file names the checkpoint, and `max_to_keep` stay; the
+        other rules of this Saver are for `save`. The values are of one point in time.
+        """
+        with located():
+            return build_save_ops(self.name, self._items.now(), filename, self._retention.most or 0)
 
     # ------------------------------------------------------------------------------------- saving
     def save(

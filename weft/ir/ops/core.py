@@ -1,15 +1,14 @@
-"""Constants, state, effects and regions: the ops that the rest of the table stands on."""
+"""Constants, marks, groups and regions: the ops that the rest of the table stands on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from weft.ir.attributes import Attrs, AttrSpec, ConstArray
-from weft.ir.dims import same
-from weft.ir.errors import ShapeError, TypeRuleError
+from weft.ir.errors import TypeRuleError
 from weft.ir.graph import Block
 from weft.ir.spec import Array, OpSpec, tensors
-from weft.ir.types import TOKEN, RefType, TensorType, Type
+from weft.ir.types import TOKEN, TensorType, Type
 
 
 def _constant_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
@@ -22,37 +21,6 @@ def _constant(arrays: Sequence[Array], attrs: Attrs) -> Array:
     value = attrs["value"]
     assert isinstance(value, ConstArray)
     return value.array
-
-
-def _variable_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    dtype, shape = attrs["dtype"], attrs["shape"]
-    return [RefType(TensorType(dtype, shape))]  # type: ignore[arg-type]
-
-
-def _ref(op: str, types: Sequence[Type]) -> RefType:
-    if not isinstance(types[0], RefType):
-        raise TypeRuleError(f"op '{op}' takes a ref as its first operand, got {types[0]}")
-    return types[0]
-
-
-def _read_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    return [_ref("read", types).tensor]
-
-
-def _assign_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    held, given = _ref("assign", types).tensor, types[1]
-    fits = (
-        isinstance(given, TensorType)
-        and given.dtype is held.dtype
-        and given.rank == held.rank
-        and all(same(a, b) for a, b in zip(given.shape, held.shape, strict=True))
-    )
-    if not fits:
-        raise ShapeError(
-            f"op 'assign': a {given} does not fit a variable of type {held}",
-            hint="a variable keeps its dtype and shape; use wf.astype or wf.reshape on the value",
-        )
-    return [TOKEN]
 
 
 def _identity_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
@@ -111,31 +79,6 @@ TABLE = (
         _constant,
         "A compile-time array.",
         {"value": AttrSpec("array")},
-    ),
-    OpSpec(
-        "variable",
-        0,
-        _variable_type,
-        None,
-        "A handle to the mutable state called `name`; shared by name (paper, section 3.1).",
-        {"name": AttrSpec("str"), "dtype": AttrSpec("dtype"), "shape": AttrSpec("shape")},
-        frozenset({"no_fold"}),
-    ),
-    OpSpec(
-        "read",
-        1,
-        _read_type,
-        None,
-        "The value that the variable has at this point of the effect order.",
-        traits=frozenset({"reads_state", "no_fold", "no_cse"}),
-    ),
-    OpSpec(
-        "assign",
-        2,
-        _assign_type,
-        None,
-        "Store operand 1 in the variable; the token orders later reads and writes.",
-        traits=frozenset({"writes_state", "no_fold", "no_cse", "no_dce"}),
     ),
     _passing_on("identity", "The operand itself."),
     _passing_on("stop_gradient", "The operand itself, through which no gradient flows."),

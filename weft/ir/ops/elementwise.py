@@ -252,7 +252,7 @@ def _astype_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) 
     if given.dtype is not dtype and "string" in (given.dtype.kind, dtype.kind):
         raise TypeRuleError(
             f"op 'astype' cannot convert {given} to {dtype.name}",
-            hint="strings and numbers do not convert into each other in a graph; parse them before",
+            hint="wf.string_to_number reads numbers from strings, wf.as_string writes them",
         )
     if given.dtype.is_complex and not dtype.is_complex and dtype is not dtypes.bool_:
         raise TypeRuleError(

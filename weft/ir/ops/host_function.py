@@ -10,6 +10,7 @@ import numpy as np
 from weft.ir.attributes import Attrs, AttrSpec
 from weft.ir.errors import FailedPreconditionError
 from weft.ir.graph import Block
+from weft.ir.ops.dynamic import SIZES, fill_sizes
 from weft.ir.ops.queue import part_type
 from weft.ir.spec import OpSpec, tensors
 from weft.ir.types import Type
@@ -37,7 +38,7 @@ def _type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list
     tensors("py_function", types)
     parts = attrs["parts"]
     assert isinstance(parts, tuple)
-    return [part_type(str(p)) for p in parts]
+    return fill_sizes("py_function", [part_type(str(p)) for p in parts], attrs)
 
 
 def call_function(arrays: Sequence[Array], attrs: Attrs) -> list[Array]:
@@ -59,7 +60,7 @@ TABLE = (
         _type,
         call_function,
         "What a Python function of the user's gives, of the types `parts`.",
-        {"function": AttrSpec("str"), "parts": AttrSpec("strs")},
+        {"function": AttrSpec("str"), "parts": AttrSpec("strs"), **SIZES},
         frozenset({"host", "no_fold", "no_cse", "no_dce"}),
     ),
 )

@@ -10,9 +10,11 @@ import re
 from collections.abc import Sequence
 
 from weft.ir.attributes import Attrs, AttrSpec
+from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import ALL, bool_, int32
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.graph import Block
+from weft.ir.ops.dynamic import SIZES, fill_sizes, size_names
 from weft.ir.rules import fits, int_attr
 from weft.ir.spec import OpSpec, tensors
 from weft.ir.types import TOKEN, HandleType, TensorType, Type
@@ -28,7 +30,7 @@ def part_type(text: str) -> TensorType:
     """The type of a component as the attribute `parts` has it: "f32[3,?]". Raises TypeRuleError."""
     found = _PART.fullmatch(text)
     if found is None or found[1] not in _DTYPES:
-        raise TypeRuleError(f"op 'queue': {text!r} is no type of a component")
+        raise TypeRuleError(f"{text!r} is no type of a component, as f32[3,?] is")
     sizes = found[2].split(",") if found[2] else []
     return TensorType(_DTYPES[found[1]], tuple(None if s == "?" else int(s) for s in sizes))
 
@@ -90,14 +92,28 @@ def _enqueue_many_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Bl
 
 
 def _dequeue_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
-    return list(_parts("dequeue", types))
+    return fill_sizes("dequeue", _parts("dequeue", types), attrs)
 
 
 def _dequeue_many_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
     n = int_attr(attrs, "n")
     if n < 0:
         raise ShapeError(f"op 'dequeue_many': n={n} is negative")
-    return [_batched(p, n) for p in _parts("dequeue_many", types)]
+    return fill_sizes(
+        "dequeue_many", [_batched(p, n) for p in _parts("dequeue_many", types)], attrs
+    )
+
+
+def _dequeue_up_to_type(
+    types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]
+) -> list[Type]:
+    parts, n = _parts("dequeue_up_to", types), int_attr(attrs, "n")
+    if n < 0:
+        raise ShapeError(f"op 'dequeue_up_to': n={n} is negative")
+    names = size_names(attrs)
+    count = SymbolicDim.symbol(names[0]) if names else None  # all components have one count
+    batches = [TensorType(p.dtype, (count, *p.shape)) for p in parts]
+    return fill_sizes("dequeue_up_to", batches, {**attrs, "sizes": names[1:]})
 
 
 def _size_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
@@ -130,7 +146,7 @@ TABLE = (
             "min_after_dequeue": AttrSpec("int", 0),
             "seed": AttrSpec("int", -1),
         },
-        frozenset({"no_fold"}),
+        frozenset({"handle", "no_fold"}),
     ),
     OpSpec(
         "enqueue", None, _enqueue_type, None,
@@ -144,12 +160,17 @@ TABLE = (
     ),
     OpSpec(
         "dequeue", 1, _dequeue_type, None,
-        "Take one element: its components; waits for it.", traits=_HOST,
+        "Take one element: its components; waits for it.", SIZES, _HOST,
     ),
     OpSpec(
         "dequeue_many", 1, _dequeue_many_type, None,
         "Take `n` elements, stacked along a new first axis; waits for them.",
-        {"n": AttrSpec("int")}, _HOST,
+        {"n": AttrSpec("int"), **SIZES}, _HOST,
+    ),
+    OpSpec(
+        "dequeue_up_to", 1, _dequeue_up_to_type, None,
+        "Take `n` elements, or what is left of a closed queue, stacked along a new first axis.",
+        {"n": AttrSpec("int"), **SIZES}, _HOST,
     ),
     OpSpec("queue_size", 1, _size_type, None, "How many elements it holds now.", traits=_HOST),
     OpSpec(

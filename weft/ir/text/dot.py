@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from weft.ir.attributes import ConstArray
 from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.ops.state import UPDATES
 from weft.ir.text.literals import quote
 from weft.ir.text.printer import format_attr
 from weft.ir.types import RefType, TokenType, Type
@@ -16,7 +17,7 @@ _COLOURS = {
     "constant": "#eeeeee",
     "variable": "#ffe4b3",
     "read": "#ffe4b3",
-    "assign": "#ffc9a3",
+    **dict.fromkeys(("assign", "count_up_to", *sorted(UPDATES)), "#ffc9a3"),
     "matmul": "#c9dcff",
     "fused": "#d5f2d0",
 }

@@ -20,7 +20,15 @@ from weft.ir.text.literals import (
     unquote,
     unquote_bytes,
 )
-from weft.ir.types import HANDLE_KINDS, TOKEN, HandleType, RefType, TensorType, Type
+from weft.ir.types import (
+    HANDLE_KINDS,
+    TOKEN,
+    HandleType,
+    RefType,
+    StackType,
+    TensorType,
+    Type,
+)
 
 _DTYPES = {d.short: d for d in ALL}
 _MAX_RANK = 64  # NumPy's
@@ -107,7 +115,7 @@ class ValueParser:
         return TensorType(dtype, self.shape(f"after the dtype (a scalar is {dtype.short}[])"))
 
     def type(self, context: str) -> Type:
-        """A tensor type, `ref<...>` or `token`."""
+        """A tensor type, `ref<...>`, `stack<...>`, a handle or `token`."""
         if self.tokens.at_keyword("token"):
             self.tokens.next()
             return TOKEN
@@ -117,11 +125,21 @@ class ValueParser:
             held = self.tensor_type("in a ref")
             self.tokens.expect(">", "at the end of a ref")
             return RefType(held)
+        if self.tokens.at_keyword("stack"):
+            return self._stack_type()
         for kind in HANDLE_KINDS:
             if self.tokens.at_keyword(kind):
                 self.tokens.next()
                 return HandleType(kind, self._parts(kind))
         return self.tensor_type(context)
+
+    def _stack_type(self) -> StackType:
+        self.tokens.next()
+        self.tokens.expect("<", "after 'stack', as in stack<f32[2]>")
+        nested = self.tokens.at_keyword("stack")
+        held = self._stack_type() if nested else self.tensor_type("in a stack")
+        self.tokens.expect(">", "at the end of a stack")
+        return StackType(held)
 
     def _parts(self, kind: str) -> tuple[TensorType, ...]:
         self.tokens.expect("<", f"after '{kind}', as in {kind}<f32[2]>")

@@ -66,7 +66,7 @@ class _GraphParser:
         arg_names = [self._plain_name(token) for _, token in scope.values.values()]
         stream.expect("->", "and the result types", hint=hint)
         types_at = stream.expect("(", "before the result types")
-        types = self._types_until(")", "in the result types")
+        types, result_names = self._named_types()
         stage = self._stage()
         stream.expect("{", "before the ops", hint=hint)
         ops = self._ops(scope, "return")
@@ -77,12 +77,54 @@ class _GraphParser:
                 f"the graph returns ({_listed(found)}), not ({_listed(types)})", types_at
             )
         stream.expect("}", "at the end of the graph", hint="only ops may stand before 'return'")
+        collections = self._collections()
         end = stream.peek()
         if end.kind != "end":
             raise stream.error(
                 f"unexpected {end} after the end of the graph", end, hint="a text holds one graph"
             )
-        return Graph(name, Block(tuple(args), ops, results), tuple(arg_names), stage)
+        block = Block(tuple(args), ops, results)
+        return Graph(name, block, tuple(arg_names), stage, result_names, collections)
+
+    def _named_types(self) -> tuple[list[Type], tuple[str, ...]]:
+        """The result types up to the closing bracket, and the names of the results."""
+        types: list[Type] = []
+        names: list[str] = []
+        while not self.tokens.accept(")"):
+            if types:
+                self.tokens.expect(",", "or ')' in the result types")
+            name, token = "", self.tokens.peek()
+            if self.tokens.peek(1).kind == ":":
+                name = self._label("as a result's name")
+                self.tokens.next()
+                if name in names:
+                    raise self.tokens.error(f"two results are called {name!r}", token)
+            names.append(name)
+            types.append(self.read.type("in the result types"))
+        return types, tuple(names) if any(names) else ()
+
+    def _collections(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        found: dict[str, tuple[str, ...]] = {}
+        while self.tokens.at_keyword("collection"):
+            self.tokens.next()
+            token = self.tokens.peek()
+            name = self._label("after 'collection'")
+            if name in found:
+                raise self.tokens.error(f"the collection {name!r} is given twice", token)
+            self.tokens.expect("[", "after the collection's name")
+            items: list[str] = []
+            while not self.tokens.accept("]"):
+                if items:
+                    self.tokens.expect(",", "or ']' in a collection")
+                items.append(self.read.string("in a collection"))
+            found[name] = tuple(items)
+        return tuple(found.items())
+
+    def _label(self, context: str) -> str:
+        """A name, bare or quoted."""
+        if self.tokens.peek().kind == "string":
+            return self.read.string(context)
+        return self.tokens.expect("name", context).text
 
     def _plain_name(self, token: Token) -> str:
         """The name in a `@symbol` or `%value` token."""
@@ -167,14 +209,6 @@ class _GraphParser:
                 values.append(self._use(scope, self.tokens.expect("value", f"after ',' in {end}")))
         return tuple(values)
 
-    def _types_until(self, closing: str, context: str) -> list[Type]:
-        types: list[Type] = []
-        while not self.tokens.accept(closing):
-            if types:
-                self.tokens.expect(",", f"or {closing!r} {context}")
-            types.append(self.read.type(context))
-        return types
-
     # ---------------------------------------------------------------------- ops
 
     def _ops(self, scope: _Scope, end: str) -> tuple[Operation, ...]:
@@ -225,7 +259,8 @@ class _GraphParser:
         spec = OPS.get(name.text)
         if spec is None:
             what = f"there is no op '{name.text}'{suggest(name.text, list(OPS))}"
-            raise self.tokens.error(what, name)
+            hint = "ops of your own are registered (wf.register_op) before the text is read"
+            raise self.tokens.error(what, name, hint=hint)
         return spec
 
     def _make(

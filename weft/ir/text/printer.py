@@ -12,6 +12,9 @@
       return %2
     }
 
+Results may have names, `-> (loss: f32[], "train/step": token)`; lists of names that belong to the
+graph may follow it, each as `collection trainable_variables ["W", "b"]`.
+
 An op is `results = name(operands) after(control) {attributes} : types {regions} loc(...)`; what is
 empty is left out. Attributes print in schema order, defaults too. Every block numbers its values
 from %0 and its arguments from %a0 (those of the graph have names): regions are isolated from above.
@@ -97,7 +100,11 @@ def format_locations(locations: Locations) -> str:
 
 def value_name(name: str) -> str:
     """How the value called `name` prints: `%x`, or `%"x[0]"` where the name is no identifier."""
-    return "%" + (name if NAME.fullmatch(name) else quote(name))
+    return "%" + _bare(name)
+
+
+def _bare(name: str) -> str:
+    return name if NAME.fullmatch(name) else quote(name)
 
 
 class _Printer:
@@ -112,11 +119,17 @@ class _Printer:
             bare = graph.arg_names[i] if i < len(graph.arg_names) else f"unnamed.{i}"
             names[arg] = value_name(bare)
         args = ", ".join(f"{names[a]}: {a.type}" for a in graph.args)
-        results = ", ".join(str(v.type) for v in graph.results)
-        name = graph.name if NAME.fullmatch(graph.name) else quote(graph.name)
+        labels = [f"{_bare(n)}: " if n else "" for n in graph.result_names]
+        labels += [""] * (len(graph.results) - len(labels))
+        results = ", ".join(
+            f"{label}{v.type}" for label, v in zip(labels, graph.results, strict=False)
+        )
+        name = _bare(graph.name)
         yield f"graph @{name}({args}) -> ({results}) stage={graph.stage} {{"
         yield from self.body(graph.block, names, "  ", "return")
         yield "}"
+        for collection, items in graph.collections:
+            yield f"collection {_bare(collection)} [{', '.join(map(quote, items))}]"
 
     def block(self, block: Block, indent: str) -> Iterator[str]:
         names = {a: f"%a{i}" for i, a in enumerate(block.args)}

@@ -14,6 +14,7 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops.control import length_attr
 from weft.passes.control.loops import LOOPS, Loop
 from weft.passes.control.regions import copy_needed
+from weft.passes.rewrite import has_effect
 
 #: Ops that cost nothing where they are fused into what uses them.
 _STAY = frozenset(("constant", "iota", "broadcast_to", "reshape", "permute_dims"))
@@ -85,7 +86,10 @@ def _moved(loop: Loop, region: Block) -> dict[Operation, None]:
 
 
 def _may_move(op: Operation, sure: bool) -> bool:
-    """Whether the op may run even if the loop does not: it cannot fail, nor run forever."""
+    """Whether the op may run once, even if the loop does not: it does nothing else than compute,
+    and cannot fail, nor run forever."""
+    if op.control or has_effect(op):
+        return False
     inner = [o for region in op.regions for o in region.walk()]
     return sure or not any(o.name in _MAY_FAIL or o.name == "while" for o in (op, *inner))
 

@@ -16,12 +16,12 @@ from weft.ir.source import merge_locations
 from weft.ir.types import Type
 from weft.passes.control.loops import LOOPS, Loop
 from weft.passes.cse import cse_block
-from weft.passes.rewrite import with_operands
+from weft.passes.rewrite import has_effect, with_operands
 
 
 def merge_loops(block: Block) -> Block:
     """Merge one pair of loops of this block; the same block if there is none."""
-    loops = [op for op in block.ops if op.name in LOOPS and not op.control]
+    loops = [op for op in block.ops if op.name in LOOPS and not (op.control or has_effect(op))]
     for i, first in enumerate(loops):
         for second in loops[i + 1 :]:
             if _look_alike(first, second):

@@ -7,7 +7,7 @@ region is a graph of its own; the dataflow executor runs it as one node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from weft.ir.builder import Builder
@@ -15,15 +15,21 @@ from weft.ir.deadness import Deadness
 from weft.ir.errors import InternalError
 from weft.ir.frames import Frame, find_frames
 from weft.ir.graph import Graph, Operation, Value
+from weft.ir.host import is_string, runs_on_host
 from weft.ir.ops import OPS
 from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.ops.state import UPDATES
 from weft.ir.order import stable_order
-from weft.ir.types import HandleType, RefType, TensorType, TokenType
+from weft.ir.types import HandleType, RefType, TensorType, TokenType, Type
 
+#: Ops with one of these traits run as early as they can.
+STAYS = frozenset({"writes_state", "no_dce"})
 #: Types of values that no edge carries: the ops that use them know what they stand for.
 HANDLES = (RefType, HandleType)
 #: The frames around a value, outermost first; () is the root.
 Frames = tuple[str, ...]
+#: Who reads each value as an operand; None: it is a result of the graph.
+Users = dict[Value, list[Operation | None]]
 #: What the ops of a region have in common: the frames, the condition under which they are alive,
 #: by what they come into an iteration (where that matters), how deep they lie.
 _Key = tuple[Frames, int, frozenset[Operation], int]
@@ -32,18 +38,23 @@ _Key = tuple[Frames, int, frozenset[Operation], int]
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
     """ops: in order. inputs: tensors from outside; after: control values from outside. results:
-    tensors that are used outside. A region with `results` of no tensors still has effects."""
+    tensors that are used outside. A region with `results` of no tensors still has effects.
+    constants: those from outside, which it has itself."""
 
     ops: tuple[Operation, ...]
     frames: Frames
     inputs: tuple[Value, ...]
     after: tuple[Value, ...]
     results: tuple[Value, ...]
+    constants: tuple[Value, ...] = ()
 
     def graph(self, name: str) -> Graph:
         """The region as a graph; handles of variables come with their ops."""
         builder = Builder([v.type for v in self.inputs])
         mapping = dict(zip(self.inputs, builder.args, strict=True))
+        for value in self.constants:
+            held = origin(value)
+            (mapping[value],) = builder.emit("constant", (), held.attrs, locations=held.locations)
         inside = {r for op in self.ops for r in op.results}
         handles: dict[Operation, Value] = {}
         for op in self.ops:
@@ -65,7 +76,7 @@ class Region:
 
 def is_static(op: Operation) -> bool:
     """Whether a compiled step can hold the op."""
-    return op.name not in DATAFLOW and "host" not in OPS[op.name].traits
+    return op.name not in DATAFLOW and not runs_on_host(op)
 
 
 def is_handle(op: Operation) -> bool:
@@ -94,11 +105,24 @@ def _is_placed(handle: Operation) -> bool:
 
 
 def origin(handle: Value) -> Operation:
-    """The op that names what a handle stands for."""
+    """The op that names what a handle stands for, or makes a constant that enters frames."""
     while handle.op is not None and handle.op.operands:
         handle = handle.op.operands[0]
     assert handle.op is not None
     return handle.op
+
+
+def _known(graph: Graph, deadness: Deadness) -> set[Value]:
+    """Constants that are brought into loops for all iterations, alive in each of them: a region
+    that uses one has it itself."""
+    found = set[Value]()
+    for op in graph.ops:
+        if op.name == "enter" and op.attrs["constant"]:
+            made = op.operands[0].op
+            source = made is not None and made.name == "constant"
+            if (source or op.operands[0] in found) and deadness.always_live(op.result):
+                found.add(op.result)
+    return found
 
 
 def handles_as_nodes(graph: Graph) -> set[Operation]:
@@ -111,11 +135,12 @@ def handles_as_nodes(graph: Graph) -> set[Operation]:
 @dataclass(frozen=True, slots=True)
 class RegionPlan:
     """regions: each static op is in exactly one. frames: around each value. partial: whether an
-    iteration may end with ops that never got all their inputs."""
+    iteration may end with ops that never got all their inputs. label: names a value in messages."""
 
     regions: list[Region]
     frames: dict[Value, Frames]
     partial: bool
+    label: Callable[[Value], str]
 
 
 def plan_regions(graph: Graph) -> RegionPlan:
@@ -151,33 +176,52 @@ def plan_regions(graph: Graph) -> RegionPlan:
             level = max(level, levels.get(v, 0) + (not together))
         for r in op.results:
             levels[r], keys[r] = level, (*kind, level)
-    _read_late(graph, levels, keys)
+    known = set() if partial else _known(graph, deadness)
+    _sink(order, levels, keys, known)
     groups: dict[_Key, list[Operation]] = {}
     for op in order:
         if op.results and op.results[0] in keys:
             groups.setdefault(keys[op.results[0]], []).append(op)
-    used = _users(graph)
-    return RegionPlan([_region(k[0], ops, used) for k, ops in groups.items()], frames, partial)
+    used = users(graph)
+    regions = [make_region(k[0], ops, used, known) for k, ops in groups.items()]
+    return RegionPlan(regions, frames, partial, found.label)
 
 
-def _read_late(graph: Graph, levels: dict[Value, int], keys: dict[Value, _Key]) -> None:
-    """Put each read of a variable into the first region that uses it: one that belongs to an
-    update then happens under the same lock, though the update waits for something."""
-    users: dict[Value, list[Operation]] = {}
-    for op in graph.ops:
-        for v in (*data_operands(op), *control_operands(op)):
-            users.setdefault(v, []).append(op)
-    for op in graph.ops:
-        if op.name != "read" or op.result not in users:
-            continue
-        *kind, level = keys[op.result]
+def _sink(
+    order: list[Operation],
+    levels: dict[Value, int],
+    keys: dict[Value, _Key],
+    constants: Container[Value],
+) -> None:
+    """Put what needs nothing from outside of its region (constants, values of variables, what is
+    computed from them, updates by such values) into the first region that uses it; what it comes
+    after is done by then.
+
+    A read then gives the value at that time, not that of before what the region waits for; no copy
+    of a variable passes from region to region; and what an optimizer reads of its slots and writes
+    to them happens under one lock."""
+    free: dict[Operation, None] = {}
+    users: dict[Operation, list[Operation]] = {}
+    for op in order:
+        made = [v.op for v in (*data_operands(op), *control_operands(op))]
+        for before in made:
+            if before is not None:
+                users.setdefault(before, []).append(op)
+        known = bool(op.results) and op.results[0] in keys
+        moves = op.name in UPDATES or not OPS[op.name].traits & STAYS
+        given = [v for v in data_operands(op) if v not in constants]
+        if known and moves and all(v.op in free for v in given):
+            free[op] = None
+    for op in reversed(free):
+        *kind, level = keys[op.results[0]]
         bounds = []
-        for user in users[op.result]:
+        for user in users.get(op, ()):
             key = keys.get(user.results[0])
             together = key is not None and list(key[:3]) == kind
             bounds.append(levels[user.results[0]] - (not together))
-        late = max(level, min(bounds))
-        levels[op.result], keys[op.result] = late, (*keys[op.result][:3], late)
+        late = max(level, min(bounds, default=level))
+        for r in op.results:
+            levels[r], keys[r] = late, (*keys[r][:3], late)
 
 
 def _before(op: Operation, exits: dict[Operation, Frame]) -> list[Operation]:
@@ -221,15 +265,23 @@ def _joined(
     return frozenset().union(*(roots.get(v, frozenset()) for v in read))
 
 
-def _region(
-    place: Frames, ops: list[Operation], used: dict[Value, list[Operation | None]]
+def make_region(
+    place: Frames, ops: Sequence[Operation], used: Users, known: Container[Value] = ()
 ) -> Region:
+    """The region of some ops of one frame; used: by `users`; known: constants from outside."""
     members = set(ops)
     inside = {r for op in ops for r in op.results}
     inputs = dict.fromkeys(
         v for op in ops for v in op.operands if v not in inside and isinstance(v.type, TensorType)
     )
     after = dict.fromkeys(v for op in ops for v in control_operands(op) if v not in inside)
+    constants = [v for v in inputs if v in known]
+    if after or len(constants) < len(inputs):  # else nothing says when it runs
+        inputs = {v: None for v in inputs if v not in constants}
+    else:
+        constants = []
+    # what tells a size that depends on values (`tie_sizes`)
+    inputs |= {v: None for v in after if _tells_sizes(v.type)}
     results = tuple(
         r
         for op in ops
@@ -237,12 +289,16 @@ def _region(
         if not isinstance(r.type, TokenType)
         and any(user is None or user not in members for user in used.get(r, ()))
     )
-    return Region(tuple(ops), place, tuple(inputs), tuple(after), results)
+    return Region(tuple(ops), place, tuple(inputs), tuple(after), results, tuple(constants))
 
 
-def _users(graph: Graph) -> dict[Value, list[Operation | None]]:
+def _tells_sizes(t: Type) -> bool:
+    return isinstance(t, TensorType) and not t.is_static and not is_string(t)
+
+
+def users(graph: Graph) -> Users:
     """Who reads each value as an operand; None: it is a result of the graph."""
-    found: dict[Value, list[Operation | None]] = {}
+    found: Users = {}
     for op in graph.ops:
         for v in op.operands:
             found.setdefault(v, []).append(op)

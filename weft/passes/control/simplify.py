@@ -18,6 +18,8 @@ After: ``%3 = exp(%x)`` and a scan of length 10 that carries `%a1` alone and tak
 * what is taken, carried or returned for nothing goes (`trim.py`); what an iteration computes
   from invariants moves out (`hoist.py`), and so do products that need no carry
   (`batch.py`); a loop that repeats another one is merged with it (`merge.py`).
+
+Branches and loops that have effects stay as they are, but for what is pure in them.
 """
 
 from __future__ import annotations
@@ -38,7 +40,14 @@ from weft.passes.cse import cse
 from weft.passes.dce import dce
 from weft.passes.expression import Expr
 from weft.passes.fold import uniform
-from weft.passes.rewrite import fixed_point, rebuilt, tensor, with_block, with_operands
+from weft.passes.rewrite import (
+    fixed_point,
+    has_effect,
+    rebuilt,
+    tensor,
+    with_block,
+    with_operands,
+)
 
 
 def simplify_control(graph: Graph) -> Graph:
@@ -58,10 +67,10 @@ def _block(block: Block) -> Block:
     if not any(op.name in CONTROL for op in block.ops):
         return block
     block = merge_loops(block)
-    used = set(block.results)
+    ordering = {v for op in block.ops for v in op.control}
+    used = {*block.results, *ordering}
     for op in block.ops:
         used.update(op.operands)
-        used.update(op.control)
     builder = Builder()
     builder.args = list(block.args)
     mapping: dict[Value, Value] = {}
@@ -70,7 +79,8 @@ def _block(block: Block) -> Block:
         new = with_operands(op, mapping, regions)
         start = len(builder.ops)
         wanted = {n for o, n in zip(op.results, new.results, strict=True) if o in used}
-        ruled = op.name in CONTROL and not op.control
+        ordered = op.control or not ordering.isdisjoint(op.results) or has_effect(new)
+        ruled = op.name in CONTROL and not ordered
         found: Results | None = _rule(builder, new, wanted) if ruled else None
         if found is None:
             del builder.ops[start:]

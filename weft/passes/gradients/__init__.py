@@ -9,14 +9,21 @@ from collections.abc import Sequence
 
 from weft.ir.errors import GradientError
 from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.ops.files import TABLE as FILE_TABLE
 from weft.ir.ops.queue import TABLE as QUEUE_TABLE
+from weft.ir.ops.report import TABLE as REPORT_TABLE
+from weft.ir.ops.resources import TABLE as RESOURCE_TABLE
+from weft.ir.ops.strings import TABLE as STRING_TABLE
 from weft.ir.rules import int_attr
 from weft.passes.expression import Expr
 from weft.passes.gradients import array as gradients_array
 from weft.passes.gradients import control as gradients_control
 from weft.passes.gradients import conv as gradients_conv
+from weft.passes.gradients import dynamic as gradients_dynamic
 from weft.passes.gradients import elementwise as gradients_elementwise
 from weft.passes.gradients import linalg as gradients_linalg
+from weft.passes.gradients import stack as gradients_stack
+from weft.passes.gradients import state as gradients_state
 from weft.passes.gradients.rule import Rule, Site
 
 
@@ -63,6 +70,9 @@ GRADIENTS: dict[str, Rule] = {
     **gradients_linalg.GRADIENTS,
     **gradients_control.GRADIENTS,
     **gradients_conv.GRADIENTS,
+    **gradients_dynamic.GRADIENTS,
+    **gradients_state.GRADIENTS,
+    **gradients_stack.GRADIENTS,
     **dict.fromkeys(sorted(DATAFLOW), _of_dataflow),
     "identity": lambda s: [s.g],
     "py_function": _of_py_function,
@@ -73,10 +83,16 @@ GRADIENTS: dict[str, Rule] = {
 NO_GRADIENT: frozenset[str] = frozenset(
     {
         *gradients_elementwise.NO_GRADIENT,
-        *(spec.name for spec in QUEUE_TABLE),
+        *(
+            spec.name
+            for spec in (*QUEUE_TABLE, *RESOURCE_TABLE, *STRING_TABLE, *FILE_TABLE, *REPORT_TABLE)
+        ),
         *gradients_array.NO_GRADIENT,
         *gradients_linalg.NO_GRADIENT,
-        *("constant", "variable", "read", "assign", "group", "stop_gradient"),
+        *gradients_dynamic.NO_GRADIENT,
+        *gradients_stack.NO_GRADIENT,
+        *gradients_state.NO_GRADIENT,
+        *("constant", "group", "stop_gradient"),
         *("random_bits", "random_fold_in"),
     }
 )

@@ -179,18 +179,25 @@ def _added_at(gather: str) -> Rule:
 
 
 def _scatter_nd_update(s: Site) -> Sequence[Expr | None]:
-    """Of several updates of one place only the last counts: number them to find it."""
     x, index, update = s.operands
-    rows = index.shape[:-1]
     kept = s.g.op("scatter_nd_update", index, update.full(0)) if s.needed[0] else None
+    return [kept, None, last_updates(x, s.g, index, update) if s.needed[2] else None]
+
+
+def last_updates(x: Expr, g: Expr, index: Expr, update: Expr) -> Expr:
+    """The cotangents of updates that replace parts of x, from that of the result.
+
+    Of several updates of one place only the last counts: number them to find it.
+    """
+    rows = index.shape[:-1]
     if not rows:  # one row
-        return [kept, None, s.g.op("gather_nd", index) if s.needed[2] else None]
+        return g.op("gather_nd", index)
     number = x.iota((product(rows),), 0, int64).reshape(rows)
     written = number.full(0, _indexed_shape(x, index)).op("scatter_nd_update", index, number)
     last = written.op("gather_nd", index).equals(number)
     ones: Shape = (1,) * (update.rank - len(rows))
     last = last.reshape((*rows, *ones)).broadcast_to(update.shape)
-    return [kept, None, last.where(s.g.op("gather_nd", index), 0)]
+    return last.where(g.op("gather_nd", index), 0)
 
 
 def _indexed_shape(x: Expr, index: Expr) -> Shape:

@@ -1,28 +1,27 @@
-"""Gradients of `cond`, `while` and `scan`: further ops of the same kinds, so any order exists.
+"""Gradients of `cond` and `scan`, and of `while` loops (`while_loop.py`): further ops of the same
+kinds, so any order exists.
 
-A loop's gradient is a second forward loop, which also stacks the residuals (`merge_loops` makes one
+A loop's gradient is a second forward loop, which also keeps the residuals (`merge_loops` makes one
 of the two), and a loop in the other direction that carries the cotangents of the carries and the
 sums of the cotangents of the loop invariants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weft.ir.attributes import AttrValue
 from weft.ir.builder import Builder
-from weft.ir.dtypes import int64
-from weft.ir.errors import GradientError
 from weft.ir.graph import Block, Value
 from weft.ir.ops.control import length_attr
 from weft.ir.rules import int_attr
-from weft.ir.types import TensorType, Type
+from weft.ir.types import StackType, TensorType
 from weft.passes.control.hoist import hoist
 from weft.passes.control.trip_count import trip_count
 from weft.passes.cse import cse_block
 from weft.passes.expression import Expr
-from weft.passes.fold import uniform
+from weft.passes.gradients.backward import Backward, copy_args, or_zero
 from weft.passes.gradients.residuals import (
     Joint,
     Residuals,
@@ -33,6 +32,8 @@ from weft.passes.gradients.residuals import (
     residuals,
 )
 from weft.passes.gradients.rule import Rule, Site, accumulate
+from weft.passes.gradients.stack import new_stack, pushed
+from weft.passes.gradients.while_loop import gradient_of_while
 from weft.passes.rewrite import with_operands
 
 # ------------------------------------------------------------------------------------------- cond
@@ -57,15 +58,11 @@ def _pullback_branch(s: Site, j: Joint, found: Sequence[bool]) -> Block:
     mapping = dict(zip((*j.args, *seeds), builder.args, strict=True))
     copy_ops(builder, ops_for(j.ops, [g for g in j.grads if g is not None]), mapping)
     results = [
-        _or_zero(s, builder, mapping[a], None if g is None else mapping[g])
+        or_zero(s, builder, mapping[a], None if g is None else mapping[g])
         for a, g, f in zip(j.args, j.grads, found, strict=True)
         if f
     ]
     return builder.block(results)
-
-
-def _or_zero(s: Site, builder: Builder, like: Value, grad: Value | None) -> Value:
-    return Expr(builder, like, s.op.locations).full(0).value if grad is None else grad
 
 
 # ------------------------------------------------------------------------------------------- scan
@@ -78,41 +75,54 @@ def _scan(s: Site) -> Sequence[Expr | None]:
     wanted = [*moving, *s.needed[carries:]]
     moved = [*moving, *(g is not None for g in s.cotangents[carries:])]
     j = joint(s, body, moved, wanted)
-    stacks = dict(zip(j.results[carries:], s.results[carries:], strict=True))
-    kept = residuals(j, carries, rows, stacks)
-    for value, stack in zip(kept.stored, _stored_by_scan(s, body, kept, j), strict=True):
-        stacks[value] = stack
-    return _reverse_scan(s, j, kept, stacks)
+    stacked = dict(zip(j.results[carries:], s.results[carries:], strict=True))
+    kept = residuals(j, carries, rows, stacked)
+    stored = _stored_by_scan(s, kept, j)
+    piles = {v: x for v, x in stored.items() if isinstance(v.type, StackType)}
+    stacked.update((v, x) for v, x in stored.items() if v not in piles)
+    return _reverse_scan(s, j, kept, stacked, piles)
 
 
-def _stored_by_scan(s: Site, body: Block, kept: Residuals, j: Joint) -> Sequence[Expr]:
-    """The stacks of a scan that does what the forward one does and keeps the residuals."""
+def _stored_by_scan(s: Site, kept: Residuals, j: Joint) -> dict[Value, Expr]:
+    """What a scan keeps of the residuals that does what the forward one does: the rows of tensors,
+    and stacks of stacks."""
     if not kept.stored:
-        return ()
+        return {}
     carries = int_attr(s.attrs, "carries")
-    builder, mapping = _copy_args(j.args)
-    results = [*j.results[:carries], *kept.stored]
-    copy_ops(builder, ops_for(j.ops, results), mapping)
-    region = builder.block([mapping[v] for v in results])
-    operands = [x.value for x in s.operands]
-    values = s.x.builder.emit(
-        "scan", operands, s.attrs, regions=(region,), locations=s.op.locations
-    )
-    return [s.x.wrap(v) for v in values[carries:]]
+    rows = [v for v in kept.stored if isinstance(v.type, TensorType)]
+    piles = [v for v in kept.stored if isinstance(v.type, StackType)]
+    empty = [new_stack(s.x, v.type) for v in piles]
+    builder, mapping = copy_args(j.args, carries, [x.value.type for x in empty])
+    before = builder.args[carries : carries + len(piles)]
+    copy_ops(builder, ops_for(j.ops, [*j.results[:carries], *kept.stored]), mapping)
+    after = [
+        pushed(Expr(builder, pile, s.op.locations), s.x.wrap(mapping[v])).value
+        for pile, v in zip(before, piles, strict=True)
+    ]
+    ends = [mapping[v] for v in j.results[:carries]]
+    region = builder.block([*ends, *after, *(mapping[v] for v in rows)])
+    given = [x.value for x in s.operands]
+    operands = [*given[:carries], *(x.value for x in empty), *given[carries:]]
+    attrs = {**s.attrs, "carries": carries + len(piles)}
+    values = s.x.builder.emit("scan", operands, attrs, regions=(region,), locations=s.op.locations)
+    return dict(zip((*piles, *rows), map(s.x.wrap, values[carries:]), strict=True))
 
 
 def _reverse_scan(
-    s: Site, j: Joint, kept: Residuals, stacks: Mapping[Value, Expr]
+    s: Site, j: Joint, kept: Residuals, stacked: Mapping[Value, Expr], piles: Mapping[Value, Expr]
 ) -> Sequence[Expr | None]:
-    """The loop in the other direction. stacks: of what the forward loop has stacked."""
+    """The loop in the other direction. stacked: of what the forward loop has rows; piles: the
+    stacks on which it has put the other residuals."""
     carries, rows = int_attr(s.attrs, "carries"), int_attr(s.attrs, "sequences")
-    back = _Backward(s, j, carries)
+    back = Backward(s, j, carries)
+    for value, pile in piles.items():
+        back.pop(value, pile)
     for result, g in zip(j.seeds[carries:], s.cotangents[carries:], strict=True):
         if result is not None and g is not None:
             back.row(result, g)
-    given = {**dict(zip(j.args[carries:], s.operands[carries:], strict=True)), **stacks}
-    invariant = set(j.args[carries + rows :])
-    for value in dict.fromkeys([*kept.stored, *j.args, *stacks]):
+    given = {**dict(zip(j.args[carries:], s.operands[carries:], strict=True)), **stacked}
+    invariant = {*j.args[carries + rows :], *piles}
+    for value in dict.fromkeys([*kept.stored, *j.args, *stacked]):
         if value in kept.needs and value in given and value not in invariant:
             back.row(value, given[value])
     for value in j.args[carries + rows :]:
@@ -134,108 +144,9 @@ def _reverse_scan(
     return [*firsts, *per_row, *sums]
 
 
-class _Backward:
-    """The body of the backward loop: carries (cotangents, sums), rows, other operands."""
-
-    def __init__(self, s: Site, j: Joint, carries: int) -> None:
-        self.s, self.j, self.carries = s, j, carries
-        self.builder = Builder()
-        self.mapping: dict[Value, Value] = {}
-        self.rows: list[Expr] = []
-        self.others: list[Expr] = []
-        self.moving = [i for i in range(carries) if j.seeds[i] is not None]
-        first = len(j.args) - self._invariants()
-        self.summed = [i for i in range(first, len(j.args)) if j.grads[i] is not None]
-        for i in self.moving:
-            seed = j.seeds[i]
-            assert seed is not None
-            self.mapping[seed] = self.builder.add_arg(seed.type)
-        self.sums = {i: self.builder.add_arg(j.args[i].type) for i in self.summed}
-
-    def _invariants(self) -> int:
-        rows = int_attr(self.s.attrs, "sequences") if self.s.op.name == "scan" else 0
-        return len(self.j.args) - self.carries - rows
-
-    def row(self, value: Value, operand: Expr) -> None:
-        """`value` comes as a row of `operand`."""
-        self.rows.append(operand)
-        self.mapping[value] = self.builder.add_arg(value.type)
-
-    def rest(self, value: Value, operand: Expr) -> None:
-        """`value` is a loop invariant."""
-        self.others.append(operand)
-        self.mapping[value] = self.builder.add_arg(operand.value.type)
-
-    def starts(self) -> list[Value]:
-        """The first values of the carries: the given cotangents, and zeros for the sums."""
-        out = []
-        for i in self.moving:
-            g = self.s.cotangents[i]
-            out.append((self.s.results[i].full(0) if g is None else g).value)
-        return out + [self.s.operands[i].full(0).value for i in self.summed]
-
-    def carried(self, kept: Residuals) -> list[Value]:
-        """Append the ops; the carries after the iteration."""
-        copy_ops(self.builder, kept.ops, self.mapping)
-        out = []
-        for i in self.moving:
-            g, seed = self.j.grads[i], self.j.seeds[i]
-            assert seed is not None
-            like = self.mapping[seed]
-            out.append(_or_zero(self.s, self.builder, like, None if g is None else self.mapping[g]))
-        for i, total in self.sums.items():
-            g = self.j.grads[i]
-            assert g is not None
-            out.append(self._added(total, self.mapping[g]))
-        return out
-
-    def _added(self, total: Value, g: Value) -> Value:
-        """The sum; an update of zeros becomes one of the total itself."""
-        where = self.s.op.locations
-        op = g.op
-        if op is not None and op.name in ("index_add", "scatter_nd_add", "scatter_along_axis_add"):
-            zero = uniform(op.operands[0])
-            if zero is not None and zero.item() == 0:
-                operands = [total, *op.operands[1:]]
-                return self.builder.emit(op.name, operands, op.attrs, locations=where)[0]
-        return self.builder.emit1("add", total, g, locations=where)
-
-    def block(self, kept: Residuals, ys: Sequence[Value]) -> tuple[Block, list[Value]]:
-        """The region, which also yields `ys`, and the first carries."""
-        results = self.carried(kept)
-        return self.builder.block([*results, *(self.mapping[y] for y in ys)]), self.starts()
-
-    def split(self, values: Sequence[Value]) -> tuple[list[Expr | None], list[Expr | None]]:
-        """The cotangents of the carries and of the invariants, from the loop's final carries."""
-        final = iter(map(self.s.x.wrap, values))
-        firsts = [next(final) if i in self.moving else None for i in range(self.carries)]
-        start = len(self.j.args) - self._invariants()
-        sums = [next(final) if i in self.sums else None for i in range(start, len(self.j.args))]
-        return firsts, sums
-
-
-# ------------------------------------------------------------------------------------------ while
-
-
 def _while(s: Site) -> Sequence[Expr | None]:
-    limit, carries = int_attr(s.attrs, "limit"), int_attr(s.attrs, "carries")
     count = trip_count(s.op)
-    if count is not None:
-        return _counted(s, count)
-    if limit < 0:
-        raise GradientError(
-            "the gradient of a while loop needs a bound on the number of iterations, as every "
-            "iteration stores what the way back needs",
-            hint="give wf.while_loop maximum_iterations=, or use wf.fori_loop or wf.scan",
-            location=s.op.locations,
-        )
-    body = s.op.regions[1]
-    moving = moving_carries(s, body, carries, s.needed)
-    wanted = [*moving, *s.needed[carries:]]
-    j = joint(s, body, moving, wanted)
-    kept = residuals(j, carries, 0, ())
-    count_of, stacks = _stored_by_while(s, kept, j, limit)
-    return _reverse_while(s, j, kept, count_of, stacks, limit)
+    return gradient_of_while(s) if count is None else _counted(s, count)
 
 
 def _counted(s: Site, count: int) -> Sequence[Expr | None]:
@@ -249,85 +160,6 @@ def _counted(s: Site, count: int) -> Sequence[Expr | None]:
     op = results[0].op
     assert op is not None
     return _scan(replace(s, op=op, results=tuple(map(s.x.wrap, results))))
-
-
-def _stored_by_while(s: Site, kept: Residuals, j: Joint, limit: int) -> tuple[Expr, list[Expr]]:
-    """The number of iterations and the stacks, from a loop that does the same and counts."""
-    carries = int_attr(s.attrs, "carries")
-    zero = s.x.scalar(0, int64)
-    kinds = [_stack_type(v, limit) for v in kept.stored]
-    stacks = [s.x.scalar(0, t.dtype).broadcast_to(t.shape) for t in kinds]
-    extra = [zero.value.type, *kinds]
-
-    builder, mapping = _copy_args(j.args, carries, extra)
-    count, *before = builder.args[carries : carries + len(extra)]
-    copy_ops(builder, ops_for(j.ops, [*j.results, *kept.stored]), mapping)
-    k = Expr(builder, count, s.op.locations)
-    place = k.reshape((1,))
-    rows = [
-        k.wrap(stack).op("scatter_nd_update", place, k.wrap(mapping[v])).value
-        for stack, v in zip(before, kept.stored, strict=True)
-    ]
-    body = builder.block([*(mapping[v] for v in j.results), (k + 1).value, *rows])
-
-    test = s.op.regions[0]
-    builder, mapping = _copy_args(test.args, carries, extra)
-    copy_ops(builder, test.ops, mapping)
-    decide = builder.block([mapping[v] for v in test.results])
-
-    given = [x.value for x in s.operands]
-    operands = [*given[:carries], zero.value, *(x.value for x in stacks), *given[carries:]]
-    attrs: dict[str, AttrValue] = {"carries": carries + len(extra), "limit": limit}
-    values = s.x.builder.emit(
-        "while", operands, attrs, regions=(decide, body), locations=s.op.locations
-    )
-    final = [s.x.wrap(v) for v in values[carries:]]
-    return final[0], final[1:]
-
-
-def _stack_type(value: Value, limit: int) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return TensorType(value.type.dtype, (limit, *value.type.shape))
-
-
-def _reverse_while(
-    s: Site, j: Joint, kept: Residuals, count: Expr, stacks: Sequence[Expr], limit: int
-) -> Sequence[Expr | None]:
-    """The loop back: it counts down to 0 and reads the stacks."""
-    carries = int_attr(s.attrs, "carries")
-    back = _Backward(s, j, carries)
-    builder = back.builder
-    k = Expr(builder, builder.add_arg(count.value.type), s.op.locations) - 1
-    place = k.reshape((1,))
-    for value, stack in zip(kept.stored, stacks, strict=True):
-        back.others.append(stack)
-        held = k.wrap(builder.add_arg(stack.value.type))
-        back.mapping[value] = held.op("gather_nd", place).value
-    for value, operand in zip(j.args[carries:], s.operands[carries:], strict=True):
-        if value in kept.needs:
-            back.rest(value, operand)
-    results = [*back.carried(kept), k.value]
-    starts = [*back.starts(), count.value]
-    operands = [*starts, *(x.value for x in back.others)]
-
-    test = Builder([v.type for v in operands])
-    left = Expr(test, test.args[len(starts) - 1], s.op.locations)
-    decide = test.block([(left > 0).value])
-    attrs: dict[str, AttrValue] = {"carries": len(starts), "limit": limit}
-    regions = (decide, builder.block(results))
-    values = s.x.builder.emit("while", operands, attrs, regions=regions, locations=s.op.locations)
-    firsts, sums = back.split(values)
-    return [*firsts, *sums]
-
-
-def _copy_args(
-    args: Sequence[Value], at: int = 0, extra: Iterable[Type] = ()
-) -> tuple[Builder, dict[Value, Value]]:
-    """A builder with arguments of the same types and `extra` ones from place `at` on."""
-    more = list(extra)
-    builder = Builder([*(a.type for a in args[:at]), *more, *(a.type for a in args[at:])])
-    own = [*builder.args[:at], *builder.args[at + len(more) :]]
-    return builder, dict(zip(args, own, strict=True))
 
 
 def _hoisted(rule: Rule) -> Rule:

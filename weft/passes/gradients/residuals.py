@@ -15,9 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.ir.builder import Builder
+from weft.ir.errors import GradientError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
 from weft.passes.gradients.rule import Site
+from weft.passes.tie_sizes import depends_on, made_in
 
 #: Elementwise ops that cost more than a load from memory.
 # fmt: off
@@ -31,7 +33,9 @@ _DEAR = frozenset(
 )
 # fmt: on
 #: Ops that make nothing new of their operand: where their result is needed, that is kept instead.
-_VIEWS = frozenset(("broadcast_to", "reshape", "permute_dims", "identity", "stop_gradient"))
+_VIEWS = frozenset(
+    ("broadcast_to", "reshape", "permute_dims", "identity", "stop_gradient", "stack_pop")
+)
 _NO_OPERANDS = frozenset(("constant", "iota"))
 
 
@@ -105,8 +109,11 @@ class Residuals:
     needs: frozenset[Value]
 
 
-def residuals(j: Joint, carries: int, rows: int, stacked: Iterable[Value]) -> Residuals:
-    """Choose what to store. stacked: values that the forward loop stacks already."""
+def residuals(
+    j: Joint, carries: int, rows: int, stacked: Iterable[Value], recompute: bool = False
+) -> Residuals:
+    """Choose what to store. stacked: values that the forward loop stacks already. recompute: only
+    carries, whatever the rest costs."""
     after = {s for s in j.seeds if s is not None}
     forward: list[Operation] = []
     for op in j.ops:
@@ -114,6 +121,9 @@ def residuals(j: Joint, carries: int, rows: int, stacked: Iterable[Value]) -> Re
             after.update(op.results)
         else:
             forward.append(op)
+    if recompute:
+        starts = dict.fromkeys(j.args[:carries])
+        return _closure(j, after, {*starts, *stacked, *j.args}, starts)
     backward = [op for op in j.ops if any(r in after for r in op.results)]
     needed = {v for op in backward for v in op.operands if v not in after}
     needed.update(g for g in j.grads if g is not None and g not in after)
@@ -126,13 +136,17 @@ def residuals(j: Joint, carries: int, rows: int, stacked: Iterable[Value]) -> Re
     wanted = _behind_views(forward, needed, free)
     free |= {a for a in j.args[:carries] if a in wanted}
     stored: dict[Value, None] = dict.fromkeys(a for a in j.args[:carries] if a in wanted)
+    varying = made_in(forward)
     for op in forward:
         if all(v in free for v in op.operands) and _is_cheap(op):
             free.update(op.results)
         else:
-            kept = [r for r in op.results if r in wanted and r not in free]
+            found = [r for r in op.results if r in wanted and r not in free]
+            kept = [r for r in found if not depends_on(r.type, varying)]
+            if len(kept) < len(found):  # of another size in each iteration: made again
+                stored.update(dict.fromkeys(j.args[:carries]))
             stored.update(dict.fromkeys(kept))
-            free.update(kept)
+            free.update(found)
     return _closure(j, after, {*stored, *stacked, *j.args}, stored)
 
 
@@ -140,9 +154,10 @@ def _behind_views(forward: Sequence[Operation], needed: set[Value], free: set[Va
     """The needed values, with the operand of a view in place of its result."""
     wanted = set(needed)
     for op in reversed(forward):
-        if op.name in _VIEWS and op.result in wanted and op.result not in free:
-            wanted.discard(op.result)
-            wanted.add(op.operands[0])
+        if op.name in _VIEWS:
+            made = [r for r in op.results if r in wanted and r not in free]
+            wanted.difference_update(made)
+            wanted.update(op.operands[:1] if made else ())
     return wanted
 
 
@@ -162,9 +177,24 @@ def _closure(
         if any(r in met and r not in ends for r in op.results):
             kept.append(op)
             met.update(op.operands)
-    return Residuals(
-        tuple(v for v in stored if v in met), tuple(reversed(kept)), frozenset(met - after)
-    )
+    chosen = tuple(v for v in stored if v in met)
+    moving = [a for a, s in zip(j.args, j.seeds, strict=False) if s is not None]
+    _check_sizes(j, [*chosen, *moving])
+    return Residuals(chosen, tuple(reversed(kept)), frozenset(met - after))
+
+
+def _check_sizes(j: Joint, values: Iterable[Value]) -> None:
+    """GradientError for a value to store, or that has a cotangent in each iteration, if its size
+    may differ from one to the next."""
+    varying = made_in(j.ops)
+    for value in values:
+        if depends_on(value.type, varying):
+            raise GradientError(
+                f"the gradient of a loop needs a {value.type} of each iteration, the size of which "
+                "depends on values and may change",
+                hint="give loop variables one size in all iterations, or loop in Python",
+                location=next((op.locations for op in j.ops if op.locations), ()),
+            )
 
 
 def copy_ops(

@@ -16,6 +16,7 @@ from weft.ir.builder import Builder
 from weft.ir.dims import Shape
 from weft.ir.graph import Operation, Value
 from weft.ir.rules import ints_attr
+from weft.ir.types import StackType
 from weft.passes.expression import Expr
 from weft.passes.fold import uniform
 
@@ -103,6 +104,8 @@ def accumulate(a: Expr, b: Expr) -> Expr:
 
     Those of neighbouring slices are zero-padded parts that do not overlap: they are joined.
     """
+    if isinstance(a.value.type, StackType):
+        return a.op("stack_add", b)
     joined = _joined(a, b)
     joined = _joined(b, a) if joined is None else joined
     return a + b if joined is None else joined

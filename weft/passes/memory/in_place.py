@@ -15,11 +15,15 @@ UPDATES = frozenset(
 )  # fmt: skip
 
 
+#: Ops that give a handle for a handle, operand 0, which they read first.
+HANDLES = frozenset({"arena_push", "arena_pop"})
+
+
 def in_place_operands(op: Operation) -> list[int]:
     """Operands that may be overwritten: those of a nest that it reads only at the element being
     written, and the array that an update changes.
     """
-    if op.name in UPDATES:
+    if op.name in UPDATES or op.name in HANDLES:
         return [0]
     if op.name != "fused":
         return []
@@ -46,7 +50,7 @@ def writes_in_place(value: Value) -> bool:
     """
     if value.op is None:
         return False
-    if value.op.name in UPDATES:
+    if value.op.name in UPDATES or (value.op.name in HANDLES and value.index == 0):
         return True
     if value.op.name != "fused":
         return False

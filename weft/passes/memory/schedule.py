@@ -30,6 +30,7 @@ from weft.ir.index_maps import GATHERS
 from weft.ir.ops import lookup
 from weft.ir.ops.control import CONTROL
 from weft.ir.types import TensorType
+from weft.passes.control.lowering_choice import executor_only
 from weft.passes.memory.in_place import UPDATES
 from weft.passes.memory.plan import MemoryPlan
 from weft.passes.memory.plan_memory import plan_memory, variable_name
@@ -83,6 +84,8 @@ def _copied(plan: MemoryPlan) -> int:
 def _can_be_planned(graph: Graph) -> bool:
     kinds = CONTROL | {"fused"}
     if any(op.regions and op.name not in kinds for op in graph.walk()):
+        return False
+    if executor_only(graph.ops) is not None:
         return False
     values = [v for op in graph.walk() for v in op.results] + list(graph.args)
     return all(not isinstance(v.type, TensorType) or v.type.is_static for v in values)

@@ -15,7 +15,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from weft.ir.errors import FailedPreconditionError, ResourceExhaustedError, WeftError
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    WeftError,
+)
 
 _SUFFIX = ".weft-tmp"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -30,8 +35,11 @@ def write_atomically(path: Path, chunks: Iterable[memoryview]) -> None:
 
     Makes the folder if it is not there. If it fails `path` is as it was and no temporary file
     stays: ResourceExhaustedError for a full disk or quota, FailedPreconditionError for whatever
-    else the system says (a folder that cannot be written, say), with the OSError as cause.
+    else the system says (a folder that cannot be written, say), with the OSError as cause;
+    InvalidArgumentError for what is no name of a file.
     """
+    if "\0" in str(path):
+        raise InvalidArgumentError(f"cannot write {str(path)!r}: no name of a file has a byte 0")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():

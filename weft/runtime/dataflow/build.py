@@ -3,15 +3,18 @@ static region, which is compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from weft.codegen.steps.arena_flow import leaves_stacks
 from weft.ir.graph import Graph, Operation, Value
+from weft.ir.interpreter import evaluate_op
 from weft.ir.rules import int_attr
 from weft.ir.types import TensorType, TokenType, Type
+from weft.passes.control.given_inputs import given_inputs
 from weft.passes.control.plan_regions import (
     Frames,
     Region,
@@ -20,12 +23,19 @@ from weft.passes.control.plan_regions import (
     handles_as_nodes,
     is_handle,
     plan_regions,
+    users,
 )
+from weft.passes.control.split_regions import split_regions
+from weft.passes.estimate import DEAR_NS, is_wide, nanoseconds
+from weft.passes.specialize import is_symbolic
 from weft.runtime.dataflow import layout as at
-from weft.runtime.dataflow.hosts import Resources, Start, at_once, host_start
+from weft.runtime.dataflow.host_ops.dynamic import READ_ONLY
+from weft.runtime.dataflow.hosts import Resources, Start, at_once, host_start, kept_to_the_end
+from weft.runtime.dataflow.lazy import LazyRegion
 from weft.runtime.dataflow.nodes import Frame, Node, Port
 from weft.runtime.dataflow.state import ExternalCell
 from weft.runtime.executable import Executable, compile_graph
+from weft.runtime.pool.pool import POOL
 from weft.runtime.variables import VariableState
 
 Array = np.ndarray[Any, Any]
@@ -38,27 +48,40 @@ _KINDS = {
 @dataclass(frozen=True, slots=True)
 class HostOp:
     """What Python does for a node. types: of its inputs. op: to name in errors. results: of what
-    types."""
+    types. reads_only: it neither writes to its inputs nor keeps them. dear: it may run
+    on another thread, and is worth that. now: all that `start` does, and it waits for nothing."""
 
     start: Start
     types: tuple[TensorType, ...]
     op: Operation
     results: tuple[Type, ...]
+    reads_only: bool = False
+    dear: bool = False
+    now: Callable[[list[Array]], list[Any]] | None = None
 
 
 @dataclass
 class Built:
     """Nodes and frames of a graph, what its host nodes and plans are by number, and which results
-    of the graph are fetched (None: a token)."""
+    of the graph are fetched (None: a token). compiled: all regions, those that Python runs too."""
 
     nodes: list[Node] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=lambda: [Frame(-1)])
     hosts: list[HostOp] = field(default_factory=list)
     plans: list[Executable] = field(default_factory=list)
+    compiled: list[Executable | LazyRegion] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     fetches: list[TensorType | None] = field(default_factory=list)
     op_of: dict[Node, Operation] = field(default_factory=dict)
+    region_of: dict[Node, Region] = field(default_factory=dict)
+    frame_names: list[str] = field(default_factory=lambda: [""])
+    feed_names: tuple[str, ...] = ()
+    labels: dict[Node, str] = field(default_factory=dict)  # of enters, for messages
     unit: ExternalCell = field(default_factory=ExternalCell)
+    constants: list[tuple[ExternalCell, Array]] = field(default_factory=list)
+    wide: list[bool] = field(default_factory=list)
+    threads: int = 1
+    deterministic: bool = False
 
 
 def build(
@@ -66,9 +89,14 @@ def build(
     variables: Mapping[str, VariableState],
     resources: Resources,
     threads: int | None = None,
+    *,
+    deterministic: bool = False,
 ) -> Built:
-    """The nodes of a lowered graph of static shapes. Errors as `compile_graph` and `host_start`."""
-    return _Builder(graph, variables, resources, threads).built
+    """The nodes of a lowered graph of static shapes. Errors as `compile_graph` and `host_start`.
+
+    deterministic: no node is to run beside another one.
+    """
+    return _Builder(graph, variables, resources, threads, deterministic).built
 
 
 class _Builder:
@@ -78,14 +106,19 @@ class _Builder:
         variables: Mapping[str, VariableState],
         resources: Resources,
         threads: int | None,
+        deterministic: bool,
     ) -> None:
-        self.built = Built()
+        most = POOL.limit if threads is None else min(threads, POOL.limit)
+        self.built = Built(threads=most, deterministic=deterministic)
         self.variables, self.resources = variables, resources
         self.threads, self.name = threads, graph.name
+        self.built.feed_names = tuple(graph.arg_names)
         self.ports: dict[Value, Port] = {}  # of tensors; of tokens: the node that gives them
         self.numbers: dict[Frames, int] = {(): 0}
         planned = plan_regions(graph)
-        self.frames, self.partial = planned.frames, planned.partial
+        if most > 1 and not deterministic:
+            planned = split_regions(planned, users(graph))
+        self.frames, self.partial, self.label = planned.frames, planned.partial, planned.label
         owner = {op: region for region in planned.regions for op in region.ops}
         for number, arg in enumerate(graph.args):
             self.ports[arg] = self._add(Node(at.FEED, number=number)).out()
@@ -96,6 +129,9 @@ class _Builder:
             elif is_handle(op):
                 if op in placed:
                     self._handle(op)
+            elif op.name == "constant":  # a string: others are in regions
+                place = max((self.frames[v] for v in control_operands(op)), key=len, default=())
+                self._constant(op, self._frame(place), self._after(control_operands(op)))
             elif op.name in _KINDS:
                 self._control(op)
             else:
@@ -136,6 +172,7 @@ class _Builder:
         if op.name == "enter":
             node.target = self._inner(op, place)
             node.constant = bool(op.attrs["constant"])
+            self.built.labels[node] = self.label(op.result)
         if op.name == "next_iteration":
             node.target = self.ports[op.operands[1]][0]
         self._add(node, op)
@@ -148,6 +185,7 @@ class _Builder:
             self.numbers[inner] = len(self.built.frames)
             parallel = int_attr(op.attrs, "parallel_iterations")
             self.built.frames.append(Frame(self._frame(place), parallel, self.partial))
+            self.built.frame_names.append("/".join(inner))
         return self.numbers[inner]
 
     def _handle(self, op: Operation) -> None:
@@ -159,9 +197,17 @@ class _Builder:
         )  # fmt: skip
         self.ports[op.result] = self._add(node, op).out()
 
+    def _constant(self, op: Operation, frame: int, after: Sequence[Node | Port]) -> None:
+        """A constant that is no part of a plan."""
+        cell, value = ExternalCell(), evaluate_op("constant", [], op.attrs)[0]
+        cell.hold(value)
+        self.built.constants.append((cell, value))
+        node = Node(at.CONSTANT, frame, (), after, value=cell.address)
+        self.ports[op.result] = self._add(node, op).out()
+
     # ------------------------------------------------------------------------------------ host ops
     def _host(self, op: Operation) -> None:
-        start, types = host_start(op, self.resources)
+        start, types = host_start(op, self.resources, self.variables)
         given, control = data_operands(op), control_operands(op)
         places = [self.frames[v] for v in (*given, *control)]
         node = Node(
@@ -169,33 +215,70 @@ class _Builder:
             self._after(control), len(op.results), len(self.built.hosts),
         )  # fmt: skip
         gives = tuple(r.type for r in op.results)
-        self.built.hosts.append(HostOp(start, types, op, gives))
+        self.built.hosts.append(HostOp(start, types, op, gives, op.name in READ_ONLY))
         self._add(node, op)
         self.ports.update((r, node.out(i)) for i, r in enumerate(op.results))
 
     # -------------------------------------------------------------------------------------- regions
     def _region(self, region: Region) -> None:
-        made = compile_graph(
-            region.graph(self.name), self.variables, name=self.name, threads=self.threads
-        )
+        if all(op.name == "constant" for op in region.ops):
+            after = self._after(region.after)
+            for op in region.ops:
+                self._constant(op, self._frame(region.frames), after)
+            return
+        made = self._compiled(region)
+        self.built.compiled.append(made)
         inputs = [self.ports[v] for v in region.inputs]
         node = Node(
             at.PLAN, self._frame(region.frames), inputs, self._after(region.after),
             len(region.results), len(self.built.plans),
         )  # fmt: skip
-        if made.uses_state:  # its locks are Python's
+        if isinstance(made, LazyRegion) or made.uses_state:  # whose locks are Python's
             types = tuple(v.type for v in region.inputs if isinstance(v.type, TensorType))
             node.kind, node.number = at.HOST, len(self.built.hosts)
             gives = tuple(r.type for r in region.results)
-            self.built.hosts.append(HostOp(at_once(made), types, region.ops[-1], gives))
+            leaves = leaves_stacks(region.graph(self.name).block)
+            start = kept_to_the_end(made.run_kept) if leaves else at_once(made)
+            self.built.hosts.append(
+                HostOp(
+                    start,
+                    types,
+                    region.ops[-1],
+                    gives,
+                    True,
+                    self._beside(region),
+                    None if leaves else made,
+                )
+            )
         else:
             self.built.plans.append(made)
             self.built.regions.append(region)
-        self._add(node, region.ops[-1])
+            self.built.wide.append(made.plan.cut and is_wide(region.ops))
+            if self._beside(region):
+                node.kind = at.DEAR
+        self.built.region_of[self._add(node, region.ops[-1])] = region
         for op in region.ops:
             for r in op.results:
                 self.ports[r] = node.out(at.CONTROL)
         self.ports.update((r, node.out(i)) for i, r in enumerate(region.results))
+
+    def _beside(self, region: Region) -> bool:
+        """Whether it may run on a thread of its own, and is worth that."""
+        alone = self.built.deterministic or self.built.threads == 1
+        return not alone and nanoseconds(region.ops) >= DEAR_NS
+
+    def _compiled(self, region: Region) -> Executable | LazyRegion:
+        """A region, compiled at once if all its sizes are known."""
+        graph = region.graph(self.name)
+        if is_symbolic(graph.block):
+            return LazyRegion(graph, self.variables, self.threads)
+        return compile_graph(
+            graph,
+            self.variables,
+            name=self.name,
+            threads=self.threads,
+            donated=given_inputs(region),
+        )
 
 
 def _in_order(graph: Graph, owner: dict[Operation, Region]) -> list[Operation | Region]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from weft.ir.errors import FailedPreconditionError, UnsupportedError, WeftError
-from weft.ir.graph import Operation
+from weft.ir.graph import Operation, Value
+from weft.ir.interpreter import carry_out
+from weft.ir.ops import OPS
 from weft.ir.types import HandleType, TensorType
-from weft.passes.control.plan_regions import origin
+from weft.passes.control.plan_regions import HANDLES, origin
 from weft.runtime.dataflow.host_ops import HOST_OPS
 from weft.runtime.dataflow.host_ops.row import Array, Done
+from weft.runtime.dataflow.host_ops.string_variables import STRING_ROWS
 from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.variables import VariableState
 
 #: Begins a host node on arrays that it owns, and does not wait: `done` may be called at once or
 #: later; if the token is cancelled it must be, with an error.
@@ -20,24 +25,36 @@ Start = Callable[[list[Array], Done, CancelToken], None]
 Resources = Mapping[str, Any]
 
 
-def host_start(op: Operation, resources: Resources) -> tuple[Start, tuple[TensorType, ...]]:
+def host_start(
+    op: Operation, resources: Resources, variables: Mapping[str, VariableState]
+) -> tuple[Start, tuple[TensorType, ...]]:
     """What carries `op` out, and the types of the tensors that it is given.
 
     UnsupportedError for an op that has no row, FailedPreconditionError if its object is not there.
     """
-    begin = HOST_OPS.get(op.name)
-    if begin is None:
-        raise UnsupportedError(
-            f"the dataflow executor does not run op '{op.name}' yet", location=op.locations
-        )
-    handle = op.operands[0].type if op.operands else None
-    queue = _resource(op, resources) if isinstance(handle, HandleType) else None
     types = tuple(v.type for v in op.operands if isinstance(v.type, TensorType))
+    begin = HOST_OPS.get(op.name) or STRING_ROWS.get(op.name)
+    if begin is None:
+        if not is_pure(op):
+            raise UnsupportedError(
+                f"the dataflow executor does not run op '{op.name}' yet", location=op.locations
+            )
+        return at_once(partial(carry_out, op)), types  # on strings, which only Python looks into
+    handles = [v for v in op.operands if isinstance(v.type, HANDLES)]
+    objects = [_object(op, v, resources, variables) for v in handles]
+    given = objects[0] if len(objects) == 1 else tuple(objects) or None
 
     def start(arrays: list[Array], done: Done, cancel: CancelToken) -> None:
-        begin(queue, op, arrays, done, cancel)
+        begin(given, op, arrays, done, cancel)
 
     return start, types
+
+
+def is_pure(op: Operation) -> bool:
+    """Whether the interpreter alone can say what the op gives."""
+    spec = OPS[op.name]
+    stateful = spec.traits & {"host", "reads_state", "writes_state"}
+    return spec.reference is not None and not stateful and not op.regions
 
 
 def at_once(run: Callable[[list[Array]], list[Any]]) -> Start:
@@ -53,12 +70,24 @@ def at_once(run: Callable[[list[Array]], list[Any]]) -> Start:
     return start
 
 
-def _resource(op: Operation, resources: Resources) -> Any:
-    handle = op.operands[0]
-    assert isinstance(handle.type, HandleType)
+def kept_to_the_end(run: Callable[[list[Array], Callable[[Any], object]], list[Any]]) -> Start:
+    """As `at_once`, for a plan whose results are stacks: its frame is kept as long as the step."""
+
+    def start(arrays: list[Array], done: Done, cancel: CancelToken) -> None:
+        at_once(lambda given: run(given, cancel.keep))(arrays, done, cancel)
+
+    return start
+
+
+def _object(
+    op: Operation, handle: Value, resources: Resources, variables: Mapping[str, VariableState]
+) -> Any:
+    """The resource or the state that a handle stands for."""
     name = str(origin(handle).attrs["name"])
-    if name not in resources:
+    held: Mapping[str, Any] = resources if isinstance(handle.type, HandleType) else variables
+    if name not in held:
+        kind = handle.type.kind if isinstance(handle.type, HandleType) else "variable"
         raise FailedPreconditionError(
-            f"there is no {handle.type.kind} '{name}' to run the graph with", location=op.locations
+            f"there is no {kind} '{name}' to run the graph with", location=op.locations
         )
-    return resources[name]
+    return held[name]

@@ -6,26 +6,40 @@ from collections.abc import Mapping
 
 from weft.ir.deadness import check_dataflow
 from weft.ir.graph import Graph, Operation
-from weft.ir.ops import OPS
+from weft.ir.host import is_string
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.passes.control.lower_control_flow import lower_control_flow
+from weft.passes.control.lowering_choice import executor_only
+from weft.passes.tie_sizes import tie_sizes
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.hosts import Resources
 from weft.runtime.variables import VariableState
 
 
 def executor_op(graph: Graph) -> Operation | None:
-    """The first op that no native plan holds: one of the host, Switch or Merge; None if there is
-    none."""
-    return next(
-        (op for op in graph.walk() if op.name in DATAFLOW or "host" in OPS[op.name].traits), None
-    )
+    """The first op that no native plan holds: one of the host or on strings, Switch or Merge, state
+    in a branch or loop; None if there is none."""
+    switches = (op for op in graph.ops if op.name in DATAFLOW)
+    return next(switches, None) or executor_only(graph.ops)
+
+
+def holds_strings(graph: Graph) -> bool:
+    """Whether strings go through the graph, which native plans do not take."""
+    return any(is_string(v.type) for v in (*graph.args, *graph.results))
 
 
 def dataflow_step(
-    graph: Graph, variables: Mapping[str, VariableState], resources: Resources
+    graph: Graph,
+    variables: Mapping[str, VariableState],
+    resources: Resources,
+    control_flow: str = "dataflow",
+    *,
+    deterministic: bool = False,
 ) -> DataflowStep:
-    """`graph`, of static shapes, for the dataflow executor: branches and loops as Switch and
-    Merge. InvalidArgumentError if a result may be dead, or frames do not match."""
+    """`graph`, with inputs of static shapes, for the dataflow executor: branches and loops as
+    Switch and Merge, all or (control_flow="auto") those that native code cannot hold.
+    InvalidArgumentError if a result may be dead, or frames do not match."""
+    graph = tie_sizes(graph)
     check_dataflow(graph)
-    return DataflowStep(lower_control_flow(graph), variables, resources)
+    lowered = lower_control_flow(graph, mode=control_flow, whole_updates=True)
+    return DataflowStep(lowered, variables, resources, deterministic=deterministic)

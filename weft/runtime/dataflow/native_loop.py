@@ -9,7 +9,7 @@ a value give a dead one. The order of nodes is that of a stack, the same in ever
 
 from __future__ import annotations
 
-from weft.codegen.native_language import call, load, load8, store
+from weft.codegen.native_language import call, load, load8, stack, store
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.native_frames import (
     done,
@@ -101,11 +101,23 @@ def run_host(state: int, node: int, iteration: int) -> int:
     return 0
 
 
-def run_plan(state: int, node: int, iteration: int, dead: int, outs: int) -> int:
-    """A compiled step on the node's inputs: to the walker a cell is what an array is."""
-    if dead != 0:
-        return finish_dead(state, node, iteration, outs)
-    plan = load(state + at.S_PLANS) + 8 * at.PLAN_WORDS * load(node + at.N_A)
+def take_over(state: int, row: int, given: int) -> int:
+    """The cell for a result that a plan computes in the memory of its input `given`: that cell if
+    nobody else reads it, else a copy."""
+    if load(given + at.C_COUNT) == 1:
+        if load(given + at.C_CLASS) == load(row + at.PR_CLASS):
+            store(given + at.C_COUNT, 2)
+            return given
+    cell = new_cell(state, load(row + at.PR_CLASS))
+    if cell != 0:
+        source = load(given + at.C_DATA)
+        call(load(state + at.S_MEMCPY), load(cell + at.C_DATA), source, load(row + at.PR_BYTES))
+    return cell
+
+
+def prepare(state: int, node: int, iteration: int, plan: int, outs: int) -> int:
+    """Give a plan the node's inputs and, at `outs` too, cells for its results: to the walker a cell
+    is what an array is."""
     slots = load(plan + at.P_SLOTS)
     call(
         load(state + at.S_MEMCPY), slots, iteration + load(node + at.N_SLOT_AT),
@@ -116,11 +128,23 @@ def run_plan(state: int, node: int, iteration: int, dead: int, outs: int) -> int
     while number < load(plan + at.P_RESULT_COUNT):
         cell = 0
         if load(row + at.PR_CLASS) != at.NO_CELL:
-            cell = new_cell(state, load(row + at.PR_CLASS))
+            if load(row + at.PR_GIVEN) == at.NOT_GIVEN:
+                cell = new_cell(state, load(row + at.PR_CLASS))
+            else:
+                cell = take_over(state, row, load(slots + 8 * load(row + at.PR_GIVEN)))
             store(slots + 8 * load(row + at.PR_SLOT), cell)
         store(outs + 8 * number, cell)
         row += at.PLAN_RESULT_BYTES
         number += 1
+    return 0
+
+
+def run_plan(state: int, node: int, iteration: int, dead: int, outs: int) -> int:
+    """A compiled step on the node's inputs."""
+    if dead != 0:
+        return finish_dead(state, node, iteration, outs)
+    plan = load(state + at.S_PLANS) + 8 * at.PLAN_WORDS * load(node + at.N_A)
+    prepare(state, node, iteration, plan, outs)
     if load(state + at.S_FAILED) != 0:
         return 0
     call(load(plan + at.P_WALKER), load(plan + at.P_HEADER), 0, 0, 0)
@@ -135,14 +159,64 @@ def run_plan(state: int, node: int, iteration: int, dead: int, outs: int) -> int
     return 0
 
 
+def note_dear(state: int, node: int, iteration: int) -> int:
+    """A plan that is worth a thread of its own waits until nothing else is ready."""
+    count = load(state + at.S_DEAR_COUNT)
+    entry = load(state + at.S_DEAR) + count * at.READY_BYTES
+    store(entry + at.R_NODE, node)
+    store(entry + at.R_ITERATION, iteration)
+    store(state + at.S_DEAR_COUNT, count + 1)
+    return 0
+
+
+def is_lone(state: int) -> int:
+    """Whether the one dear plan that is ready is all that there is to do."""
+    lone = (load(state + at.S_DEAR_COUNT) == 1) & (load(state + at.S_HOST_COUNT) == 0)
+    return lone & (load(state + at.S_BUSY) == 0) & (load(state + at.S_FAILED) == 0)
+
+
+def run_lone(state: int) -> int:
+    """That plan, on this thread, which lets it use all others."""
+    entry = load(state + at.S_DEAR)
+    store(state + at.S_DEAR_COUNT, 0)
+    return run_here(state, load(entry + at.R_NODE), load(entry + at.R_ITERATION))
+
+
+def run_here(state: int, node: int, iteration: int) -> int:
+    """A dear plan on this thread."""
+    run_plan(state, node, iteration, 0, load(state + at.S_OUTS))
+    return done(state, iteration)
+
+
+def now(state: int, time: int) -> int:
+    """Nanoseconds; two words of room at `time`."""
+    call(load(state + at.S_CLOCK), load(state + at.S_CLOCK_NUMBER), time)
+    return load(time) * 1000000000 + load(time + 8)
+
+
 def run(state: int, budget: int) -> int:
-    """Run nodes until none is ready, the host list is full, memory is short, or `budget` nodes were
-    run. How many nodes are still ready."""
+    """Run nodes until none is ready, a list for Python is full, memory is short, or `budget` nodes
+    or some dear plans were run. Whether there is more to do at once."""
+    left = run_ready(state, budget)
+    if is_lone(state) & (left == 0):
+        time = stack(2)
+        end = now(state, time) + at.SLICE_NS
+        while is_lone(state) & (left == 0):
+            run_lone(state)
+            left = run_ready(state, budget)
+            if now(state, time) > end:
+                return 1
+    return left
+
+
+def run_ready(state: int, budget: int) -> int:
+    """`run` without dear plans. How many nodes are still ready."""
     outs = load(state + at.S_OUTS)
     executed = 0
     while load(state + at.S_READY_COUNT) != 0:
         stop = (executed >= budget) | (load(state + at.S_FAILED) != 0)
         stop = stop | (load(state + at.S_HOST_COUNT) == load(state + at.S_HOST_ROOM))
+        stop = stop | (load(state + at.S_DEAR_COUNT) == load(state + at.S_HOST_ROOM))
         if stop != 0:
             store(state + at.S_EXECUTED, load(state + at.S_EXECUTED) + executed)
             return load(state + at.S_READY_COUNT)
@@ -171,8 +245,12 @@ def run(state: int, budget: int) -> int:
                         else:
                             finish_dead(state, node, iteration, outs)
                     else:
-                        if kind == at.PLAN:
-                            run_plan(state, node, iteration, dead, outs)
+                        if kind >= at.PLAN:
+                            if (kind == at.DEAR) & (dead == 0):
+                                note_dear(state, node, iteration)
+                                held = 1
+                            else:
+                                run_plan(state, node, iteration, dead, outs)
                         else:
                             run_one_value(state, node, iteration, dead, kind, outs)
         if held == 0:

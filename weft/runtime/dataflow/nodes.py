@@ -13,6 +13,8 @@ from weft.ir.errors import InternalError
 from weft.runtime.dataflow import layout as at
 
 Port = tuple["Node", int]
+#: So many nodes that only pass values on take some ten microseconds.
+MOST_BRIEF = 1000
 
 
 @dataclass(eq=False)
@@ -81,6 +83,7 @@ class Tables:
         self._row = {node: i for i, node in enumerate(nodes)}
         self._place()
         self.nodes = np.zeros((max(len(nodes), 1), at.NODE_WORDS), np.int64)
+        self._base = int(self.nodes.ctypes.data)
         edges = self._edges()
         self.edges = np.zeros((max(sum(map(len, edges)), 1), at.EDGE_WORDS), np.int64)
         self.frames = np.zeros((len(frames), at.FRAME_WORDS), np.int64)
@@ -94,12 +97,16 @@ class Tables:
             if node.frame:
                 raise InternalError(f"node {self._row[node]} of a loop waits for nothing")
         self.roots = np.array([self.address(n) for n in waiting] or [0], np.int64)
-        self.root_count = len(waiting)
+        # what begins a step: the root frame, the nodes that wait for nothing, how many
+        self.begin = self.frame_address(0), int(self.roots.ctypes.data), len(waiting)
         self.most_outputs = max((n.outputs for n in nodes), default=1)
+        # whether native code is done with them in some microseconds
+        self.brief = len(frames) == 1 and len(nodes) <= MOST_BRIEF
+        self.brief &= not any(n.kind in (at.PLAN, at.DEAR) for n in nodes)
 
     def address(self, node: Node) -> int:
         """Of the node's row."""
-        return int(self.nodes.ctypes.data) + 8 * at.NODE_WORDS * self._row[node]
+        return self._base + 8 * at.NODE_WORDS * self._row[node]
 
     def frame_address(self, number: int) -> int:
         """Of a static frame's row."""
@@ -107,11 +114,19 @@ class Tables:
 
     def node_at(self, address: int) -> Node:
         """The node whose row is at `address`."""
-        return self._nodes[(address - int(self.nodes.ctypes.data)) // (8 * at.NODE_WORDS)]
+        return self._nodes[(address - self._base) // (8 * at.NODE_WORDS)]
 
     def slot_at(self, node: Node) -> int:
         """Where its inputs lie in an iteration record of its frame."""
         return self._layouts[node.frame].slot_at[node]
+
+    def state_at(self, node: Node) -> int:
+        """Where its pending count lies in an iteration record of its frame."""
+        return self._layouts[node.frame].state_at[node]
+
+    def child_at(self, number: int) -> int:
+        """Where an iteration around a frame keeps the frame's instance."""
+        return self._layouts[number].child_at
 
     # -------------------------------------------------------------------------------------- layout
     def _place(self) -> None:

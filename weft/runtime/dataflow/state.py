@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import inspect
+import time
+import weakref
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -15,22 +17,30 @@ from weft.codegen import jit
 from weft.codegen.emitter import Emitter
 from weft.codegen.native_language import LANGUAGE_VERSION, emit_source
 from weft.ir.errors import ResourceExhaustedError
-from weft.ir.types import TensorType
+from weft.ir.types import TensorType, Type
 from weft.runtime.dataflow import layout as at
-from weft.runtime.dataflow import native_frames, native_loop, native_memory
+from weft.runtime.dataflow import native_frames, native_loop, native_memory, native_trace
+from weft.runtime.dataflow.boxes import Boxes, data_of
 from weft.runtime.dataflow.nodes import Node, Tables, words
 
 Array = np.ndarray[Any, Any]
 
-_EXPORTS = ("run", "start", "end", "complete", "new_cell", "release", "give_back", "class_of")
-_MODULES = (native_memory, native_frames, native_loop)
+_EXPORTS = (
+    "run", "run_traced", "run_here", "prepare", "start", "end", "complete", "new_cell", "release",
+    "give_back", "class_of",
+)  # fmt: skip
+#: They take less than handing the GIL over and getting it back does.
+_BRIEF = frozenset({"start", "end", "complete", "new_cell", "release", "class_of"})
+_MODULES = (native_memory, native_frames, native_loop, native_trace)
 _LIBC = {
     at.S_MALLOC: "malloc", at.S_FREE: "free", at.S_MEMCPY: "memcpy", at.S_MEMSET: "memset",
-    at.S_REALLOC: "realloc",
+    at.S_REALLOC: "realloc", at.S_CLOCK: "clock_gettime",
 }  # fmt: skip
 #: Host ops that wait for Python at a time; more stay ready.
 HOST_ROOM = 64
 FIRST_READY_ROOM = 256
+#: From so many bytes on it is cheaper to keep an array than to copy it.
+WORTH_A_BOX = 1 << 14
 
 
 @cache
@@ -48,7 +58,8 @@ def executor_kernel() -> jit.Kernel:
 
 @cache
 def native() -> dict[str, Any]:
-    """The executor's functions, compiled on first use; calling one releases the GIL."""
+    """The executor's functions, compiled on first use. Calling one releases the GIL, but for those
+    that are brief and `run_held`, which is `run`."""
     kernel = executor_kernel()
     address = jit.compile_kernels([kernel])[kernel.key]
     found = words(len(_EXPORTS))
@@ -56,10 +67,13 @@ def native() -> dict[str, Any]:
     store(address)(ctypes.addressof(found), 0, 0, 0)
     known = {name: f for m in _MODULES for name, f in vars(m).items() if inspect.isfunction(f)}
     arity = {name: len(inspect.signature(known[name]).parameters) for name in _EXPORTS}
-    return {
-        name: ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * arity[name])(where)
-        for name, where in zip(_EXPORTS, found, strict=True)
-    }
+    made = {}
+    for name, where in zip(_EXPORTS, found, strict=True):
+        kind = ctypes.PYFUNCTYPE if name in _BRIEF else ctypes.CFUNCTYPE
+        made[name] = kind(ctypes.c_int64, *[ctypes.c_int64] * arity[name])(where)
+    held = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+    made["run_held"] = held(found[_EXPORTS.index("run")])
+    return made
 
 
 class ExternalCell:
@@ -76,7 +90,7 @@ class ExternalCell:
         """Be the cell of `array` from now on."""
         self._array = array
         self._words[at.C_COUNT // 8] = 1
-        self._words[at.C_DATA // 8] = 0 if array is None else array.ctypes.data
+        self._words[at.C_DATA // 8] = 0 if array is None else data_of(array)
 
 
 class State:
@@ -92,25 +106,30 @@ class State:
         frames = len(tables.frames)
         self.feeds, self.fetches = words(feeds), words(fetches)
         self.outs = words(max(tables.most_outputs, 2))
-        self.host = words(HOST_ROOM * at.READY_BYTES // 8)
-        self._objects: list[Array] = []  # whose strings the cells of this step point to
+        self.host, self.dear = (words(HOST_ROOM * at.READY_BYTES // 8) for _ in range(2))
         self._lists = [words(at.CELL_CLASSES), words(frames), words(frames)]
+        self.boxes = Boxes(ctypes.addressof(self._lists[0]) + 8 * at.BOXED)
         ready = self._libc.malloc(FIRST_READY_ROOM * at.READY_BYTES)
         if not ready:
             raise ResourceExhaustedError("there is no memory for the executor's ready list")
         given = {
             at.S_READY: ready, at.S_READY_ROOM: FIRST_READY_ROOM,
             at.S_HOST: ctypes.addressof(self.host), at.S_HOST_ROOM: HOST_ROOM,
+            at.S_DEAR: ctypes.addressof(self.dear),
             at.S_OUTS: ctypes.addressof(self.outs), at.S_FEEDS: ctypes.addressof(self.feeds),
             at.S_FETCHES: ctypes.addressof(self.fetches),
             at.S_CELLS: ctypes.addressof(self._lists[0]),
             at.S_BLOCKS: ctypes.addressof(self._lists[1]),
             at.S_FRAME_BLOCKS: ctypes.addressof(self._lists[2]),
+            at.S_CLOCK_NUMBER: time.CLOCK_MONOTONIC,
         }  # fmt: skip
         for offset, name in _LIBC.items():
             given[offset] = ctypes.cast(getattr(self._libc, name), ctypes.c_void_p).value or 0
         for offset, value in given.items():
             self.words[offset // 8] = value
+        # a `__del__` would run while the interpreter goes down, without this module's names
+        give_back = self._native["give_back"]
+        weakref.finalize(self, _give_back, give_back, self._libc, self.words).atexit = False
 
     def word(self, offset: int) -> int:
         """One word of the state."""
@@ -122,23 +141,29 @@ class State:
 
     def start(self) -> int:
         """Begin a step; the address of the root iteration."""
-        tables = self.tables
-        root = self._native["start"](
-            self.address, tables.frame_address(0), tables.roots.ctypes.data, tables.root_count
-        )
+        root = self._native["start"](self.address, *self.tables.begin)
         self._check()
         return int(root)
 
     def run(self, budget: int) -> int:
-        """Run up to `budget` nodes; how many are still ready."""
-        left = self._native["run"](self.address, budget)
+        """Run up to `budget` nodes; whether there is more to do at once."""
+        loop = "run_held" if self.tables.brief else "run"
+        if self.words[at.S_TRACE // 8]:
+            loop = "run_traced"
+        left = self._native[loop](self.address, budget)
         self._check()
         return int(left)
 
+    def trace_into(self, room: int, events: int) -> None:
+        """Note what runs from now on at the address `room`, which has room for so many events; no
+        more if it is 0."""
+        for offset, value in ((at.S_TRACE, room), (at.S_TRACE_COUNT, 0), (at.S_TRACE_ROOM, events)):
+            self.set(offset, value)
+
     def end(self, root: int) -> bool:
-        """The step is over; whether the state is as new. It is not if a loop never ended, as an
-        enter of it got no value, live or dead."""
-        self._objects.clear()
+        """The step is over; whether it ended, and the state is as new. It did not if a loop never
+        ended, as an enter of it got no value, live or dead."""
+        self.boxes.reclaim()
         if ctypes.c_int64.from_address(root + at.I_OUTSTANDING).value:
             return False
         self._native["end"](self.address, root)
@@ -146,42 +171,84 @@ class State:
 
     def take_host(self) -> list[tuple[int, int]]:
         """The host nodes that wait, with their iterations; they are Python's now."""
-        count, step = self.word(at.S_HOST_COUNT), at.READY_BYTES // 8
-        self.set(at.S_HOST_COUNT, 0)
-        return [(self.host[step * i], self.host[step * i + 1]) for i in range(count)]
+        return self._taken(self.host, at.S_HOST_COUNT)
 
-    def inputs(self, node: Node, iteration: int, types: Sequence[TensorType]) -> list[Array]:
-        """Copies of what a waiting host node reads."""
+    def take_dear(self) -> list[tuple[int, int]]:
+        """The dear plans that are ready, the same way: for `run_here`, or `prepare`."""
+        return self._taken(self.dear, at.S_DEAR_COUNT)
+
+    def _taken(self, held: Any, counted: int) -> list[tuple[int, int]]:
+        count, step = self.words[counted // 8], at.READY_BYTES // 8
+        if not count:
+            return []
+        self.words[counted // 8] = 0
+        return [(held[step * i], held[step * i + 1]) for i in range(count)]
+
+    def run_here(self, address: int, iteration: int) -> None:
+        """Run a dear plan on this thread."""
+        self._native["run_here"](self.address, address, iteration)
+        self._check()
+
+    def prepare(self, address: int, iteration: int, plan: int, outs: int) -> None:
+        """Give the plan of the row at `plan` its inputs, and cells for its results, which are at
+        `outs` as well; `complete_plan` when it has run."""
+        self._native["prepare"](self.address, address, iteration, plan, outs)
+        self._check()
+
+    def complete_plan(self, address: int, iteration: int, outs: int) -> None:
+        """A plan that ran elsewhere is done."""
+        self._native["complete"](self.address, address, iteration, outs)
+
+    def inputs(
+        self, node: Node, iteration: int, types: Sequence[TensorType], *, copied: bool = True
+    ) -> list[Array]:
+        """What a waiting host node reads: copies, or what nobody may write to, nor read when the
+        node is complete."""
         first = iteration + self.tables.slot_at(node)
         cells = (ctypes.c_int64 * len(types)).from_address(first)
-        return [self.array(cell, t) for cell, t in zip(cells, types, strict=True)]
+        return [self.array(cell, t, copied=copied) for cell, t in zip(cells, types, strict=True)]
 
-    def array(self, cell: int, t: TensorType) -> Array:
-        """A copy of a cell's value."""
+    def array(self, cell: int, t: TensorType, *, copied: bool = True) -> Array:
+        """A copy of a cell's value; else a view of it."""
+        boxed = self.boxes.array(cell)
+        if boxed is not None:
+            return boxed.copy() if copied else boxed
         data = ctypes.c_int64.from_address(cell + at.C_DATA).value
-        made = np.empty(t.static_shape, t.dtype.numpy)
-        if made.dtype.hasobject:  # strings: each is counted by who reads it
+        if t.dtype.numpy.hasobject:  # a feed of strings: each is counted by who reads it
+            made = np.empty(t.static_shape, t.dtype.numpy)
             objects = (ctypes.py_object * made.size).from_address(data)
             for i in range(made.size):
                 made.flat[i] = objects[i]
             return made
-        ctypes.memmove(made.ctypes.data, data, made.nbytes)
+        if not copied:
+            memory: Any = (ctypes.c_char * t.nbytes).from_address(data)
+            return np.ndarray(t.static_shape, t.dtype.numpy, memory)
+        made = np.empty(t.static_shape, t.dtype.numpy)
+        ctypes.memmove(data_of(made), data, made.nbytes)
         return made
 
-    def complete(self, address: int, iteration: int, results: Sequence[Array | None]) -> None:
-        """A host node is done."""
-        for i, made in enumerate(results):
-            self.outs[i] = 0 if made is None else self._cell(made)
+    def complete(
+        self,
+        address: int,
+        iteration: int,
+        results: Sequence[Array | None],
+        types: Sequence[Type],
+    ) -> None:
+        """A host node is done. Its results are nobody else's to write to."""
+        for i, (made, t) in enumerate(zip(results, types, strict=True)):
+            self.outs[i] = 0 if made is None else self._cell(made, t)
         self._native["complete"](self.address, address, iteration, ctypes.addressof(self.outs))
 
-    def _cell(self, array: Array) -> int:
+    def _cell(self, array: Array, t: Type) -> int:
+        held = array if array.flags.c_contiguous else np.array(array, order="C")
+        if held.nbytes >= WORTH_A_BOX or held.dtype.hasobject:
+            return self.boxes.hold(held)
+        if not (isinstance(t, TensorType) and t.is_static):
+            return self.boxes.hold(held)
         cell = self._native["new_cell"](self.address, self.class_of(array.nbytes))
         self._check()
-        held = np.ascontiguousarray(array)
-        if held.dtype.hasobject:
-            self._objects.append(held)
         data = ctypes.c_int64.from_address(cell + at.C_DATA).value
-        ctypes.memmove(data, held.ctypes.data, held.nbytes)
+        ctypes.memmove(data, data_of(held), held.nbytes)
         return int(cell)
 
     def class_of(self, nbytes: int) -> int:
@@ -193,11 +260,11 @@ class State:
         self._native["release"](self.address, cell)
 
     def _check(self) -> None:
-        if self.word(at.S_FAILED) == at.NO_MEMORY:
+        if self.words[at.S_FAILED // 8] == at.NO_MEMORY:
             raise ResourceExhaustedError("there is no memory for the values of the graph")
 
-    def __del__(self) -> None:
-        if getattr(self, "words", None) is not None and self.word(at.S_READY):
-            self._native["give_back"](self.address)
-            self._libc.free(ctypes.c_void_p(self.word(at.S_READY)))
-            self.words[at.S_READY // 8] = 0
+
+def _give_back(native: Any, libc: Any, words: Any) -> None:
+    """Free what a state holds."""
+    native(ctypes.addressof(words))
+    libc.free(ctypes.c_void_p(words[at.S_READY // 8]))

@@ -64,10 +64,24 @@ def decode_image(
         raise InvalidArgumentError(
             f"{source}: {error}", hint="PIL.Image.MAX_IMAGE_PIXELS is the limit"
         ) from error
+    except Image.UnidentifiedImageError as error:
+        raise DataLossError(f"{source} ({len(data)} bytes): no kind that Pillow knows") from error
     # what Pillow's decoders raise for damaged files is not documented further than this
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError) as error:
         raise DataLossError(f"{source} ({len(data)} bytes): {error}") from error
     return _pixels(_resized(Image, made, size, method))
+
+
+def decode_sized(data: bytes, height: int, width: int, channels: int) -> Array:
+    """`decode_image` of the channels wanted (0: as it is). InvalidArgumentError if it is not of
+    that height and width (-1: any)."""
+    made = decode_image(data, channels or None)
+    wanted = (height, width)
+    if any(n not in (-1, found) for n, found in zip(wanted, made.shape, strict=False)):
+        raise InvalidArgumentError(
+            f"an image is {made.shape[0]} x {made.shape[1]}, {height} x {width} is wanted"
+        )
+    return made
 
 
 def resize_image(image: Any, size: tuple[int, int], method: str = "bilinear") -> Array:

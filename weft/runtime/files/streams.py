@@ -43,14 +43,16 @@ def opened(path: Path, mode: str = "rb", **options: Any) -> Iterator[IO[Any]]:
     """`open(path, mode)`. NotFoundError or InvalidArgumentError, naming the file, if it cannot."""
     try:
         file = open(path, mode, **options)  # noqa: SIM115, closed below
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     with file:
         yield file
 
 
-def unreadable(path: Path, error: OSError) -> WeftError:
-    """The error for a file that cannot be opened."""
+def unreadable(path: Path, error: OSError | ValueError) -> WeftError:
+    """The error for a file that cannot be opened. ValueError: its name is none (a byte 0)."""
+    if isinstance(error, ValueError):
+        return InvalidArgumentError(f"{os.fspath(path)!r} is no name of a file: {error}")
     what = f"{os.fspath(path)}: {error.strerror or error}"
     kind = NotFoundError if isinstance(error, FileNotFoundError) else InvalidArgumentError
     return kind(what)
@@ -120,7 +122,7 @@ class Output:
         self._deflate = zlib.compressobj(wbits=_WINDOW_BITS[compression]) if compression else None
         try:
             self._file: IO[bytes] = open(path, "wb")  # noqa: SIM115, closed by close()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise unreadable(path, error) from error
 
     def write(self, data: bytes) -> None:

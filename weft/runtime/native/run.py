@@ -196,10 +196,10 @@ def execute(api: int, step: int, places: int, results: int) -> int:
         status = load(load(frame + at.F_STATUS))
         index = load(load(frame + at.F_STATUS) + 8)
         _release_variables(api, step, load(step + at.X_VARIABLES_END))
-        if stopped != 0:
-            store(load(frame + at.F_FAILED), -1)
-            store(load(frame + at.F_STATUS), 0)
-    _give_frame(api, step, frame)
+    if stopped != 0:  # with the frame goes what its stacks hold
+        call(load(api + at.DECREF), load(frame + at.F_OWNER))
+    else:
+        _give_frame(api, step, frame)
     if state != at.RAN or stopped != 0:
         drop(api, results, load(step + at.X_RESULT_COUNT))
     _hold(load(api + at.DECREF), places, inputs)

@@ -52,6 +52,8 @@ class NativeStep:
     ) -> None:
         words = (ctypes.c_int64 * 16)()
         self._words = words
+        # a `__del__` would run while the interpreter goes down, without this module's names
+        weakref.finalize(self, _free_frames, words).atexit = False
         self._keep: list[Any] = []
         self.address = ctypes.addressof(words)
         rows = self._result_rows(results)
@@ -84,13 +86,6 @@ class NativeStep:
         """How many frames wait for the next call."""
         return int(self._words[at.X_IDLE // 8])
 
-    def __del__(self) -> None:
-        frame = self._words[at.X_FRAMES // 8]
-        while frame:
-            words = (ctypes.c_int64 * 2).from_address(frame)
-            frame = words[at.F_NEXT // 8]
-            _py.Py_DecRef(ctypes.c_void_p(words[at.F_OWNER // 8]))
-
     def _result_rows(self, results: Sequence[tuple[Any, tuple[int, ...], int] | None]) -> Any:
         width = at.R_WORDS // 8
         rows = (ctypes.c_int64 * (width * len(results) + 1))()
@@ -120,6 +115,15 @@ class NativeStep:
             row: list[Any] = [id(state), id(acquire), id(release), slot]
             rows[width * i : width * i + len(row)] = row
         return rows
+
+
+def _free_frames(step: Any) -> None:
+    """Drop the references that the idle frames of a step hold."""
+    frame = step[at.X_FRAMES // 8]
+    while frame:
+        words = (ctypes.c_int64 * 2).from_address(frame)
+        frame = words[at.F_NEXT // 8]
+        _py.Py_DecRef(ctypes.c_void_p(words[at.F_OWNER // 8]))
 
 
 def frame_words(

@@ -10,16 +10,19 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from weft.ir.attributes import AttrValue
 from weft.ir.dims import format_shape
-from weft.ir.dtypes import DType
-from weft.ir.errors import ShapeError
+from weft.ir.dtypes import DType, as_dtype, int64
+from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
 from weft.runtime.resources.attempts import Attempt, Done, Resource
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.components import Array, ComponentShape, fits
+from weft.runtime.resources.saved import check_saved, reading_state, saved_integer
 
 _log = logging.getLogger("weft.resources")
 
@@ -28,6 +31,7 @@ class Accumulator(Resource, ABC):
     """What dense and sparse accumulators share. `mean`: divide by the number of gradients."""
 
     kind = "ConditionalAccumulator"
+    graph_op = "accumulator"  # the op that stands for it in graphs
 
     def __init__(self, dtype: DType, shape: ComponentShape, name: str, mean: bool = True) -> None:
         super().__init__(name)
@@ -40,6 +44,17 @@ class Accumulator(Resource, ABC):
         self._step = 0
         self._taking: deque[Attempt] = deque()
         self._lines = (self._taking,)
+
+    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+        """The op `accumulator` or `sparse_accumulator`. UnsupportedError if the shape of what it
+        gives is not known."""
+        if self.shape is None:
+            raise UnsupportedError(
+                f"{self.describe()} takes gradients of any shape; in a graph it must be known",
+                hint="give shape= when the accumulator is made; None in it is any size",
+            )
+        part = f"{self.dtype.short}{format_shape(self.shape)}"
+        return self.graph_op, {"parts": (part,), "reduction": "MEAN" if self.mean else "SUM"}
 
     def start_take(self, required: int, done: Done, cancel: CancelToken | None = None) -> Attempt:
         """Wait until `required` gradients are there; `done` with what `_total` makes of all."""
@@ -91,6 +106,39 @@ class Accumulator(Resource, ABC):
         self._step += 1
         return True
 
+    def state_dict(self) -> dict[str, Any]:
+        """The sum, how many gradients are in it, and the global step."""
+        with self._lock:
+            own = {"kind": self.kind, "dtype": self.dtype.name}
+            return {**own, "count": self._count, "step": self._step, **self._saved()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave; who waits is served. InvalidArgumentError, and no
+        change, if it does not fit."""
+        with reading_state(self.describe()):
+            if (state["kind"], state["dtype"]) != (self.kind, self.dtype.name):
+                raise InvalidArgumentError(
+                    f"{self.describe()} of {self.dtype.name}: the state is that of a "
+                    f"{state['kind']} of {state['dtype']}",
+                    hint="load it into an accumulator that is made alike",
+                )
+            count, step = saved_integer(state["count"], 0), saved_integer(state["step"])
+            load = self._loader(state)
+
+        def replace() -> None:
+            load()
+            self._count, self._step = count, step
+
+        self._change(replace)
+
+    @abstractmethod
+    def _saved(self) -> dict[str, Any]:
+        """The sum, for a checkpoint."""
+
+    @abstractmethod
+    def _loader(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """Check what `_saved` gave; what takes it over, under the lock."""
+
     @abstractmethod
     def _add(self, *gradient: Array) -> None:
         """Add one gradient to the sum."""
@@ -109,8 +157,7 @@ class Accumulator(Resource, ABC):
     def _misfit(self, what: str) -> ShapeError:
         declared = "any shape" if self.shape is None else format_shape(self.shape)
         return ShapeError(
-            f"{self.describe()}: apply_grad got {what}, the accumulator takes "
-            f"{self.dtype.short} {declared}",
+            f"{self.describe()}: got {what}, the accumulator takes {self.dtype.short} {declared}",
             hint="all gradients of one accumulator have one shape",
         )
 
@@ -142,11 +189,28 @@ class DenseAccumulator(Accumulator):
 
     def _total(self) -> Array:
         assert self._sum is not None
-        total = self._sum / self._count if self.mean else self._sum
+        total = np.asarray(self._sum / self._count) if self.mean else self._sum
         return total.astype(self.dtype.numpy, copy=False)
 
     def _reset(self) -> None:
         self._sum = None
+
+    def _saved(self) -> dict[str, Any]:
+        return {"sum": None if self._sum is None else self._sum.copy()}
+
+    def _loader(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        total = state["sum"]
+        if (total is None) != (state["count"] == 0):
+            raise ValueError("there is no sum, or a sum of nothing")
+        if total is not None:
+            check_saved(total, as_dtype(self._sum_type))
+        if total is not None and self.shape is not None and not fits(total.shape, self.shape):
+            raise self._misfit(f"a sum of shape {format_shape(total.shape)}")
+
+        def load() -> None:
+            self._sum = None if total is None else total.copy()
+
+        return load
 
 
 class SparseAccumulator(Accumulator):
@@ -156,12 +220,16 @@ class SparseAccumulator(Accumulator):
     """
 
     kind = "SparseConditionalAccumulator"
+    graph_op = "sparse_accumulator"
 
     def __init__(self, dtype: DType, shape: ComponentShape, name: str, mean: bool = True) -> None:
         super().__init__(dtype, shape, name, mean)
-        self._rows: dict[int, Array] = {}
-        self._counts: dict[int, int] = {}
         self._row_shape: tuple[int, ...] | None = None
+        self._indices: Array  # ascending
+        self._slots: Array  # where the row and the count of each are in what follows
+        self._sums: Array
+        self._counts: Array
+        self._clear()
 
     def apply_grad(self, indices: Array, values: Array, local_step: int = 0) -> None:
         """Add a gradient, unless it is stale; duplicate indices add up. ShapeError if the rows do
@@ -170,16 +238,21 @@ class SparseAccumulator(Accumulator):
         given += format_shape(values.shape)
         if indices.ndim != 1 or not values.ndim or len(indices) != len(values):
             raise self._misfit(given)
-        if self.shape is not None:
-            if not fits(values.shape[1:], self.shape[1:]):
-                raise self._misfit(given)
-            size = self.shape[0]
-            wrong = indices < 0 if size is None else (indices < 0) | (indices >= size)
-        else:
-            wrong = indices < 0
-        if wrong.any():
-            raise self._misfit(f"the index {indices[wrong][0]}")
+        if self.shape is not None and not fits(values.shape[1:], self.shape[1:]):
+            raise self._misfit(given)
+        self._check_indices(indices)
         self._apply(local_step, indices, values)
+
+    def _check_indices(self, indices: Array) -> None:
+        wrong = indices < 0
+        if self.shape is not None and self.shape[0] is not None:
+            wrong |= indices >= self.shape[0]
+        if wrong.any():
+            array = "an array" if self.shape is None else format_shape(self.shape)
+            raise ShapeError(
+                f"{self.describe()}: the index {indices[wrong][0]} is no row of {array}",
+                hint="indices count from 0; apply_indexed_slices_grad takes negative ones, too",
+            )
 
     def _add(self, *gradient: Array) -> None:
         indices, values = gradient
@@ -188,28 +261,105 @@ class SparseAccumulator(Accumulator):
             raise self._misfit(
                 f"rows of shape {format_shape(shape)} after rows of {format_shape(self._row_shape)}"
             )
-        self._row_shape = shape
-        unique, place = np.unique(indices, return_inverse=True)
-        sums = np.zeros((len(unique), *shape), self._sum_type)
-        np.add.at(sums, place, values)
-        for index, row in zip(unique.tolist(), sums, strict=True):
-            if index in self._rows:
-                self._rows[index] += row
-                self._counts[index] += 1
-            else:
-                self._rows[index] = np.array(row)
-                self._counts[index] = 1
+        if self._row_shape is None:
+            self._row_shape = shape
+            self._clear()
+        unique, sums = _by_index(indices, values, self._sum_type)
+        at = np.searchsorted(self._indices, unique)
+        known = np.zeros(len(unique), np.bool_)
+        inside = at < len(self._indices)
+        known[inside] = self._indices[at[inside]] == unique[inside]
+        if known.any():
+            slots = self._slots[at[known]]
+            self._sums[slots] += sums[known]
+            self._counts[slots] += 1
+            at, unique, sums = at[~known], unique[~known], sums[~known]
+        self._append(at, unique, sums)
+
+    def _append(self, at: Array, indices: Array, rows: Array) -> None:
+        """Rows of new indices, whose places among the indices so far are `at`."""
+        used = len(self._indices)
+        wanted = used + len(indices)
+        if not used:
+            self._sums, self._counts = rows, np.ones(wanted, np.int64)
+        else:
+            if wanted > len(self._sums):
+                self._sums = _longer(self._sums, max(wanted, 2 * used))
+                self._counts = _longer(self._counts, len(self._sums))
+            self._sums[used:wanted], self._counts[used:wanted] = rows, 1
+        self._indices = np.insert(self._indices, at, indices)
+        self._slots = np.insert(self._slots, at, np.arange(used, wanted))
 
     def _total(self) -> tuple[Array, Array]:
         """(indices, ascending; rows)."""
-        indices = np.array(sorted(self._rows), np.int64)
-        assert self._row_shape is not None
-        rows = np.empty((len(indices), *self._row_shape), self._sum_type)
-        for i, index in enumerate(indices.tolist()):
-            rows[i] = self._rows[index] / (self._counts[index] if self.mean else 1)
-        return indices, rows.astype(self.dtype.numpy, copy=False)
+        in_order = np.array_equal(self._slots, np.arange(len(self._sums)))
+        rows = self._sums if in_order else np.take(self._sums, self._slots, axis=0)
+        if self.mean:
+            counts = self._counts[self._slots].astype(rows.real.dtype)
+            rows /= counts.reshape(-1, *[1] * (rows.ndim - 1))
+        return self._indices, rows.astype(self.dtype.numpy, copy=False)
 
     def _reset(self) -> None:
-        self._rows.clear()
-        self._counts.clear()
         self._row_shape = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._indices = np.empty(0, np.int64)
+        self._slots = np.empty(0, np.int64)
+        self._sums = np.empty((0, *(self._row_shape or ())), self._sum_type)
+        self._counts = np.empty(0, np.int64)
+
+    def _saved(self) -> dict[str, Any]:
+        return {
+            "indices": self._indices.copy(),
+            "counts": self._counts[self._slots],
+            "rows": self._sums[self._slots] if len(self._slots) else None,
+            "row_shape": None if self._row_shape is None else list(self._row_shape),
+        }
+
+    def _loader(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        indices, counts, rows = state["indices"], state["counts"], state["rows"]
+        given = state["row_shape"]
+        shape = None if given is None else tuple(saved_integer(n, 0) for n in given)
+        if rows is None:
+            rows = np.empty((0, *(shape or ())), self._sum_type)
+        check_saved(indices, int64)
+        check_saved(counts, int64)
+        check_saved(rows, as_dtype(self._sum_type))
+        number = len(rows) if rows.ndim else -1
+        whole = indices.shape == counts.shape == (number,) and (counts > 0).all()
+        if not whole or (np.diff(indices) <= 0).any():
+            raise ValueError("indices, counts and rows do not fit together")
+        known = shape is None or self.shape is None or fits(shape, self.shape[1:])
+        if not known or (number and rows.shape[1:] != shape):
+            raise self._misfit(f"rows of shape {given}")
+        self._check_indices(indices)
+
+        def load() -> None:
+            self._row_shape = shape
+            self._clear()
+            if number:
+                self._indices, self._slots = indices.copy(), np.arange(number)
+                self._sums, self._counts = rows.copy(), counts.copy()
+
+        return load
+
+
+def _by_index(indices: Array, values: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """The indices, ascending, each once; the sums of the rows of each, in their order."""
+    order = np.argsort(indices, kind="stable")
+    ordered, rows = indices[order], np.take(values, order, axis=0)
+    first = np.ones(len(ordered), np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    if first.all():
+        return ordered, rows.astype(dtype, copy=False)
+    unique = ordered[first]
+    sums = np.zeros((len(unique), *values.shape[1:]), dtype)
+    np.add.at(sums, np.cumsum(first) - 1, rows)
+    return unique, sums
+
+
+def _longer(array: Array, size: int) -> Array:
+    out = np.empty((size, *array.shape[1:]), array.dtype)
+    out[: len(array)] = array
+    return out

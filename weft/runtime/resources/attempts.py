@@ -20,11 +20,13 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
+from weft.ir.attributes import AttrValue
 from weft.ir.errors import (
     CancelledError,
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
+    UnsupportedError,
     WeftError,
 )
 from weft.ir.fork import around_fork, in_child
@@ -83,6 +85,16 @@ class Resource:
     def describe(self) -> str:
         """Kind and name, for messages."""
         return f"{self.kind} '{self.name}'"
+
+    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+        """The op that stands for it in graphs, and that op's attributes but for the name.
+
+        UnsupportedError if it is none for graphs.
+        """
+        raise UnsupportedError(
+            f"{self.describe()} is not for graphs",
+            hint="call it outside of the graph, and feed what it gives",
+        )
 
     def _state(self) -> str:
         """What it holds, for messages about waiting."""

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from weft.ir.attributes import AttrValue
 from weft.ir.dtypes import int64, string
 from weft.ir.errors import CancelledError, InvalidArgumentError, UnsupportedError, WeftError
 from weft.runtime.resources.attempts import Attempt, Done
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.components import Array, Components
 from weft.runtime.resources.ordered import PriorityQueue
+from weft.runtime.resources.saved import check_saved, saved_integer
 
 _FIRST_INDEX = -(2**63)  # as in TensorFlow
 
@@ -40,6 +42,17 @@ class Barrier(PriorityQueue):
         self.parts = components
         self._incomplete: dict[bytes, _Incomplete] = {}
         self._next_index = _FIRST_INDEX
+
+    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+        """The op `barrier`. UnsupportedError if the shapes of the components are not known."""
+        parts = self.parts
+        if not parts.is_static:
+            raise UnsupportedError(
+                f"{self.describe()} holds elements of any shape ({parts}); in a graph they must be "
+                "known",
+                hint="give shapes= when the barrier is made",
+            )
+        return "barrier", {"parts": tuple(parts.type(i) for i in range(len(parts)))}
 
     # ----------------------------------------------------------------------------------- inserting
     def start_insert(
@@ -131,10 +144,37 @@ class Barrier(PriorityQueue):
     def _state(self) -> str:
         return f"{self._count()} elements are complete, {len(self._incomplete)} are not"
 
-    def state_dict(self) -> dict[str, Any]:
-        """Barriers are not saved (yet)."""
-        raise UnsupportedError(f"{self.describe()}: the state of a barrier cannot be saved")
+    # ------------------------------------------------------------------------------- checkpoints
+    def _extra_state(self) -> dict[str, Any]:
+        waiting = [
+            {"key": key, "index": entry.index, "values": list(entry.values)}
+            for key, entry in self._incomplete.items()
+        ]
+        return {"next_index": self._next_index, "incomplete": waiting}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Barriers are not restored (yet)."""
-        raise UnsupportedError(f"{self.describe()}: the state of a barrier cannot be restored")
+    def _extra_loader(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        next_index = saved_integer(state["next_index"])
+        waiting = {_key(e["key"]): self._incomplete_of(e) for e in state["incomplete"]}
+
+        def load() -> None:
+            self._next_index, self._incomplete = next_index, waiting
+
+        return load
+
+    def _incomplete_of(self, saved: Mapping[str, Any]) -> _Incomplete:
+        made = _Incomplete(saved_integer(saved["index"]), len(self.parts))
+        held = zip(saved["values"], self.parts.dtypes, strict=True)
+        for i, (value, dtype) in enumerate(held):
+            if value is not None:
+                check_saved(value, dtype)
+                self.parts.check(i, value, "load_state_dict")
+                made.values[i] = value.copy()
+        if sum(v is None for v in made.values) in (0, len(made.values)):
+            raise ValueError(f"the key {saved['key']!r} misses no component, or all")
+        return made
+
+
+def _key(saved: Any) -> bytes:
+    if not isinstance(saved, bytes):
+        raise TypeError(f"{saved!r:.40} is no key")
+    return saved

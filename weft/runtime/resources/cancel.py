@@ -14,12 +14,13 @@ class CancelToken:
 
     # Without a lock, so that a signal handler may cancel at any moment: each line is one operation
     # on a dict, and whoever takes a callback out of the dict calls it.
-    __slots__ = ("_callbacks", "_cancelled", "_numbers", "reason")
+    __slots__ = ("_callbacks", "_cancelled", "_kept", "_numbers", "reason")
 
     def __init__(self) -> None:
         self._callbacks: dict[int, Callable[[], object]] = {}
         self._numbers = itertools.count()
         self._cancelled = False
+        self._kept: list[object] = []
         self.reason = ""
 
     def __repr__(self) -> str:
@@ -47,6 +48,14 @@ class CancelToken:
         if self._cancelled:
             self._call(number)
         return lambda: self._unregister(number)
+
+    def keep(self, held: object) -> None:
+        """Keep `held` as long as this token, or until `let_go()`; cancelling does not end it."""
+        self._kept.append(held)
+
+    def let_go(self) -> None:
+        """Drop what the token keeps."""
+        self._kept.clear()
 
     def _call(self, number: int) -> None:
         callback = self._callbacks.pop(number, None)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.errors import InvalidArgumentError
+from weft.ir.attributes import AttrValue
 from weft.runtime.resources.components import Components, Element
 from weft.runtime.resources.queue import Queue
+from weft.runtime.resources.saved import saved_integer
 
 _MASK = (1 << 64) - 1
 
@@ -39,6 +40,7 @@ class ShuffleQueue(Queue):
     `close` down to the last one. The same for the same seed and order of operations."""
 
     kind = "RandomShuffleQueue"
+    graph_kind = "shuffle"
 
     def __init__(
         self,
@@ -52,6 +54,13 @@ class ShuffleQueue(Queue):
         self.min_after_dequeue = min_after_dequeue
         self._random = IndexStream(seed)
         self._bag: list[Element] = []
+
+    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+        """The op `queue`, with its seed."""
+        seed = self._random.seed
+        signed = seed - (seed >> 63 << 64)
+        name, attrs = super().maker()
+        return name, {**attrs, "min_after_dequeue": self.min_after_dequeue, "seed": signed}
 
     def _push(self, element: Element) -> None:
         self._bag.append(element)
@@ -84,12 +93,7 @@ class ShuffleQueue(Queue):
         return {"seed": self._random.seed, "count": self._random.count}
 
     def _extra_loader(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        try:
-            random = IndexStream(int(state["seed"]), int(state["count"]))
-        except (KeyError, TypeError, ValueError):
-            raise InvalidArgumentError(
-                f"{self.describe()}: the state has no seed and count of random numbers"
-            ) from None
+        random = IndexStream(saved_integer(state["seed"]), saved_integer(state["count"], 0))
 
         def load() -> None:
             self._random = random
@@ -102,6 +106,7 @@ class PriorityQueue(Queue):
     that came."""
 
     kind = "PriorityQueue"
+    graph_kind = "priority"
 
     def __init__(self, components: Components, capacity: int | None, name: str) -> None:
         super().__init__(components, capacity, name)

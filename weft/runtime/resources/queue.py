@@ -14,11 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from weft.ir.attributes import AttrValue
 from weft.ir.errors import (
     CancelledError,
     InvalidArgumentError,
     OutOfRangeError,
     ResourceExhaustedError,
+    UnsupportedError,
     WeftError,
 )
 from weft.runtime.resources.attempts import Attempt, Done, Resource
@@ -27,17 +29,18 @@ from weft.runtime.resources.components import (
     Array,
     Components,
     Element,
-    load_arrays,
     pad_and_stack,
     save_arrays,
     stack_arrays,
 )
+from weft.runtime.resources.saved import reading_state, saved_arrays
 
 
 class Queue(Resource):
     """First in, first out. Elements are tuples of arrays that the queue owns and hands on."""
 
     kind = "FIFOQueue"
+    graph_kind = "fifo"  # the attribute `kind` of the op
 
     def __init__(self, components: Components, capacity: int | None, name: str) -> None:
         super().__init__(name)
@@ -48,6 +51,21 @@ class Queue(Resource):
         self._taking: deque[Attempt] = deque()
         self._lines = (self._putting, self._taking)
         self._elements: deque[Element] = deque()
+
+    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+        """The op `queue`. UnsupportedError if the shapes of the elements are not known."""
+        c = self.components
+        if any(s is None for s in c.shapes):
+            raise UnsupportedError(
+                f"{self.describe()} holds elements of any shape ({c}); in a graph they must be "
+                "known",
+                hint="give shapes= when the queue is made",
+            )
+        return "queue", {
+            "kind": self.graph_kind,
+            "capacity": -1 if self.capacity is None else self.capacity,
+            "parts": tuple(c.type(i) for i in range(len(c))),
+        }
 
     # ------------------------------------------------------------------ how elements are kept
     def _push(self, element: Element) -> None:
@@ -315,8 +333,10 @@ class Queue(Resource):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` of such a queue gave; what the queue holds is dropped, who
         waits is served. InvalidArgumentError, and no change, if it does not fit."""
-        elements = self._elements_of(state)
-        load_extra = self._extra_loader(state)
+        with reading_state(self.describe()):
+            elements = self._elements_of(state)
+            load_extra = self._extra_loader(state)
+            closed = bool(state["closed"])
 
         def replace() -> None:
             for attempt in self._taking:
@@ -326,21 +346,20 @@ class Queue(Resource):
             load_extra()
             for element in elements:
                 self._push(element)
-            self._closing = bool(state["closed"])
+            self._closing = closed
 
         self._change(replace)
 
     def _elements_of(self, state: Mapping[str, Any]) -> list[Element]:
         names = [d.name for d in self.components.dtypes]
-        if state.get("kind") != self.kind or list(state.get("dtypes", ())) != names:
+        if state["kind"] != self.kind or list(state["dtypes"]) != names:
             raise InvalidArgumentError(
                 f"{self.describe()} ({self.components}): the state is that of a "
-                f"{state.get('kind')} of {state.get('dtypes')}",
+                f"{state['kind']} of {state['dtypes']}",
                 hint="load it into a queue that is made alike",
             )
-        columns = [load_arrays(c) for c in state["components"]]
-        if len(columns) != len(names) or len({len(c) for c in columns}) != 1:
-            raise InvalidArgumentError(f"{self.describe()}: the saved components do not fit")
+        saved = zip(state["components"], self.components.dtypes, strict=True)
+        columns = [saved_arrays(c, dtype) for c, dtype in saved]
         elements = list(zip(*columns, strict=True))
         for element in elements:
             self.components.check_element(element, "load_state_dict")
@@ -360,6 +379,7 @@ class PaddingQueue(Queue):
     up with zeros."""
 
     kind = "PaddingFIFOQueue"
+    graph_kind = "padding"
 
     def check_batches(self, operation: str) -> None:
         """Elements of one rank always make a batch."""

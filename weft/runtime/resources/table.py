@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
+from weft.ir.attributes import AttrValue, ConstArray
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, string
 from weft.ir.errors import InvalidArgumentError, ShapeError
 from weft.runtime.resources.attempts import Resource
 from weft.runtime.resources.components import Array
+from weft.runtime.resources.saved import check_saved, reading_state
 
 _SMALLEST = 16
 
@@ -23,6 +26,7 @@ class HashTable(Resource):
     """
 
     kind = "MutableHashTable"
+    graph_kind = "mutable"  # the attribute `kind` of the op
 
     def __init__(self, key_dtype: DType, default: Array, value_dtype: DType, name: str) -> None:
         super().__init__(name)
@@ -42,6 +46,15 @@ class HashTable(Resource):
         value = f"{self.value_dtype.short}{format_shape(self.value_shape)}"
         return f"table<{self.key_dtype.short}[], {value}>"
 
+    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+        """The op `table`."""
+        value = f"{self.value_dtype.short}{format_shape(self.value_shape)}"
+        return "table", {
+            "parts": (f"{self.key_dtype.short}[]", value),
+            "default": ConstArray(self.default),
+            "kind": self.graph_kind,
+        }
+
     def size(self) -> int:
         """The number of keys."""
         with self._lock:
@@ -59,13 +72,21 @@ class HashTable(Resource):
                 f"{format_shape(defaults.shape)} for keys of shape {format_shape(keys.shape)}",
                 hint=f"give {format_shape(self.value_shape)} or {format_shape(shape)}",
             )
-        out = np.array(np.broadcast_to(defaults, shape), self.value_dtype.numpy, order="C")
-        flat = out.reshape(-1, *self.value_shape)
+        wanted = _flat(keys)
         with self._lock:
-            rows = np.array([self._row_of.get(k, -1) for k in _flat(keys)], np.int64)
+            places = map(self._row_of.get, wanted, repeat(-1))
+            rows = np.fromiter(places, np.int64, len(wanted))
             found = rows >= 0
+            if found.all():
+                return np.take(self._rows, rows, axis=0).reshape(shape)
+            out = np.array(np.broadcast_to(defaults, shape), self.value_dtype.numpy, order="C")
+            flat = out.reshape(-1, *self.value_shape)
             flat[found] = self._rows[rows[found]]
+        self._fill(keys, flat, np.flatnonzero(~found))
         return out
+
+    def _fill(self, keys: Array, values: Array, missing: Array) -> None:
+        """Change the values of keys that are not there. Here: they have the default value."""
 
     def insert(self, keys: Array, values: Array) -> None:
         """Store values for keys, over those that are there; the last of a duplicate key stays."""
@@ -106,14 +127,17 @@ class HashTable(Resource):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave. InvalidArgumentError, and no change, if it does not
         fit."""
-        keys, values = (np.asarray(state.get(k)) for k in ("keys", "values"))
-        wanted = (self.kind, self.key_dtype.numpy, self.value_dtype.numpy)
-        if (state.get("kind"), keys.dtype, values.dtype) != wanted:
-            raise InvalidArgumentError(
-                f"{self.describe()} ({self}): the state is that of a {state.get('kind')} from "
-                f"{keys.dtype} to {values.dtype}",
-                hint="load it into a table that is made alike",
-            )
+        with reading_state(f"{self.describe()} ({self})"):
+            keys, values = state["keys"], state["values"]
+            wanted = (self.kind, self.key_dtype.numpy, self.value_dtype.numpy)
+            if (state["kind"], keys.dtype, values.dtype) != wanted:
+                raise InvalidArgumentError(
+                    f"{self.describe()} ({self}): the state is that of a {state['kind']} from "
+                    f"{keys.dtype} to {values.dtype}",
+                    hint="load it into a table that is made alike",
+                )
+            check_saved(keys, self.key_dtype)
+            check_saved(values, self.value_dtype)
         self.import_values(keys, values)
 
     def _checked(self, keys: Array, values: Array, operation: str) -> Array:
@@ -136,8 +160,7 @@ class HashTable(Resource):
                 self._row_of[key] = row
             rows[i] = row
         self._grow(int(rows.max(initial=-1)) + 1)
-        for row, value in zip(rows.tolist(), values, strict=True):
-            self._rows[row] = value
+        self._rows[rows] = values  # of a row that is there twice the last value stays
 
     def _grow(self, count: int) -> None:
         if count > len(self._rows):

@@ -6,11 +6,12 @@ The rules are those of TensorFlow's kernels: each index is written once, read on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
+from weft.ir.attributes import AttrValue
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, string
 from weft.ir.errors import (
@@ -18,9 +19,16 @@ from weft.ir.errors import (
     InvalidArgumentError,
     ResourceExhaustedError,
     ShapeError,
+    UnsupportedError,
 )
 from weft.runtime.resources.attempts import Resource
-from weft.runtime.resources.components import Array, ComponentShape, fits
+from weft.runtime.resources.components import (
+    Array,
+    ComponentShape,
+    fits,
+    save_arrays,
+)
+from weft.runtime.resources.saved import reading_state, saved_arrays
 
 
 class _Slot:
@@ -103,6 +111,12 @@ class TensorArray(Resource):
                     slots[i].value, slots[i].cleared = None, True
         return out
 
+    def peek(self) -> list[Array]:
+        """All of them, and none counts as read."""
+        with self._lock:
+            slots = self._open()
+            return [self._value(slots, i) for i in range(len(slots))]
+
     def close(self) -> None:
         """Free the arrays; every later call but `close` fails."""
         with self._lock:
@@ -158,11 +172,25 @@ class Stack(Resource):
 
     kind = "Stack"
 
-    def __init__(self, dtype: DType, max_size: int | None, name: str) -> None:
+    def __init__(
+        self, dtype: DType, max_size: int | None, name: str, shape: ComponentShape = None
+    ) -> None:
         super().__init__(name)
         self.dtype = dtype
         self.max_size = max_size
+        self.shape = shape
         self._arrays: list[Array] | None = []
+
+    def maker(self) -> tuple[str, dict[str, AttrValue]]:
+        """The op `host_stack`. UnsupportedError if the shape of its values is not known."""
+        if self.shape is None:
+            raise UnsupportedError(
+                f"{self.describe()} holds values of any shape; in a graph it must be known",
+                hint="give element_shape= when the stack is made; None in it is any size",
+            )
+        bound = -1 if self.max_size is None else self.max_size
+        part = f"{self.dtype.short}{format_shape(self.shape)}"
+        return "host_stack", {"parts": (part,), "max_size": bound}
 
     def push(self, array: Array) -> None:
         """Put an array, which nobody else writes to, on top. ResourceExhaustedError if it is
@@ -198,3 +226,34 @@ class Stack(Resource):
         if self._arrays is None:
             raise FailedPreconditionError(f"{self.describe()} was closed")
         return self._arrays
+
+    def state_dict(self) -> dict[str, Any]:
+        """The arrays, the lowest first."""
+        with self._lock:
+            saved = save_arrays(self._open())
+        return {"kind": self.kind, "dtype": self.dtype.name, "values": saved}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave. InvalidArgumentError, and no change, if it does not
+        fit."""
+        with reading_state(self.describe()):
+            if (state["kind"], state["dtype"]) != (self.kind, self.dtype.name):
+                raise InvalidArgumentError(
+                    f"{self.describe()} of {self.dtype.name}: the state is that of a "
+                    f"{state['kind']} of {state['dtype']}",
+                    hint="load it into a stack that is made alike",
+                )
+            arrays = saved_arrays(state["values"], self.dtype)
+        if self.max_size is not None and len(arrays) > self.max_size:
+            raise InvalidArgumentError(
+                f"{self.describe()}: {len(arrays)} values were saved, max_size={self.max_size}"
+            )
+        for array in arrays:
+            if self.shape is not None and not fits(array.shape, self.shape):
+                raise InvalidArgumentError(
+                    f"{self.describe()}: a saved value has shape {format_shape(array.shape)}, its "
+                    f"values have {format_shape(self.shape)}"
+                )
+        with self._lock:
+            self._open()
+            self._arrays = arrays

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.runtime.dataflow.host_ops import functions, queues
+from weft.runtime.dataflow.host_ops import (
+    dynamic,
+    files,
+    functions,
+    queues,
+    reports,
+    resources,
+    state,
+)
 from weft.runtime.dataflow.host_ops.row import Begin
 
 #: How each op begins.
-HOST_OPS: Mapping[str, Begin] = {**functions.ROWS, **queues.ROWS}
+HOST_OPS: Mapping[str, Begin] = {
+    **dynamic.ROWS, **files.ROWS, **functions.ROWS, **queues.ROWS, **reports.ROWS, **resources.ROWS,
+    **state.ROWS,
+}  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from weft.ir.errors import WeftError
 from weft.ir.graph import Operation
 from weft.ir.ops.host_function import call_function
@@ -14,7 +16,8 @@ from weft.runtime.resources.cancel import CancelToken
 
 def _py_function(_: None, op: Operation, arrays: list[Array], done: Done, c: CancelToken) -> None:
     try:
-        made: Any = call_function(arrays, op.attrs)
+        # copies: the function may go on to write to what it gave
+        made: Any = [np.array(a) for a in call_function(arrays, op.attrs)]
     except WeftError as error:
         made = error
     done(made)

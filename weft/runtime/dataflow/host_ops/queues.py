@@ -33,7 +33,8 @@ def _dequeue_many(q: Queue, op: Operation, arrays: list[Array], done: Done, c: C
     def listed(made: Any) -> None:
         done(made if isinstance(made, WeftError) else list(made))
 
-    q.start_dequeue_batch(int_attr(op.attrs, "n"), listed, c)
+    up_to = op.name == "dequeue_up_to"
+    q.start_dequeue_batch(int_attr(op.attrs, "n"), listed, c, up_to=up_to, operation=op.name)
 
 
 def _size(q: Queue, op: Operation, arrays: list[Array], done: Done, c: CancelToken) -> None:
@@ -58,6 +59,7 @@ ROWS: Mapping[str, Begin] = {
     "enqueue_many": _enqueue_many,
     "dequeue": _dequeue,
     "dequeue_many": _dequeue_many,
+    "dequeue_up_to": _dequeue_many,
     "queue_size": _size,
     "queue_close": _close,
     "queue_is_closed": _is_closed,

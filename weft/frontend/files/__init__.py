@@ -1,0 +1,2 @@
+"""Files in graphs, with TensorFlow 1's names: readers, what their records hold, input producers and
+batches."""

@@ -1,0 +1,97 @@
+"""From fetches and feeds to a compiled step, and which of the two ways it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.frontend.arrays import Array
+from weft.frontend.calls.specializations import Specialization
+from weft.frontend.session.fetching import is_tensor
+from weft.frontend.session.graph import Graph
+from weft.frontend.session.step import step_graph
+from weft.ir.errors import UnsupportedError
+from weft.ir.graph import Graph as IRGraph
+from weft.ir.graph import Operation, Value
+from weft.runtime.dataflow.executor import DataflowStep
+from weft.runtime.dataflow.lowered import dataflow_step, executor_op, holds_strings
+from weft.runtime.executable import Executable, compile_graph
+
+#: What `Session(control_flow=...)` may be.
+CONTROL_FLOW = ("auto", "native", "dataflow")
+
+
+class Step(Specialization):
+    """One step definition: what is fetched and fed, in which shapes, compiled. ops: how many of the
+    graph's it holds; seconds: how long compiling took."""
+
+    __slots__ = ("executable", "ops", "seconds")
+
+    def __init__(self, executable: Executable | DataflowStep, ops: int, seconds: float) -> None:
+        super().__init__()
+        self.executable, self.ops, self.seconds = executable, ops, seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which way a step runs. forced: the op that only the executor runs, if there is one."""
+
+    executor: bool
+    why: str
+    forced: Operation | None = None
+
+
+def pruned(
+    graph: Graph,
+    values: Sequence[Value | None],
+    feeds: Mapping[Value, Array],
+    done: frozenset[Value] = frozenset(),
+) -> IRGraph:
+    """The part of the graph that `values` need, with the sizes of the feeds. Errors as
+    `step_graph`."""
+    results = [v for v in values if v is not None and is_tensor(v)]
+    effects = [v for v in values if v is not None and not is_tensor(v)]
+    shapes = [(v, a.shape) for v, a in feeds.items()]
+    return step_graph(graph._trace, results, effects, shapes, done)
+
+
+def choose(step: IRGraph, control_flow: str) -> Choice:
+    """The native plan or the dataflow executor."""
+    found = executor_op(step)
+    if found is not None:
+        return Choice(True, f"op '{found.name}' runs on the dataflow executor only", found)
+    if holds_strings(step):
+        return Choice(True, "strings go in or out, which native plans do not take")
+    if control_flow == "dataflow":
+        return Choice(True, "the session was made with control_flow='dataflow'")
+    return Choice(False, "no op needs the dataflow executor")
+
+
+def compile_step(
+    graph: Graph,
+    values: Sequence[Value | None],
+    feeds: Mapping[Value, Array],
+    done: frozenset[Value],
+    control_flow: str,
+    options: Mapping[str, Any],
+) -> Step:
+    """The compiled step. UnsupportedError where control_flow="native" cannot hold it; `options` go
+    to the dataflow executor."""
+    begun = time.perf_counter()
+    step = pruned(graph, values, feeds, done)
+    states = {name: v.state for name, v in graph._trace.variables.copy().items()}
+    choice = choose(step, control_flow)
+    if choice.executor and control_flow == "native":
+        raise UnsupportedError(
+            choice.why,
+            hint="make the session with control_flow='auto'",
+            location=choice.forced.locations if choice.forced is not None else (),
+        )
+    executable: Executable | DataflowStep
+    if choice.executor:
+        executable = dataflow_step(step, states, graph.resources, control_flow, **options)
+    else:
+        executable = compile_graph(step, states, name=graph.name)
+    return Step(executable, len(step.ops), time.perf_counter() - begun)

@@ -1,0 +1,107 @@
+"""`Session.explain`: what a step runs where, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from weft.frontend.arrays import Array
+from weft.frontend.calls.explain import explain
+from weft.frontend.session.compiling import Step, choose, pruned
+from weft.frontend.session.graph import Graph
+from weft.ir.graph import Graph as IRGraph
+from weft.ir.graph import Operation, Value
+from weft.ir.source import caller_location
+from weft.passes.control.lowering_choice import lowering_reasons
+from weft.runtime.dataflow import layout as at
+from weft.runtime.dataflow.build import Built
+from weft.runtime.dataflow.executor import DataflowStep
+from weft.runtime.executable import Executable
+
+_MOST_LINES = 40
+
+
+def explain_step(
+    graph: Graph,
+    values: Sequence[Value | None],
+    feeds: Mapping[Value, Array],
+    control_flow: str,
+    step: Step,
+    cached: bool,
+) -> str:
+    """The report as text: the choice and its reason, branches and loops, then the plan or the
+    nodes."""
+    ir = pruned(graph, values, feeds)
+    choice = choose(ir, control_flow)
+    why, op = choice.why, choice.forced
+    if op is not None:
+        why = f"op '{op.name}'{_at(op)} runs there only"
+    runs = "the dataflow executor" if choice.executor else "one native plan"
+    lines = [
+        f"step of '{graph.name}': {len(ir.ops)} of {len(graph._trace.builder.ops)} ops",
+        f"  runs as {runs}: {why}",
+        *_loops(ir, control_flow if choice.executor else "native", choice.executor),
+        "",
+    ]
+    fields = {name: str(a.type) for name, a in zip(ir.arg_names, ir.args, strict=True)}
+    made = "it was compiled before" if cached else "these fetches, feeds and sizes are new"
+    if isinstance(step.executable, DataflowStep):
+        return "\n".join([*lines, "feeds", *_fed(fields), "", *_nodes(step.executable.built)])
+    report = explain("native plan", fields, [made], caller_location(), step.executable)
+    return "\n".join([*lines, report])
+
+
+def _fed(fields: Mapping[str, str]) -> list[str]:
+    return [f"  {name}  {kind}" for name, kind in fields.items()] or ["  none"]
+
+
+def _loops(ir: IRGraph, control_flow: str, executor: bool) -> Iterator[str]:
+    """Each branch and loop: native or lowered, and why."""
+    found = lowering_reasons(ir, control_flow)
+    if not found:
+        return
+    yield "  branches and loops"
+    for op, lowered, why in found:
+        way = "Switch and Merge" if lowered else "native"
+        reason = why if executor else "the whole step is native"
+        yield f"    {op.name}{_at(op)}: {way}, {reason}"
+
+
+def _nodes(built: Built) -> Iterator[str]:
+    """The nodes of the executor: regions with their kernels, ops of the host, control flow."""
+    regions = list(zip(built.region_of.items(), built.compiled, strict=True))
+    yield f"{len(built.nodes)} nodes"
+    yield f"  {len(regions)} compiled regions"
+    for (node, region), made in regions[:_MOST_LINES]:
+        if isinstance(made, Executable):
+            count = sum(n >= 0 for n in made.plan.table.owner)
+            kernels = f"{count} kernels, {made.plan.arena_bytes:,} bytes in between"
+        else:
+            kernels = "compiled for the sizes that come"
+        why = "it uses variables" if isinstance(made, Executable) else "its sizes depend on values"
+        how = f", run by Python, since {why}" if node.kind == at.HOST else ""
+        inside = f", in loop {built.frame_names[node.frame]}" if node.frame else ""
+        yield f"    {_names(region.ops)}{inside}: {kernels}{how}"
+    if len(regions) > _MOST_LINES:
+        yield f"    and {len(regions) - _MOST_LINES} more"
+    alone = {node: op for node, op in built.op_of.items() if node not in built.region_of}
+    hosts = [op for node, op in alone.items() if node.kind == at.HOST]
+    yield f"  {len(hosts)} ops of the host"
+    yield from (f"    {op.name}{_at(op)}" for op in hosts[:_MOST_LINES])
+    if len(hosts) > _MOST_LINES:
+        yield f"    and {len(hosts) - _MOST_LINES} more"
+    counts: dict[str, int] = {}
+    for node, op in alone.items():
+        if node.kind != at.HOST:
+            counts[op.name] = counts.get(op.name, 0) + 1
+    listed = ", ".join(f"{n} {name}" for name, n in counts.items())
+    yield f"  control flow: {listed or 'none'}"
+
+
+def _names(ops: Sequence[Operation]) -> str:
+    names = list(dict.fromkeys(op.name for op in ops if op.name not in ("constant", "variable")))
+    where = next((_at(op) for op in ops if op.locations), "")
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "") + where
+
+
+def _at(op: Operation) -> str:
+    return f" at {op.locations[0]}" if op.locations else ""

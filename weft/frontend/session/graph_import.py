@@ -1,0 +1,335 @@
+"""Adding one graph to another: what reading a graph from text, `wf.import_graph_def` and
+`Session.extend` do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from weft.frontend.queues.remake import remake
+from weft.frontend.queues.sharing import Shareable, shared
+from weft.frontend.session.import_names import (
+    INITIAL,
+    check_fits,
+    check_wanted,
+    given_tensors,
+    values_by_name,
+)
+from weft.frontend.tensor import Tensor
+from weft.frontend.tracing.trace import Effect, Trace, unique_name
+from weft.frontend.tracing.tracing import identifier
+from weft.frontend.variable import Variable, _restored
+from weft.ir.attributes import AttrValue, ConstArray
+from weft.ir.builder import Builder, make_op
+from weft.ir.dims import Dim, SymbolicDim
+from weft.ir.errors import (
+    InvalidArgumentError,
+    UnsupportedError,
+)
+from weft.ir.graph import Block, Operation, Value
+from weft.ir.graph import Graph as IRGraph
+from weft.ir.ops.state import UPDATES
+from weft.ir.source import caller_location
+from weft.ir.types import HandleType, RefType, TensorType, TokenType
+from weft.passes.specialize import specialize
+from weft.passes.tie_sizes import made_symbols
+from weft.runtime.variables import VariableState
+
+if TYPE_CHECKING:
+    from weft.frontend.session.graph import Graph
+
+S = TypeVar("S", bound=Shareable)
+#: Collections.
+TRAINABLE, STARTED = "trainable_variables", "initialized_variables"
+LOCAL = "local_variables"
+#: A collection: name in the graph, container, shared name and declaration of each that is shared.
+SHARED = "shared_names"
+
+
+def add_graph(
+    graph: Graph,
+    ir: IRGraph,
+    prefix: str = "",
+    given: Mapping[str, Any] | None = None,
+    wanted: Sequence[str] | None = None,
+) -> list[Tensor | Effect] | None:
+    """Add all ops of `ir` to `graph`, every name after `prefix`; what is called `wanted` in `ir`.
+
+    given: tensors of `graph` that take the place of tensors of `ir`, by name. Variables are new:
+    those made in a graph have no value, others their initial value. InvalidArgumentError for names
+    that are taken, NotFoundError for a name in `given` or `wanted` that is none, UnsupportedError
+    for a graph that passes have changed, TypeRuleError and ShapeError for tensors that do not fit.
+    """
+    if ir.stage not in ("traced", "dataflow") or any(op.name == "fused" for op in ir.walk()):
+        raise UnsupportedError(
+            f"the graph '{ir.name}' is of stage '{ir.stage}': passes have changed it",
+            hint="wf.Graph.as_text() writes graphs as they were built",
+            location=caller_location(),
+        )
+    named = values_by_name(ir, ir)
+    check_wanted(wanted or (), named)
+    tensors = given_tensors({} if given is None else given, named)
+    with graph._lock:
+        found = _Adding(graph, ir, prefix, tensors).found
+    return None if wanted is None else [found[str(n).removesuffix(":0")] for n in wanted]
+
+
+class _Adding:
+    def __init__(self, graph: Graph, ir: IRGraph, prefix: str, given: Mapping[str, Tensor]) -> None:
+        self.graph, self.trace, self.prefix = graph, graph._trace, prefix
+        self.collections = dict(ir.collections)
+        self.found: dict[str, Tensor | Effect] = {}
+        rows = self.collections.get(SHARED, ())
+        self.shared = {rows[i]: rows[i + 1 : i + 4] for i in range(0, len(rows) - 3, 4)}
+        sizes = self._sizes(ir, given)
+        made = specialize(ir, cast(dict[str, int], sizes)) if sizes else ir
+        names = self.names = values_by_name(ir, made)
+        self.given = given
+        self.handles: dict[str, Operation] = {}  # the first with each name stands for all
+        self._check_names(made)
+        for name, t in given.items():
+            check_fits(name, names[name].type, t._type)
+        self.trace._check_open(f"the graph '{ir.name}'")
+        self.labels: dict[str, str] = {}  # names of state in `ir` -> in the graph
+        self.made: dict[str, Any] = {}  # by those, what is new
+        self.held: set[Operation] = set()  # constants that only variables hold
+        self._make_state()  # what can fail comes before what changes the graph
+        self.trace.made_sizes |= made_symbols(made)
+        self.after: set[Value] = set()  # what comes after the control dependencies here
+        self.mapping: dict[Value, Value] = {}
+        with self.trace.active():
+            self.mapping.update((names[n], self.trace.lift(t)) for n, t in given.items())
+        self._add_args(ir, made)
+        read = {v for op in made.ops for v in (*op.operands, *op.control)}
+        self.held = {op for op in self.held if op.result not in read}
+        for op in made.ops:
+            if op not in self.held:
+                self._add_op(op)
+        top = set(made.ops)
+        for op in self.handles.values():
+            if op not in top:  # of variables that only branches and loops use
+                self._add_state(op)
+        for name, value in names.items():
+            self._name(name, value)
+
+    # ------------------------------------------------------------------------------------- checks
+    def _check_names(self, ir: IRGraph) -> None:
+        graph, prefix = self.graph, self.prefix
+        known = {**graph._named, **graph._effects}
+        named = [("tensor or effect", prefix + n, known) for n in self.names if n not in self.given]
+        taken: dict[str, Any] = {**self.trace.variables, **graph.resources}
+        for op in ir.walk():
+            if _is_state(op):
+                label = str(op.attrs["name"])
+                first = self.handles.setdefault(label, op)
+                if (first.name, first.attrs) != (op.name, op.attrs):
+                    raise InvalidArgumentError(
+                        f"two ops '{op.name}' of the graph have the name '{label}', and are not "
+                        "alike",
+                        location=op.locations,
+                    )
+                named.append((op.name, prefix + label, taken))
+        for what, name, where in named:
+            if name in where:
+                raise InvalidArgumentError(
+                    f"the graph '{graph.name}' has a {what} named '{name}' already",
+                    hint="import under another name: wf.import_graph_def(..., name='other')",
+                    location=caller_location(),
+                )
+
+    # ------------------------------------------------------------------------------------- adding
+    def _sizes(self, ir: IRGraph, given: Mapping[str, Tensor]) -> dict[str, Dim]:
+        """Symbols that mean something else here: of given tensors their sizes, else new ones where
+        the graph has such a symbol."""
+        sizes: dict[str, Dim] = {}
+        named = values_by_name(ir, ir)
+        for name, t in given.items():
+            wanted = named[name].type
+            if isinstance(wanted, TensorType) and wanted.rank == t.ndim:
+                for dim, here in zip(wanted.shape, t.shape, strict=True):
+                    if isinstance(dim, SymbolicDim) and dim.terms == ((tuple(dim.symbols), 1),):
+                        sizes.setdefault(next(iter(dim.symbols)), here)
+        known = self.graph._symbols
+        for symbol in sorted(symbols_of(ir)):
+            if symbol not in sizes and symbol in known:
+                fresh = unique_name(symbol, dict.fromkeys(known))
+                sizes[symbol] = SymbolicDim.symbol(fresh)
+                known.add(fresh)
+            known.add(symbol)
+        return {s: d for s, d in sizes.items() if d != SymbolicDim.symbol(s)}
+
+    def _add_args(self, old: IRGraph, ir: IRGraph) -> None:
+        for arg, name in zip(ir.args, old.arg_names, strict=True):
+            if arg not in self.mapping:
+                called = identifier(self.prefix + name) if self.prefix else name
+                self.mapping[arg] = self.trace.add_arg(arg.type, called)
+
+    def _add_op(self, op: Operation) -> None:
+        if _is_state(op) and (known := self._known_handle(op)) is not None:
+            self.mapping[op.result] = known
+            return
+        results = self.trace.builder.emit(
+            op.name,
+            [self.mapping[v] for v in op.operands],
+            self._attrs(op),
+            regions=[self._region(r) for r in op.regions],
+            control=tuple(dict.fromkeys(self._control(op))),
+            locations=op.locations,
+        )
+        for old, new in zip(op.results, results, strict=True):
+            self.mapping.setdefault(old, new)
+        made = results[0].op if results else None
+        if made is not None and _is_state(op):
+            self._add_state(op, made.result)
+        elif made is not None:
+            _note_access(self.trace, made)
+
+    def _control(self, op: Operation) -> Iterator[Value]:
+        """What it comes after; what depends on nothing else also after the control dependencies
+        that are current here."""
+        yield from (self.mapping[v] for v in op.control)
+        if not self.trace.control or _is_state(op) or op.name == "constant":
+            return
+        if self.after.isdisjoint((*op.operands, *op.control)):
+            yield from self.trace.control
+        self.after.update(op.results)
+
+    def _attrs(self, op: Operation) -> dict[str, AttrValue]:
+        """The attributes, with the names of state and frames after the prefix."""
+        attrs: dict[str, AttrValue] = dict(op.attrs)
+        if _is_state(op) or op.name == "enter":
+            label = "frame" if op.name == "enter" else "name"
+            name = str(attrs[label])
+            attrs[label] = self.labels.get(name, name) if _is_state(op) else self.prefix + name
+        return attrs
+
+    def _region(self, block: Block) -> Block:
+        """The same with the names of state after the prefix."""
+        if not any(map(_is_state, block.walk())):
+            return block
+        builder = Builder([a.type for a in block.args])
+        mapping = dict(zip(block.args, builder.args, strict=True))
+        for op in block.ops:
+            new = make_op(
+                op.name,
+                [mapping[v] for v in op.operands],
+                self._attrs(op),
+                regions=[self._region(r) for r in op.regions],
+                control=[mapping[v] for v in op.control],
+                locations=op.locations,
+            )
+            builder.ops.append(new)
+            mapping.update(zip(op.results, new.results, strict=True))
+        return builder.block([mapping[v] for v in block.results])
+
+    def _make_state(self) -> None:
+        """Variables and resources. A variable that shares its state with one of the graph is that
+        one."""
+        names = {v.state: name for name, v in self.trace.variables.items()}
+        for label, op in self.handles.items():
+            name = self.labels[label] = self.prefix + label
+            if op.name != "variable":
+                named = make_op(op.name, attrs=self._attrs(op), locations=op.locations)
+                self.made[name] = self._shared(op, remake(named))
+                continue
+            variable = self._variable(op)
+            name = self.labels[label] = names.setdefault(variable.state, name)
+            if name not in self.trace.variables:
+                self.made.setdefault(name, variable)
+
+    def _known_handle(self, op: Operation) -> Value | None:
+        """The handle of the same state, if the graph has one by now."""
+        name = self.labels[str(op.attrs["name"])]
+        if op.name == "variable" and name in self.trace.variables:
+            return self.trace.effects.refs.get(self.trace.variables[name])
+        return self.mapping.get(self.handles[str(op.attrs["name"])].result)
+
+    def _add_state(self, op: Operation, handle: Value | None = None) -> None:
+        """The variable or resource that an op names; handle: that of the graph, if it has one."""
+        name = self.labels[str(op.attrs["name"])]
+        if op.name != "variable":
+            self.graph.resources[name] = self.made[name]
+            return
+        if name not in self.trace.variables:
+            self.trace.variables[name] = self.made[name]
+            if op.attrs["name"] in self.collections.get(LOCAL, ()):
+                self.graph.local_variables.append(self.made[name])
+        if handle is not None:
+            first = self.trace.effects.first(self.trace.variables[name])
+            self.trace.effects.refs[first] = handle
+
+    def _variable(self, op: Operation) -> Variable:
+        name, ref = str(op.attrs["name"]), op.result.type
+        assert isinstance(ref, RefType)
+        held = ref.tensor
+        trainable = TRAINABLE not in self.collections or name in self.collections[TRAINABLE]
+        started = name in self.collections.get(STARTED, ())
+        place = self.shared[name][0] if name in self.shared else None if started else ""
+        fresh = VariableState(self.prefix + name, held.dtype, held.static_shape, None, place)
+        variable = _restored(fresh, None, trainable)
+        variable.state = self._shared(op, variable.state)
+        start = self.names.get(name + INITIAL)
+        if start is not None and start.op is not None and start.op.name == "constant" and started:
+            value = start.op.attrs["value"]
+            assert isinstance(value, ConstArray)
+            with variable.state.lock:
+                if variable.state.array is None:  # one that is shared may have a value
+                    variable.state.write(value.array)
+            variable._initial = value.array
+            self.held.add(start.op)
+        return variable
+
+    def _shared(self, op: Operation, made: S) -> S:
+        """`made`, or the object of its shared name. InvalidArgumentError if that was declared
+        otherwise."""
+        row = self.shared.get(str(op.attrs["name"]))
+        if row is None:
+            return made
+        container, name, declared = row
+        try:
+            return shared(name, type(made), declared, lambda: made, container)
+        except InvalidArgumentError as error:
+            raise error.at(caller_location()) from None
+
+    def _name(self, name: str, old: Value) -> None:
+        label = self.prefix + name
+        if name.endswith(INITIAL) and name.removesuffix(INITIAL) in self.labels:
+            variable = self.made.get(label.removesuffix(INITIAL))
+            if variable is not None and variable._initial is None:
+                variable._initial_tensor = self.trace.tensor(self.mapping[old])
+            return
+        value = self.mapping[old]
+        if isinstance(value.type, TokenType):
+            self.found[name] = Effect(label, value, self.trace)
+        elif isinstance(value.type, TensorType):
+            self.found[name] = t = self.trace.tensor(value)
+            if name not in self.given or label not in self.graph._effects:
+                self.graph._named.setdefault(label, t)
+
+
+def symbols_of(ir: IRGraph) -> set[str]:
+    """The symbolic sizes of the graph's inputs, and those that its ops make."""
+    types = [a.type for a in ir.args if isinstance(a.type, TensorType)]
+    dims = [d for t in types for d in t.shape if isinstance(d, SymbolicDim)]
+    return made_symbols(ir) | {s for d in dims for s in d.symbols}
+
+
+def _is_state(op: Operation) -> bool:
+    """Whether it is the handle of a variable or resource, which has a name."""
+    made = op.results[0].type if op.results else None
+    return isinstance(made, (RefType, HandleType)) and not op.operands and "name" in op.attrs
+
+
+def _note_access(trace: Trace, op: Operation) -> None:
+    """Later reads of the variable are this one, and gradients with respect to it find it."""
+    if op.name != "read" and op.name not in UPDATES:
+        return
+    effects = trace.effects
+    variable = next((v for v, ref in effects.refs.items() if ref is op.operands[0]), None)
+    if variable is None:
+        return
+    if op.name in UPDATES:
+        effects.updates.setdefault(variable, []).append(op.result)
+        return
+    effects.reads.setdefault(variable, []).append(op.result)
+    effects._since_write.setdefault(variable, {}).setdefault(op.control, op.result)

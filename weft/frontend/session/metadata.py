@@ -1,0 +1,140 @@
+"""`RunMetadata`: what one `Session.run` did, as a report and as a trace for Perfetto."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+from weft.frontend.session.chrome_trace import chrome_events
+from weft.frontend.session.compiling import Step
+from weft.frontend.session.graph import Graph
+from weft.ir.errors import FailedPreconditionError
+from weft.ir.source import caller_location
+from weft.runtime.dataflow.executor import DataflowStep
+from weft.runtime.dataflow.layout import HOST
+from weft.runtime.dataflow.trace import TraceEvent, TraceRecorder
+from weft.runtime.executable import Executable
+
+
+@dataclass(slots=True)
+class RunMetadata:
+    """Filled in by `Session.run(run_metadata=)`, anew each time.
+
+    graph_ops, graph_variables: the size of the whole graph. step_ops: the ops that the fetches
+    need. executor: "native" (one plan) or "dataflow". kernels: native kernel calls (those of
+    regions with sizes that depend on values are not counted); regions, nodes, host_ops: of the
+    dataflow executor (0 for a native plan). cached: whether the step was compiled before;
+    compile_seconds: how long that took. arena_bytes, result_bytes: memory that the plans need for
+    values in between, and for results. seconds: this run. traced: whether
+    `RunOptions.trace_level` asked for events: one for each kernel of a native plan, each node of
+    the dataflow executor, by the time that they began; dropped: how many of the first were not
+    kept.
+    """
+
+    graph: str = ""
+    graph_ops: int = 0
+    graph_variables: int = 0
+    step_ops: int = 0
+    executor: str = ""
+    kernels: int = 0
+    regions: int = 0
+    nodes: int = 0
+    host_ops: int = 0
+    cached: bool = False
+    compile_seconds: float = 0.0
+    arena_bytes: int = 0
+    result_bytes: int = 0
+    seconds: float = 0.0
+    traced: bool = False
+    events: Sequence[TraceEvent] = field(default=(), repr=False)
+    dropped: int = 0
+
+    def __str__(self) -> str:
+        """The report for people."""
+        self._check_filled()
+        step = f"{self.step_ops} of {self.graph_ops} ops"
+        if self.executor == "native":
+            plan = f"one native plan of {self.kernels} kernels"
+        else:
+            plan = (
+                f"dataflow executor: {self.nodes} nodes, of these {self.regions} compiled regions "
+                f"({self.kernels} kernels) and {self.host_ops} ops of the host"
+            )
+        made = "cached" if self.cached else f"compiled in {self.compile_seconds * 1e3:.1f} ms"
+        return "\n".join(
+            [
+                f"step of '{self.graph}' ({self.graph_ops} ops, {self.graph_variables} variables)",
+                f"  needs     {step}",
+                f"  runs as   {plan}",
+                f"  step      {made}",
+                f"  memory    {self.arena_bytes:,} bytes in between, {self.result_bytes:,} results",
+                f"  took      {self.seconds * 1e6:,.0f} us; {len(self.events)} events traced",
+            ]
+        )
+
+    def chrome_trace(self) -> str:
+        """The events as JSON in Chrome's trace format, for https://ui.perfetto.dev.
+
+        FailedPreconditionError before a run, or where it was not traced.
+        """
+        self._check_filled()
+        if not self.traced:
+            raise FailedPreconditionError(
+                "this run was not traced",
+                hint="run with options=wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)",
+                location=caller_location(),
+            )
+        about = {"graph": self.graph, "step_ops": self.step_ops, "dropped": self.dropped}
+        return json.dumps({"traceEvents": chrome_events(self.events, self.graph),
+                           "displayTimeUnit": "ns", "otherData": about})  # fmt: skip
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write `chrome_trace` to a file."""
+        text = self.chrome_trace()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def _check_filled(self) -> None:
+        if not self.executor:
+            raise FailedPreconditionError(
+                "this wf.RunMetadata is empty",
+                hint="pass it to Session.run(run_metadata=...)",
+                location=caller_location(),
+            )
+
+    def clear(self) -> None:
+        """Forget the run before."""
+        for part in fields(self):
+            setattr(self, part.name, part.default)
+
+    def fill(
+        self,
+        graph: Graph,
+        step: Step,
+        cached: bool,
+        seconds: float,
+        recorder: TraceRecorder | None,
+    ) -> None:
+        """Set all fields after a run."""
+        self.graph, self.step_ops = graph.name, step.ops
+        self.graph_ops = len(graph._trace.builder.ops)
+        self.graph_variables = len(graph._trace.variables)
+        self.cached, self.seconds = cached, seconds
+        self.compile_seconds = 0.0 if cached else step.seconds
+        if isinstance(step.executable, DataflowStep):
+            built = step.executable.built
+            self.executor = "dataflow"
+            plans = [made for made in built.compiled if isinstance(made, Executable)]
+            self.nodes, self.regions = len(built.nodes), len(built.region_of)
+            self.host_ops = len(built.hosts) - sum(n.kind == HOST for n in built.region_of)
+        else:
+            self.executor, plans = "native", [step.executable]
+            self.nodes = self.regions = self.host_ops = 0
+        self.kernels = sum(n >= 0 for p in plans for n in p.plan.table.owner)
+        self.arena_bytes = sum(p.plan.arena_bytes for p in plans)
+        self.result_bytes = sum(p.plan.result_bytes for p in plans)
+        self.traced = recorder is not None
+        self.events = () if recorder is None else recorder.events()
+        self.dropped = 0 if recorder is None else recorder.dropped

@@ -1,0 +1,37 @@
+"""`Session.reset`: clear containers of variables and resources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.frontend.queues.sharing import forget
+from weft.ir.errors import TypeRuleError, UnsupportedError
+from weft.ir.source import caller_location
+from weft.runtime.variables import clear_containers
+
+
+def reset(target: str = "", containers: Sequence[str] | None = None) -> None:
+    """Clear containers: their variables have no value from now on, as before an initializer ran,
+    and their shared names stand for nothing: what is made under them later is new.
+
+    containers: names as given to `wf.container` or `container=`; None is the default container,
+    that of all variables made in graphs without another. Variables made outside of graphs without a
+    container or shared name keep their values, which no initializer could bring back. Resources
+    stay with those who hold them. Sessions stay open (TensorFlow 1 closes them): variables belong
+    to the program, so a step that runs meanwhile ends first, and later ones need an initializer.
+    UnsupportedError for a `target` other than this process.
+    """
+    if target:
+        raise UnsupportedError(
+            f"wf.Session.reset(target={target!r}): running on other tasks is not supported yet",
+            hint='use target=""',
+            location=caller_location(),
+        )
+    names = [""] if containers is None else containers
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeRuleError(
+            f"wf.Session.reset: containers is {containers!r}, not a list of names",
+            location=caller_location(),
+        )
+    forget(names)
+    clear_containers(names)

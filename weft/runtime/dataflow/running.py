@@ -1,0 +1,382 @@
+"""One step on the executor: native code walks the nodes, Python carries out the host nodes and
+hands dear ones to other threads."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import TIMEOUT_MAX, get_ident
+from typing import Any
+
+from weft.ir.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    WeftError,
+)
+from weft.ir.types import TensorType
+from weft.runtime.dataflow import layout as at
+from weft.runtime.dataflow.build import Array, Built, HostOp
+from weft.runtime.dataflow.helpers import GAIN, HELPERS, Beside, Phase, clock
+from weft.runtime.dataflow.host_calls import Times, check_fits, run_host, run_now
+from weft.runtime.dataflow.nodes import Node, Tables
+from weft.runtime.dataflow.plans import Job, PlanWords
+from weft.runtime.dataflow.state import ExternalCell, State
+from weft.runtime.dataflow.trace import NodeTrace
+from weft.runtime.dataflow.unended import unended
+from weft.runtime.pool.pool import POOL
+from weft.runtime.resources.cancel import CancelToken
+
+#: Signals (Ctrl-C), deadlines and host nodes that are done are looked at after so many seconds, or
+#: so many nodes at first.
+SLICE_SECONDS, FIRST_SLICE, LONGEST_SLICE = 0.02, 1 << 12, 1 << 40
+#: A node in an iteration, by their addresses.
+_Key = tuple[int, int]
+
+
+class Running:
+    """The state of one step at a time."""
+
+    def __init__(self, built: Built, tables: Tables, inputs: int) -> None:
+        self.built, self.tables = built, tables
+        self.state = State(tables, inputs, len(built.fetches))
+        self._cells = [ExternalCell() for _ in range(inputs)]
+        for i, cell in enumerate(self._cells):
+            self.state.feeds[i] = cell.address
+        for cell, value in built.constants:
+            self.state.boxes.share(cell.address, value)
+        pairs = zip(built.plans, built.regions, strict=True)
+        self._plans = [PlanWords(p, r, self.state) for p, r in pairs]
+        rows = (ctypes.c_int64 * max(at.PLAN_WORDS * len(built.plans), 1))()
+        for i, plan in enumerate(self._plans):
+            for k, word in enumerate(plan.words):
+                rows[at.PLAN_WORDS * i + k] = word
+        self._rows = rows
+        self.state.set(at.S_PLANS, ctypes.addressof(rows))
+        self._done: SimpleQueue[tuple[_Key, Any, Times | None]] = SimpleQueue()
+        self._waiting: dict[_Key, HostOp | Job] = {}  # in the order in which they began
+        self._late: dict[_Key, tuple[Any, Times | None]] = {}  # done before what began earlier
+        self._dear: deque[_Key] = deque()
+        self._jobs: list[list[Job]] = [[] for _ in built.plans]
+        self._beside: dict[_Key, Beside] = {}  # on other threads
+        self._phase = Phase(GAIN)
+        self._trace: NodeTrace | None = None
+        self._own = CancelToken()  # of the last step; helpers that keep self keep its stacks, too
+        self._begun: dict[_Key, list[int]] = {}  # events of what waits
+
+    def run(
+        self,
+        inputs: list[Array],
+        timeout: float | None,
+        cancel: CancelToken,
+        trace: NodeTrace | None = None,
+    ) -> list[Array | None]:
+        """The results. After an error the state is of no use."""
+        self._trace = trace
+        until = None if timeout is None else time.monotonic() + timeout
+        for cell, array in zip(self._cells, inputs, strict=True):
+            cell.hold(array)
+        own = self._own = CancelToken()  # its end cancels what it waits for, and nothing else
+        forget = cancel.register(lambda: own.cancel(cancel.reason))
+        try:
+            root = self.state.start()
+            self._run(until, own)
+        except BaseException:
+            own.cancel("its step has failed")
+            self._end_helpers()
+            self._forget_stacks(own)  # whoever keeps the error keeps this frame, too
+            raise
+        finally:
+            forget()
+        results = [self._result(i, t) for i, t in enumerate(self.built.fetches)]
+        if not self.state.end(root):
+            raise unended(self.built, self.tables, root)
+        for cell in self._cells:
+            cell.hold(None)
+        self._forget_stacks(own)
+        return results
+
+    def _forget_stacks(self, own: CancelToken) -> None:
+        """Give back what stacks took that went from one region to another; nobody uses them now."""
+        own.let_go()
+        for plan in (*self._plans, *(job.plan for jobs in self._jobs for job in jobs)):
+            plan.frame.forget_stacks()
+
+    def _run(self, until: float | None, cancel: CancelToken) -> None:
+        state, budget = self.state, FIRST_SLICE
+        while True:
+            begun = time.perf_counter()
+            state.set(at.S_BUSY, bool(self._waiting or self._dear))
+            left = state.run(budget)
+            if self._trace is not None:
+                self._trace.drain()
+            if left:
+                spent = time.perf_counter() - begun
+                slower = max(budget // 2, 1)
+                budget = slower if spent > SLICE_SECONDS else min(2 * budget, LONGEST_SLICE)
+            if state.word(at.S_FAILED):
+                self._raise_failed()
+            started = state.take_host()
+            self._dear += state.take_dear()
+            if not (left or started or self._dear or self._waiting):
+                return
+            if until is not None and time.monotonic() > until:
+                raise self._too_late()
+            if cancel.is_cancelled:
+                raise CancelledError(
+                    f"the step was cancelled: {cancel.reason or 'no reason given'}"
+                )
+            ran = False
+            for key in started:
+                host = self._host(key)
+                if host.dear:
+                    self._dear.append(key)
+                else:
+                    ran |= self._start_host(key, host, cancel)
+            if self.built.deterministic:
+                if not left and not ran:
+                    self._take_first(until, cancel)
+                continue
+            if self._dear and not left and self._done.empty():
+                ran |= self._run_dear(cancel)
+            if self._waiting:
+                self._take_done(until, cancel, wait=not left and not ran)
+
+    # ------------------------------------------------------------------------------- what is begun
+    def _host(self, key: _Key) -> HostOp:
+        return self.built.hosts[self.tables.node_at(key[0]).number]
+
+    def _start_host(self, key: _Key, host: HostOp, cancel: CancelToken) -> bool:
+        """Begin a host node; whether it is complete already."""
+        node = self.tables.node_at(key[0])
+        given = self.state.inputs(node, key[1], host.types, copied=not host.reads_only)
+        self._waiting[key] = host
+        if self._trace is not None:
+            return self._start_traced(key, host, given, cancel)
+        if host.now is not None:
+            self._complete(key, run_now(host.now, given), None)
+            return True
+        me, starting, put = get_ident(), not self.built.deterministic, self._done.put
+        at_once: list[Any] = []
+
+        def done(made: Any) -> None:
+            if starting and get_ident() == me:
+                at_once.append(made)
+            else:
+                put((key, made, None))
+
+        host.start(given, done, cancel)
+        starting = False
+        if at_once:
+            self._complete(key, at_once[0], None)
+        return bool(at_once)
+
+    def _start_traced(
+        self, key: _Key, host: HostOp, given: list[Array], cancel: CancelToken
+    ) -> bool:
+        """As `_start_host`; of a deterministic step in the same order."""
+        assert self._trace is not None
+        put = self._done.put
+        self._begun[key] = self._trace.begun(*key)
+        if host.now is not None:
+            made = run_now(host.now, given)
+            self._complete(key, made, Times(None, clock(), None, waits=False))
+            return True
+        begun: list[bool] = []  # what is done before `start` returns did not wait
+
+        def done(made: Any) -> None:
+            put((key, made, Times(None, clock(), None, waits=bool(begun))))
+
+        host.start(given, done, cancel)
+        begun.append(True)
+        return False
+
+    def _run_dear(self, cancel: CancelToken) -> bool:
+        """Dear nodes, when there is nothing else to do: each on a thread of its own if there is
+        more than one thing under way. Whether one was run on this thread."""
+        several = len(self._dear) > 1 or bool(self._waiting)
+        if several and POOL.limit > 1 and GAIN.pays():
+            wide: deque[_Key] = deque()
+            while self._dear:
+                key = self._dear.popleft()
+                if self._is_wide(key):
+                    wide.append(key)
+                else:
+                    self._start_beside(key, cancel)
+            self._dear = wide
+        if not self._dear:
+            return False
+        key = self._dear.popleft()
+        if self.tables.node_at(key[0]).kind == at.HOST:
+            self._start_host(key, self._host(key), cancel)
+            return True
+        row = None if self._trace is None else self._trace.begun(*key)
+        self.state.run_here(*key)
+        if self._trace is not None and row is not None:
+            self._trace.ended(row, clock(), None, waits=False)
+        return True
+
+    def _is_wide(self, key: _Key) -> bool:
+        node = self.tables.node_at(key[0])
+        return node.kind == at.DEAR and self.built.wide[node.number]
+
+    def _start_beside(self, key: _Key, cancel: CancelToken) -> None:
+        """A dear node on a helper's thread. What it does to the state's memory is done by this
+        thread, before and after."""
+        node: Node = self.tables.node_at(key[0])
+        if self._trace is not None:
+            self._begun[key] = self._trace.begun(*key)
+        put = self._done.put
+        token = self._beside[key] = Beside()
+        self._phase.begin()
+
+        def done(made: Any, begun: int) -> None:
+            put((key, made, Times(begun, clock(), get_ident(), waits=False)))
+
+        if node.kind == at.HOST:
+            host = self._host(key)
+            self._waiting[key] = host
+            given = self.state.inputs(node, key[1], host.types, copied=not host.reads_only)
+            run = partial(run_host, host, given, token, cancel, done)
+            HELPERS.submit(lambda: self._run_held(run), self._most())
+            return
+        held = self._jobs[node.number]
+        made, region = self.built.plans[node.number], self.built.regions[node.number]
+        job = held.pop() if held else Job(node.number, made, region, self.state)
+        self._waiting[key] = job
+        self.state.prepare(*key, job.row, job.outs)
+        HELPERS.submit(lambda: self._run_job(job, token, done), self._most())
+
+    def _most(self) -> int:
+        """How many threads a step may use now."""
+        return min(self.built.threads, POOL.limit)
+
+    def _run_held(self, run: Callable[[], None]) -> None:
+        """On a helper's thread. That it is a method keeps the memory that `run` works on, whatever
+        becomes of the step."""
+        run()
+
+    def _run_job(self, job: Job, token: Beside, done: Callable[[Any, int], None]) -> None:
+        """A plan, as `_run_held`."""
+        begun = clock()
+        if token.may_begin():
+            job.run()
+        token.ended = True
+        done(None, begun)
+
+    # -------------------------------------------------------------------------------- what is done
+    def _take_done(self, until: float | None, cancel: CancelToken, *, wait: bool) -> None:
+        """Complete what is done; if `wait`, at least one, should any be under way."""
+        block = wait and bool(self._waiting)
+        while True:
+            found = self._next_done(until, block=block)
+            if found is None:
+                if block:
+                    self._last_call(cancel)
+                return
+            block = False
+            self._complete(*found)
+
+    def _take_first(self, until: float | None, cancel: CancelToken) -> None:
+        """Complete what began first, and wait for it: in the same order in every run."""
+        if not self._waiting:
+            return
+        first = next(iter(self._waiting))
+        while first not in self._late:
+            found = self._next_done(until, block=True)
+            if found is None:
+                self._last_call(cancel)
+                return
+            key, made, times = found
+            self._late[key] = made, times
+        self._complete(first, *self._late.pop(first))
+
+    def _last_call(self, cancel: CancelToken) -> None:
+        """The time is up: cancel what is under way. If all of that was done after all, just then,
+        the step may go on, or what it took out of a queue would be lost; else it is too late."""
+        error = self._too_late()
+        cancel.cancel("its step did not end in time")
+        while len(self._late) < len(self._waiting):
+            key, made, times = self._done.get()
+            self._late[key] = made, times
+        if any(isinstance(made, BaseException) for made, _ in self._late.values()):
+            raise error
+        for key in list(self._waiting):
+            self._complete(key, *self._late.pop(key))
+
+    def _next_done(
+        self, until: float | None, *, block: bool
+    ) -> tuple[_Key, Any, Times | None] | None:
+        left = None if until is None else max(until - time.monotonic(), 0.0)
+        if left is not None and left > TIMEOUT_MAX:  # more than a lock can wait for
+            left = None
+        try:
+            return self._done.get(block, left if block else None)
+        except Empty:
+            return None
+
+    def _complete(self, key: _Key, made: Any, times: Times | None) -> None:
+        item = self._waiting.pop(key)
+        if self._beside.pop(key, None) is not None and times is not None:
+            self._phase.end(key[0], times.begin or times.end, times.end)
+        if self._trace is not None and times is not None:
+            row = self._begun.pop(key)
+            if times.begin is not None:
+                row[at.T_BEGIN // 8] = times.begin
+            self._trace.ended(row, times.end, times.thread, waits=times.waits)
+        if isinstance(made, WeftError):
+            raise made.at(item.op.locations)
+        if isinstance(made, BaseException):
+            raise made
+        if isinstance(item, Job):
+            item.check()
+            self.state.complete_plan(*key, item.outs)
+            self._jobs[item.number].append(item)
+            return
+        check_fits(made, item)
+        self.state.complete(*key, made, item.results)
+
+    def _end_helpers(self) -> None:
+        """Wait for the nodes on other threads that a failed step has begun: they write to its
+        memory, and to variables."""
+        for token in self._beside.values():
+            token.stop()
+
+    def _too_late(self) -> DeadlineExceededError:
+        hosts = [h.op for h in self._waiting.values() if isinstance(h, HostOp) and not h.dear]
+        waits = sorted({op.name for op in hosts})
+        where = hosts[0].locations if hosts else ()
+        return DeadlineExceededError(
+            f"the step did not end in time; it waits for {', '.join(waits) or 'computation'}",
+            hint="give a longer timeout, or see why nothing arrives there",
+            location=where,
+        )
+
+    def _result(self, number: int, t: TensorType | None) -> Array | None:
+        if t is None:
+            return None
+        cell = self.state.fetches[number]
+        if not cell:
+            raise InvalidArgumentError(
+                f"result {number} is dead: the branch that computes it was not taken",
+                hint="fetch the output of wf.merge or wf.cond instead",
+            )
+        self.state.fetches[number] = 0
+        array = self.state.array(cell, t)
+        self.state.release(cell)
+        return array
+
+    def _raise_failed(self) -> None:
+        node = self.tables.node_at(self.state.word(at.S_FAILED_NODE))
+        if self.state.word(at.S_FAILED) == at.TWO_VALUES:
+            op = self.built.op_of[node]
+            raise InvalidArgumentError(
+                f"op '{op.name}' got two live values in one iteration",
+                hint="at most one operand of a merge may be live, and an exit gives one value",
+                location=op.locations,
+            )
+        self._plans[node.number].raise_failed()
