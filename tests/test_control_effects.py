@@ -93,7 +93,7 @@ def test_compiled_functions_refuse() -> None:
         lambda x: wf.cond(x > 0, lambda: q.enqueue(x), wf.no_op),
     ]
     for call in calls:
-        with pytest.raises(UnsupportedError, match=r"(?s)wf.Graphs, not for compiled functions"):
+        with pytest.raises(UnsupportedError, match=r"(?s)a wf.Graph, not for compiled functions"):
             call(wf.asarray(1.0))
 
 
@@ -268,7 +268,9 @@ def test_loops_as_producer_and_consumer(graph: wf.Graph) -> None:
     put = counted(100, lambda i: q.enqueue(wf.astype(i, "float32")))
     with wf.control_dependencies([put]):
         end = q.close()
-    take = wf.while_loop(lambda: True, lambda: out.enqueue(q.dequeue()), [])
+    # one iteration at a time, or the dequeue that finds the queue closed may end the step while the
+    # enqueue of the iteration before is under way
+    take = wf.while_loop(lambda: True, lambda: out.enqueue(q.dequeue()), [], parallel_iterations=1)
     with wf.Session() as session:
 
         def run() -> None:

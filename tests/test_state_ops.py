@@ -310,6 +310,8 @@ def test_gradients_through_updates() -> None:
             run.run(v.initializer)
         loss = wf.sum(v.assign_sub(wf.sum(x)) * factor)
         assert_array_equal(run.run(wf.gradients(loss, x)[0], {x: np.ones((2, 3))}), -factor.sum())
+        loss = wf.sum(v.assign_add(wf.sum(x)) * factor)
+        assert_array_equal(run.run(wf.gradients(loss, x)[0], {x: np.ones((2, 3))}), factor.sum())
         twice = v.scatter_update([2, 2], x)  # the last stays
         gx = run.run(wf.gradients(wf.sum(twice * factor), x)[0], {x: np.ones((2, 3))})
         assert_array_equal(gx, [np.zeros(3), factor[2]])
