@@ -99,7 +99,8 @@ POLES = frozenset(
 
 
 class Overflow(Exception):
-    """A finite computation overflowed: whether it does depends on how it is fused."""
+    """A finite computation overflowed, or met what compiled code may do otherwise: whether it does
+    depends on how it is fused."""
 
 
 def stable_results(
@@ -187,6 +188,8 @@ def _evaluate(op: Operation, operands: list[Array], rng: Any) -> list[Array]:
             return results
         floats = [x for x in operands if x.dtype.kind in "fc"]
         whole = all(np.isfinite(x).all() for x in floats)
+        if op.name.startswith("conv") and not whole:
+            raise Overflow(op.name)  # padding may be multiplied by what is not finite (numerics.md)
         if whole and op.name not in POLES and not np.isfinite(results[0]).all():
             if np.isinf(results[0]).any():
                 raise Overflow(op.name)
