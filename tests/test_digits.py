@@ -4,32 +4,20 @@ transcription.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from example_programs import FOLDER, load_example
 
 from weft.codegen.jit import compile_count
 
 pytest.importorskip("sklearn")
-PATH = Path(__file__).parents[1] / "examples" / "digits.py"
+PATH = FOLDER / "digits.py"
 
 
-def load_example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("digits_example", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-digits = load_example()
+digits = load_example("digits")
 
 
 def reference_losses(data: Any, start: Any, steps: int, batch: int) -> list[float]:

@@ -3,7 +3,6 @@ went wrong."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -12,30 +11,20 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+from example_programs import FOLDER, load_example
 
 import weft as wf
 
 pytest.importorskip("sklearn")
 pytest.importorskip("PIL")
 ROOT = Path(__file__).parents[1]
-PATH = ROOT / "examples" / "figure2.py"
+PATH = FOLDER / "figure2.py"
 
 
-def load_example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("figure2_example", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-example = load_example()
+example = load_example("figure2")
 
 
 def step_of(checkpoint: str | None) -> int:

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import threading
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+from example_programs import FOLDER, load_example
 
 import weft as wf
 
 pytest.importorskip("sklearn")
-PATH = Path(__file__).parents[1] / "examples" / "input_pipeline.py"
+PATH = FOLDER / "input_pipeline.py"
 
 
-def load_example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("input_pipeline_example", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-example = load_example()
+example = load_example("input_pipeline")
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,9 @@ import builtins
 from collections.abc import Hashable, Sequence
 from typing import Any, NoReturn
 
-import numpy as np
-
 from weft.frontend import pytree
 from weft.frontend.ops.arithmetic import divide, equal, multiply, negative, where
-from weft.frontend.ops.creation import iota
+from weft.frontend.ops.creation import iota, zeros
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.promotion import cast
 from weft.frontend.ops.rearrange import concat
@@ -36,7 +34,6 @@ class IndexedSlices:
 
     __slots__ = ("dense_shape", "indices", "values")
     __array_ufunc__ = None  # NumPy's operators leave it to ours
-    __hash__ = object.__hash__
 
     def __init__(self, values: Any, indices: Any, dense_shape: Sequence[int]) -> None:
         self.values = as_tensor(values)
@@ -77,23 +74,17 @@ class IndexedSlices:
     # --------------------------------------------------------------------------- what it stands for
     def to_dense(self) -> Tensor:
         """The tensor of `dense_shape`, all of it."""
-        zeros = apply(
-            "broadcast_to", Tensor(np.zeros((), self.dtype.numpy)), shape=self.dense_shape
-        )
-        return apply("index_add", zeros, self.indices, self.values, axis=0)
+        base = zeros(self.dense_shape, dtype=self.dtype)
+        return apply("index_add", base, self.indices, self.values, axis=0)
 
     def coalesced(self) -> tuple[IndexedSlices, Tensor]:
         """The same with the sum of equal indices where they occur first, and 0 at the others; and
         a bool[n] that says which are first."""
         first = apply("first_occurrence", self.indices, size=self.dense_shape[0])
-        zeros = apply("broadcast_to", Tensor(np.zeros((), self.dtype.numpy)), shape=self._values)
-        total = apply("index_add", zeros, first, self.values, axis=0)
-        is_first = equal(first, iota(self._values[:1], 0, dtype=int64))
+        shape = self.values.shape
+        total = apply("index_add", zeros(shape, dtype=self.dtype), first, self.values, axis=0)
+        is_first = equal(first, iota(shape[:1], 0, dtype=int64))
         return IndexedSlices(total, self.indices, self.dense_shape), is_first
-
-    @property
-    def _values(self) -> Any:
-        return self.values.shape
 
     def with_values(self, values: Tensor) -> IndexedSlices:
         """Other values at the same places."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,11 +17,11 @@ Array = np.ndarray[Any, Any]
 Item = Callable[[], Any]
 
 
-class Items:
+class Items(ABC):
     """An open stage: an iterator of items. It may be asked by one thread at a time."""
 
-    def __next__(self) -> Item:
-        raise NotImplementedError
+    @abstractmethod
+    def __next__(self) -> Item: ...
 
     def skip(self, n: int) -> int:
         """Pass over n items, or as many as there are; how many. Here by pulling them, which does

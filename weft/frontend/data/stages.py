@@ -6,6 +6,7 @@ of them, or as many as there are, and says how many.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,7 +50,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(ABC):
     """Base: a stage with one before it. `text` is how the pipeline is printed."""
 
     before: Stage | None
@@ -59,9 +60,9 @@ class Stage:
         """The number of elements; None if it is not known or there is no end."""
         return self.up.cardinality()
 
+    @abstractmethod
     def open(self, run: Run, epoch: int) -> Items:
         """Start over. `epoch` counts repetitions: shuffles have another order in each."""
-        raise NotImplementedError
 
     @property
     def up(self) -> Stage:

@@ -42,7 +42,7 @@ from weft.frontend.ops.sort import argsort, searchsorted
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.trace import current_trace
 from weft.ir.attributes import AttrValue
-from weft.ir.dims import Dim, format_shape, product, same
+from weft.ir.dims import format_shape, product, same
 from weft.ir.dtypes import bool_, int32, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.rules import fits
@@ -305,9 +305,3 @@ def ensure_shape(x: TensorLike, shape: Sequence[Any], name: str | None = None) -
     if dims == t.shape:
         return t
     return apply("ensure_shape", t, shape=dims)
-
-
-def new_sizes(x: Tensor, shape: Sequence[Dim]) -> Tensor:
-    """x with a name of its own for each size that `shape` leaves open (None)."""
-    sizes = fresh_sizes(current_trace(), "size", sum(d is None for d in shape))
-    return apply("ensure_shape", x, shape=tuple(shape), sizes=sizes)

@@ -111,15 +111,9 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         name: str | None = None, reduction_type: str = "MEAN",
     ) -> None:  # fmt: skip
         name = label(name, "conditional_accumulator")
-        owner = f"ConditionalAccumulator '{name}'"
-        element, sizes, mean = _checked(owner, dtype, shape, reduction_type)
-        declared = f"{reduction_type} of {element.short} {sizes}"
         super().__init__(
-            shared(
-                shared_name, DenseAccumulator, declared,
-                lambda: DenseAccumulator(element, sizes, name, mean),
-            )
-        )  # fmt: skip
+            _accumulator(DenseAccumulator, dtype, shape, shared_name, name, reduction_type)
+        )
 
     @or_in_graph(in_graph.apply_grad)
     @eager
@@ -154,17 +148,9 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         name: str | None = None, reduction_type: str = "MEAN",
     ) -> None:  # fmt: skip
         name = label(name, "sparse_conditional_accumulator")
-        owner = f"SparseConditionalAccumulator '{name}'"
-        element, sizes, mean = _checked(owner, dtype, shape, reduction_type)
-        if sizes == ():
-            raise InvalidArgumentError(f"{owner}: an array without axes has no rows")
-        declared = f"{reduction_type} of rows of {element.short} {sizes}"
         super().__init__(
-            shared(
-                shared_name, SparseAccumulator, declared,
-                lambda: SparseAccumulator(element, sizes, name, mean),
-            )
-        )  # fmt: skip
+            _accumulator(SparseAccumulator, dtype, shape, shared_name, name, reduction_type)
+        )
 
     @or_in_graph(in_graph.apply_rows)
     @eager
@@ -249,10 +235,13 @@ def _widened(indices: Any) -> Any:
     return indices
 
 
-def _checked(
-    owner: str, dtype: Any, shape: Any, reduction: str
-) -> tuple[DType, tuple[int | None, ...] | None, bool]:
-    element = as_dtype(dtype)
+def _accumulator(
+    kind: type[DenseAccumulator] | type[SparseAccumulator], dtype: Any, shape: Any,
+    shared_name: str | None, name: str, reduction: str,
+) -> Accumulator:  # fmt: skip
+    """The one that is shared under that name, or a new one."""
+    owner = f"{kind.kind} '{name}'"
+    element, sizes = as_dtype(dtype), one_shape(shape, owner)
     if not element.is_inexact:
         raise InvalidArgumentError(
             f"{owner}: gradients of dtype {element.name}", hint="gradients are floats or complex"
@@ -261,4 +250,9 @@ def _checked(
         raise InvalidArgumentError(
             f"{owner}: reduction_type={reduction!r}", hint='it is "MEAN" or "SUM"'
         )
-    return element, one_shape(shape, owner), reduction == "MEAN"
+    if kind is SparseAccumulator and sizes == ():
+        raise InvalidArgumentError(f"{owner}: an array without axes has no rows")
+    declared = f"{reduction} of {element.short} {sizes}"
+    return shared(
+        shared_name, kind, declared, lambda: kind(element, sizes, name, reduction == "MEAN")
+    )

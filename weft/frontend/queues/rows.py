@@ -14,6 +14,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 import numpy as np
 
 from weft.frontend.ops.arithmetic import less, where
+from weft.frontend.ops.creation import zeros
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.index import as_indices
 from weft.frontend.ops.promotion import cast
@@ -184,10 +185,11 @@ class Rows:
         place = as_indices(f"TensorArray.{operation}", index)
         if place.ndim:
             self._fail(operation, f"the index has shape {format_shape(place.shape)}, not []")
-        for known in _known(index):
-            self._check_index(operation, known)
-            return place, known
-        return self._not_negative(place), None
+        known = _known(index)
+        if not known:
+            return self._not_negative(place), None
+        self._check_index(operation, known[0])
+        return place, known[0]
 
     def _not_negative(self, places: Tensor) -> Tensor:
         """Indices that only a run knows: a negative one is out of range, it does not count from the
@@ -229,7 +231,7 @@ class Rows:
         self._check_shape(shape, operation)
         if self.data is not None:
             return self._tensor()
-        return zero_rows(self.dtype, self.size, shape)
+        return zeros((self.size, *shape), dtype=self.dtype)
 
     def _written(self, operation: str) -> Tensor:
         if self.data is None:
@@ -241,11 +243,6 @@ def _known(indices: Any) -> list[int]:
     """The values of indices that are known while the graph is built; none of others."""
     data = as_tensor(indices)._data
     return [] if data is None else [int(i) for i in data.ravel()]
-
-
-def zero_rows(dtype: DType, size: Dim, shape: Shape) -> Tensor:
-    """Zeros [size, *shape]."""
-    return apply("broadcast_to", Tensor(np.zeros((), dtype.numpy)), shape=(size, *shape))
 
 
 def new_rows(
@@ -265,7 +262,7 @@ def new_rows(
     made = Rows(dtype, size, name, declared=declared)
     if declared is None or None in declared:
         return made
-    return replace(made, data=zero_rows(dtype, size, declared))
+    return replace(made, data=zeros((size, *declared), dtype=dtype))
 
 
 def _known_size(size: Any, name: str) -> int:

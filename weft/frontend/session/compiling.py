@@ -19,9 +19,6 @@ from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.lowered import dataflow_step, executor_op, holds_strings
 from weft.runtime.executable import Executable, compile_graph
 
-#: What `Session(control_flow=...)` may be.
-CONTROL_FLOW = ("auto", "native", "dataflow")
-
 
 class Step(Specialization):
     """One step definition: what is fetched and fed, in which shapes, compiled. ops: how many of the

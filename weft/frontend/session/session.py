@@ -12,7 +12,7 @@ from typing import Any
 from weft.frontend import pytree
 from weft.frontend.arrays import Array
 from weft.frontend.calls.specializations import CacheInfo, Specializations
-from weft.frontend.session.compiling import CONTROL_FLOW, Step, compile_step
+from weft.frontend.session.compiling import Step, compile_step
 from weft.frontend.session.default import default_session
 from weft.frontend.session.explain import explain_step
 from weft.frontend.session.feeds import feed_array
@@ -43,6 +43,7 @@ from weft.ir.errors import (
 )
 from weft.ir.graph import Value
 from weft.ir.source import caller_location
+from weft.passes.control.lowering_choice import MODES
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.trace import TraceRecorder
 from weft.runtime.resources.cancel import CancelToken
@@ -81,10 +82,10 @@ class Session:
                 f"wf.Session: graph must be a wf.Graph, got a {type(graph).__name__}",
                 location=caller_location(),
             )
-        if control_flow not in CONTROL_FLOW:
+        if control_flow not in MODES:
             raise InvalidArgumentError(
                 f"wf.Session: control_flow={control_flow!r}",
-                hint=f"it is one of {', '.join(CONTROL_FLOW)}",
+                hint=f"it is one of {', '.join(MODES)}",
                 location=caller_location(),
             )
         self.graph = get_default_graph() if graph is None else graph
