@@ -252,6 +252,7 @@ SHAPES = [
     Case(
         "clip_by_value", lambda x: wf.clip_by_value(x, -0.1, 2), lambda x: np.clip(x, -0.1, 2), (X,)
     ),
+    Case("fma", wf.fma, lambda x, y, z: x * y + z, (X[:2, :3].copy(), Y[0, :3].copy(), 2.0)),
     Case("where", wf.where, np.where, (BOOL, X[:2, :3].copy(), Y[0, :3].copy())),
     Case("stop_gradient", wf.stop_gradient, lambda x: x, (X,)),
 ]

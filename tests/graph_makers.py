@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import graph_makers_array as array
+import graph_makers_communication as communication
 import graph_makers_control as control
 import graph_makers_dataflow as dataflow
 import graph_makers_dynamic as dynamic
@@ -24,6 +25,7 @@ from weft.ir.dtypes import ALL, bool_
 from weft.ir.errors import WeftError
 from weft.ir.graph import Value
 from weft.ir.ops import OPS
+from weft.ir.ops.communication import COMMUNICATION
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.ops.files import TABLE as FILE_TABLE
 from weft.ir.ops.queue import TABLE as QUEUE_TABLE
@@ -128,7 +130,8 @@ def fused(m: GraphMaker, op: str) -> None:
         except Unfit:
             continue
     results = [v for o in inner.builder.ops for v in o.results][-2:] or inner.pool[:1]
-    m.emit(op, operands, regions=[inner.builder.block(results)], kind=m.pick(["loop", "input"]))
+    kind = {"kind": m.pick(["loop", "input"])} if op == "fused" else {}
+    m.emit(op, operands, regions=[inner.builder.block(results)], **kind)
 
 
 def custom_gradient(m: GraphMaker, op: str) -> None:
@@ -204,8 +207,10 @@ MAKERS: dict[str, Maker] = {
     **{name: stacks.stack for name in OPS if name.startswith("stack_")},
     **{name: stacks.arena for name in OPS if name.startswith("arena_")},
     "fused": fused,
+    "unrolled": fused,
     "cond": lambda m, op: control.cond(m, MAKERS),
     "while": lambda m, op: control.loop(m, MAKERS),
     "scan": lambda m, op: control.scan(m, MAKERS),
     **{op: dataflow.maker(op) for op in DATAFLOW},
+    **dict.fromkeys(COMMUNICATION, communication.communication),
 }

@@ -12,22 +12,29 @@
 
 The input may be written by hand in any form that parses; what follows `// ----` is exactly what
 weft prints, or the error that it raises, each line after `// error: `; `pytest --update` writes it.
-Each pass is verified, and the graph is executed before and after it on random inputs. A case with
-no `// passes:` shows how the parser or the verifier takes the input.
+Each pass is verified, and the graph is executed before and after it on random inputs. `partition`,
+which may come last, gives the graphs of all devices. A case with no `// passes:` shows how the
+parser or the verifier takes the input.
 """
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from weft.frontend.cli.main import passes_named
+from weft.frontend.cli.main import before_partition, passes_named
 from weft.ir.errors import WeftError
+from weft.ir.graph import Graph
+from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter_tasks import interpret_parts
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.verify import verify
+from weft.passes.differential import random_inputs, random_sizes, random_state
 from weft.passes.manager import PassOptions, run_passes
+from weft.passes.partition.partition import partition
 
 CASES = Path(__file__).parent / "cases"
 FILES = sorted(CASES.glob("*.weft"))
@@ -74,11 +81,31 @@ def run_case(case: Case, folder: Path) -> str:
         graph = parse_graph(case.source, "case")
         verify(graph)
         options = PassOptions(verify="run", dump=folder)
-        graph, _ = run_passes(graph, passes_named(case.passes), options=options)
+        names, cut = before_partition(case.passes)
+        graph, _ = run_passes(graph, passes_named(names), options=options)
+        if cut:
+            return partitioned(graph)
     except WeftError as error:
         message = str(error).replace(str(folder), "FOLDER")
         return "".join(f"// error: {line}".rstrip() + "\n" for line in message.splitlines())
     return print_graph(graph)
+
+
+def partitioned(graph: Graph) -> str:
+    """The parts of a graph, which are verified and run on random inputs, as the whole is."""
+    made = partition(graph)
+    sizes = random_sizes(graph, 0)
+    inputs, state = random_inputs(graph, 0, sizes), random_state(graph, 0, sizes)
+    whole, cut = DictState(state), DictState(state)
+    for part in made.parts:
+        verify(part.graph)
+        assert parse_graph(print_graph(part.graph)) == part.graph
+    expected = interpret(graph, inputs, whole)
+    for a, b in zip(expected, interpret_parts(made.parts, inputs, cut), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for name, value in whole.values.items():
+        np.testing.assert_array_equal(value, cut.values[name])
+    return str(made)
 
 
 def all_cases() -> list[tuple[Path, Case]]:

@@ -212,6 +212,22 @@ def test_opt_standard_is_the_standard_pipeline(
     assert capsys.readouterr().out == default != print_graph(parse_graph(STEP))
 
 
+def test_opt_cuts_a_placed_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "placed.weft"
+    path.write_text(
+        "graph @g(%x: f32[2]) -> (f32[2]) stage=traced {\n"
+        '  %0 = exp(%x) : f32[2] device("/job:ps/task:0/cpu:0")\n'
+        '  %1 = sin(%0) : f32[2] device("/job:worker/task:0/cpu:0")\n'
+        "  return %1\n}\n"
+    )
+    assert main(["opt", str(path), "--passes=dce,partition"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("// device: ") == 2
+    assert "// device: /job:ps/task:0/cpu:0\ngraph @g_ps_task_0_cpu_0(" in out
+    assert out.count(" = send(") == out.count(" = recv(") == 1
+    assert "as the last one" in fails(capsys, "opt", str(path), "--passes=partition,dce")
+
+
 def test_opt_lists_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["opt", "--list"]) == 0
     assert re.search(r"^cse +\w", capsys.readouterr().out, re.MULTILINE)

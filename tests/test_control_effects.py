@@ -396,3 +396,27 @@ def test_the_text_of_a_graph_runs_again(graph: wf.Graph) -> None:
         assert session.run("made") == 3
         assert session.run("size") == 3
     assert q._queue.size() == 0  # another queue
+
+
+@pytest.mark.parametrize("where", ["branch", "inner loop", "scan"])
+def test_no_gradient_by_what_a_live_variable_stores(graph: wf.Graph, where: str) -> None:
+    q, x, v = queue("q"), wf.placeholder(wf.float32, []), wf.Variable(1.0)
+
+    def act(store: Any = x) -> Any:
+        q.enqueue(0.0)
+        v.assign_add(store * store)
+        return v.read()
+
+    def within(store: Any) -> Any:
+        if where == "branch":
+            return wf.cond(x > 0, lambda: act(store), lambda: x)
+        if where == "scan":
+            return wf.scan(lambda c, _: (c * x, act(store)), x, length=2)[1]
+        done = lambda: wf.fori_loop(0, 2, lambda i, a: a + act(store), 0.0)  # noqa: E731
+        return wf.cond(x > 0, lambda: (done(), v.read())[1], lambda: x)
+
+    with pytest.raises(GradientError, match="op 'read' gives what op 'assign_add'") as caught:
+        wf.gradients(wf.sum(within(x)), [x])
+    assert "wf.stop_gradient" in str(caught.value)
+    free = wf.sum(within(wf.stop_gradient(x)) * x)  # what is stored does not depend on x
+    assert wf.gradients(free, [x])[0] is not None

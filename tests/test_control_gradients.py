@@ -391,3 +391,20 @@ def test_unconnected_and_stopped() -> None:
 
     dx, dy = wf.grad(f, (0, 1))(wf.asarray(1.0), wf.asarray(1.0))
     assert (dx.item(), dy.item()) == (1, 0)
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_a_scan_that_gives_what_it_only_reads_as_rows(length: int) -> None:
+    def loss(x: Any, w: Any) -> Any:
+        last, rows = wf.scan(lambda c, e: (c * w + e, w), init=x[0], xs=x[:length])
+        return wf.sum(last * last) + wf.sum(rows)
+
+    x, w = np.arange(1.0, 4.0), np.array(2.0)
+    by_x, by_w = wf.grad(loss, argnums=(0, 1))(x, w)
+    for k, got in ((0, by_x), (1, by_w)):
+        step = np.eye(3)[0] * 1e-6 if k == 0 else np.array(1e-6)
+        args = [[x, w], [x, w]]
+        args[0][k], args[1][k] = args[0][k] + step, args[1][k] - step
+        slope = (loss(*args[0]) - loss(*args[1])).numpy() / 2e-6
+        first = np.asarray(got)[0] if k == 0 else np.asarray(got)
+        np.testing.assert_allclose(first, slope, rtol=1e-6, atol=1e-6)

@@ -22,6 +22,7 @@ from weft.ir.errors import GradientError, WeftError
 from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import DictState, evaluate_op, interpret, type_of
 from weft.ir.ops import OPS
+from weft.ir.ops.communication import COMMUNICATION
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.ops.state import UPDATES
 from weft.ir.source import Location
@@ -178,6 +179,7 @@ def structural_cases() -> list[Case]:
     window = {"starts": (1, 3), "stops": (3, -1), "steps": (1, -2)}
     cases = [
         Case("where", [np.array([True, False, True]), f(3), f(3)]),
+        Case("fma", [f(3), f(3), f(3)]),
         Case("where", [np.array([True, False, True]), z(3), z(3)]),
         Case("astype", [f(3)], {"dtype": complex128}),
         Case("astype", [z(3)], {"dtype": complex128}),
@@ -329,8 +331,9 @@ def test_rows_are_of_ops_and_no_op_has_two() -> None:
 
 def test_every_rule_has_a_case() -> None:
     apart = {"custom_gradient", "fused"}  # tests of their own below
+    apart |= {"unrolled"}  # as fused; no trace holds it
     apart |= {"cond", "while", "scan"}  # in test_control_gradients
-    apart |= {"py_function", *DATAFLOW}  # these rules are errors
+    apart |= {"py_function", *DATAFLOW, *COMMUNICATION}  # these rules are errors
     apart |= {"dynamic_partition", "unique"}  # in test_dynamic_ops: the sizes of their results
     apart |= UPDATES  # in test_state_ops
     apart |= {"stack_add", "stack_pop", "stack_push"}  # in test_while_gradients

@@ -434,7 +434,18 @@ def test_no_warnings_for_inf_and_nan(recwarn: pytest.WarningsRecorder) -> None:
 def test_ops_without_a_reference_are_known() -> None:
     """Every op is carried out by its reference or by the interpreter itself."""
     alone = {name for name, spec in OPS.items() if spec.reference is None}
-    plain = {"variable", "read", "assign", "group", "fused", "cond", "while", "scan", *UPDATES}
+    plain = {
+        "variable",
+        "read",
+        "assign",
+        "group",
+        "fused",
+        "unrolled",
+        "cond",
+        "while",
+        "scan",
+        *UPDATES,
+    }
     host = {name for name, spec in OPS.items() if spec.traits & {"host", "handle"}}
     stacks = {n for n in OPS if n.startswith(("stack_", "arena_"))}
     assert alone - host == plain | DATAFLOW | stacks

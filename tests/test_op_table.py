@@ -10,6 +10,7 @@ from pathlib import Path
 from weft.codegen.lowerings import LOWERINGS
 from weft.codegen.steps.plan import NO_CODE
 from weft.ir.ops import OPS
+from weft.ir.ops.communication import TABLE as COMMUNICATION_TABLE
 from weft.ir.ops.control import CONTROL
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.ops.stack import STACK_OPS
@@ -20,7 +21,9 @@ from weft.passes.fusion.fuse import INDEX_MAPS, REDUCTIONS
 from weft.passes.gradients import GRADIENTS, NO_GRADIENT
 from weft.runtime.dataflow.host_ops import HOST_OPS
 
-FRONTEND = Path(__file__).parents[1] / "weft" / "frontend"
+WEFT = Path(__file__).parents[1] / "weft"
+#: Where ops are named that users ask for; objects that graphs name are made by the runtime.
+USERS = (WEFT / "frontend", WEFT / "runtime" / "resources")
 #: Stacks as autodiff sees them; passes make handles of them.
 TRACED_STACKS = {"stack_new", "stack_push", "stack_pop", "stack_add"}
 #: Ops that the interpreter and the walker of plans carry out themselves.
@@ -29,8 +32,10 @@ STATE = {"group", *(spec.name for spec in STATE_TABLE), *CONTROL, *DATAFLOW}
 HOST = {n for n, s in OPS.items() if s.traits & {"host", "handle"}}
 #: On strings: the host carries them out by their references.
 STRINGS = {spec.name for spec in STRING_TABLE}
+#: Made by fusion.
+NESTS = {"fused", "unrolled"}
 #: Made or removed by passes before code is generated.
-STRUCTURE = {"fused", "custom_gradient", "stop_gradient", *TRACED_STACKS, *UPDATES}
+STRUCTURE = {*NESTS, "custom_gradient", "stop_gradient", *TRACED_STACKS, *UPDATES}
 #: Made by gradient rules only.
 ADJOINTS = {
     *("index_add", "scatter_along_axis_add"),
@@ -41,11 +46,12 @@ ADJOINTS = {
 REWRITES = {
     *("arena_push", "arena_pop", "arena_add"),
     *("first_occurrence", "enter", "exit", "next_iteration", "loop_cond"),
+    *(spec.name for spec in COMMUNICATION_TABLE),
 }
 
 
 def test_every_op_has_a_meaning_in_numpy() -> None:
-    others = STATE | HOST | STACK_OPS | {"fused"}
+    others = STATE | HOST | STACK_OPS | NESTS
     missing = [n for n, s in OPS.items() if s.reference is None and n not in others]
     assert not missing, f"no reference in weft/ir/ops/*.py: {missing}"
 
@@ -73,8 +79,6 @@ def test_every_host_op_is_carried_out() -> None:
 
 
 def test_every_op_has_a_user() -> None:
-    source = "\n".join(p.read_text() for p in FRONTEND.rglob("*.py"))
-    missing = [
-        n for n in OPS if f'"{n}"' not in source and n not in ADJOINTS | REWRITES | {"fused"}
-    ]
+    source = "\n".join(p.read_text() for folder in USERS for p in folder.rglob("*.py"))
+    missing = [n for n in OPS if f'"{n}"' not in source and n not in ADJOINTS | REWRITES | NESTS]
     assert not missing, f"no function in weft/frontend/ops/*.py uses: {missing}"

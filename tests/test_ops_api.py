@@ -33,6 +33,8 @@ ELSEWHERE = {
     "random_uniform": "test_random", "set_random_seed": "test_random",
     "truncated_normal": "test_random",
     "get_num_threads": "test_pool", "set_num_threads": "test_pool", "bench": "test_bench",
+    "colocate_with": "test_device_scopes", "device": "test_device_scopes",
+    "create_partitioned_variables": "test_replica_devices",
     "py_function": "test_py_function", "register_gradient": "test_extend",
     "register_kernel": "test_extend", "register_op": "test_extend",
     **dict.fromkeys(

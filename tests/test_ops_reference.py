@@ -8,6 +8,7 @@ import cmath
 import math
 import operator
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,8 @@ NAMES = """abs sign negative square sqrt cbrt rsqrt reciprocal exp exp2 expm1 lo
     sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma
     sigmoid ceil floor round trunc isnan isinf isfinite signbit logical_not bitwise_invert conj
     real imag add subtract multiply divide floor_divide remainder power maximum minimum atan2 hypot
-    logaddexp copysign nextafter equal not_equal less less_equal greater greater_equal logical_and
-    logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift
+    logaddexp copysign nextafter fma equal not_equal less less_equal greater greater_equal
+    logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift
     bitwise_right_shift where astype bitcast"""
 
 REAL_NAMES = {name: getattr(math, name) for name in dir(math) if not name.startswith("_")} | {
@@ -41,6 +42,7 @@ REAL_NAMES = {name: getattr(math, name) for name in dir(math) if not name.starts
     "imag": lambda a: 0,
     "digamma": lambda a: (math.lgamma(a + 1e-4) - math.lgamma(a - 1e-4)) / 2e-4,
     "erfinv": lambda a: _solve(math.erf, a),
+    "fma": lambda a, b, c: float(Fraction(a) * Fraction(b) + Fraction(c)),
     "logaddexp": lambda a, b: math.log(math.exp(a) + math.exp(b)),
 }
 COMPLEX_NAMES = {name: getattr(cmath, name) for name in dir(cmath) if not name.startswith("_")} | {

@@ -94,6 +94,7 @@ import json, sys
 import numpy as np
 import weft as wf
 import weft.codegen.jit
+import weft.runtime.executable
 weft.codegen.jit.LOADED_AT = float("inf")  # whoever edits weft while its tests run
 from weft.codegen.jit import compile_count
 from weft.runtime import details

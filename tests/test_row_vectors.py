@@ -32,8 +32,10 @@ from weft.passes.strip import strip_gradient_ops
 Array = np.ndarray[Any, Any]
 pytestmark = pytest.mark.skipif(not tile_of("f32").masks, reason="needs masked vector loads")
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-OPERANDS = {"where": 3, **dict.fromkeys(("maximum", "minimum", *COMPARISONS), 2)} | dict.fromkeys(
-    ("add", "subtract", "multiply", "divide"), 2
+OPERANDS = (
+    dict.fromkeys(("where", "fma"), 3)
+    | {**dict.fromkeys(("maximum", "minimum", *COMPARISONS), 2)}
+    | dict.fromkeys(("add", "subtract", "multiply", "divide"), 2)
 )
 
 
@@ -49,6 +51,7 @@ def _kernel(op: str, dtype: str, lanes: int) -> Kernel:
             values = [v.load(p) if lanes > 1 else load_element(e, p, dtype) for p in places[:2]]
             if op == "where":
                 values = [emit_scalar(e, "less", dtype, values, {}), *values]
+            values = [*values, values[0]]
             made = emit_scalar(e, op, dtype, values[: OPERANDS.get(op, 1)], {})
             if op in COMPARISONS:
                 kind = register_type(dtype)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.ir.errors import UnsupportedError
+from weft.ir.errors import InvalidArgumentError
 
 PAGE = Path(__file__).parents[1] / "docs" / "sessions.md"
 
@@ -25,6 +25,6 @@ def test_python_blocks_run() -> None:
     np.testing.assert_allclose(namespace["w"].numpy(), [1, 2, 3], atol=0.05)
 
 
-def test_what_is_said_not_to_be_there_is_not() -> None:
-    with pytest.raises(UnsupportedError, match="running on other tasks"):
+def test_a_target_that_is_no_address() -> None:
+    with pytest.raises(InvalidArgumentError, match="is no address"):
         wf.Session(target="grpc://host:2222")

@@ -17,6 +17,7 @@ from weft.ir.errors import VerifyError
 from weft.ir.graph import STAGES, Block, Graph, Operation, Value
 from weft.ir.legality import LEGALITY
 from weft.ir.ops import OPS
+from weft.ir.ops.communication import COMMUNICATION
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.ops.state import UPDATES
 from weft.ir.source import Location, Locations
@@ -493,6 +494,7 @@ def example(name: str) -> tuple[list[Value], list[Operation]]:
         **{n: op(n, [w.result, rows.result, x], [F2]) for n in UPDATES if "scatter" in n},
         "group": op("group", [], [TOKEN]),
         "fused": fused([x], region),
+        "unrolled": op("unrolled", [x], [F2], {}, [region]),
         "custom_gradient": op(
             "custom_gradient", [x, x], [F2], {"outputs": 1, "inputs": 1}, [region]
         ),
@@ -512,6 +514,8 @@ def example(name: str) -> tuple[list[Value], list[Operation]]:
         return [x], example_stack(name, x)
     if name in DATAFLOW:
         return [x], example_dataflow(name, x, truth)
+    if name in COMMUNICATION:
+        return [x], [example_communication(name, x)]
     return [x], [truth, w, last] if last is not w else [w]
 
 
@@ -535,6 +539,15 @@ def example_stack(name: str, x: Value) -> list[Operation]:
     add = op(name, [new.result] * 2, [held], {**kind, "depth": 1} if handles else {})
     last = {"push": push, "pop": pop, "add": add}.get(name.split("_")[1])
     return [new] if last is None else [new, last]
+
+
+def example_communication(name: str, x: Value) -> Operation:
+    """A send of `x`, or a receive."""
+    pair = {"key": 1, "tensor": "x", "src": "/job:a/task:0/cpu:0", "dst": "/job:b/task:0/cpu:0"}
+    if name == "send":
+        return op(name, [x], [TOKEN], pair)
+    kind = {"dtype": dtypes.float32, "shape": (2,), "live": 0, "depth": 1}
+    return op(name, [], [F2], {**pair, **kind})
 
 
 def example_dataflow(name: str, x: Value, truth: Operation) -> list[Operation]:
@@ -569,14 +582,16 @@ def test_legality_table(name: str, stage: str) -> None:
 def test_legality_by_stage() -> None:
     """The table itself, written out once more: a change of it is a change of the contract."""
     where = {name: rule.stages for name, rule in LEGALITY.items() if rule.stages != STAGES}
+    traced = ("traced", "dataflow", "partitioned")
     assert where == {
-        "identity": ("traced", "dataflow"),
-        "stop_gradient": ("traced", "dataflow"),
-        "custom_gradient": ("traced", "dataflow"),
-        "fused": ("fused", "planned", "dataflow"),
-        **dict.fromkeys(sorted(UPDATES), ("traced", "dataflow")),
-        **dict.fromkeys(TRACED_STACKS, ("traced", "dataflow")),
-        **dict.fromkeys(sorted(DATAFLOW), ("dataflow",)),
+        "identity": traced,
+        "stop_gradient": traced,
+        "custom_gradient": traced,
+        **dict.fromkeys(("fused", "unrolled"), ("fused", "planned", "dataflow", "partitioned")),
+        **dict.fromkeys(sorted(UPDATES), traced),
+        **dict.fromkeys(TRACED_STACKS, traced),
+        **dict.fromkeys(sorted(DATAFLOW), ("dataflow", "partitioned")),
+        **dict.fromkeys(sorted(COMMUNICATION), ("partitioned",)),
     }
     assert set(LEGALITY) <= set(OPS)
 
@@ -597,6 +612,8 @@ def test_a_nest_is_pure(name: str) -> None:
     x = arg()
     found = find_faults(graph([x], [fused([x], region)], [], "fused"))
     faults = [fault.what for fault in found if fault.op is ops[-1]]
-    only = dict.fromkeys(DATAFLOW, "dataflow") | dict.fromkeys(GRADIENT_ONLY, "traced, dataflow")
+    only = dict.fromkeys(DATAFLOW, "dataflow, partitioned")
+    only |= dict.fromkeys(GRADIENT_ONLY, "traced, dataflow, partitioned")
+    only |= dict.fromkeys(COMMUNICATION, "partitioned")
     where = f"at stage 'fused', only at: {only[name]}" if name in only else NOT_IN_A_NEST
     assert faults == [f"is not legal {where}"]

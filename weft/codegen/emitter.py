@@ -22,7 +22,7 @@ Emitting may add basic blocks: always build through ``e.builder``, never keep a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +46,6 @@ class Emitter:
     ``context`` is Numba's target context if Numba compiles the kernel, otherwise None.  ``symbol``
     prefixes the LLVM names of all functions of this kernel, ``arguments`` is the kernel's ``i64*``,
     ``lo``, ``hi`` and ``worker`` its other parameters (None inside a loop function: pass them on).
-    ``flags`` are the fast-math flags of the user's own arithmetic (add, multiply, ...).
     """
 
     context: Any
@@ -58,7 +57,6 @@ class Emitter:
     lo: ir.Value | None = None
     hi: ir.Value | None = None
     worker: ir.Value | None = None
-    flags: tuple[str, ...] = ("contract",)
 
     def index(self, value: int) -> ir.Constant:
         """The i64 constant ``value``."""
@@ -105,11 +103,12 @@ class Emitter:
         stop: ir.Value,
         step: ir.Value | None = None,
         interleave: int = 0,
+        width: int = 0,
     ) -> Iterator[ir.Value]:
         """``for index in range(start, stop, step)`` for step > 0 (i64); yields the index.
 
-        ``interleave``: how many vectors one iteration of the vectorised loop does (a power of two);
-        0 is LLVM's choice.
+        ``interleave``: how many vectors one iteration of the vectorised loop does, ``width``: of
+        how many lanes (powers of two); 0 is LLVM's choice.
         """
         builder = self.builder
         before = builder.block
@@ -126,8 +125,9 @@ class Emitter:
         following = builder.add(index, self.index(1) if step is None else step, flags=["nsw"])
         index.add_incoming(following, builder.block)
         back = builder.branch(head)
-        if interleave:
-            back.set_metadata("llvm.loop", _loop_id(self.module, interleave))
+        wanted = {"interleave.count": interleave, "vectorize.width": width}
+        if any(wanted.values()):
+            back.set_metadata("llvm.loop", _loop_id(self.module, wanted))
         builder.position_at_end(after)
 
     @contextmanager
@@ -162,7 +162,6 @@ class Emitter:
             module=self.module,
             symbol=self.symbol,
             function_caller=self.function_caller,
-            flags=self.flags,
         )
         return function, inner
 
@@ -175,10 +174,15 @@ class _LoopId(ir.MDValue):  # type: ignore[misc]
         buf += (f"distinct !{{ {references} }}", "\n")
 
 
-def _loop_id(module: ir.Module, interleave: int) -> ir.MDValue:
-    name = ir.MetaDataString(module, "llvm.loop.interleave.count")
-    count = ir.Constant(ir.IntType(32), interleave)
-    return _LoopId(module, [module.add_metadata([name, count])], str(len(module.metadata)))
+def _loop_id(module: ir.Module, wanted: Mapping[str, int]) -> ir.MDValue:
+    rows = [
+        module.add_metadata(
+            [ir.MetaDataString(module, f"llvm.loop.{name}"), ir.Constant(ir.IntType(32), count)]
+        )
+        for name, count in wanted.items()
+        if count
+    ]
+    return _LoopId(module, rows, str(len(module.metadata)))
 
 
 def emit_kernel(

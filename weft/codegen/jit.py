@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 import importlib
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
 from weft.codegen.emitter import Emitter
+from weft.ir import loading
 from weft.ir.fork import around_fork
 
 __all__ = [
@@ -85,8 +85,7 @@ class Engine(Protocol):
     def compile(self, kernels: Sequence[Kernel]) -> Sequence[Outcome]: ...
 
 
-#: When this process read weft's sources, roughly (seconds since the epoch).
-LOADED_AT = time.time()
+LOADED_AT = loading.LOADED_AT
 
 _compiled: dict[str, Code] = {}
 # Never freed, not even at exit: LLVM's bindings may be gone by then, and code may still run.
@@ -104,8 +103,6 @@ def _before_fork() -> None:
         _engine().wait()
 
 
-# Handlers run last in, first out: this one before that module's, whose lock compilations take.
-importlib.import_module("concurrent.futures.thread")
 around_fork(_before_fork, _lock.release)
 
 

@@ -1,6 +1,5 @@
-"""Communication between tasks: the place of messages, rendezvous and the ZeroMQ transport.
+"""Communication between tasks: messages, rendezvous and the ZeroMQ transport (docs/comm.md).
 
-Nothing is here yet. A program runs in one task, and no pass makes Send or Recv. They come
-with the distributed runtime; until then nothing imports this package. When it is filled it
-moves bytes and headers only: it does not know the IR (import-linter holds that arrow).
+It moves bytes and headers and does not know the IR (import-linter holds that arrow). `endpoint`
+loads ZeroMQ; `rendezvous`, `limits` and `errors` do not.
 """

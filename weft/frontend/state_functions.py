@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.frontend.ops.dynamic_sizes import fresh_sizes
+from weft.frontend.ops.rearrange import concat
 from weft.frontend.session.graph import get_default_graph, name_tensor
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import Effect
-from weft.frontend.updates import assert_initialized, graph_or_none
+from weft.frontend.updates import assert_initialized, by_place, graph_or_none
 from weft.frontend.variable import Variable
 from weft.ir.errors import TypeRuleError, UnsupportedError
 from weft.ir.interpreter_state import missing_names
@@ -109,18 +110,20 @@ def report_uninitialized_variables(
     """The names of the variables that have no value, as a vector of strings.
 
     var_list: all variables of the graph so far if None. In a graph they are looked at when a step
-    asks, elsewhere now. UnsupportedError in a compiled function.
+    asks, device by device, elsewhere now. UnsupportedError in a compiled function.
     """
     trace = graph_or_none("wf.report_uninitialized_variables")
     held = _variables(var_list, "report_uninitialized_variables")
     names = tuple(v.name for v in held)
     if trace is None:
         return Tensor(missing_names(names, [v.state.initialized for v in held]))
-    refs = [trace.effects.ref(v) for v in held]
-    sizes = fresh_sizes(trace, "uninitialized", 1)
-    attrs = {"names": names, "sizes": sizes}
-    (value,) = trace.emit("report_uninitialized", refs, attrs)
-    return _named(trace.tensor(value), name)
+    found: list[Tensor] = []
+    for pairs in by_place(trace, held):  # an op is on one device
+        sizes = fresh_sizes(trace, "uninitialized", 1)
+        attrs = {"names": tuple(v.name for _, v in pairs), "sizes": sizes}
+        refs = [handle for handle, _ in pairs]
+        found.append(trace.tensor(trace.emit("report_uninitialized", refs, attrs)[0]))
+    return _named(found[0] if len(found) == 1 else concat(found), name)
 
 
 def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> Effect:

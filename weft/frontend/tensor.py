@@ -29,6 +29,7 @@ from weft.frontend.ops.numpy_protocol import array_function, array_ufunc
 from weft.frontend.ops.operators import METHOD_NAMES as METHOD_NAMES
 from weft.frontend.ops.operators import METHODS as METHODS
 from weft.frontend.ops.operators import Operators, holds_arrays
+from weft.ir.device import is_local, named_device
 from weft.ir.dims import Dim, Shape, SymbolicDim, product
 from weft.ir.dtypes import (
     DType,
@@ -114,12 +115,14 @@ class Tensor(Operators):
 
     @property
     def device(self) -> str:
-        """Where the tensor is: "cpu"."""
-        return "cpu"
+        """Where the tensor is: "cpu". In a graph, where `wf.device` puts it ("": anywhere)."""
+        op = None if self._value is None else self._value.op
+        anywhere = self._trace is not None and self._trace.root().kind == "graph"
+        return (op.device if op is not None else "") or ("" if anywhere else "cpu")
 
     def to_device(self, device: str, /, *, stream: object = None) -> Self:
-        """This tensor; "cpu" is the only device so far."""
-        if device != "cpu" or stream is not None:
+        """This tensor; "cpu" ("/cpu:0") is the only device so far. `wf.device` is for graphs."""
+        if stream is not None or not is_local(named_device(device)):
             raise InvalidArgumentError(
                 f"there is no device {device!r} with stream {stream!r}",
                 hint='the device is "cpu"',

@@ -13,6 +13,7 @@ from weft.frontend.tracing.trace import Effect, Trace, effect_trace
 from weft.ir.dims import Shape, broadcast_shapes, format_shape
 from weft.ir.dtypes import DType
 from weft.ir.errors import ShapeError, TypeRuleError, UnsupportedError, WeftError
+from weft.ir.graph import Value
 from weft.ir.interpreter_state import check_initialized
 from weft.ir.source import caller_location
 
@@ -175,5 +176,21 @@ def assert_initialized(variables: Sequence[Variable]) -> Effect:
         except WeftError as error:
             raise error.at(caller_location()) from None
         return Effect(name)
-    refs = list(dict.fromkeys(trace.effects.ref(v) for v in variables))
-    return Effect(trace.name_scope + name, trace.emit("assert_initialized", refs)[0], trace)
+    done = [
+        trace.emit("assert_initialized", list(dict(pairs)))[0]
+        for pairs in by_place(trace, variables)
+    ]
+    if len(done) > 1:
+        done = list(trace.emit("group", control=done))
+    return Effect(trace.name_scope + name, done[0], trace)
+
+
+def by_place(trace: Trace, variables: Sequence[Variable]) -> list[list[tuple[Value, Variable]]]:
+    """The variables with their handles, apart where marks say that their devices may differ; at
+    least one list."""
+    found: dict[tuple[str, str], list[tuple[Value, Variable]]] = {}
+    for variable in variables:
+        handle = trace.effects.ref(variable)
+        marks = ("", "") if handle.op is None else (handle.op.device, handle.op.group)
+        found.setdefault(marks, []).append((handle, variable))
+    return list(found.values()) or [[]]

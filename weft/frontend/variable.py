@@ -19,6 +19,7 @@ from weft.frontend.initial_values import FullName, check_creation, initial_tenso
 from weft.frontend.ops.numpy_protocol import array_function
 from weft.frontend.ops.operators import METHODS, Operators
 from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tracing.eager_device import check_eager_device
 from weft.frontend.tracing.region_trace import RegionTrace
 from weft.frontend.tracing.trace import (
     Effect,
@@ -74,6 +75,8 @@ class Variable(Operators):
         container: str | None = None,
     ) -> None:
         trace = current_trace()
+        if trace is None:
+            check_eager_device()
         check_creation(trace, name, shared_name=shared_name, container=container)
         initial = initial_tensor(initial_value, dtype, trace)
         scope = "" if trace is None or isinstance(name, FullName) else trace.name_scope
@@ -91,7 +94,7 @@ class Variable(Operators):
         if in_graph:
             assert trace is not None
             self._initial, self._initial_tensor = initial._data, initial
-            trace.effects.ref(self)
+            trace.effects.ref(self, scoped=True)
 
     # ---------------------------------------------------------------------------------- what it is
     @property
@@ -133,7 +136,7 @@ class Variable(Operators):
         made = _restored(self.state, self._initial, self.trainable, self._initial_tensor)
         made.name = made.state.name = copy_name(self.name)
         if trace is not None:
-            trace.effects.ref(made)  # its initializer is for the copy, too
+            trace.effects.ref(made, scoped=True)  # its initializer is for the copy, too
         return made
 
     def __deepcopy__(self, memo: object) -> Variable:
@@ -169,7 +172,11 @@ class Variable(Operators):
         trace = current_trace()
         if trace is None:
             return Tensor(self._held())
-        return trace.value_of(self)
+        t = trace.value_of(self)
+        if trace.kind == "region" and trace.control:  # no op reads it here: one that comes after
+            (value,) = trace.emit("identity", (trace.lift(t),))
+            return trace.tensor(value)
+        return t
 
     value = read
 
@@ -286,7 +293,7 @@ class Variable(Operators):
         old = trace.tensor(trace.effects.read(self)) if op is not None else Tensor(None)
         value = trace.lift(self._fit(compute(old, *given)))
         token = trace.effects.write(self, value)
-        if trace.kind != "graph":
+        if trace.kind != "graph" and not live:
             return trace.tensor(value)
         # whoever fetches the new value makes the assignment happen
         (after,) = trace.emit("identity", (value,), control=(token,))

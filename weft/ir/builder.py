@@ -25,6 +25,8 @@ def make_op(
     regions: Sequence[Block] = (),
     control: Sequence[Value] = (),
     locations: Locations = (),
+    device: str = "",
+    group: str = "",
 ) -> Operation:
     """A checked, typed op that is in no block yet.
 
@@ -42,7 +44,9 @@ def make_op(
         check_sizes(name, types)
     except WeftError as error:
         raise error.at(locations) from error.__cause__  # what the user's own type rule raised
-    return Operation(name, operands, full, tuple(types), regions, control, locations)
+    return Operation(
+        name, operands, full, tuple(types), regions, control, locations, device=device, group=group
+    )
 
 
 def check_sizes(op: str, types: Sequence[Type]) -> None:
@@ -83,10 +87,21 @@ class Builder:
         regions: Sequence[Block] = (),
         control: Sequence[Value] = (),
         locations: Locations | None = None,
+        device: str = "",
+        group: str = "",
     ) -> tuple[Value, ...]:
         """Append an op and return its results. Errors as `make_op`."""
         where = caller_location() if locations is None else locations
-        op = make_op(name, operands, attrs, regions=regions, control=control, locations=where)
+        op = make_op(
+            name,
+            operands,
+            attrs,
+            regions=regions,
+            control=control,
+            locations=where,
+            device=device,
+            group=group,
+        )
         self.ops.append(op)
         return op.results
 
@@ -117,6 +132,8 @@ class Builder:
         else:
             types = [r.type for r in op.results]
             new = Operation(op.name, operands, op.attrs, types, op.regions, control, op.locations)
+        new.device = op.device
+        new.group = op.group
         self.ops.append(new)
         return new.results
 

@@ -16,6 +16,7 @@ from functools import reduce
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.frames import Frame, Frames, find_frames, inputs_of, is_dataflow
 from weft.ir.graph import Graph, Operation, Value
+from weft.ir.rules import int_attr
 from weft.ir.types import TensorType
 
 FALSE, TRUE = 0, 1
@@ -97,7 +98,7 @@ class Deadness:
             self._begin()
             for op in frames.order:
                 self._op(op)
-            odd = {f for f in frames.inner if f not in self._irregular and not self._regular(f)}
+            odd = {f for f in frames.inner if f not in self._irregular and not self.is_regular(f)}
             if not odd:
                 return
             self._irregular |= odd
@@ -113,6 +114,7 @@ class Deadness:
         self.switched: dict[Operation, int] = {}  # switch -> the variable of its predicate
         self.missed: dict[Operation, int] = {}  # exit -> when its loop may end without it
         self._running: dict[tuple[Frame, int], int] = {}
+        self._received: dict[int, int] = {}  # by the number that a recv has for it
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -139,6 +141,9 @@ class Deadness:
             if op.name == "exit":
                 why = self._why(self.conditions.negate(self.missed[op]), op.operands[0].op)
                 return f"the loop of {label(op.result)} may end with a dead operand of it, as {why}"
+            if op.name == "recv":
+                reasons.append(f"{label(op.result)} may be sent dead")
+                continue
             if op.name == "enter":
                 reasons.append(f"{label(op.result)} may enter dead")
                 continue
@@ -176,6 +181,10 @@ class Deadness:
             inner = inner.parent
         return reduce(self.conditions.either, (self.of_op[e] for e in inner.enters), FALSE)
 
+    def predicate(self, value: Value) -> int | None:
+        """The condition that a predicate is true; None if no switch has it."""
+        return self.predicates.get(_source(value))
+
     # -- the analysis -----------------------------------------------------------------------------
 
     def _op(self, op: Operation) -> None:
@@ -198,13 +207,15 @@ class Deadness:
             results = [self._in_iterations(op)]
         elif op.name == "exit":
             results = [self._after_loop(op, runs)]
+        elif op.name == "send":  # it runs with dead data, too
+            runs = results[0] = reduce(both, [*given[1:], *control], TRUE)
+        elif op.name == "recv" and op.attrs["live"]:
+            results = [both(runs, self._sent(op))]
         self.of_op[op] = runs
         self.of_value.update(zip(op.results, results, strict=True))
 
     def _predicate(self, switch: Operation) -> int:
-        value = switch.operands[1]
-        while value.op is not None and value.op.name in ("identity", "loop_cond"):
-            value = value.op.operands[0]
+        value = _source(switch.operands[1])
         if value not in self.predicates:
             made = self.predicates[value] = self.conditions.fresh()
             self.decider[self.conditions.nodes[made][0]] = switch
@@ -223,12 +234,21 @@ class Deadness:
             self.decider[self.conditions.nodes[made][0]] = enter
         return self._running[key]
 
+    def _sent(self, recv: Operation) -> int:
+        """When what is received was sent alive."""
+        number = int_attr(recv.attrs, "live")
+        if number not in self._received:
+            made = self._received[number] = self.conditions.fresh()
+            self.decider[self.conditions.nodes[made][0]] = recv
+        return self._received[number]
+
     def _loop_enters(self, frame: Frame) -> Sequence[Operation]:
         """The ops by which the loop starts."""
         starts = [m.operands[0].op for m in frame.merges]
         return [op for op in starts if op is not None] or frame.enters
 
-    def _regular(self, frame: Frame) -> bool:
+    def is_regular(self, frame: Frame) -> bool:
+        """Whether all that enters a loop does so together, and all that goes round."""
         goes_on = {self.of_op[n] for n in frame.nexts.values()}
         return len({self.of_op[e] for e in self._loop_enters(frame)}) == 1 and len(goes_on) <= 1
 
@@ -248,6 +268,13 @@ class Deadness:
         unknown = conditions.fresh()
         self.decider[conditions.nodes[unknown][0]] = op
         return conditions.both(entered, unknown)
+
+
+def _source(predicate: Value) -> Value:
+    """What a predicate is, before it was marked or passed on."""
+    while predicate.op is not None and predicate.op.name in ("identity", "loop_cond"):
+        predicate = predicate.op.operands[0]
+    return predicate
 
 
 def double_merges(deadness: Deadness) -> Iterator[tuple[Operation, str]]:
@@ -290,7 +317,7 @@ def check_dataflow(graph: Graph) -> None:
     Raises InvalidArgumentError with the user's line and the switch that decides. `verify` finds the
     same, and shows the whole graph.
     """
-    if not is_dataflow(graph.block):
+    if not is_dataflow(graph.block) or graph.stage == "partitioned":  # the whole was checked
         return
     frames = find_frames(graph.block, graph.arg_names)
     for op, what in frames.faults:

@@ -66,6 +66,7 @@ class _Reader:
             [v if type(v) in _PLAIN else self._attr(v) for v in op.attrs.values()],
             [self.block(region) for region in op.regions] if op.regions else 0,
             self._location(op.locations),
+            (op.device, op.group) if op.device or op.group else 0,
         )
 
     def _type(self, given: Type) -> str:

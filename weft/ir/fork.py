@@ -7,10 +7,12 @@ for: `around_fork`.
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 import weakref
 from collections.abc import Callable
+from typing import NamedTuple
 
 
 class ForkLock:
@@ -60,19 +62,72 @@ class ForkLock:
 _locks: weakref.WeakSet[ForkLock] = weakref.WeakSet()
 
 
+class _Row(NamedTuple):
+    before: Callable[[], object] | None
+    in_parent: Callable[[], object] | None
+    in_child: Callable[[], object] | None
+
+
+#: Held by a thread that loads modules of weft: a child would have half a module, and its lock for
+#: ever. A fork waits for the thread; not without end, as who forks may hold what that one needs.
+loading = threading.RLock()
+MOST_SECONDS = 2.0  # many times what loading all of weft takes
+_rows: list[_Row] = []
+_forks = threading.local()  # what `_before_all` did, for the other two
+
+
 def in_child(after: Callable[[], object]) -> None:
     """Have `after` called in every child, where there is fork at all."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=after)
+    _rows.append(_Row(None, None, after))
 
 
-def around_fork(before: Callable[[], object], after: Callable[[], object]) -> None:
-    """Have `before` called ahead of a fork and `after` behind it, in parent and child.
+def around_fork(
+    before: Callable[[], object],
+    after: Callable[[], object],
+    after_in_child: Callable[[], object] | None = None,
+) -> None:
+    """Have `before` called ahead of a fork and `after` behind it, in parent and child (in the child
+    `after_in_child` instead, if it is given).
 
     What was given last runs first ahead of a fork, and last behind it.
     """
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
+    _rows.append(_Row(before, after, after_in_child or after))
+
+
+def _before_all() -> None:
+    """Modules that are loaded meanwhile add rows: those wait for the next fork."""
+    _forks.waited = loading.acquire(timeout=MOST_SECONDS)
+    _forks.rows = list(_rows)
+    _run([row.before for row in reversed(_forks.rows)])
+
+
+def _after_in_parent() -> None:
+    _after_all([row.in_parent for row in _forks.rows])
+
+
+def _after_in_child() -> None:
+    _after_all([row.in_child for row in _forks.rows])
+
+
+def _after_all(handlers: list[Callable[[], object] | None]) -> None:
+    try:
+        _run(handlers)
+    finally:
+        if _forks.waited:
+            loading.release()
+
+
+def _run(handlers: list[Callable[[], object] | None]) -> None:
+    """All of them, whatever one raises; then that is raised, and Python reports it."""
+    errors: list[Exception] = []
+    for handler in handlers:
+        try:
+            if handler is not None:
+                handler()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _renew_all() -> None:
@@ -81,3 +136,11 @@ def _renew_all() -> None:
 
 
 in_child(_renew_all)
+if hasattr(os, "register_at_fork"):
+    # ahead of a fork Python calls what was registered last first. This one must run before those of
+    # modules whose locks weft takes under its own
+    importlib.import_module("logging")
+    importlib.import_module("concurrent.futures.thread")
+    os.register_at_fork(
+        before=_before_all, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+    )

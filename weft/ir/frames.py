@@ -137,14 +137,22 @@ def _place(found: Frames, op: Operation) -> Frame:
     inside = frames[odd] in deepest.around()
     how = "bring it in by enter(...) {constant=true}" if inside else "bring it out by exit(...)"
     kind = "merges across frames" if op.name == "merge" else "mixes frames"
+    there, here = _apart(frames[odd], deepest), _apart(deepest, frames[odd])
     found.faults.append(
         (
             op,
-            f"{kind}: {what}, {found.label(values[odd])}, is in {frames[odd]}, but "
-            f"{found.label(inner)} is in {deepest}: {how}",
+            f"{kind}: {what}, {found.label(values[odd])}, is in {there}, but "
+            f"{found.label(inner)} is in {here}: {how}",
         )
     )
     return deepest
+
+
+def _apart(frame: Frame, other: Frame) -> str:
+    """A frame, with what it is in if another one has its name."""
+    if frame.parent is None or str(frame) != str(other):
+        return str(frame)
+    return f"{frame} in {frame.parent}" if frame.parent.parent else f"{frame} in no other"
 
 
 def _join(found: Frames, op: Operation, here: Frame, inner: Frame) -> Iterator[str]:

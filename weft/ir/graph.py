@@ -35,9 +35,13 @@ class Operation:
     operands: data inputs. control: values whose ops must run before this one (explicit effect
     order). attrs: compile-time attributes, complete and in schema order. regions: nested blocks,
     isolated from above (they use only their own arguments). locations: the user's source lines.
+    device: where it is to run, the canonical text of a full or partial spec (`ir.device`), or "".
+    group: the name of a colocation group, "" for none: all ops of one group run on one device.
     """
 
-    __slots__ = ("attrs", "control", "locations", "name", "operands", "regions", "results")
+    __slots__ = (
+        "attrs", "control", "device", "group", "locations", "name", "operands", "regions", "results"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -48,6 +52,9 @@ class Operation:
         regions: Sequence[Block] = (),
         control: Sequence[Value] = (),
         locations: Locations = (),
+        *,
+        device: str = "",
+        group: str = "",
     ) -> None:
         self.name = name
         self.operands = tuple(operands)
@@ -55,6 +62,8 @@ class Operation:
         self.regions = tuple(regions)
         self.control = tuple(control)
         self.locations = locations
+        self.device = device
+        self.group = group
         self.results = tuple([Value(t, self, i) for i, t in enumerate(result_types)])
 
     @property
@@ -86,7 +95,9 @@ class Block:
 
 
 #: The stages of a graph, in the order of the pipeline; `ir.verify` says what each may hold.
-STAGES = ("traced", "optimized", "fused", "planned", "dataflow")
+STAGES = ("traced", "optimized", "fused", "planned", "dataflow", "partitioned")
+#: Those at which Switch, Merge and frames may be, so dead values.
+WITH_DEAD_VALUES = ("dataflow", "partitioned")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +107,8 @@ class Graph:
     result_names: of the results, one each ("": none), or () where none has one. collections: lists
     of names, such as the variables to train, by the name of the list; both as text, no pass looks
     at them or keeps them. Two graphs are `==` if they are the same up to the identity of their
-    values: same structure, attributes, types, control operands, locations, names and stage.
+    values: same structure, attributes, types, control operands, locations, devices, groups, names
+    and stage.
     """
 
     name: str
@@ -165,6 +177,8 @@ def canonical_block(block: Block) -> tuple[object, ...]:
                 tuple(canonical_block(r) for r in op.regions),
                 tuple(number[v] for v in op.control),
                 op.locations,
+                op.device,
+                op.group,
             )
         )
     rows.append(tuple(number[v] for v in block.results))
@@ -198,6 +212,8 @@ def _same_op(x: Operation, y: Operation, twin: Mapping[Value, Value]) -> bool:
     return (
         x.name == y.name
         and x.locations == y.locations
+        and x.device == y.device
+        and x.group == y.group
         and [r.type for r in x.results] == [r.type for r in y.results]
         and [(k, _attr_key(v)) for k, v in x.attrs.items()]
         == [(k, _attr_key(v)) for k, v in y.attrs.items()]

@@ -14,8 +14,8 @@ import numpy as np
 
 from weft.ir.attributes import Attrs, AttrValue
 from weft.ir.builder import make_op
-from weft.ir.dims import Dim, SymbolicDim, solve_dims, substitute_dim
-from weft.ir.dtypes import as_dtype, string
+from weft.ir.dims import SymbolicDim, solve_dims, substitute_dim
+from weft.ir.dtypes import string
 from weft.ir.errors import (
     InternalError,
     InvalidArgumentError,
@@ -27,10 +27,14 @@ from weft.ir.errors import (
 from weft.ir.frames import is_dataflow
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.interpreter_control import RUN_REGIONS
-from weft.ir.interpreter_dataflow import run_dataflow
+from weft.ir.interpreter_dataflow import RunOp, run_dataflow
 from weft.ir.interpreter_stack import Cells, run_stack_op
 from weft.ir.interpreter_state import EXECUTE_STATE, Ref, State
 from weft.ir.interpreter_state import DictState as DictState  # its place for who interprets
+from weft.ir.interpreter_values import as_array as as_array
+from weft.ir.interpreter_values import bind_symbols as bind_symbols
+from weft.ir.interpreter_values import has_type, size_pairs
+from weft.ir.interpreter_values import type_of as type_of
 from weft.ir.ops import lookup
 from weft.ir.ops.stack import STACK_OPS
 from weft.ir.rules import fits
@@ -71,10 +75,20 @@ def interpret(
             results = run_dataflow(run.op_apart, graph.block, given, schedule)
         else:
             results = run.block(graph.block, given)
-    # a copy each: a result may be an input, a constant, or the same value as another result
+    return own_results(results)
+
+
+def own_results(results: Sequence[Any]) -> list[Any]:
+    """Arrays that share no memory, None for what is none: a result may be an input, a constant, or
+    the same value as another result."""
     return [
         np.array(r, order="C", copy=True) if isinstance(r, np.ndarray) else None for r in results
     ]
+
+
+def op_runner(state: State | None, sizes: Mapping[str, int], host: RunHost | None) -> RunOp:
+    """What runs single ops of one block for `interpreter_dataflow.Machine`."""
+    return _Run(state, sizes, host).op_apart
 
 
 def evaluate_op(
@@ -109,63 +123,6 @@ def carry_out(op: Operation, arrays: Sequence[Array]) -> list[Any]:
     with np.errstate(all="ignore"):
         results = _Run(None, {}).op(op, [_frozen(a) for a in arrays])
     return [np.array(r, order="C", copy=True) for r in results]
-
-
-def as_array(x: object) -> Array:
-    """`x` as an array of a weft dtype: native byte order, strings as objects that are bytes."""
-    array = np.asarray(x)
-    if array.dtype.kind == "U":
-        array = np.char.encode(array, "utf-8")
-    dtype = as_dtype(array.dtype).numpy
-    return array if array.dtype == dtype and array.dtype.isnative else array.astype(dtype)
-
-
-def type_of(array: Array) -> TensorType:
-    """The type of a concrete array."""
-    return TensorType(as_dtype(array.dtype), array.shape)
-
-
-def bind_symbols(graph: Graph, arrays: Sequence[Array]) -> dict[str, int]:
-    """The sizes of the symbols in the types of the graph's inputs, from the shapes of `arrays`.
-
-    Raises InvalidArgumentError, naming the input, where an array does not fit its type.
-    """
-    if len(arrays) != len(graph.args):
-        raise InvalidArgumentError(
-            f"graph '{graph.name}' takes {len(graph.args)} inputs, got {len(arrays)}"
-        )
-    sizes = solve_dims(_size_pairs(graph.args, arrays))
-    for name, arg, array in zip(graph.arg_names, graph.args, arrays, strict=True):
-        wanted = substitute_type(arg.type, sizes)
-        if (
-            not isinstance(wanted, TensorType)
-            or not _has_type(array, wanted)
-            or any(isinstance(d, SymbolicDim) for d in wanted.shape)
-        ):
-            at = ", ".join(f"{k}={v}" for k, v in sizes.items())
-            raise InvalidArgumentError(
-                f"input '{name}' of graph '{graph.name}' must be {arg.type}, got {type_of(array)}"
-                + (f" (with {at})" if at and str(wanted) != str(arg.type) else "")
-            )
-    return sizes
-
-
-def _size_pairs(values: Sequence[Value], given: Sequence[Any]) -> list[tuple[Dim, int]]:
-    """The dimensions of the types of values, with the sizes that they have."""
-    return [
-        pair
-        for value, array in zip(values, given, strict=True)
-        if isinstance(value.type, TensorType) and value.type.rank == np.ndim(array)
-        for pair in zip(value.type.shape, np.shape(array), strict=True)
-    ]
-
-
-def _has_type(array: Array, t: TensorType) -> bool:
-    return (
-        array.dtype == t.dtype.numpy
-        and array.ndim == t.rank
-        and all(n == d or not isinstance(d, int) for n, d in zip(array.shape, t.shape, strict=True))
-    )
 
 
 def _is_static(t: Type) -> bool:
@@ -258,7 +215,7 @@ class _Run:
                 raise InternalError(f"gave {len(results)} results, needs {len(wanted)}")
             checked = [_checked(r, t) for r, t in zip(results, wanted, strict=True)]
             if not all(_is_static(t) for t in wanted):
-                self.sizes = solve_dims(_size_pairs(op.results, checked), self.sizes)
+                self.sizes = solve_dims(size_pairs(op.results, checked), self.sizes)
             return checked
         except WeftError as error:
             raise type(error)(
@@ -270,7 +227,7 @@ class _Run:
     ) -> Sequence[Any]:
         """As `op`, among ops of other iterations: that of the op decides a size, so it is what the
         inputs of the graph say, or the operands, or the control operands."""
-        self.sizes = solve_dims(_size_pairs(op.control, control), self.given)
+        self.sizes = solve_dims(size_pairs(op.control, control), self.given)
         return self.op(op, operands)
 
     def _learn_sizes(self, op: Operation, operands: Sequence[Any]) -> None:
@@ -279,7 +236,7 @@ class _Run:
         made = op.attrs.get("sizes")
         names = made if isinstance(made, tuple) else ()
         if names or not all(_is_static(v.type) for v in op.operands):
-            given = solve_dims(_size_pairs(op.operands, operands))
+            given = solve_dims(size_pairs(op.operands, operands))
             kept = {k: n for k, n in self.sizes.items() if k not in names}
             self.sizes = {**kept, **given}
 
@@ -315,7 +272,7 @@ def _checked(value: object, wanted: Type) -> object:
         array[()] = value  # np.asarray would make a fixed-width string of it
     else:
         array = np.asarray(value)
-    if not _has_type(array, wanted):
+    if not has_type(array, wanted):
         raise InternalError(f"gave {array.dtype}{list(array.shape)}, its type is {wanted}")
     return _frozen(array)
 

@@ -76,4 +76,9 @@ def run_scan(
 #: Ops that run their regions where they stand.
 RUN_REGIONS: Mapping[
     str, Callable[[RunBlock, Operation, Sequence[Any], Attrs, Sequence[Type]], list[Any]]
-] = {"fused": run_fused, "cond": run_cond, "while": run_while, "scan": run_scan}
+] = {
+    **dict.fromkeys(("fused", "unrolled"), run_fused),
+    "cond": run_cond,
+    "while": run_while,
+    "scan": run_scan,
+}

@@ -42,7 +42,7 @@ DEAD: Final = _Dead()
 
 
 @dataclass(slots=True)
-class _Waiting:
+class Waiting:
     """What an op has of its inputs in one iteration."""
 
     missing: int
@@ -51,23 +51,23 @@ class _Waiting:
 
 
 @dataclass(slots=True, eq=False)
-class _Iteration:
+class Iteration:
     """One iteration: the ops that wait, how many are ready, and the frames inside that run."""
 
     number: int
-    waiting: dict[Operation, _Waiting] = field(default_factory=dict)
+    waiting: dict[Operation, Waiting] = field(default_factory=dict)
     ready: int = 0
-    children: dict[Frame, _Instance] = field(default_factory=dict)
+    children: dict[Frame, Instance] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
-class _Instance:
+class Instance:
     """One run of a frame, in iteration `outer` of `parent`."""
 
     frame: Frame
-    parent: _Instance | None
-    outer: _Iteration | None
-    iterations: dict[int, _Iteration]
+    parent: Instance | None
+    outer: Iteration | None
+    iterations: dict[int, Iteration]
     missing_enters: int
     newest: int = 0
     invariants: list[tuple[Value, Any]] = field(default_factory=list)
@@ -76,7 +76,7 @@ class _Instance:
     entered: set[Operation] = field(default_factory=set)
 
 
-_Ready = tuple[Operation, _Waiting, _Instance, _Iteration]
+Ready = tuple[Operation, Waiting, Instance, Iteration]
 
 
 def run_dataflow(
@@ -95,10 +95,16 @@ def run_dataflow(
             hint="weft.ir.verify shows the graph with the fault",
             location=op.locations,
         )
-    return _Machine(run_op, block, found, schedule).run(args)
+    machine = Machine(run_op, block, found, schedule)
+    machine.begin(args)
+    while machine.ready:
+        machine.step()
+    return machine.end()
 
 
-class _Machine:
+class Machine:
+    """One block under way: `begin`, `step` as long as something is `ready`, `end`."""
+
     def __init__(
         self,
         run_op: RunOp,
@@ -110,10 +116,10 @@ class _Machine:
         self.block = block
         self.frames = frames
         self.random = None if schedule is None else random.Random(schedule)
-        self.ready: list[_Ready] = []
+        self.ready: list[Ready] = []
         self.wanted = set(block.results)
         self.fetched: dict[Value, Any] = {}
-        self.top = _Instance(frames.root, None, None, {0: _Iteration(0)}, 0)
+        self.top = Instance(frames.root, None, None, {0: Iteration(0)}, 0)
         self.users: dict[Value, list[tuple[Operation, int]]] = {}  # with the operand's number
         for op in block.ops:
             for i, value in enumerate(inputs_of(op)):
@@ -121,8 +127,8 @@ class _Machine:
             for i, value in enumerate(op.control, len(inputs_of(op))):
                 self.users.setdefault(value, []).append((op, i))
 
-    def run(self, args: Sequence[Any]) -> list[Any]:
-        """All ops, until none is ready."""
+    def begin(self, args: Sequence[Any]) -> None:
+        """Give the block its arguments."""
         start = self.top.iterations[0]
         start.ready += 1  # or the top would end before it begins
         for value, given in zip(self.block.args, args, strict=True):
@@ -130,17 +136,23 @@ class _Machine:
         for op in self.block.ops:
             if not inputs_of(op) and not op.control:
                 self._arrive(op, None, None, self.top, start)
-        while self.ready:
-            at = self.random.randrange(len(self.ready)) if self.random else 0
-            op, waiting, instance, iteration = self.ready.pop(at)
-            self._run(op, waiting, instance, iteration)
-            iteration.ready -= 1
-            self._end_iterations(instance, iteration)
+
+    def step(self) -> None:
+        """Run one op that is ready."""
+        at = self.random.randrange(len(self.ready)) if self.random else 0
+        op, waiting, instance, iteration = self.ready.pop(at)
+        self._run(op, waiting, instance, iteration)
+        iteration.ready -= 1
+        self._end_iterations(instance, iteration)
+
+    def end(self) -> list[Any]:
+        """The results, when nothing is ready."""
+        start = self.top.iterations[0]
         results = [self._result(i, value) for i, value in enumerate(self.block.results)]
         self._check_ended(self.top, start)
         return results
 
-    def _check_ended(self, at: _Instance, iteration: _Iteration) -> None:
+    def _check_ended(self, at: Instance, iteration: Iteration) -> None:
         """InvalidArgumentError for a frame that began in `iteration`, or further inside, and waits
         for one of its enters."""
         for frame, child in iteration.children.items():
@@ -164,20 +176,20 @@ class _Machine:
 
     # -- tokens -----------------------------------------------------------------------------------
 
-    def _deliver(self, value: Value, token: Any, at: _Instance, iteration: _Iteration) -> None:
+    def _deliver(self, value: Value, token: Any, at: Instance, iteration: Iteration) -> None:
         if value in self.wanted and at is self.top:
             self.fetched[value] = token
         for op, number in self.users.get(value, ()):
             self._arrive(op, number, token, at, iteration)
 
     def _arrive(
-        self, op: Operation, number: int | None, token: Any, at: _Instance, iteration: _Iteration
+        self, op: Operation, number: int | None, token: Any, at: Instance, iteration: Iteration
     ) -> None:
         """A token for input `number` of an op (None: it needs none)."""
         waiting = iteration.waiting.get(op)
         if waiting is None:
             count = len(inputs_of(op)) + len(op.control)
-            waiting = iteration.waiting[op] = _Waiting(count, [DEAD] * count)
+            waiting = iteration.waiting[op] = Waiting(count, [DEAD] * count)
         if number is not None:
             waiting.missing -= 1
             waiting.operands[number] = token
@@ -185,11 +197,15 @@ class _Machine:
         if not waiting.missing:
             del iteration.waiting[op]
             iteration.ready += 1
-            self.ready.append((op, waiting, at, iteration))
+            self._make_ready((op, waiting, at, iteration))
+
+    def _make_ready(self, entry: Ready) -> None:
+        """All inputs of an op have come."""
+        self.ready.append(entry)
 
     # -- ops --------------------------------------------------------------------------------------
 
-    def _run(self, op: Operation, waiting: _Waiting, at: _Instance, now: _Iteration) -> None:
+    def _run(self, op: Operation, waiting: Waiting, at: Instance, now: Iteration) -> None:
         results: Sequence[Any] = [DEAD] * len(op.results)
         count = len(inputs_of(op))
         operands, control = waiting.operands[:count], waiting.operands[count:]
@@ -216,7 +232,7 @@ class _Machine:
             self._deliver(value, token, at, now)
         return None
 
-    def _merge(self, op: Operation, operands: Sequence[Any], now: _Iteration) -> Sequence[Any]:
+    def _merge(self, op: Operation, operands: Sequence[Any], now: Iteration) -> Sequence[Any]:
         live = [i for i, token in enumerate(operands) if token is not DEAD]
         if not live:
             return [DEAD, DEAD]
@@ -233,12 +249,12 @@ class _Machine:
 
     # -- frames -----------------------------------------------------------------------------------
 
-    def _enter(self, op: Operation, token: Any, at: _Instance, now: _Iteration) -> None:
+    def _enter(self, op: Operation, token: Any, at: Instance, now: Iteration) -> None:
         frame = self.frames.of_value[op.result]
         child = now.children.get(frame)
         if child is None:
-            first = {0: _Iteration(0)}
-            child = now.children[frame] = _Instance(frame, at, now, first, len(frame.enters))
+            first = {0: Iteration(0)}
+            child = now.children[frame] = Instance(frame, at, now, first, len(frame.enters))
         child.missing_enters -= 1
         child.entered.add(op)
         if op.attrs["constant"]:
@@ -248,7 +264,7 @@ class _Machine:
                 self._deliver(op.result, token, child, iteration)
         self._end_iterations(child, child.iterations[0])
 
-    def _exit(self, op: Operation, token: Any, at: _Instance, now: _Iteration) -> None:
+    def _exit(self, op: Operation, token: Any, at: Instance, now: Iteration) -> None:
         if op in at.exited:
             raise InvalidArgumentError(
                 f"op 'exit' gives a second value in iteration {now.number}, after that of "
@@ -259,13 +275,13 @@ class _Machine:
         at.exited[op] = now.number
         self._leave(op, token, at)
 
-    def _leave(self, op: Operation, token: Any, at: _Instance) -> None:
+    def _leave(self, op: Operation, token: Any, at: Instance) -> None:
         """The value of an exit, in the iteration around the frame."""
         assert at.parent is not None
         assert at.outer is not None
         self._deliver(op.result, token, at.parent, at.outer)
 
-    def _next(self, op: Operation, token: Any, at: _Instance, now: _Iteration) -> None:
+    def _next(self, op: Operation, token: Any, at: Instance, now: Iteration) -> None:
         following = at.iterations.get(now.number + 1)
         if following is None:
             at.deferred.append((op, token))
@@ -273,25 +289,25 @@ class _Machine:
         else:
             self._feed(op, token, at, following)
 
-    def _feed(self, op: Operation, token: Any, at: _Instance, iteration: _Iteration) -> None:
+    def _feed(self, op: Operation, token: Any, at: Instance, iteration: Iteration) -> None:
         """The value of a next_iteration, for the merge that it names."""
         merge = op.operands[1].op
         assert merge is not None
         self._arrive(merge, 0, token, at, iteration)
 
-    def _start(self, at: _Instance) -> None:
+    def _start(self, at: Instance) -> None:
         """The next iteration, if something asks for it and there is room."""
         if not at.deferred or len(at.iterations) >= at.frame.parallel_iterations:
             return
         at.newest += 1
-        iteration = at.iterations[at.newest] = _Iteration(at.newest)
+        iteration = at.iterations[at.newest] = Iteration(at.newest)
         for value, token in at.invariants:
             self._deliver(value, token, at, iteration)
         deferred, at.deferred = at.deferred, []
         for op, token in deferred:
             self._feed(op, token, at, iteration)
 
-    def _end_iterations(self, at: _Instance, iteration: _Iteration | None) -> None:
+    def _end_iterations(self, at: Instance, iteration: Iteration | None) -> None:
         """End this iteration, those after it, and the frame, as far as they have nothing left."""
         while iteration is not None:
             before = (

@@ -3,7 +3,8 @@
 Each stage of `graph.STAGES` promises something to the code that comes after it: from "optimized" on
 there are no ops that only mean something to autodiff; from "fused" on there are loop nests. At
 "dataflow" branches and loops may be ops that dead values run through; the passes before that stage
-move ops by their data alone, which would lose what decides whether they are dead.
+move ops by their data alone, which would lose what decides whether they are dead. At "partitioned"
+a graph is the part of one device, with sends and receives in it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weft.ir.graph import STAGES
+from weft.ir.graph import STAGES, WITH_DEAD_VALUES
+from weft.ir.ops.communication import COMMUNICATION
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.ops.state import UPDATES
 
@@ -26,7 +28,7 @@ class Legality:
 
 _TRACED = STAGES[:1]
 _FROM_FUSED = STAGES[2:]
-_DATAFLOW = ("dataflow",)
+_DATAFLOW = WITH_DEAD_VALUES
 
 #: Ops that are not in the table may be anywhere. The region of a `fused` op is one loop nest: it
 #: has no state, no effects and no nest in it.
@@ -36,6 +38,7 @@ LEGALITY: Mapping[str, Legality] = {
     "stop_gradient": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
     "custom_gradient": Legality((*_TRACED, *_DATAFLOW), in_nest=False),
     "fused": Legality(_FROM_FUSED, in_nest=False),
+    "unrolled": Legality(_FROM_FUSED, in_nest=False),
     "variable": Legality(in_nest=False),
     "read": Legality(in_nest=False),
     "assign": Legality(in_nest=False),
@@ -52,6 +55,7 @@ LEGALITY: Mapping[str, Legality] = {
     "arena_pop": Legality(in_nest=False),
     "arena_add": Legality(in_nest=False),
     **{name: Legality(_DATAFLOW, in_nest=False) for name in sorted(DATAFLOW)},
+    **{name: Legality(("partitioned",), in_nest=False) for name in sorted(COMMUNICATION)},
 }
 ANYWHERE = Legality()
 

@@ -28,7 +28,10 @@ class Location:
         """The place and, where the file can be read, the source line itself."""
         import linecache
 
-        text = linecache.getline(self.file, self.line).strip()
+        try:
+            text = linecache.getline(self.file, self.line).strip()
+        except ValueError:  # a name that no file can have
+            text = ""
         return f"{self}: {text}" if text else str(self)
 
 

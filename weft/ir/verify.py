@@ -3,7 +3,8 @@
 The rules: SSA form with isolated regions; operands, attributes and types as the op table says;
 control operands that order something; state accesses ordered by paths (`effects`); ops legal at the
 graph's stage (`legality`); source locations kept. Where dead values may run through a graph: frames
-that match (`frames`), and no result that may be dead (`deadness`).
+that match (`frames`), and no result that may be dead (`deadness`). A part of a partitioned graph is
+in order if the whole is: of what may be dead, and of effects, it alone does not say enough.
 
 On locations: either every op of a graph, nested ones included, has some, or none has. A graph
 parsed from text without locations is whole; a graph in which only some ops know where they come
@@ -24,6 +25,7 @@ from weft.ir.graph import STAGES, Block, Graph, Operation, Value
 from weft.ir.legality import illegal
 from weft.ir.loop_effects import overlapping
 from weft.ir.ops import lookup
+from weft.ir.ops.communication import COMMUNICATION
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.text.printer import print_graph
 from weft.ir.types import RefType, TensorType, TokenType
@@ -129,7 +131,7 @@ class _Verifier:
             seen.add(op)
             defined.update(op.results)
             why = illegal(op.name, self.graph.stage, in_nest)
-            if why is None and parent is not None and op.name in DATAFLOW:
+            if why is None and parent is not None and op.name in DATAFLOW | COMMUNICATION:
                 why = f"is in a region of op '{parent.name}': it belongs to the top of a graph"
             if why is not None and self.graph.stage in STAGES:
                 self.fault(op, why)
@@ -143,7 +145,7 @@ class _Verifier:
         if len(self.faults) == before:  # paths mean something only in a sound block
             if parent is None and is_dataflow(block):
                 self._check_dataflow(block)
-            else:
+            elif parent is not None or self.graph.stage != "partitioned":
                 self._check_effects(block, unordered(block, known))
 
     def _check_uses(
@@ -162,6 +164,8 @@ class _Verifier:
                 )
             if value in op.control[:i]:
                 self.fault(op, f"control operand {i} stands twice")
+        if op.name == "send" and op.control:
+            self.fault(op, "has control operands: one that is dead would keep it from being sent")
 
     def _origin(self, value: Value, whole: frozenset[Value], outer: frozenset[Value]) -> str:
         """Where a value that is not defined at its use comes from."""
@@ -225,6 +229,8 @@ class _Verifier:
         deadness = Deadness(frames)
         for op, what in double_merges(deadness):
             self.fault(op, what)
+        if self.graph.stage == "partitioned":
+            return  # what is dead here, and in what order, is decided in other parts, too
         for value, what in dead_results(block.results, deadness):
             self.fault(value.op, what)
         pairs = unordered(block, {}, frames.order, frames.after_loops())

@@ -18,7 +18,8 @@ ordinary ops at the source lines of the forward ops, so they can be differentiat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from weft.ir.builder import Builder
 from weft.ir.errors import GradientError, InternalError, suggest
@@ -29,8 +30,12 @@ from weft.ir.types import StackType, TensorType
 from weft.passes.expression import Expr
 from weft.passes.gradients import GRADIENTS, NO_GRADIENT
 from weft.passes.gradients.effects import without_effects
+from weft.passes.gradients.live import refuse_by_state
 from weft.passes.gradients.rule import Site, accumulate
 from weft.passes.rewrite import extend
+
+#: Called with an op and the ops that carry cotangents through it.
+Placed = Callable[[Operation, Sequence[Operation]], None]
 
 
 def gradients(
@@ -38,13 +43,15 @@ def gradients(
     ys: Sequence[Value],
     xs: Sequence[Value],
     grad_ys: Sequence[Value | None] | None = None,
+    placed: Placed | None = None,
 ) -> list[Value | None]:
     """The gradients of sum_i <grad_ys[i], ys[i]> with respect to each of `xs`, appended to it.
 
     builder holds the ops that lead from the xs (its arguments, or results of its ops) to the ys.
     A missing grad_y means ones (the y must be real then). A gradient has the dtype and shape of its
     x; it is None where no differentiable path leads from x to the ys. For complex values see
-    `gradients/rule.py`. Raises GradientError for ys that have no gradient, naming the user's line.
+    `gradients/rule.py`. placed: called with each op and those that its gradient added. Raises
+    GradientError for ys that have no gradient, naming the user's line.
     """
     seeds = [None] * len(ys) if grad_ys is None else list(grad_ys)
     if len(seeds) != len(ys):
@@ -53,7 +60,7 @@ def gradients(
         )
     ops = builder.ops[: _last_position(builder, ys) + 1]
     given = [_seed(builder, y, seed) for y, seed in zip(ys, seeds, strict=True)]
-    return _pull_back(builder, ops, ys, given, xs)
+    return _pull_back(builder, ops, ys, given, xs, placed)
 
 
 def differentiate(graph: Graph, wrt: Sequence[int] | None = None) -> Graph:
@@ -127,6 +134,7 @@ def _pull_back(
     ys: Sequence[Value],
     given: Sequence[Value | None],
     xs: Sequence[Value],
+    placed: Placed | None = None,
 ) -> list[Value | None]:
     """The cotangents of `xs` from those of `ys`, by way of `ops` only."""
     active = _depends_on(xs, ops)
@@ -142,11 +150,13 @@ def _pull_back(
             arrive(y, Expr(builder, seed, _place(y)))
     for op in reversed(ops):
         if any(v in active for v in op.operands) and any(r in cotangents for r in op.results):
-            for value, grad in zip(
-                op.operands, _apply_rule(builder, op, cotangents, active), strict=True
-            ):
+            start = len(builder.ops)
+            found = _apply_rule(builder, op, cotangents, active, placed)
+            for value, grad in zip(op.operands, found, strict=True):
                 if grad is not None and value in active:
                     arrive(value, grad)
+            if placed is not None:
+                placed(op, builder.ops[start:])
     return [cotangents[x].value if x in cotangents else None for x in xs]
 
 
@@ -165,7 +175,11 @@ def _is_inexact(value: Value) -> bool:
 
 
 def _apply_rule(
-    builder: Builder, op: Operation, cotangents: dict[Value, Expr], active: set[Value]
+    builder: Builder,
+    op: Operation,
+    cotangents: dict[Value, Expr],
+    active: set[Value],
+    placed: Placed | None,
 ) -> Sequence[Expr | None]:
     """The cotangents of the operands of `op`, checked."""
     rule = GRADIENTS.get(op.name)
@@ -181,6 +195,9 @@ def _apply_rule(
 
     arrived = (cotangents.get(r) for r in op.results)
     twin = without_effects(op)
+    if twin.op is not op:
+        wanted = [v in active for v in op.operands]
+        refuse_by_state(op, wanted, [r in cotangents for r in op.results], NO_GRADIENT)
     grads = rule(
         Site(
             twin.op,
@@ -188,7 +205,7 @@ def _apply_rule(
             tuple(map(at_op, op.results)),
             tuple(None if g is None else at_op(g.value) for g in arrived),
             tuple(v in active and v not in twin.given for v in twin.op.operands),
-            _pull_back,
+            _pull_back if placed is None else partial(_pull_back, placed=placed),
             _depends_on,
         )
     )

@@ -14,13 +14,13 @@ At stage `dataflow` control operands count: whether they are dead decides whethe
 
 from __future__ import annotations
 
-from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.graph import WITH_DEAD_VALUES, Block, Graph, Operation, Value
 from weft.passes.rewrite import must_run, rebuilt, with_block, with_control, with_operands
 
 
 def dce(graph: Graph) -> Graph:
     """Drop dead ops, inside regions too. Arguments and results of the graph stay."""
-    return with_block(graph, _dce_block(graph.block, graph.stage == "dataflow"))
+    return with_block(graph, _dce_block(graph.block, graph.stage in WITH_DEAD_VALUES))
 
 
 def _dce_block(block: Block, control_counts: bool = False) -> Block:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from weft.ir.errors import PassError, VerifyError, suggest
 from weft.ir.fork import ForkLock
-from weft.ir.graph import Graph
+from weft.ir.graph import WITH_DEAD_VALUES, Graph
 from weft.ir.source import caller_location
 from weft.ir.text.printer import print_graph
 from weft.ir.verify import verify
@@ -37,7 +37,7 @@ CHANGES_MEANING = frozenset({"differentiate"})
 ON_DATAFLOW = frozenset({"lower_control_flow", "dce"})
 
 #: What WEFT_LOG may name: one for each logger `weft.TOPIC`.
-TOPICS = ("checkpoint", "compile", "passes", "resources")
+TOPICS = ("checkpoint", "cluster", "comm", "compile", "passes", "place", "resources", "train")
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,10 @@ def pass_name(run: Pass) -> str:
 
 def _run_pass(graph: Graph, run: Pass, options: PassOptions) -> PassReport:
     name = pass_name(run)
-    if graph.stage == "dataflow" and name not in ON_DATAFLOW and _is_ours(run):
+    if graph.stage in WITH_DEAD_VALUES and name not in ON_DATAFLOW and _is_ours(run):
         raise PassError(
-            f"pass '{name}' does not know graphs of stage 'dataflow', such as '{graph.name}': it "
-            "would lose which values are dead",
+            f"pass '{name}' does not know graphs of stage '{graph.stage}', such as "
+            f"'{graph.name}': it would lose which values are dead",
             hint="run it before lower_control_flow",
         )
     start = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.passes.autodiff import differentiate
+from weft.passes.contract import contract
 from weft.passes.control.layout import transpose_outside_loops
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.control.lower_stacks import lower_stacks
@@ -36,6 +37,7 @@ PASSES: dict[str, Pass] = {
     "cse": cse,
     "simplify_control": simplify_control,
     "sparse_updates": sparse_updates,
+    "contract": contract,
     "transpose_outside_loops": transpose_outside_loops,
     "fuse": fuse,
     "recompute": recompute,
@@ -66,6 +68,7 @@ STANDARD: tuple[Pass, ...] = (
     simplify,  # merged values open new rules: x - x, where(c, x, x)
     fold,  # and those new constants
     dce,  # what the rewrites left behind, or fusion would write it to memory
+    contract,  # no more algebra: which products and sums are rounded together
     transpose_outside_loops,  # after simplify, which has put the transposes into the flags
     fuse,  # near the end: it hides ops in regions
     recompute,  # of what nests hand to each other, before products take nests over

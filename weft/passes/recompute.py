@@ -12,8 +12,6 @@ addition. A gradient reads fewer arrays, and they need no memory in between. The
 * it follows from results that stay, from what its nest reads, of the same shape or broadcast to it,
   or from numbers that a row kernel has for each row (they are stored then), by at most MOST_OPS ops
   of CHEAP; for the sake of it no reader reads more bytes than it has, but for such numbers;
-* no product of what its nest reads is added to anything: contracted in one place only, x * g minus
-  the largest x * g would not be 0;
 * or it follows by any elementwise ops from what its readers read anyway, and they take no longer
   than writing and reading it would (`weft.ir.prices`). What is read soon comes from a cache.
 """

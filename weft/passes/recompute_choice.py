@@ -16,14 +16,12 @@ from weft.passes.memory.in_place import UPDATES
 CHEAP = frozenset(
     {
         "add", "subtract", "multiply", "divide", "negative", "abs", "square", "where", "maximum",
-        "minimum",
+        "minimum", "fma",
         "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and",
         "logical_or", "logical_not",
     }
 )  # fmt: skip
 MOST_OPS = 8
-#: Ops whose operand is not contracted with them if it is a product.
-FACTORS = frozenset({"multiply", "square", "divide"})
 #: Numbers for each row that are read in place of a result are less than this part of it.
 ROW_SHARE = 16
 #: Arithmetic for the time of traffic. The prices are good to a quarter: then memory decides.
@@ -73,9 +71,6 @@ class Choice:
             may_go = _may_go(result, self.readers.get(result, []))
             readers = [r for r in self.readers.get(result, []) if r is not None]
             sources = _sources(inner, kept, given.keys(), rows) if may_go else None
-            if sources is not None and not (kept | rows).issuperset(sources):
-                known = kept | rows | given.keys()
-                sources = None if _is_contracted(inner, result, known, readers) else sources
             if sources is not None:
                 read = [given.get(v, outer.get(v, v)) for v in sources]
                 if all(_reads_no_more(r, result, read) for r in readers):
@@ -276,27 +271,6 @@ def _sources(
             seen.add(held)
             todo += op.operands
     return found if len(seen) <= MOST_OPS else None
-
-
-def _is_contracted(
-    value: Value, result: Value, stored: set[Value], readers: Sequence[Operation]
-) -> bool:
-    """May a product on the way to the value be one instruction with a sum that follows it? Then
-    what is computed again differs from what the nest itself had (v - max(v) must be 0).
-    """
-    steps = _steps(value, stored)
-    if steps is None:
-        return True
-    chain = steps[1]
-    for op in chain:
-        users = [o for o in chain if op.result in o.operands]
-        for reader in readers if op is value.op else ():
-            (region,) = reader.regions
-            arg = region.args[reader.operands.index(result)]
-            users += [o for o in region.ops if arg in o.operands]
-        if op.name in ("multiply", "square") and any(o.name not in FACTORS for o in users):
-            return True
-    return False
 
 
 def _is_constant(value: Value) -> bool:

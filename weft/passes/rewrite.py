@@ -91,7 +91,8 @@ def with_operands(
     if operands == op.operands and control == op.control and regions == op.regions:
         return op
     types = [r.type for r in op.results]
-    return Operation(op.name, operands, op.attrs, types, regions, control, op.locations)
+    made = Operation(op.name, operands, op.attrs, types, regions, control, op.locations)
+    return _placed_as(op, made)
 
 
 def with_control(op: Operation, control: Sequence[Value]) -> Operation:
@@ -99,7 +100,8 @@ def with_control(op: Operation, control: Sequence[Value]) -> Operation:
     if tuple(control) == op.control:
         return op
     types = [r.type for r in op.results]
-    return Operation(op.name, op.operands, op.attrs, types, op.regions, control, op.locations)
+    made = Operation(op.name, op.operands, op.attrs, types, op.regions, control, op.locations)
+    return _placed_as(op, made)
 
 
 def rebuilt(block: Block, ops: Sequence[Operation], results: Sequence[Value]) -> Block:
@@ -129,7 +131,14 @@ def with_locations(op: Operation, locations: Locations) -> Operation:
     if locations == op.locations:
         return op
     types = [r.type for r in op.results]
-    return Operation(op.name, op.operands, op.attrs, types, op.regions, op.control, locations)
+    made = Operation(op.name, op.operands, op.attrs, types, op.regions, op.control, locations)
+    return _placed_as(op, made)
+
+
+def _placed_as(op: Operation, made: Operation) -> Operation:
+    """`made`, which is new, with the device and the group of `op`."""
+    made.device, made.group = op.device, op.group
+    return made
 
 
 def with_block(graph: Graph, block: Block) -> Graph:

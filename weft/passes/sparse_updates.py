@@ -75,6 +75,7 @@ def _in_bodies(graph: Graph) -> Graph:
             made = Operation(
                 op.name, op.operands, op.attrs, types, regions, op.control, op.locations
             )
+            made.device, made.group = op.device, op.group
         mapping.update(zip(op.results, builder.clone(made, mapping), strict=True))
     results = [mapping[v] for v in graph.results]
     return builder.graph(graph.name, graph.arg_names, results, graph.stage)

@@ -135,6 +135,8 @@ def _specialize_block(block: Block, types: Sequence[Type], sizes: _Sizes) -> Blo
             regions=regions,
             control=[mapping[v] for v in op.control],
             locations=op.locations,
+            device=op.device,
+            group=op.group,
         )
         for old, made in zip(op.results, new.results, strict=True):
             if isinstance(old.type, TensorType) and isinstance(made.type, TensorType):

@@ -91,6 +91,7 @@ def _tied(block: Block, carried: Sequence[Type]) -> Block:
         types = [r.type for r in op.results]
         after = tuple(dict.fromkeys(v for v in control if v not in operands))
         new = Operation(op.name, operands, op.attrs, types, regions, after, op.locations)
+        new.device, new.group = op.device, op.group
         builder.ops.append(new)
         mapping.update(zip(op.results, new.results, strict=True))
         if (

@@ -49,7 +49,8 @@ def _expanded(block: Block) -> Block:
             types = [r.type for r in op.results]
             same = (*operands, *control) == (*op.operands, *op.control) and regions == op.regions
             made = op if same else Operation(
-                op.name, operands, op.attrs, types, regions, control, op.locations
+                op.name, operands, op.attrs, types, regions, control, op.locations,
+                device=op.device, group=op.group,
             )  # fmt: skip
             builder.ops.append(made)
             values.update(zip(op.results, made.results, strict=True))

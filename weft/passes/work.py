@@ -32,6 +32,7 @@ import numpy as np
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.index_maps import Read, is_index_map, read_of, static_shape
 from weft.ir.ops import lookup
+from weft.ir.ops.communication import COMMUNICATION
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.ops.dynamic import TABLE as DYNAMIC_OPS
 from weft.ir.ops.files import TABLE as FILE_OPS
@@ -67,7 +68,7 @@ TRANSCENDENTAL = frozenset({
     "digamma", "sigmoid", "cbrt", "power", "atan2", "logaddexp",
 })  # fmt: skip
 #: Elementwise ops of more than one operation; all others that are not in another set are one.
-ARITHMETIC = {"rsqrt": 2, "floor_divide": 2, "remainder": 4, "hypot": 4}
+ARITHMETIC = {"fma": 2, "rsqrt": 2, "floor_divide": 2, "remainder": 4, "hypot": 4}
 _COMPLEX = {"multiply": 6, "square": 6, "divide": 11, "reciprocal": 6, "abs": 4, "prod": 6}
 #: Ops without arithmetic: they move bytes, choose them, name them or make them out of indices.
 #: Of sorting and searching the comparisons depend on the values; random bits are counters mixed.
@@ -78,6 +79,7 @@ MOVES = frozenset({
     "take_along_axis", "gather_nd", "scatter_nd_update", "sort", "argsort", "searchsorted",
     *(spec.name for spec in STATE_OPS if spec.name not in UPDATES), "scatter_update",
     "random_bits", "random_fold_in", "first_occurrence", "py_function", *DATAFLOW,
+    *COMMUNICATION,
     *(STACK_OPS - {"stack_add", "arena_add"}),
     *(spec.name for spec in (*QUEUE_OPS, *RESOURCE_OPS, *STRING_OPS, *FILE_OPS, *REPORT_OPS)),
     *(spec.name for spec in DYNAMIC_OPS),
@@ -248,7 +250,7 @@ _RULES: dict[str, Callable[[Operation], _Count]] = {
     **dict.fromkeys(
         ("window_sum", "window_spread", "window_max", "window_pick", "window_place"), _window
     ),
-    "fused": lambda op: _block(op.regions[0]),
+    **dict.fromkeys(("fused", "unrolled"), lambda op: _block(op.regions[0])),
     "while": _while,
     "cond": _cond,
     "scan": _scan,

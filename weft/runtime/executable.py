@@ -42,6 +42,7 @@ from weft.runtime.native.step import NativeStep
 from weft.runtime.plan_disk import load_plan, plan_key, store_plan
 from weft.runtime.pool.pool import POOL
 from weft.runtime.stacks import no_room
+from weft.runtime.step_passes import for_machine
 from weft.runtime.step_plan import StepPlan, step_plan
 from weft.runtime.variables import VariableState
 
@@ -336,7 +337,7 @@ def compile_graph(
     variable that is not in `variables`, ShapeError for one of another dtype or shape.
     """
     started, before, loaded = time.perf_counter(), compile_count(), load_count()
-    variables = variables or {}
+    passes, variables = for_machine(passes), variables or {}
     _check_variables(graph, variables)
     compile_ahead()
     options = PassOptions.from_environment()
@@ -350,7 +351,7 @@ def compile_graph(
     if found is not None:
         plan, addresses = found
         spent = effort()
-        again = Once(lambda: details_again(graph, passes, donated, plan, spent, plan_loaded=True))
+        again = Once(lambda: details_again(graph, passes, donated, plan, spent, True))
         _log.info("loaded the plan of %s: %d kernels, %.1f ms", name or graph.name,
                   len(addresses), spent[1] * 1e3)  # fmt: skip
         return Executable(graph.name, plan, variables, addresses, again, threads)
@@ -359,19 +360,17 @@ def compile_graph(
         fused, reports, memory, program = planned(graph, passes, donated, options, folder)
         addresses = compile_kernels(program.kernels)
         plan = step_plan(fused, memory, program, reports[-1])
-    report = CompileReport(tuple(reports), memory, program.nodes, program.calls, *effort())
+    spent = effort()
+    report = CompileReport(tuple(reports), memory, program.nodes, program.calls, *spent)
     _log.info("compiled %s: %d calls, %d new kernels, %.1f ms; %s", name or graph.name,
               len(program.calls), report.kernels_compiled, report.seconds * 1e3,
               memory.describe())  # fmt: skip
-    spent = effort()
     details: Callable[[], Details] = lambda: (fused, report)  # noqa: E731
     if key is not None:
         store_plan(key, name or graph.name, plan, program.kernels)
     if key is not None or not kept:
         # not kept: the graph after every pass takes more memory than all else that a step has
-        details = Once(
-            lambda: details_again(graph, passes, donated, plan, spent, plan_loaded=False)
-        )
+        details = Once(lambda: details_again(graph, passes, donated, plan, spent, False))
     made = Executable(graph.name, plan, variables, addresses, details, threads)
     if folder is not None:
         (folder / PLAN_FILE).write_text(made.describe() + "\n", encoding="utf-8")

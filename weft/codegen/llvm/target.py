@@ -89,6 +89,12 @@ def has_feature(name: str) -> bool:
 
 
 @cache
+def multiplies_and_adds() -> bool:
+    """Whether x * y + z, rounded once, is an instruction; elsewhere it is a function's work."""
+    return has_feature("fma") or platform.machine().lower() in ("aarch64", "arm64")
+
+
+@cache
 def machine_line() -> str:
     """One line that differs whenever machine code may, as `Target.describe()`; on Linux x86-64
     without loading LLVM, which a process whose kernels all come from disk has no use for."""

@@ -48,7 +48,13 @@ def interleave(
     long = [price for op, price in zip(done, prices, strict=True) if op not in BY_TABLES]
     waits = (work if chain is None else chain) - (work - sum(long))
     for times in (2, 1) if waits - max(long, default=0.0) >= DEAR_NS else (1,):
-        least, whole = times * LEAST_INTERLEAVED, times * NO_REMAINDER
-        if len(extents) == 1 or extents[-1] >= least or extents[-1] % whole == 0:
+        if is_long(extents, times):
             return times * INTERLEAVE
     return 0
+
+
+def is_long(extents: Sequence[int], times: int = 1) -> bool:
+    """Whether the innermost loop is long enough to be interleaved, or leaves no remainder."""
+    if len(extents) < 2:
+        return True
+    return extents[-1] >= times * LEAST_INTERLEAVED or extents[-1] % (times * NO_REMAINDER) == 0

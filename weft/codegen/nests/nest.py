@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from weft.codegen.nests.cost import interleave, op_nanoseconds
+from weft.codegen.nests.fold_lanes import lanes_key
 from weft.codegen.scalar.scalar import supported
 from weft.ir.attributes import ConstArray
 from weft.ir.errors import InternalError, UnsupportedError
@@ -109,6 +110,7 @@ class Nest:
         leaf_number: dict[object, int] = {}
         rows = [f"v{EMITTER_VERSION} loops " + "".join("R" if r else "P" for r in self.reduced)]
         rows += [f"interleave {self.interleave}"] * (self.interleave > 0)
+        rows += [lanes_key(self.extents)] * any(self.reduced)
         shared = dict(self.in_place)
         for load in self.loads:
             kind = "index" if load.leaf == "index" else "buffer"

@@ -38,9 +38,8 @@ class Pass:
 class Schedule:
     """passes: in order. row_nodes: per pass, what is computed once per row before it (one list more
     than passes: what is left for the end). kept: node -> the output whose row holds it, or None for
-    scratch. row_stores, row_totals: outputs with one number per row, written at its end. repeated:
-    nodes that are computed more than once for an element: each time the bits must be the same.
-    in_row: per node, whether it differs from element to element of a row.
+    scratch. row_stores, row_totals: outputs with one number per row, written at its end. in_row:
+    per node, whether it differs from element to element of a row.
     """
 
     passes: list[Pass]
@@ -48,7 +47,6 @@ class Schedule:
     kept: dict[int, Output | None]
     row_stores: list[Output]
     row_totals: list[Output]
-    repeated: frozenset[int]
     in_row: tuple[bool, ...]
 
 
@@ -67,7 +65,6 @@ class _Scheduler:
         self.computed: dict[int, int] = {}  # node -> first pass that computes it
         self.last_use: dict[int, int] = {}  # kept nodes -> last pass that reloads them
         self.kept: dict[int, Output | None] = {}
-        self.repeated: set[int] = set()
 
     def _classify(self, node: Node) -> None:
         stages = [self.stage[a] for a in node.args]
@@ -111,18 +108,8 @@ class _Scheduler:
             if not self.in_row[n] and node.kind != "fold":
                 row_nodes[self.stage[n]].append(n)
         stores = [o for o in per_row if o.total is None]
-        for node in nest.nodes:
-            if node.kind == "pick":
-                self._repeat(node.args[0])
         totals = [o for o in per_row if o.total is not None]
-        again, in_row = frozenset(self.repeated), tuple(self.in_row)
-        return Schedule(passes, row_nodes, self.kept, stores, totals, again, in_row)
-
-    def _repeat(self, n: int) -> None:
-        if self.in_row[n] and n not in self.repeated:
-            self.repeated.add(n)
-            for a in self.nest.nodes[n].args:
-                self._repeat(a)
+        return Schedule(passes, row_nodes, self.kept, stores, totals, tuple(self.in_row))
 
     def _fill(self, p: int, passes: list[Pass]) -> None:
         """The nodes that pass p needs: computed anew or kept by the pass that had them first."""
@@ -140,8 +127,6 @@ class _Scheduler:
                 self.last_use[n] = p
                 this.reload.add(n)
             else:
-                if first < p:
-                    self.repeated.add(n)
                 for a in nodes[n].args:
                     need(a)
             this.compute.append(n)

@@ -34,6 +34,7 @@ from weft.codegen.scalar.integers import COMPARISONS
 OPS = frozenset(
     (
         *("add", "subtract", "multiply", "divide", "negative", "square", "abs", "reciprocal"),
+        "fma",
         *("maximum", "minimum", "exp", "exp2", "sqrt", "rsqrt", "where", *COMPARISONS),
     )
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -11,6 +11,7 @@ from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import memory_type, register_type
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.faults import emit_fault
+from weft.codegen.nests.fold_lanes import lanes_of_folds
 from weft.codegen.nests.folds import (
     SUM_BLOCK,
     convert,
@@ -220,11 +221,8 @@ class RowWriter:
         return load_element(self.e, places[n], node.dtype)
 
     def _apply(self, n: int, args: list[ir.Value]) -> ir.Value:
-        node, e = self.nest.nodes[n], self.e
-        if n in self.plan.repeated:
-            # a product contracted in one pass and not in another: v - max(v) would never be 0
-            e = replace(e, flags=())
-        return emit_scalar(e, node.name, node.dtype, args, {"dtype": node.result_dtype})
+        node = self.nest.nodes[n]
+        return emit_scalar(self.e, node.name, node.dtype, args, {"dtype": node.result_dtype})
 
     def _check(self, node: Node, raw: ir.Value) -> ir.Value:
         """An index of the row as i64; -1 if it is out of bounds, and a fault in the status word."""
@@ -307,14 +305,21 @@ class RowWriter:
                 stop = e.builder.select(e.builder.icmp_signed("<", end, n), end, n)
                 for a in accumulators.values():
                     a.begin_block()
-                with e.for_range(start, stop, interleave=self._interleave(step)) as i:
+                count, width = self._lanes_of(step, accumulators)
+                with e.for_range(start, stop, interleave=count, width=width) as i:
                     self._loop(loop + 1, step, self._inside(loop, i, at), accumulators)
                 for a in accumulators.values():
                     a.end_block()
         else:
-            count = self._interleave(step) if innermost else 0
-            with e.for_range(e.index(0), n, interleave=count) as i:
+            count, width = self._lanes_of(step, accumulators) if innermost else (0, 0)
+            with e.for_range(e.index(0), n, interleave=count, width=width) as i:
                 self._loop(loop + 1, step, self._inside(loop, i, at), accumulators)
+
+    def _lanes_of(self, step: Pass, accumulators: dict[int, Accumulator]) -> tuple[int, int]:
+        nodes = self.nest.nodes
+        ops = sum(nodes[n].kind == "apply" for n in step.compute)
+        folds = [(nodes[n].name, nodes[n].dtype) for n in accumulators]
+        return lanes_of_folds(folds, ops, self.nest.extents, self._interleave(step))
 
     def _interleave(self, step: Pass) -> int:
         nodes = [self.nest.nodes[n] for n in step.compute if n not in step.reload]

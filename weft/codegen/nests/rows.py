@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from weft.codegen.nests.cost import interleave
+from weft.codegen.nests.fold_lanes import lanes_key
 from weft.codegen.nests.nest import EMITTER_VERSION, Leaf, check_native, describe_leaf, pattern
 from weft.ir.attributes import ConstArray
 from weft.ir.errors import InternalError
@@ -97,7 +98,7 @@ class RowNest:
         if self.by_columns:
             rows.append("columns 1")
         else:  # which passes are interleaved depends on the extents only by this
-            rows += ["long"] * (self.interleave([("exp", "f32")]) > 0)
+            rows.append(lanes_key(self.extents))
         for node in self.nodes:
             if node.kind == "load":
                 what = "index" if node.leaf == "index" else "buffer"

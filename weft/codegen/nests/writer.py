@@ -17,7 +17,14 @@ from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import memory_type, register_type
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.nests.cut import crosses, cut_kind, fold_dtype, is_tiled
-from weft.codegen.nests.folds import SUM_BLOCK, convert, fold, identity, is_wide_sum
+from weft.codegen.nests.fold_lanes import lanes_of_folds
+from weft.codegen.nests.folds import (
+    SUM_BLOCK,
+    convert,
+    fold,
+    identity,
+    is_wide_sum,
+)
 from weft.codegen.nests.nest import Access, Nest, Statement, Store
 from weft.codegen.nests.picks import AHEAD, PickWalk, ask_ahead, pick_walks
 from weft.codegen.nests.tiles import tile_buffer, write_tiles
@@ -218,8 +225,8 @@ class NestWriter:
         elif loop == self.rank - 2 and is_tiled(self.nest):
             write_tiles(self, loop, loads, stores)
         else:
-            innermost = self.nest.interleave if loop == self.rank - 1 else 0
-            with self.e.for_range(*self.range_of(loop), interleave=innermost) as i:
+            count, width = self._lanes() if loop == self.rank - 1 else (0, 0)
+            with self.e.for_range(*self.range_of(loop), interleave=count, width=width) as i:
                 self.loop(loop + 1, *self.moved(loop, i, loads, stores))
         if loop == self.tail:
             self._close_accumulators(stores)
@@ -272,7 +279,8 @@ class NestWriter:
             for k, store in self.folds:
                 if self._wide(store):
                     e.builder.store(identity(store.reduction, store.dtype), self.accumulators[k])
-            with e.for_range(start, stop, interleave=self.nest.interleave) as i:
+            count, width = self._lanes()
+            with e.for_range(start, stop, interleave=count, width=width) as i:
                 self.loop(loop + 1, *self.moved(loop, i, loads, stores))
             for k, store in self.folds:
                 if self._wide(store):
@@ -281,6 +289,13 @@ class NestWriter:
                     e.builder.store(e.builder.fadd(total, part), self.totals[k])
 
     # -- accumulators -----------------------------------------------------------------------------
+
+    def _lanes(self) -> tuple[int, int]:
+        """Of the innermost loop: vectors at once, and lanes of each; 0: as LLVM likes."""
+        reduced = self.tail < self.rank
+        folds = [(s.reduction or "", s.dtype) for _, s in self.folds] if reduced else []
+        nest = self.nest
+        return lanes_of_folds(folds, len(nest.statements), nest.extents, nest.interleave)
 
     def _wide(self, store: Store) -> bool:
         return is_wide_sum(store.reduction, store.dtype)

@@ -29,11 +29,11 @@ def parts(e: Emitter, value: ir.Value) -> _Parts:
 
 
 def _partwise(method: str) -> ComplexOp:
-    """The same flagged float instruction on both parts."""
+    """The same float instruction on both parts."""
 
     def emit(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
         pairs = zip(*(parts(e, value) for value in args), strict=True)
-        real, imaginary = (getattr(e.builder, method)(*pair, flags=e.flags) for pair in pairs)
+        real, imaginary = (getattr(e.builder, method)(*pair) for pair in pairs)
         return make_complex(e, real, imaginary)
 
     return emit
@@ -41,11 +41,9 @@ def _partwise(method: str) -> ComplexOp:
 
 def _multiply(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
     (a, b), (c, d) = (parts(e, value) for value in args)
-    build, flags = e.builder, e.flags
-    real = build.fsub(build.fmul(a, c, flags=flags), build.fmul(b, d, flags=flags), flags=flags)
-    imaginary = build.fadd(
-        build.fmul(a, d, flags=flags), build.fmul(b, c, flags=flags), flags=flags
-    )
+    build = e.builder
+    real = build.fsub(build.fmul(a, c), build.fmul(b, d))
+    imaginary = build.fadd(build.fmul(a, d), build.fmul(b, c))
     return make_complex(e, real, imaginary)
 
 

@@ -1,7 +1,8 @@
 """Elementwise operations on floats, as LLVM at f32 or f64 (16-bit floats compute in f32).
 
-The user's own arithmetic carries ``e.flags`` (by default only ``contract``: a fused multiply-add is
-as good as two roundings); comparisons, NaN, inf and signed zero behave as in NumPy.
+Every op is rounded by itself, so its bits do not depend on what is in the kernel with it; where a
+product and a sum are rounded together, the graph says so (`fma`, from `passes/contract.py`).
+Comparisons, NaN, inf and signed zero behave as in NumPy.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ def _compare(operator: str) -> FloatOp:
     return emit
 
 
-def _flagged(method: str) -> FloatOp:
-    """The user's arithmetic: one method of llvmlite's builder, with the emitter's flags."""
+def _method(name: str) -> FloatOp:
+    """One method of llvmlite's builder."""
 
     def emit(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-        return getattr(e.builder, method)(*args, flags=e.flags)
+        return getattr(e.builder, name)(*args)
 
     return emit
 
@@ -79,7 +80,7 @@ def _sign(m: FloatBuilder, x: ir.Value) -> ir.Value:
 
 
 def _square(e: Emitter, dtype: str, args: list[ir.Value]) -> ir.Value:
-    return e.builder.fmul(args[0], args[0], flags=e.flags)
+    return e.builder.fmul(args[0], args[0])
 
 
 def _signbit(m: FloatBuilder, x: ir.Value) -> ir.Value:
@@ -162,10 +163,11 @@ def next_bits(
 
 FLOAT_OPS: dict[str, FloatOp] = {
     **{op: _compare(operator) for op, operator in COMPARISONS.items()},
-    "add": _flagged("fadd"),
-    "subtract": _flagged("fsub"),
-    "multiply": _flagged("fmul"),
-    "divide": _flagged("fdiv"),
+    "add": _method("fadd"),
+    "subtract": _method("fsub"),
+    "multiply": _method("fmul"),
+    "divide": _method("fdiv"),
+    "fma": _intrinsic("fma"),
     "negative": lambda e, dtype, args: e.builder.fneg(args[0]),
     "square": _square,
     "abs": _intrinsic("fabs"),

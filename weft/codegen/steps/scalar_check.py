@@ -33,6 +33,8 @@ WRITES = {
 }
 #: Ops on stacks whose elements are in registers.
 STACKS = frozenset({"arena_push", "arena_pop"})
+#: Ops that are those of their region.
+NESTS = frozenset({"fused", "unrolled"})
 #: The code of a kernel grows with its ops, and compiling takes more than linear time.
 MOST_OPS = 4000
 #: Of a loop on small arrays, the ops on single elements.
@@ -70,6 +72,8 @@ def in_registers(op: Operation) -> int:
     """The most elements of what is kept in registers if the op becomes one kernel: 1, or `SMALL`
     for a loop on small arrays; 0 if it does not become one.
     """
+    if op.name == "unrolled":  # of a loop that was
+        return SMALL
     found = _limit(op)
     return 0 if isinstance(found, str) else found
 
@@ -106,7 +110,7 @@ def _check_small(op: Operation) -> None:
 
 def _kernel_nanoseconds(op: Operation) -> float:
     """What the kernel call of an op takes besides the arithmetic, on small arrays."""
-    if op.name != "fused":
+    if op.name not in NESTS:
         return NS_OF_KERNEL.get(op.name, KERNEL_NS)
     inner = op.regions[0].ops
     folds = any(o.name in FOLDS for o in inner)
@@ -188,7 +192,7 @@ def _op(op: Operation, env: _Env) -> None:
         _dtype_fits(value)
     if op.name in CONTROL:
         _control(op, env)
-    elif op.name == "fused":
+    elif op.name in NESTS:
         (region,) = op.regions
         given = zip(region.args, op.operands, strict=True)
         inner = _Env(env.limit, ((a, env[v]) for a, v in given))

@@ -16,10 +16,11 @@ from weft.codegen.elements import memory_type, register_type
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.faults import emit_fault
 from weft.codegen.jit import Kernel
+from weft.codegen.llvm.target import multiplies_and_adds
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.steps.arena_flow import describe_kept
 from weft.codegen.steps.program import PlannedCall
-from weft.codegen.steps.scalar_check import READS, WRITES, in_registers, sequences_of
+from weft.codegen.steps.scalar_check import NESTS, READS, WRITES, in_registers, sequences_of
 from weft.codegen.steps.scalar_key import Scribe
 from weft.codegen.steps.scalar_small import (
     FOLDS,
@@ -128,7 +129,7 @@ class _Writer:
         env, first = self.env, op.operands[0] if op.operands else None
         if op.name in CONTROL:
             self.control(op, [env[v] for v in op.operands], ())
-        elif op.name == "fused":
+        elif op.name in NESTS:
             (region,) = op.regions
             env.update(zip(region.args, (env[v] for v in op.operands), strict=True))
             env.update(zip(op.results, self._block(region), strict=True))
@@ -186,8 +187,11 @@ class _Writer:
         a, b = (self.env[v] for v in op.operands)
         e, dtype, total = self.e, _short(op.result), None
         for i, j in pairs:
-            term = emit_scalar(e, "multiply", dtype, [a[i], b[j]], {})
-            total = term if total is None else emit_scalar(e, "add", dtype, [total, term], {})
+            if total is None or not multiplies_and_adds() or dtype not in ("f32", "f64"):
+                term = emit_scalar(e, "multiply", dtype, [a[i], b[j]], {})
+                total = term if total is None else emit_scalar(e, "add", dtype, [total, term], {})
+            else:
+                total = emit_scalar(e, "fma", dtype, [a[i], b[j], total], {})
         return constant(dtype, 0) if total is None else total
 
     def _update(self, op: Operation) -> None:
@@ -235,7 +239,11 @@ class _Writer:
 
     def control(self, op: Operation, given: Sequence[Held], outputs: Sequence[ir.Value]) -> None:
         """Emit a loop or branch on the operands `given`; `outputs`: where a scan stacks."""
-        if op.name == "cond":
+        if op.name == "unrolled":
+            (region,) = op.regions
+            self._bind(region, given)
+            self.env.update(zip(op.results, self._block(region), strict=True))
+        elif op.name == "cond":
             self._cond(op, given)
         else:
             self._loop(op, given, outputs)

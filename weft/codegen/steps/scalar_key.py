@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable
 
 from weft.codegen.call import Arg, Pool, Stacks
-from weft.codegen.steps.scalar_check import READS, STACKS, WRITES, sequences_of
+from weft.codegen.steps.scalar_check import NESTS, READS, STACKS, WRITES, sequences_of
 from weft.codegen.steps.scalar_small import FOLDS, MOVES, fits, is_single, tensor
 from weft.ir.attributes import ConstArray
 from weft.ir.graph import Block, Operation, Value
@@ -22,6 +22,7 @@ from weft.ir.rules import int_attr, ints_attr
 
 #: Bumped whenever the code that is emitted changes.
 EMITTER_VERSION = 3
+LOOPS = frozenset({"while", "scan"})
 #: Constants that become part of the code, by how they print: they simplify it.
 BAKED = frozenset({"-1", "0", "1", "2", "-1.0", "0.0", "0.5", "1.0", "2.0", "True", "False"})
 
@@ -36,7 +37,7 @@ class Scribe:
     def __init__(self, op: Operation, limit: int) -> None:
         self.op = op
         self.limit = limit  # of the elements of what is in registers
-        self.carries = int_attr(op.attrs, "carries") if op.name != "cond" else 0
+        self.carries = int_attr(op.attrs, "carries") if op.name in LOOPS else 0
         self.lines = [f"v{EMITTER_VERSION}"]
         self.numbers: list[Arg] = []
         #: Of those numbers that are addresses of constants: their dtype and how many elements.
@@ -88,7 +89,7 @@ class Scribe:
         names = " ".join(f"%{self.name[v]}" for v in op.operands)
         rows = sequences_of(op)
         kinds = [self._kind(v, k not in rows) for k, v in enumerate(op.operands)]
-        stacks = int_attr(op.attrs, "carries") if op.name in ("while", "scan") else len(op.results)
+        stacks = int_attr(op.attrs, "carries") if op.name in LOOPS else len(op.results)
         kinds += [self._kind(v, k < stacks) for k, v in enumerate(op.results)]
         self.lines.append(" ".join([op.name, names, ":", *kinds, *more]))
 
@@ -100,7 +101,7 @@ class Scribe:
     def _op(self, op: Operation) -> None:
         if op.name in CONTROL:
             self._control(op)
-        elif op.name == "fused":
+        elif op.name in NESTS:
             (region,) = op.regions
             self._alias(zip(region.args, op.operands, strict=True))
             self._block(region)

@@ -17,6 +17,7 @@ from weft.ir.fork import ForkLock
 from weft.ir.source import Locations, caller_location
 from weft.passes.manager import Pass, PassReport, run_passes
 from weft.runtime.executable import Executable, compile_graph
+from weft.runtime.local_graph import on_local_device
 
 
 class Compiled(Specialization):
@@ -57,7 +58,7 @@ class Compiled(Specialization):
             if self._executable is None:
                 graph = self.traced.graph
                 made = compile_graph(
-                    graph,
+                    on_local_device(graph),
                     self.traced.variables,
                     name=graph.name,
                     passes=self._passes,

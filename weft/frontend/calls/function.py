@@ -44,6 +44,7 @@ from weft.frontend.tracing.tracing import (
     identifier,
     trace_function,
 )
+from weft.ir.device import is_local, named_device
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 from weft.ir.source import caller_location
@@ -324,6 +325,14 @@ class CompiledFunction(LookIn, Generic[P, R]):
 _NATIVE_CLASS = callable_class(CompiledFunction)
 
 
+def _check_device(device: str) -> None:
+    if not is_local(named_device(device)):
+        raise UnsupportedError(
+            f'wf.compile(device={device!r}): only "cpu" is supported yet',
+            location=caller_location(),
+        )
+
+
 def _recompiled(fn: Any, *options: Any) -> Any:
     """The copy of a compiled method; `fn` is one itself if the class names the compiled one."""
     if isinstance(fn, CompiledFunction):
@@ -363,15 +372,12 @@ def compile(
     `get_num_threads()`; the results' bits do not depend on it. donate: parameters whose memory the
     call takes for results of the same type; the tensors passed for them cannot be used afterwards,
     and it is an error if no result can take their memory, or if someone else sees it. Both name
-    parameters by name or position. Raises UnsupportedError for any device but "cpu": not built yet.
+    parameters by name or position. device: "cpu" or a name for it such as "/cpu:0", as `wf.device`
+    inside the function; UnsupportedError for another one: not built yet.
     """
     if threads is not None:
         threads = checked(threads, "wf.compile(threads=)")
-    if device != "cpu":
-        raise UnsupportedError(
-            f'wf.compile(device={device!r}): only "cpu" is supported yet',
-            location=caller_location(),
-        )
+    _check_device(device)
     pipeline = pipeline_of(passes)
     compile_ahead()  # while the program goes on, up to the first call
 

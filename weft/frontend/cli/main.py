@@ -1,4 +1,5 @@
-"""The command line: `weft run`, `bench`, `opt`, `diff` and `view` on graphs, and `weft cache`.
+"""The command line: `weft run`, `bench`, `opt`, `place`, `diff` and `view` on graphs; `cache` for
+kernels on disk; `worker`, `top` and `keygen` for clusters.
 
 Exit status: 0 for success, 1 if `diff` found a difference, 2 for an error, which stderr explains.
 """
@@ -14,7 +15,11 @@ from pathlib import Path
 
 from weft.frontend.cli import bench as cli_bench
 from weft.frontend.cli import cache as cli_cache
+from weft.frontend.cli import keygen as cli_keygen
+from weft.frontend.cli import place as cli_place
 from weft.frontend.cli import run as cli_run
+from weft.frontend.cli import top as cli_top
+from weft.frontend.cli import worker as cli_worker
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError, suggest
 from weft.ir.graph import Graph
 from weft.ir.text.diff import diff_graphs
@@ -23,6 +28,7 @@ from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.verify import verify
 from weft.passes.manager import Pass, PassOptions, PassReport, run_passes
+from weft.passes.partition.partition import partition
 from weft.passes.pipelines import PASSES, STANDARD, TRANSFORMS
 
 SUCCESS, DIFFERENT, ERROR = 0, 1, 2
@@ -95,6 +101,7 @@ def _opt(args: Namespace) -> int:
         width = max(map(len, known))
         for name, run in known.items():
             print(f"{name:{width}}  {(run.__doc__ or '').strip().partition(chr(10))[0]}".rstrip())
+        print(f"{'partition':{width}}  Last: the graph of each device, of one with devices.")
         return SUCCESS
     if args.file is None:
         raise InvalidArgumentError("weft opt needs a FILE", hint="- reads standard input")
@@ -103,15 +110,25 @@ def _opt(args: Namespace) -> int:
     options = PassOptions.from_environment()
     if args.verify is not None:
         options = replace(options, verify=args.verify)
-    graph, reports = run_passes(graph, passes_named(args.passes), options=options)
+    names, cut = before_partition(args.passes)
+    graph, reports = run_passes(graph, passes_named(names), options=options)
     if args.time:
         print_reports(reports)
-    text = print_graph(graph, locations=not args.no_locations)
+    if cut:
+        text = partition(graph).text(locations=not args.no_locations)
+    else:
+        text = print_graph(graph, locations=not args.no_locations)
     if args.output is None:
         sys.stdout.write(text)
     else:
         Path(args.output).write_text(text, encoding="utf-8")
     return SUCCESS
+
+
+def before_partition(passes: str) -> tuple[str, bool]:
+    """The passes before `partition`, which gives several graphs, and whether that comes last."""
+    names, _, last = passes.rpartition(",")
+    return (names, True) if last.strip() == "partition" else (passes, False)
 
 
 def passes_named(text: str) -> list[Pass]:
@@ -123,6 +140,10 @@ def passes_named(text: str) -> list[Pass]:
             passes += STANDARD
         elif name in known:
             passes.append(known[name])
+        elif name == "partition":
+            raise InvalidArgumentError(
+                "pass 'partition' gives several graphs", hint="name it once, as the last one"
+            )
         else:
             raise NotFoundError(
                 f"there is no pass '{name}'{suggest(name, [*known, 'standard'])}",
@@ -194,6 +215,44 @@ def _cache(args: Namespace) -> int:
     return SUCCESS
 
 
+# ----------------------------------------------------------------------------------------- place
+
+
+def _place(args: Namespace) -> int:
+    graph = read_graph(args.file)
+    verify(graph)
+    text, reasons = cli_place.run_place(graph, args)
+    if args.output is not None:
+        Path(args.output).write_text(text, encoding="utf-8")
+    if args.explain or args.output is None:
+        sys.stdout.write(reasons if args.explain else text)
+    return SUCCESS
+
+
+# ---------------------------------------------------------------------------------------- worker
+
+
+def _worker(args: Namespace) -> int:
+    cli_worker.run_worker(args, lambda line: print(line, flush=True))
+    return SUCCESS
+
+
+# ------------------------------------------------------------------------------------------- top
+
+
+def _top(args: Namespace) -> int:
+    cli_top.run_top(args, lambda line: print(line, flush=True))
+    return SUCCESS
+
+
+# ---------------------------------------------------------------------------------------- keygen
+
+
+def _keygen(args: Namespace) -> int:
+    print(cli_keygen.make_key(args))
+    return SUCCESS
+
+
 # ----------------------------------------------------------------------------------------- bench
 
 
@@ -215,11 +274,27 @@ COMMANDS: tuple[Command, ...] = (
         _bench,
     ),
     Command("opt", "run passes over a graph and print the result", _opt_arguments, _opt),
+    Command(
+        "place",
+        "say on which device of a cluster each op of a graph runs, and why",
+        cli_place.add_arguments,
+        _place,
+    ),
     Command("diff", "compare the structure of two graphs", _diff_arguments, _diff),
     Command(
         "cache", "list or remove the compiled kernels kept on disk", cli_cache.add_arguments, _cache
     ),
     Command("view", "print a graph as Graphviz DOT text, for `dot -Tsvg`", _view_arguments, _view),
+    Command(
+        "worker",
+        "run a task of a cluster until it is told to end",
+        cli_worker.add_arguments,
+        _worker,
+    ),
+    Command(
+        "top", "show what the tasks of a running cluster are doing", cli_top.add_arguments, _top
+    ),
+    Command("keygen", "make the secret key of a cluster", cli_keygen.add_arguments, _keygen),
 )
 
 

@@ -130,10 +130,12 @@ def _emit_cond(
     tensors, tokens = store(written, values[len(kinds) :][: len(written)], tensors)
     made = pytree.unflatten(then.structure, tensors)
     returned = [body.returned for body in bodies]
-    if made is not None and not holds_effects(*returned):
+    if tensors and not holds_effects(*returned):
         return made
     effect = done("cond", any(b.trace.acts for b in bodies), values, tokens)
-    return effect if made is None else with_effects(made, returned, effect)
+    if not holds_effects(*returned):  # nothing at all: what it does, if anything
+        return made if effect is None else effect
+    return with_effects(made, returned, effect)
 
 
 def case(

@@ -55,7 +55,8 @@ def while_loop(
 
     As JAX's lax.while_loop, the functions take one argument nested like `loop_vars`. As in
     TensorFlow, they get the items of a list or tuple as arguments of their own if that is how many
-    they require (and those of a list of one item).
+    they require (and those of a list of one item), also of one that takes any number after the
+    first (`lambda i, *_: i < 3`).
 
     maximum_iterations: an int; the loop ends after that many at the latest.
     parallel_iterations: an int >= 1; how many iterations may be under way at once on the dataflow
@@ -221,12 +222,12 @@ def _spreads(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Any)
     if not isinstance(loop_vars, (list, tuple)):
         return False
     count = len(loop_vars)
-    required = [_required(fn) for fn in (cond, body)]
+    required, more = zip(*(_positional(fn) for fn in (cond, body)), strict=True)
     if not count:
         return not any(required)
     if count == 1:
         return type(loop_vars) is list and all(n in (0, 1) for n in required)
-    if any(n == 1 for n in required):
+    if any(n == 1 and not any_number for n, any_number in zip(required, more, strict=True)):
         return False
     for name, n in zip(("cond", "body"), required, strict=True):
         if n > count:
@@ -238,14 +239,16 @@ def _spreads(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Any)
     return True
 
 
-def _required(fn: Callable[..., Any]) -> int:
-    """How many positional arguments a function cannot do without; 1 where Python cannot say."""
+def _positional(fn: Callable[..., Any]) -> tuple[int, bool]:
+    """How many positional arguments a function cannot do without, 1 where Python cannot say; and
+    whether it takes any number more, as `lambda i, *_: i < 3` does."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
-        return 1
+        return 1, False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in positional and p.default is p.empty for p in parameters)
+    required = sum(p.kind in positional and p.default is p.empty for p in parameters)
+    return required, any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
 
 
 def _emit_while(

@@ -52,6 +52,13 @@ from weft.frontend.nn.pool import (
     max_pool2d,
     pool,
 )
+from weft.frontend.nn.sampled_losses import nce_loss, sampled_softmax_loss
+from weft.frontend.nn.sampling import (
+    Candidates,
+    log_uniform_candidate_sampler,
+    uniform_candidate_sampler,
+)
+from weft.frontend.nn.sharded_softmax import sharded_softmax_cross_entropy
 from weft.frontend.ops.elementwise import sigmoid, tanh
 from weft.frontend.ops.reduction import logsumexp
 from weft.frontend.ops.sort import top_k
@@ -59,6 +66,7 @@ from weft.frontend.ops.sort import top_k
 batch_normalization = batch_norm  # TF1's name
 
 __all__ = [
+    "Candidates",
     "Moments",
     "avg_pool",
     "avg_pool1d",
@@ -83,6 +91,7 @@ __all__ = [
     "leaky_relu",
     "log_sigmoid",
     "log_softmax",
+    "log_uniform_candidate_sampler",
     "logsumexp",
     "max_pool",
     "max_pool1d",
@@ -90,11 +99,14 @@ __all__ = [
     "mean_squared_error",
     "mish",
     "moments",
+    "nce_loss",
     "pool",
     "relu",
     "relu6",
+    "sampled_softmax_loss",
     "selu",
     "separable_conv2d",
+    "sharded_softmax_cross_entropy",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
     "silu",
@@ -105,5 +117,6 @@ __all__ = [
     "sparse_softmax_cross_entropy_with_logits",
     "tanh",
     "top_k",
+    "uniform_candidate_sampler",
     "weighted_cross_entropy_with_logits",
 ]

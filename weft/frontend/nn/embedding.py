@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.frontend.devices import beside
 from weft.frontend.ops.arithmetic import (
     add,
     equal,
@@ -36,9 +37,10 @@ def embedding_lookup(
     params: one table, or a list of P parts of one. partition_strategy "mod": row i is row i // P of
     part i % P; "div": the parts are consecutive, the first ones a row longer where P does not
     divide the number of rows (TensorFlow 1's two). In a graph and eagerly each part is asked for
-    its own rows only (dynamic_partition, take, dynamic_stitch, as in section 4.2 of the paper), and
-    its gradient is `IndexedSlices`; in a compiled function, whose sizes are fixed, each part is
-    asked for a row for every id. Negative ids count from the end; ids out of range are errors.
+    its own rows only (dynamic_partition, take, dynamic_stitch, as in section 4.2 of the paper), on
+    its device, and its gradient is `IndexedSlices`; in a compiled function, whose sizes are fixed,
+    each part is asked for a row for every id. Negative ids count from the end; ids out of range are
+    errors.
     """
     if partition_strategy not in ("mod", "div"):
         raise InvalidArgumentError(
@@ -58,8 +60,9 @@ def embedding_lookup(
                 "wf.nn.embedding_lookup: params needs at least one axis", location=caller_location()
             )
     if len(tables) == 1:
-        return take(tables[0], ids, axis=0)
-    rows = _part_sizes(tables, partition_strategy)
+        with beside(tables[0]):
+            return take(tables[0], ids, axis=0)
+    rows = part_sizes(tables, partition_strategy)
     places = cast(as_indices("nn.embedding_lookup", ids), int64)
     flat = reshape(places, [-1])
     total = sum(rows)  # an id below -total becomes one above, which no part has either
@@ -68,7 +71,7 @@ def embedding_lookup(
     return reshape(found, [*places.shape, *tables[0].shape[1:]])
 
 
-def _part_sizes(tables: Sequence[Tensor], strategy: str) -> list[int]:
+def part_sizes(tables: Sequence[Tensor], strategy: str) -> list[int]:
     """The number of rows of each part. ShapeError if they are not parts of one table."""
     rows = [t.shape[0] for t in tables]
     known = [n for n in rows if isinstance(n, int)]
@@ -93,7 +96,7 @@ def _part_sizes(tables: Sequence[Tensor], strategy: str) -> list[int]:
     return known
 
 
-def _place(flat: Tensor, rows: Sequence[int], strategy: str) -> tuple[Tensor, Tensor]:
+def part_of_id(flat: Tensor, rows: Sequence[int], strategy: str) -> tuple[Tensor, Tensor]:
     """For each id the part that has it, and the row there."""
     count, total = len(rows), sum(rows)
     if strategy == "mod":
@@ -108,9 +111,13 @@ def _place(flat: Tensor, rows: Sequence[int], strategy: str) -> tuple[Tensor, Te
 
 
 def _routed(tables: Sequence[Tensor], rows: Sequence[int], flat: Tensor, strategy: str) -> Tensor:
-    part, row = _place(flat, rows, strategy)
+    part, row = part_of_id(flat, rows, strategy)
     back = partition_places(part, len(tables))
-    found = [take(t, take(row, i), axis=0) for t, i in zip(tables, back, strict=True)]
+    found = []
+    for table, places in zip(tables, back, strict=True):
+        wanted = take(row, places)
+        with beside(table):  # its rows are sent, not the table
+            found.append(take(table, wanted, axis=0))
     return apply("dynamic_stitch", *back, *found, rows=flat.shape[0])
 
 
@@ -122,7 +129,7 @@ def _selected(tables: Sequence[Tensor], rows: Sequence[int], flat: Tensor, strat
             hint="use fewer parts, or look up in a wf.Graph",
             location=caller_location(),
         )
-    part, row = _place(flat, rows, strategy)
+    part, row = part_of_id(flat, rows, strategy)
     out: Tensor | None = None
     for number, table in enumerate(tables):
         mine = equal(part, number)

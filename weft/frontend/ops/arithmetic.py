@@ -12,7 +12,7 @@ from typing import Any
 
 import ml_dtypes
 
-from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.dispatch import apply, in_order
 from weft.frontend.ops.promotion import (
     TensorLike,
     broadcast_tensors,
@@ -74,7 +74,7 @@ def positive(x: TensorLike, /) -> Tensor:
         raise TypeRuleError(
             f"wf.positive needs numbers, got {t.dtype.name}", location=caller_location()
         )
-    return t
+    return in_order(t)
 
 
 def abs(x: TensorLike, /) -> Tensor:
@@ -150,6 +150,13 @@ def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None) -> Te
 def copysign(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """|x1| with the sign of x2, that of -0. and NaN too; floating (integers become the default)."""
     return elementwise("copysign", x1, x2, inexact=True)
+
+
+def fma(x1: TensorLike, x2: TensorLike, x3: TensorLike, /) -> Tensor:
+    """x1 * x2 + x3 with one rounding (IEEE 754, fusedMultiplyAdd); real, integers become the
+    default float. 16-bit floats: in float32, then to 16 bits. Compiled functions write a product
+    and a sum as this by themselves; said so, it is one rounding also outside of them."""
+    return elementwise("fma", x1, x2, x3, inexact=True)
 
 
 def nextafter(x1: TensorLike, x2: TensorLike, /) -> Tensor:
@@ -337,7 +344,9 @@ def astype(x: TensorLike, dtype: object, /, *, copy: bool = True) -> Tensor:
 
     Floats convert to integers by truncation; out of the integer's range the result is unspecified.
     """
-    return cast(as_tensor(x), check_dtype(dtype))
+    t = as_tensor(x)
+    made = cast(t, check_dtype(dtype))
+    return in_order(made) if made is t else made
 
 
 def bitcast(x: TensorLike, dtype: object, /) -> Tensor:

@@ -16,7 +16,7 @@ from weft.frontend.arrays import contiguous
 from weft.frontend.dlpack import foreign_array
 from weft.frontend.ops.arguments import check_axis, check_int, check_shape, concrete_array
 from weft.frontend.ops.arithmetic import add, equal, greater_equal, multiply, subtract, where
-from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.dispatch import apply, in_order
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
@@ -29,6 +29,8 @@ from weft.frontend.ops.promotion import (
     to_inexact,
 )
 from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tracing.region_trace import graph_around
+from weft.frontend.tracing.trace import current_trace
 from weft.ir.dims import Dim, Shape, SymbolicDim
 from weft.ir.dtypes import (
     DEFAULT_FLOAT,
@@ -86,11 +88,12 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
 
 def constant(value: TensorLike, dtype: object = None, shape: Any = None) -> Tensor:
     """A tensor with this value; with `shape`, the value reshaped or, if it is one element, repeated
-    (TF1).
+    (TF1). In a `wf.Graph` it is a tensor of the graph, which can be fed.
     """
     t = asarray(value, dtype=dtype)
     if shape is None:
-        return t
+        trace = graph_around(current_trace())
+        return t if trace is None else in_order(trace.tensor(trace.lift(t), t.weak))
     wanted = check_shape("constant", shape)
     if t.size == 1:
         return expand(apply("reshape", t, shape=()), wanted)

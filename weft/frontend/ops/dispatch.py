@@ -8,6 +8,8 @@ from typing import Any
 
 from weft.frontend.arrays import contiguous
 from weft.frontend.tensor import Tensor
+from weft.frontend.tracing.device_scope import device_scopes
+from weft.frontend.tracing.eager_device import check_eager_device
 from weft.frontend.tracing.trace import check_usable, current_trace
 from weft.ir.attributes import AttrValue
 from weft.ir.dims import SymbolicDim, format_shape
@@ -36,7 +38,20 @@ def apply_many(
     if trace is not None:
         values = trace.emit(op_name, [trace.lift(t) for t in operands], attrs)
         return tuple(trace.tensor(v) for v in values)
+    if device_scopes():
+        check_eager_device()
     return tuple(Tensor(a) for a in _evaluate(op_name, operands, attrs))
+
+
+def in_order(t: Tensor) -> Tensor:
+    """`t`, of a function that has nothing to do; in `wf.control_dependencies` as the result of an
+    op, which comes after these."""
+    trace = current_trace()
+    if trace is None or not trace.control:
+        return t
+    made = apply("identity", t)
+    made.weak = t.weak
+    return made
 
 
 def _evaluate(

@@ -20,7 +20,7 @@ from weft.frontend.ops.arithmetic import (
     where,
 )
 from weft.frontend.ops.creation import arange, iota, zeros
-from weft.frontend.ops.dispatch import apply, apply_many
+from weft.frontend.ops.dispatch import apply, apply_many, in_order
 from weft.frontend.ops.dynamic_sizes import (
     apply_dynamic,
     fresh_sizes,
@@ -303,5 +303,5 @@ def ensure_shape(x: TensorLike, shape: Sequence[Any], name: str | None = None) -
             location=caller_location(),
         )
     if dims == t.shape:
-        return t
+        return in_order(t)
     return apply("ensure_shape", t, shape=dims)

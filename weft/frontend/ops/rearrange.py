@@ -22,7 +22,7 @@ from weft.frontend.ops.arguments import (
     is_concrete,
 )
 from weft.frontend.ops.arithmetic import subtract
-from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.dispatch import apply, in_order
 from weft.frontend.ops.dynamic_sizes import apply_dynamic, open_sizes
 from weft.frontend.ops.promotion import TensorLike, expand, promote_tensors, strong_tensor
 from weft.frontend.ops.shape import expand_dims, flatten, reshape, squeeze, swapaxes
@@ -215,7 +215,7 @@ def flip(x: TensorLike, /, *, axis: Axes = None) -> Tensor:
     t = strong_tensor(x)
     axes = check_axes("flip", axis, t.ndim)
     if not axes:
-        return t
+        return in_order(t)
     starts = tuple(d - 1 if i in axes and d is not None else 0 for i, d in enumerate(t.shape))
     stops = tuple(-1 if i in axes else d for i, d in enumerate(t.shape))
     steps = tuple(-1 if i in axes else 1 for i in range(t.ndim))
@@ -246,7 +246,7 @@ def pad(
                 f"wf.pad: constant_values must be a scalar that fits {t.dtype.name}",
                 location=caller_location(),
             )
-        return apply("pad", t, fill, lo=lo, hi=hi) if any((*lo, *hi)) else t
+        return apply("pad", t, fill, lo=lo, hi=hi) if any((*lo, *hi)) else in_order(t)
     if kind not in ("edge", "reflect", "symmetric"):
         raise InvalidArgumentError(
             f"wf.pad: mode {mode!r} is unknown",

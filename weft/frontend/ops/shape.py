@@ -19,7 +19,7 @@ from weft.frontend.ops.arguments import (
     check_shape,
     infer_shape,
 )
-from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.dispatch import apply, in_order
 from weft.frontend.ops.promotion import (
     TensorLike,
     broadcast_tensors,
@@ -41,7 +41,7 @@ def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor
     """
     t = strong_tensor(x)
     wanted = infer_shape("reshape", check_shape("reshape", shape, infer=True), t.shape)
-    return t if wanted == t.shape else apply("reshape", t, shape=wanted)
+    return in_order(t) if wanted == t.shape else apply("reshape", t, shape=wanted)
 
 
 def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
@@ -55,7 +55,8 @@ def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
             f"rank {t.ndim}",
             location=caller_location(),
         )
-    return t if order == tuple(range(t.ndim)) else apply("permute_dims", t, axes=order)
+    same_order = order == tuple(range(t.ndim))
+    return in_order(t) if same_order else apply("permute_dims", t, axes=order)
 
 
 def transpose(x: TensorLike, /, axes: Sequence[int] | None = None) -> Tensor:
@@ -120,7 +121,7 @@ def expand_dims(x: TensorLike, /, axis: int | Sequence[int] = 0) -> Tensor:
     shape = list(t.shape)
     for a in axes:
         shape.insert(a, 1)
-    return apply("reshape", t, shape=tuple(shape)) if axes else t
+    return apply("reshape", t, shape=tuple(shape)) if axes else in_order(t)
 
 
 def squeeze(x: TensorLike, /, axis: Axes = None) -> Tensor:
@@ -149,7 +150,9 @@ def broadcast_to(x: TensorLike, /, shape: Any) -> Tensor:
     """x repeated along axes of size 1 and new leading axes up to `shape`; ShapeError if it does not
     fit.
     """
-    return expand(strong_tensor(x), check_shape("broadcast_to", shape))
+    t = strong_tensor(x)
+    made = expand(t, check_shape("broadcast_to", shape))
+    return in_order(made) if made is t else made
 
 
 def broadcast_arrays(*arrays: TensorLike) -> list[Tensor]:
@@ -164,7 +167,7 @@ def shape(x: TensorLike, /) -> Tensor:
     t = strong_tensor(x)
     known = [d for d in t.shape if isinstance(d, int)]
     if len(known) == t.ndim:
-        return as_tensor(np.asarray(known, np.int64))
+        return in_order(as_tensor(np.asarray(known, np.int64)))
     sizes = [
         as_tensor(np.asarray([d], np.int64))
         if isinstance(d, int)
@@ -180,7 +183,7 @@ def size(x: TensorLike, /) -> Tensor:
     total: Tensor = scalar_tensor(1, int64)
     known = product(t.shape)
     if isinstance(known, int):
-        return scalar_tensor(known, int64)
+        return in_order(scalar_tensor(known, int64))
     for i in range(t.ndim):
         total = apply("multiply", total, apply("dim_size", t, axis=i))
     return total
@@ -188,4 +191,4 @@ def size(x: TensorLike, /) -> Tensor:
 
 def rank(x: TensorLike, /) -> Tensor:
     """The number of axes of x -> int64 scalar (TF1's name)."""
-    return scalar_tensor(strong_tensor(x).ndim, int64)
+    return in_order(scalar_tensor(strong_tensor(x).ndim, int64))

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from weft.frontend.ops.dynamic_sizes import fresh_sizes
 from weft.frontend.queues.values import integer
 from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tracing.device_scope import device_scopes, place
 from weft.frontend.tracing.region_trace import bring_in, graph_around
 from weft.frontend.tracing.trace import Effect, Trace, current_trace, suspend_trace, unique_name
 from weft.ir.dtypes import DType
@@ -18,6 +19,9 @@ from weft.ir.source import caller_location
 from weft.ir.types import HandleType
 from weft.runtime.resources.attempts import Resource
 from weft.runtime.resources.queue import Queue
+
+#: Where the objects of the frontend keep the resource that they stand for.
+RESOURCES = ("_queue", "_table", "_barrier", "_accumulator", "_stack", "_reader")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,7 +61,13 @@ def made_at_once(function: Callable[P, R]) -> Callable[P, R]:
         if graph_trace() is None:
             return function(*args, **kwargs)
         with suspend_trace():
-            return function(*args, **kwargs)
+            made = function(*args, **kwargs)
+        if device_scopes() and function.__name__ == "__init__":
+            for name in RESOURCES:
+                held = getattr(args[0], name, None)
+                if isinstance(held, Resource) and not held.scopes:
+                    held.scopes = device_scopes()
+        return made
 
     return operation
 
@@ -169,6 +179,8 @@ def handle(trace: Trace, resource: Resource) -> Value:
             return bring_in(trace, op.result)
     name = unique_name(resource.name, resources)
     (found,) = root.builder.emit(maker, (), {"name": name, **attrs})
+    if resource.scopes:
+        place(root.builder.ops[-1], root, resource.scopes)
     resources[name] = resource
     return bring_in(trace, found)
 

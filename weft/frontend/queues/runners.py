@@ -151,7 +151,8 @@ class QueueRunner:
 
     def _close_on_stop(self, coord: Coordinator, cancel: Call) -> None:
         coord.wait_for_stop()
-        self._finish(cancel)
+        if coord.closes_queues:
+            self._finish(cancel)
 
     def _finish(self, close: Call) -> None:
         try:

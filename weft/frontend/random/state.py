@@ -46,7 +46,11 @@ class Generator:
             with suspend_trace():
                 own = Variable(_advance(self.state), trainable=False, name=self.state.name)
             _in_graphs.add(own.state)
-            return _advance(own)
+            key = _advance(own)
+            handle = trace.root().effects.ref(own).op
+            if handle is not None and key._value is not None and key._value.op is not None:
+                handle.device, handle.group = key._value.op.device, key._value.op.group
+            return key
         return _advance(self.state)
 
     def reset(self, seed: int) -> None:

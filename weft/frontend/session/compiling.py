@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.frontend.arrays import Array
 from weft.frontend.calls.specializations import Specialization
@@ -18,6 +18,10 @@ from weft.ir.graph import Operation, Value
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.lowered import dataflow_step, executor_op, holds_strings
 from weft.runtime.executable import Executable, compile_graph
+from weft.runtime.local_graph import on_local_device
+
+if TYPE_CHECKING:
+    from weft.runtime.distributed.definition import ClusterStep
 
 
 class Step(Specialization):
@@ -26,7 +30,9 @@ class Step(Specialization):
 
     __slots__ = ("executable", "ops", "seconds")
 
-    def __init__(self, executable: Executable | DataflowStep, ops: int, seconds: float) -> None:
+    def __init__(
+        self, executable: Executable | DataflowStep | ClusterStep, ops: int, seconds: float
+    ) -> None:
         super().__init__()
         self.executable, self.ops, self.seconds = executable, ops, seconds
 
@@ -77,7 +83,7 @@ def compile_step(
     """The compiled step. UnsupportedError where control_flow="native" cannot hold it; `options` go
     to the dataflow executor."""
     begun = time.perf_counter()
-    step = pruned(graph, values, feeds, done)
+    step = on_local_device(pruned(graph, values, feeds, done))
     states = {name: v.state for name, v in graph._trace.variables.copy().items()}
     choice = choose(step, control_flow)
     if choice.executor and control_flow == "native":

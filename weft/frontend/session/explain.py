@@ -46,6 +46,7 @@ def explain_step(
     made = "it was compiled before" if cached else "these fetches, feeds and sizes are new"
     if isinstance(step.executable, DataflowStep):
         return "\n".join([*lines, "feeds", *_fed(fields), "", *_nodes(step.executable.built)])
+    assert isinstance(step.executable, Executable)
     report = explain("native plan", fields, [made], caller_location(), step.executable)
     return "\n".join([*lines, report])
 

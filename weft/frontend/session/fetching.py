@@ -111,6 +111,9 @@ def _refuse_body(owner: Trace | None, trace: Trace, what: str) -> None:
 
 def _own(graph: Graph, t: Tensor, what: str) -> Value:
     """The value of a tensor of this session's graph."""
+    if t._data is not None and what != "feed_dict":
+        with graph._lock:
+            return graph._trace.lift(t)
     if t._trace is not graph._trace:
         _refuse_body(t._trace, graph._trace, f"{what}: a {t._type}")
         described = (

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from weft.frontend.queues.remake import remake
 from weft.frontend.queues.sharing import Shareable, shared
 from weft.frontend.session.import_names import (
     INITIAL,
@@ -33,6 +32,7 @@ from weft.ir.source import caller_location
 from weft.ir.types import HandleType, RefType, TensorType, TokenType
 from weft.passes.specialize import specialize
 from weft.passes.tie_sizes import made_symbols
+from weft.runtime.resources.remake import remake
 from weft.runtime.variables import VariableState
 
 if TYPE_CHECKING:
@@ -175,6 +175,8 @@ class _Adding:
             regions=[self._region(r) for r in op.regions],
             control=tuple(dict.fromkeys(self._control(op))),
             locations=op.locations,
+            device=op.device,
+            group=self._group(op),
         )
         for old, new in zip(op.results, results, strict=True):
             self.mapping.setdefault(old, new)
@@ -203,9 +205,16 @@ class _Adding:
             attrs[label] = self.labels.get(name, name) if _is_state(op) else self.prefix + name
         return attrs
 
+    def _group(self, op: Operation) -> str:
+        """The colocation group, after the prefix."""
+        if not op.group:
+            return ""
+        self.trace.groups.add(self.prefix + op.group)
+        return self.prefix + op.group
+
     def _region(self, block: Block) -> Block:
-        """The same with the names of state after the prefix."""
-        if not any(map(_is_state, block.walk())):
+        """The same with the names of state and of groups after the prefix."""
+        if not any(_is_state(op) or op.group for op in block.walk()):
             return block
         builder = Builder([a.type for a in block.args])
         mapping = dict(zip(block.args, builder.args, strict=True))
@@ -217,6 +226,8 @@ class _Adding:
                 regions=[self._region(r) for r in op.regions],
                 control=[mapping[v] for v in op.control],
                 locations=op.locations,
+                device=op.device,
+                group=self._group(op),
             )
             builder.ops.append(new)
             mapping.update(zip(op.results, new.results, strict=True))

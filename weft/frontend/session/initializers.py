@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
+from weft.frontend.random.state import is_graph_state
 from weft.frontend.session.graph import get_default_graph, graph_trace
 from weft.frontend.session.scopes import group
 from weft.frontend.session.subgraph import needed_ops
@@ -11,6 +12,7 @@ from weft.frontend.tracing.trace import Effect, Trace
 from weft.frontend.variable import Variable
 from weft.ir.graph import Operation, Value
 from weft.ir.ops import lookup
+from weft.passes.rewrite import with_control
 
 
 def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Effect:
@@ -27,32 +29,43 @@ def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> E
         trace.effects.ref(v)
     wanted = set(var_list)
     starts: dict[Value, Value] = {}  # a read of a variable of the list -> its initial value
+    states = {trace.effects.ref(v) for v in wanted if is_graph_state(v)}
     done: list[Effect] = []
     for v in list(trace.variables.values()):  # a variable is made after those it is computed from
         if v in wanted:
-            start = _computed_from(trace, trace.lift(v._start_in(trace)), starts)
+            start = _computed_from(trace, trace.lift(v._start_in(trace)), starts, states)
             starts.update((read, start) for read in trace.effects.reads.get(v, ()))
             done.append(v._initialize(trace, start))
     return group(done, name=name)
 
 
-def _computed_from(trace: Trace, value: Value, given: Mapping[Value, Value]) -> Value:
+def _computed_from(
+    trace: Trace, value: Value, given: Mapping[Value, Value], states: Container[Value]
+) -> Value:
     """`value`, computed again with the values `given` in place of others that it depends on.
 
-    `value` itself if it depends on none of them, or if that would repeat an effect.
+    `value` itself if it depends on none of them, or if that would repeat an effect. states: handles
+    of the states of random ops; each is one op's own, which draws from the initial state here and
+    need not store the next.
     """
     ops, _ = needed_ops(trace.builder.ops, [value], given)
     changed = set(given)
     again: list[Operation] = []
+    stored: set[Value] = set()
     for op in ops:
-        if not changed.isdisjoint((*op.operands, *op.control)):
+        if changed.isdisjoint((*op.operands, *op.control)):
+            continue
+        changed.update(op.results)
+        if op.name == "assign" and op.operands[0] in states:
+            stored.update(op.results)
+        else:
             again.append(op)
-            changed.update(op.results)
     if any(lookup(op.name).traits & {"reads_state", "writes_state"} for op in again):
         return value
     mapping = dict(given)
     for op in again:
-        mapping.update(zip(op.results, trace.builder.clone(op, mapping), strict=True))
+        after = with_control(op, [v for v in op.control if v not in stored])
+        mapping.update(zip(op.results, trace.builder.clone(after, mapping), strict=True))
     return mapping.get(value, value)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 from weft.frontend.session.chrome_trace import chrome_events
 from weft.frontend.session.compiling import Step
@@ -17,20 +18,25 @@ from weft.runtime.dataflow.layout import HOST
 from weft.runtime.dataflow.trace import TraceEvent, TraceRecorder
 from weft.runtime.executable import Executable
 
+if TYPE_CHECKING:  # what only sessions on clusters load
+    from weft.runtime.distributed.recorded import StepTrace
+    from weft.runtime.distributed.timeline import Timeline
+
 
 @dataclass(slots=True)
 class RunMetadata:
     """Filled in by `Session.run(run_metadata=)`, anew each time.
 
     graph_ops, graph_variables: the size of the whole graph. step_ops: the ops that the fetches
-    need. executor: "native" (one plan) or "dataflow". kernels: native kernel calls (those of
-    regions with sizes that depend on values are not counted); regions, nodes, host_ops: of the
-    dataflow executor (0 for a native plan). cached: whether the step was compiled before;
-    compile_seconds: how long that took. arena_bytes, result_bytes: memory that the plans need for
-    values in between, and for results. seconds: this run. traced: whether
+    need. executor: "native" (one plan), "dataflow" or "cluster" (`nodes`: its parts). kernels:
+    native kernel calls (those of regions with sizes that depend on values are not counted);
+    regions, nodes, host_ops: of the dataflow executor (0 for a native plan). cached: whether the
+    step was compiled before; compile_seconds: how long that took. arena_bytes, result_bytes: memory
+    that the plans need for values in between, and for results. seconds: this run. traced: whether
     `RunOptions.trace_level` asked for events: one for each kernel of a native plan, each node of
     the dataflow executor, by the time that they began; dropped: how many of the first were not
-    kept.
+    kept. timeline: of a traced run on a cluster, the events of all tasks by one clock, and the
+    tensors between them.
     """
 
     graph: str = ""
@@ -50,6 +56,7 @@ class RunMetadata:
     traced: bool = False
     events: Sequence[TraceEvent] = field(default=(), repr=False)
     dropped: int = 0
+    timeline: Timeline | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         """The report for people."""
@@ -57,6 +64,8 @@ class RunMetadata:
         step = f"{self.step_ops} of {self.graph_ops} ops"
         if self.executor == "native":
             plan = f"one native plan of {self.kernels} kernels"
+        elif self.executor == "cluster":
+            plan = f"{self.nodes} parts on the tasks of a cluster"
         else:
             plan = (
                 f"dataflow executor: {self.nodes} nodes, of these {self.regions} compiled regions "
@@ -87,8 +96,30 @@ class RunMetadata:
                 location=caller_location(),
             )
         about = {"graph": self.graph, "step_ops": self.step_ops, "dropped": self.dropped}
+        if self.timeline is not None:
+            from weft.runtime.distributed.timeline_json import perfetto
+
+            return perfetto(self.timeline, about)
         return json.dumps({"traceEvents": chrome_events(self.events, self.graph),
                            "displayTimeUnit": "ns", "otherData": about})  # fmt: skip
+
+    def cluster_report(self) -> str:
+        """A traced run on a cluster as text: the critical path and the straggler, who waited for
+        whom, bytes per edge, and how well the clocks are known.
+
+        FailedPreconditionError where there was no such run.
+        """
+        self._check_filled()
+        if self.timeline is None:
+            raise FailedPreconditionError(
+                "this run was not on a cluster, was not traced, or failed",
+                hint="run on wf.Session(target) with "
+                "options=wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)",
+                location=caller_location(),
+            )
+        from weft.runtime.distributed.timeline_report import report
+
+        return report(self.timeline)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `chrome_trace` to a file."""
@@ -115,7 +146,7 @@ class RunMetadata:
         step: Step,
         cached: bool,
         seconds: float,
-        recorder: TraceRecorder | None,
+        recorder: TraceRecorder | StepTrace | None,
     ) -> None:
         """Set all fields after a run."""
         self.graph, self.step_ops = graph.name, step.ops
@@ -123,18 +154,30 @@ class RunMetadata:
         self.graph_variables = len(graph._trace.variables)
         self.cached, self.seconds = cached, seconds
         self.compile_seconds = 0.0 if cached else step.seconds
+        plans: list[Executable]
         if isinstance(step.executable, DataflowStep):
             built = step.executable.built
             self.executor = "dataflow"
             plans = [made for made in built.compiled if isinstance(made, Executable)]
             self.nodes, self.regions = len(built.nodes), len(built.region_of)
             self.host_ops = len(built.hosts) - sum(n.kind == HOST for n in built.region_of)
-        else:
+        elif isinstance(step.executable, Executable):
             self.executor, plans = "native", [step.executable]
             self.nodes = self.regions = self.host_ops = 0
+        else:
+            self.executor, plans = "cluster", []
+            self.nodes = len(step.executable.parts)
+            self.regions = self.host_ops = 0
         self.kernels = sum(n >= 0 for p in plans for n in p.plan.table.owner)
         self.arena_bytes = sum(p.plan.arena_bytes for p in plans)
         self.result_bytes = sum(p.plan.result_bytes for p in plans)
         self.traced = recorder is not None
-        self.events = () if recorder is None else recorder.events()
-        self.dropped = 0 if recorder is None else recorder.dropped
+        self.events, self.dropped, self.timeline = (), 0, None
+        if isinstance(recorder, TraceRecorder):
+            self.events, self.dropped = recorder.events(), recorder.dropped
+        elif recorder is not None and recorder.parts:
+            from weft.runtime.distributed.timeline import merge
+
+            self.timeline = merge(recorder.parts, recorder.begin_ns, recorder.end_ns)
+            self.events = tuple(span.event for span in self.timeline.spans)
+            self.dropped = self.timeline.dropped

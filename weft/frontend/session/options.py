@@ -62,3 +62,12 @@ class RunOptions:
     def traces(self) -> bool:
         """Whether events are wanted."""
         return self.trace_level > 0
+
+
+def check_options(options: object) -> None:
+    """TypeRuleError for what is neither None nor a `RunOptions`."""
+    if options is not None and not isinstance(options, RunOptions):
+        raise TypeRuleError(
+            f"Session.run: options must be wf.RunOptions, got a {type(options).__name__}",
+            location=caller_location(),
+        )

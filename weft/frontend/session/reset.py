@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.frontend.queues.sharing import forget
-from weft.ir.errors import TypeRuleError, UnsupportedError
+from weft.ir.errors import TypeRuleError
 from weft.ir.source import caller_location
 from weft.runtime.variables import clear_containers
 
@@ -19,19 +19,22 @@ def reset(target: str = "", containers: Sequence[str] | None = None) -> None:
     container or shared name keep their values, which no initializer could bring back. Resources
     stay with those who hold them. Sessions stay open (TensorFlow 1 closes them): variables belong
     to the program, so a step that runs meanwhile ends first, and later ones need an initializer.
-    UnsupportedError for a `target` other than this process.
+    target: the address of a task; then the containers are those of all tasks of its cluster.
     """
-    if target:
-        raise UnsupportedError(
-            f"wf.Session.reset(target={target!r}): running on other tasks is not supported yet",
-            hint='use target=""',
-            location=caller_location(),
-        )
     names = [""] if containers is None else containers
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise TypeRuleError(
             f"wf.Session.reset: containers is {containers!r}, not a list of names",
             location=caller_location(),
         )
+    if target:
+        from weft.frontend.session.remote import Remote  # who has no cluster does not load it
+
+        remote = Remote(target)
+        try:
+            remote.reset(names)
+        finally:
+            remote.close()
+        return
     forget(names)
     clear_containers(names)

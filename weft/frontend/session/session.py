@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.frontend import pytree
 from weft.frontend.arrays import Array
 from weft.frontend.calls.specializations import CacheInfo, Specializations
-from weft.frontend.session.compiling import Step, compile_step
+from weft.frontend.session.compiling import Step, compile_step, pruned
 from weft.frontend.session.default import default_session
+from weft.frontend.session.executing import execute, new_recorder
 from weft.frontend.session.explain import explain_step
 from weft.frontend.session.feeds import feed_array
 from weft.frontend.session.fetching import (
@@ -29,7 +31,7 @@ from weft.frontend.session.graph_import import add_graph
 from weft.frontend.session.growth import GrowthWatch
 from weft.frontend.session.importing import graph_ir
 from weft.frontend.session.metadata import RunMetadata
-from weft.frontend.session.options import RunOptions
+from weft.frontend.session.options import RunOptions, check_options
 from weft.frontend.session.partial import PartialRuns
 from weft.frontend.session.reset import reset
 from weft.frontend.tensor import Tensor
@@ -38,23 +40,25 @@ from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     TypeRuleError,
-    UnsupportedError,
     WeftError,
 )
 from weft.ir.graph import Value
 from weft.ir.source import caller_location
 from weft.passes.control.lowering_choice import MODES
-from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dataflow.trace import TraceRecorder
 from weft.runtime.resources.cancel import CancelToken
-from weft.runtime.traced_run import run_traced
+
+if TYPE_CHECKING:  # what only sessions on clusters load
+    from weft.comm.keys import Secret
+    from weft.frontend.session.executing import Recorder
+    from weft.frontend.session.remote import Cluster, Remote
 
 
 class Session:
     """Runs a `wf.Graph`. Step definitions are compiled once per set of fetches, feeds and feed
     shapes.
 
-    target: "" (this process; others are not supported yet). graph: the default graph if None.
+    target: "" is this process, the address of a task ("tcp://host:port", "ipc:///path") its
+    cluster: see docs/cluster.md. graph: the default graph if None.
     control_flow: "native" runs a step as one plan, "dataflow" lowers branches and loops to Switch
     and Merge and runs them by the dataflow executor, with the same bits; "auto" takes the executor
     for steps that have ops of the host (queues), and lowers what is around those. deterministic:
@@ -70,13 +74,13 @@ class Session:
         *,
         control_flow: str = "auto",
         deterministic: bool = False,
+        cluster: Cluster = None,
+        key_file: str | os.PathLike[str] | None = None,
+        secret: Secret | None = None,
+        connect_seconds: float = 60.0,
+        recv_seconds: float | None = None,
+        soft_placement: bool = False,
     ) -> None:
-        if target:
-            raise UnsupportedError(
-                f"wf.Session(target={target!r}): running on other tasks is not supported yet",
-                hint='use target=""',
-                location=caller_location(),
-            )
         if graph is not None and not isinstance(graph, Graph):
             raise TypeRuleError(
                 f"wf.Session: graph must be a wf.Graph, got a {type(graph).__name__}",
@@ -87,6 +91,22 @@ class Session:
                 f"wf.Session: control_flow={control_flow!r}",
                 hint=f"it is one of {', '.join(MODES)}",
                 location=caller_location(),
+            )
+        self._remote: Remote | None = None
+        of_clusters = (cluster, key_file, secret, recv_seconds)
+        if target or soft_placement or any(given is not None for given in of_clusters):
+            # who has no cluster does not wait for these modules
+            from weft.frontend.session.remote import connected
+
+            self._remote = connected(
+                target,
+                cluster,
+                key_file,
+                secret,
+                connect_seconds,
+                recv_seconds,
+                soft_placement,
+                deterministic,
             )
         self.graph = get_default_graph() if graph is None else graph
         self._control_flow = control_flow
@@ -138,8 +158,28 @@ class Session:
         self._cancel.cancel("the session was closed")
         self._steps = Specializations(self._steps.name)
         self._partial.clear()
+        remote = self._remote
+        if remote is not None:
+            remote.close()
+
+    def task_stats(self) -> dict[str, Any]:
+        """What each task of the cluster counts (docs/timeline.md), or the reason why it does not
+        say. InvalidArgumentError for a session on this process alone."""
+        self._check_open()
+        if self._remote is None:
+            raise InvalidArgumentError(
+                "Session.task_stats is for sessions on a cluster",
+                hint="give the address of a task: wf.Session('tcp://host:port')",
+                location=caller_location(),
+            )
+        return self._remote.stats()
 
     reset = staticmethod(reset)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its variables are on the tasks of a cluster."""
+        return self._remote is not None
 
     def cache_info(self) -> CacheInfo:
         """How many step definitions there are, were made, and were dropped."""
@@ -161,7 +201,7 @@ class Session:
         with a report of the run, and with a trace if `options` ask for it.
         """
         if options is not None:
-            _check_options(options)
+            check_options(options)
         values, structure = fetch_values(self.graph, fetches)
         feeds = feed_values(self.graph, feed_dict or {})
         if run_metadata is not None:
@@ -180,6 +220,8 @@ class Session:
         values, _ = fetch_values(self.graph, fetches)
         feeds = feed_values(self.graph, feed_dict or {})
         step, cached = self._step(values, feeds)
+        if self._remote is not None:
+            return self._remote.explain(self.graph, pruned(self.graph, values, feeds))
         return explain_step(self.graph, values, feeds, self._control_flow, step, cached)
 
     def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] = ()) -> str:
@@ -219,7 +261,7 @@ class Session:
         other error, as of `run`, ends the step.
         """
         self._check_open()
-        _check_options(options)
+        check_options(options)
         run = self._partial.get(handle)
         values, structure = fetch_values(self.graph, fetches)
 
@@ -295,6 +337,8 @@ class Session:
         done: frozenset[Value] = frozenset(),
     ) -> Step:
         self._growth.note(self.graph._trace.builder.ops)
+        if self._remote is not None:
+            return self._remote.compiled(self.graph, values, feeds, done, self._control_flow)
         return compile_step(self.graph, values, feeds, done, self._control_flow, self._options)
 
     def _step(self, values: Fetches, feeds: Mapping[Value, Array]) -> tuple[Step, bool]:
@@ -313,18 +357,12 @@ class Session:
         step: Step,
         arrays: list[Array],
         options: RunOptions | None = None,
-        recorder: TraceRecorder | None = None,
+        recorder: Recorder = None,
     ) -> list[Any]:
         running = self.graph._trace.running
         outer, running.step = running.step, True
         try:
-            executable = step.executable
-            if isinstance(executable, DataflowStep):
-                limit = None if options is None else options.seconds
-                return executable(arrays, timeout=limit, cancel=self._cancel, trace=recorder)
-            if recorder is not None:
-                return run_traced(executable, arrays, recorder)
-            return executable(arrays)
+            return execute(step, arrays, options, self._cancel, recorder)
         except WeftError as error:
             raise error.at(caller_location()) from error.__cause__
         finally:
@@ -346,18 +384,10 @@ class Session:
         metadata.clear()
         self._check_open()
         step, cached = self._step(values, feeds)
-        recorder = TraceRecorder() if options is not None and options.traces else None
+        recorder = new_recorder(step, options)
         begun = time.perf_counter()
         try:
             return self._execute(step, list(feeds.values()), options, recorder)
         finally:
             seconds = time.perf_counter() - begun
             metadata.fill(self.graph, step, cached, seconds, recorder)
-
-
-def _check_options(options: object) -> None:
-    if options is not None and not isinstance(options, RunOptions):
-        raise TypeRuleError(
-            f"Session.run: options must be wf.RunOptions, got a {type(options).__name__}",
-            location=caller_location(),
-        )

@@ -20,6 +20,7 @@ from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.order import stable_order
 from weft.ir.source import caller_location
 from weft.ir.types import RefType, TensorType
+from weft.passes.control.enter_invariants import enter_invariants
 from weft.passes.specialize import infer_sizes, specialize
 from weft.passes.tie_sizes import has_sizes, made_symbols, tie_sizes
 
@@ -36,9 +37,10 @@ def step_graph(
     """The graph from `feeds` to `results` that also does `effects`; every shape is known. What
     gives the values in `done` has run in an earlier part of the step.
 
-    Reads and writes of one variable that the graph leaves unordered are put in order: reads first,
-    then the writes as they were made. A branch or loop that assigns to a variable is one write with
-    what it reads of it. InvalidArgumentError for a placeholder that is needed and not fed.
+    Reads and writes of one variable that the graph leaves unordered are put in order: the writes as
+    they were made, and reads before all writes that they need not follow. A branch or loop that
+    assigns to a variable is one write with what it reads of it. InvalidArgumentError for a
+    placeholder that is needed and not fed.
     """
     given = dict(feeds)
     stop = given.keys() | done if done else given
@@ -67,7 +69,7 @@ def step_graph(
     for value in given:
         names.append(unique_name(named.get(value, "feed"), names))
     graph = builder.graph(trace.name, names, [mapping[v] for v in results])
-    return _static(graph, [shape for _, shape in feeds])
+    return _static(enter_invariants(graph), [shape for _, shape in feeds])
 
 
 def _barrier(builder: Builder, value: Value) -> Value:
@@ -91,6 +93,8 @@ def _copy(op: Operation, mapping: Mapping[Value, Value], control: Sequence[Value
         op.regions,
         [v for v in after if v.op is not None],
         op.locations,
+        device=op.device,
+        group=op.group,
     )
 
 
@@ -135,12 +139,15 @@ def _ordered(
 ) -> tuple[list[Operation], dict[Operation, list[Value]]]:
     """The ops in an order that respects all edges, and the control edges added between effects."""
     order = _Order(ops, given)
-    for reads, writes in _accesses(ops, given):
+    variables = _accesses(ops, given)
+    for _, writes in variables:  # first, or a read that must follow one write would turn others
         for i, write in enumerate(writes):
-            for read in (*reads, *write[:-1]):
-                order.put(read, write[-1])
             for earlier in writes[:i]:
                 order.put_all(earlier, write)
+    for reads, writes in variables:
+        for write in writes:
+            for read in (*reads, *write[:-1]):
+                order.put(read, write[-1])
     return order.sorted(), order.added
 
 
@@ -170,11 +177,15 @@ def _accesses(
 
 
 def _carried(write: Operation, ref: Value, given: Mapping[Value, Any]) -> list[Operation]:
-    """What a branch or loop reads of the variable that `write` assigns its result to."""
+    """What a branch or loop reads of the variable that `write` assigns its result to: what the
+    carry of a loop starts as, all reads that a branch captures."""
     made = write.operands[-1]
     if write.name != "assign" or made in given or made.op is None or not made.op.regions:
         return []
-    read = (v.op for v in dict.fromkeys(made.op.operands) if v not in given and v.op is not None)
+    taken = made.op.operands
+    if made.op.name != "cond":
+        taken = taken[made.index : made.index + 1]
+    read = (v.op for v in dict.fromkeys(taken) if v not in given and v.op is not None)
     return [op for op in read if op.name == "read" and op.operands[0] is ref]
 
 

@@ -22,18 +22,25 @@ from weft.frontend.indexed_slices import IndexedSlices, added
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tracing.autodiff_arguments import (
+    ArgNums,
+    argument_numbers,
+    argument_positions,
+    check_inexact,
+    checked_cotangents,
+    function_name,
+    inexact_inputs,
+)
+from weft.frontend.tracing.device_scope import colocate, place_new
 from weft.frontend.tracing.evaluate import Linearized, linearize, run_traced
 from weft.frontend.tracing.sparse_gradients import as_slices
 from weft.frontend.tracing.trace import Trace, check_usable, current_trace
 from weft.frontend.tracing.update_gradients import of_value_before, refuse_live
 from weft.frontend.variable import Variable
-from weft.ir.dims import format_shape, same
 from weft.ir.errors import GradientError, InvalidArgumentError
 from weft.ir.graph import Value
 from weft.ir.source import caller_location
 from weft.passes.autodiff import gradients as _graph_gradients
-
-ArgNums = int | Sequence[int]
 
 
 def grad(fn: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[..., Any]:
@@ -60,25 +67,25 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """As `grad`, but the function gives (value, gradient); with has_aux, ((value, aux),
     gradient)."""
-    single, numbers = _argnums(argnums)
+    single, numbers = argument_numbers(argnums)
 
     @functools.wraps(fn)
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
-        selected = tuple(args[i] for i in _positions("grad", numbers, len(args)))
+        selected = tuple(args[i] for i in argument_positions("grad", numbers, len(args)))
         leaves, structure = pytree.flatten(selected)
-        inputs = _inputs("grad", leaves, pytree.paths(structure, "argument"))
+        inputs = inexact_inputs("grad", leaves, pytree.paths(structure, "argument"))
 
         def compute(symbolic: list[Tensor]) -> Any:
             full = list(args)
             given = pytree.unflatten(structure, symbolic)
-            for i, tree in zip(_positions("grad", numbers, len(args)), given, strict=True):
+            for i, tree in zip(argument_positions("grad", numbers, len(args)), given, strict=True):
                 full[i] = tree
             out = fn(*full, **kwargs)
             loss = _loss(out, has_aux, fn)
             found = pytree.unflatten(structure, _gradients([loss], symbolic))
             return (loss, out[1]) if has_aux else loss, found[0] if single else found
 
-        return _in_trace(f"grad_{_name(fn)}", compute, inputs)
+        return _in_trace(f"grad_{function_name(fn)}", compute, inputs)
 
     return value_and_gradient
 
@@ -90,11 +97,14 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     runs the backward part only. GradientError for primals that are not floating or complex.
     """
     leaves, structure = pytree.flatten(primals)
-    inputs = _inputs("vjp", leaves, pytree.paths(structure, "primals"))
+    inputs = inexact_inputs("vjp", leaves, pytree.paths(structure, "primals"))
     trace = current_trace()
     if trace is None:
         done = linearize(
-            f"vjp_{_name(fn)}", lambda xs: fn(*pytree.unflatten(structure, xs)), inputs, _gradients
+            f"vjp_{function_name(fn)}",
+            lambda xs: fn(*pytree.unflatten(structure, xs)),
+            inputs,
+            _gradients,
         )
         return done.out, functools.partial(_pull_back, done, structure)
     xs = [_fresh(t) for t in inputs]
@@ -106,7 +116,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
         for t in (*xs, *ys):
             if t._data is None:
                 check_usable(t, current_trace())
-        given = _cotangents(cotangent, nesting, [(y.dtype, y.shape) for y in ys])
+        given = checked_cotangents(cotangent, nesting, [(y.dtype, y.shape) for y in ys])
         result: tuple[Any, ...] = pytree.unflatten(structure, _gradients(ys, xs, given))
         return result
 
@@ -116,7 +126,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
 def _pull_back(done: Linearized, structure: pytree.Structure, cotangent: Any) -> tuple[Any, ...]:
     types = [(t.dtype, t.shape) for t in done.out_types]
     result: tuple[Any, ...] = pytree.unflatten(
-        structure, done.pull_back(_cotangents(cotangent, done.structure, types))
+        structure, done.pull_back(checked_cotangents(cotangent, done.structure, types))
     )
     return result
 
@@ -140,8 +150,8 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
     leaves, structure = pytree.flatten(tuple(primals))
     directions, other = pytree.flatten(tuple(tangents))
     pytree.same_structure("jvp: primals and tangents", structure, other)
-    inputs = _inputs("jvp", leaves, pytree.paths(structure, "primals"))
-    along = _cotangents(
+    inputs = inexact_inputs("jvp", leaves, pytree.paths(structure, "primals"))
+    along = checked_cotangents(
         pytree.unflatten(other, directions),
         structure,
         [(t.dtype, t.shape) for t in inputs],
@@ -162,11 +172,13 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
         parts = [next(found) if y.dtype.is_inexact else _zeros(y) for y in ys]
         return pytree.unflatten(nesting, ys), pytree.unflatten(nesting, parts)
 
-    out, tangent = _in_trace(f"jvp_{_name(fn)}", compute, [*inputs, *along])
+    out, tangent = _in_trace(f"jvp_{function_name(fn)}", compute, [*inputs, *along])
     return out, tangent
 
 
-def gradients(ys: Any, xs: Any, grad_ys: Any = None) -> list[Tensor | IndexedSlices | None]:
+def gradients(
+    ys: Any, xs: Any, grad_ys: Any = None, *, colocate_gradients_with_ops: bool = False
+) -> list[Tensor | IndexedSlices | None]:
     """The gradients of the sum of `ys` with respect to each of `xs`, as TensorFlow 1's
     tf.gradients.
 
@@ -174,18 +186,23 @@ def gradients(ys: Any, xs: Any, grad_ys: Any = None) -> list[Tensor | IndexedSli
     value of it that was read in this trace. grad_ys: cotangents of ys (default: ones). The gradient
     of an unconnected x is None; of a variable of which only rows were looked up (take, gather,
     embedding_lookup) it is IndexedSlices, and dense as soon as something dense adds to it.
+    colocate_gradients_with_ops: whether each gradient op runs on the device of the op that it
+    differentiates; else where `wf.device` says, like any op.
     GradientError outside a trace and for xs that are not floating or complex.
     """
     listed = _listed(xs)
     found: list[Tensor | IndexedSlices | None] = []
-    for x, parts in zip(listed, source_gradients(ys, listed, grad_ys), strict=True):
+    given = source_gradients(ys, listed, grad_ys, colocated=colocate_gradients_with_ops)
+    for x, parts in zip(listed, given, strict=True):
         slices = [as_slices(g) for g in parts] if isinstance(x, Variable) else [None]
         sparse = [s for s in slices if s is not None]
         found.append(added(sparse) if len(sparse) == len(parts) > 0 else summed(parts))
     return found
 
 
-def source_gradients(ys: Any, xs: Sequence[Any], grad_ys: Any = None) -> list[list[Tensor]]:
+def source_gradients(
+    ys: Any, xs: Sequence[Any], grad_ys: Any = None, *, colocated: bool = False
+) -> list[list[Tensor]]:
     """As `gradients`: for each x the gradients of the values that it stands for, all dense."""
     trace = current_trace()
     if trace is None:
@@ -196,21 +213,22 @@ def source_gradients(ys: Any, xs: Sequence[Any], grad_ys: Any = None) -> list[li
         )
     outputs = [as_tensor(y) for y in _listed(ys)]
     for y in outputs:
-        _check_inexact(y, "gradients: ys")
+        check_inexact(y, "gradients: ys")
     seeds = [None] * len(outputs) if grad_ys is None else _listed(grad_ys)
     if len(seeds) != len(outputs):
         raise InvalidArgumentError(
             f"wf.gradients: {len(outputs)} ys but {len(seeds)} grad_ys", location=caller_location()
         )
     seeded = [
-        None if s is None else _cotangents(s, pytree.LEAF, [(y.dtype, y.shape)], "grad_ys")[0]
+        None
+        if s is None
+        else checked_cotangents(s, pytree.LEAF, [(y.dtype, y.shape)], "grad_ys")[0]
         for s, y in zip(seeds, outputs, strict=True)
     ]
     refuse_live(trace, xs, outputs)
     groups = [_sources(x, trace) for x in xs]
-    flat = iter(
-        _gradients(outputs, [t for group in groups for t in group], seeded, unconnected=None)
-    )
+    sources = [t for group in groups for t in group]
+    flat = iter(_gradients(outputs, sources, seeded, unconnected=None, colocated=colocated))
     pairs = [[(t, next(flat)) for t in group] for group in groups]
     return [[of_value_before(t, g) for t, g in group if g is not None] for group in pairs]
 
@@ -232,6 +250,7 @@ def _gradients(
     xs: Sequence[Tensor],
     grad_ys: Sequence[Tensor | None] | None = None,
     unconnected: str | None = "zero",
+    colocated: bool = False,
 ) -> list[Any]:
     """Gradient tensors in the current trace; zero or None for an x that no y depends on."""
     trace = current_trace()
@@ -241,7 +260,15 @@ def _gradients(
         None if g is None else trace.lift(g) for g in grad_ys or [None] * len(ys)
     ]
     real = [(trace.lift(y), s) for y, s in zip(ys, seeds, strict=True) if y.dtype.is_inexact]
-    found = _graph_gradients(trace.builder, [y for y, _ in real], values, [s for _, s in real])
+    start = len(trace.builder.ops)
+    found = _graph_gradients(
+        trace.builder,
+        [y for y, _ in real],
+        values,
+        [s for _, s in real],
+        functools.partial(colocate, trace, set(trace.builder.ops)) if colocated else None,
+    )
+    place_new(trace, start)
     missing = _zeros if unconnected else lambda x: None
     return [
         missing(x) if g is None else trace.tensor(g, x.weak) for x, g in zip(xs, found, strict=True)
@@ -272,10 +299,6 @@ def _listed(x: Any) -> list[Any]:
     return list(x) if isinstance(x, (list, tuple)) else [x]
 
 
-def _name(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__name__", type(fn).__name__).strip("<>")
-
-
 def _sources(x: Any, trace: Trace) -> list[Tensor]:
     """The tensors that an x of `gradients` stands for."""
     if isinstance(x, Variable):
@@ -289,71 +312,15 @@ def _sources(x: Any, trace: Trace) -> list[Tensor]:
             hint="use the tensor that ys was computed from",
             location=caller_location(),
         )
-    _check_inexact(x, "gradients: xs")
+    check_inexact(x, "gradients: xs")
     return [x]
-
-
-def _argnums(argnums: ArgNums) -> tuple[bool, tuple[int, ...]]:
-    """Whether it is one position, and the positions. InvalidArgumentError for anything else."""
-    single = not isinstance(argnums, (tuple, list))
-    given: Any = (argnums,) if single else argnums
-    if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in given):
-        raise InvalidArgumentError(
-            f"grad: argnums must be a position or a tuple of positions, got {argnums!r}",
-            hint="0 is the first argument; arguments are chosen by position, not by name",
-            location=caller_location(),
-        )
-    return single, tuple(int(n) for n in given)
-
-
-def _positions(what: str, numbers: Sequence[int], count: int) -> list[int]:
-    for n in numbers:
-        if not -count <= n < count:
-            raise GradientError(
-                f"{what}: argnums {n} is out of range: the function was called with {count} "
-                "positional arguments",
-                hint="arguments to differentiate must be passed by position",
-                location=caller_location(),
-            )
-    return [n % count for n in numbers]
-
-
-def _inputs(what: str, leaves: Sequence[Any], paths: Sequence[str]) -> list[Tensor]:
-    """The leaves as tensors. GradientError for those that have no gradient."""
-    out = []
-    for leaf, path in zip(leaves, paths, strict=True):
-        t = leaf if isinstance(leaf, Tensor) else _leaf_tensor(what, leaf, path)
-        if t._data is None:
-            check_usable(t, current_trace())
-        _check_inexact(t, f"{what}: {path}")
-        out.append(t)
-    return out
-
-
-def _leaf_tensor(what: str, leaf: Any, path: str) -> Tensor:
-    if isinstance(leaf, (Operators, bool, int, float, complex, np.ndarray, np.generic)):
-        return as_tensor(leaf)
-    raise GradientError(
-        f"{what}: {path} is a {type(leaf).__name__}, which has no gradient",
-        hint="choose the arguments to differentiate with argnums",
-        location=caller_location(),
-    )
-
-
-def _check_inexact(t: Tensor, what: str) -> None:
-    if not t.dtype.is_inexact:
-        raise GradientError(
-            f"{what} is {t.dtype.name}; only floating and complex tensors have gradients",
-            hint="convert it first: wf.astype(x, wf.float32)",
-            location=caller_location(),
-        )
 
 
 def _loss(out: Any, has_aux: bool, fn: Callable[..., Any]) -> Tensor:
     """The loss among what the function returned. GradientError unless it is one real number."""
     if has_aux and not (isinstance(out, tuple) and len(out) == 2):
         raise GradientError(
-            f"grad: with has_aux=True '{_name(fn)}' must return (loss, aux), it returned a "
+            f"grad: with has_aux=True '{function_name(fn)}' must return (loss, aux), it returned a "
             f"{type(out).__name__}",
             location=caller_location(),
         )
@@ -361,39 +328,17 @@ def _loss(out: Any, has_aux: bool, fn: Callable[..., Any]) -> Tensor:
     if not isinstance(loss, (Operators, float, int, np.ndarray, np.generic)):
         hint = "return (loss, aux) and pass has_aux=True" if isinstance(loss, tuple) else None
         raise GradientError(
-            f"grad: '{_name(fn)}' must return one number, it returned a {type(loss).__name__}",
+            f"grad: '{function_name(fn)}' must return one number, it returned a "
+            f"{type(loss).__name__}",
             hint=hint,
             location=caller_location(),
         )
     t = as_tensor(loss)
     if t.ndim or not t.dtype.is_floating:
         raise GradientError(
-            f"grad: the loss that '{_name(fn)}' returned has type {t._type}, not a real scalar",
+            f"grad: the loss that '{function_name(fn)}' returned has type {t._type}, not a real "
+            "scalar",
             hint="reduce it with wf.sum or wf.mean; for other results use wf.vjp",
             location=caller_location(),
         )
     return t
-
-
-def _cotangents(
-    tree: Any, structure: pytree.Structure, types: Sequence[Any], what: str = "cotangent"
-) -> list[Tensor]:
-    """The leaves of a cotangent or tangent, checked against the (dtype, shape) that each must
-    have."""
-    leaves, given = pytree.flatten(tree)
-    pytree.same_structure(f"{what}: what it belongs to and what was given", structure, given)
-    out = []
-    for leaf, path, (dtype, shape) in zip(leaves, pytree.paths(given, what), types, strict=True):
-        t = as_tensor(leaf)
-        if t.weak and dtype.is_inexact:
-            t = as_tensor(t, dtype)
-        fits = len(t.shape) == len(shape) and all(map(same, t.shape, shape))
-        if not fits or t.dtype is not dtype:
-            raise InvalidArgumentError(
-                f"{path} has type {t._type}, but what it belongs to is "
-                f"{dtype.short}{format_shape(shape)}",
-                hint="it must have the same dtype and shape",
-                location=caller_location(),
-            )
-        out.append(t)
-    return out

@@ -19,6 +19,7 @@ from weft.ir.interpreter import interpret
 from weft.ir.types import TensorType
 from weft.passes.specialize import is_symbolic, specialize_inputs
 from weft.passes.tie_sizes import deciding
+from weft.runtime.local_graph import on_local_device
 from weft.runtime.variables import VariableState
 
 
@@ -59,7 +60,7 @@ def run_traced(name: str, fn: Callable[[list[Tensor]], Any], inputs: Sequence[Te
     results."""
     traced = trace_function(name, fn, _arguments(inputs), open_sizes=True)
     with locked(traced.variables) as state:
-        arrays = interpret(traced.graph, _arrays(inputs), state)
+        arrays = interpret(on_local_device(traced.graph), _arrays(inputs), state)
     results = [Tensor(contiguous(a), weak=w) for a, w in zip(arrays, traced.weak, strict=True)]
     return pytree.unflatten(traced.structure, results)
 
@@ -116,7 +117,8 @@ def linearize(
     )
     states = {n: v.state for n, v in trace.variables.items()}
     with locked(states) as state:
-        arrays = [contiguous(a) for a in interpret(forward, _arrays(inputs), state)]
+        given = _arrays(inputs)
+        arrays = [contiguous(a) for a in interpret(on_local_device(forward), given, state)]
     out = [Tensor(a, weak=y.weak) for a, y in zip(arrays, ys, strict=False)]
     types = tuple(y._type for y in out)
     saved = tuple(arrays[len(values) :])

@@ -112,9 +112,9 @@ class LiveEffects(Effects):
         super().__init__(trace)
         self.body = trace
 
-    def ref(self, variable: Variable) -> Value:
+    def ref(self, variable: Variable, scoped: bool = False) -> Value:
         """The handle, captured from outside."""
-        return bring_in(self.trace, self.trace.root().effects.ref(variable))
+        return bring_in(self.trace, self.trace.root().effects.ref(variable, scoped))
 
     def read(self, variable: Variable, body: Trace | None = None) -> Value:
         """The value at this point of the program."""

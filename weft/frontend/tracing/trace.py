@@ -14,7 +14,7 @@ the graph that is fetched.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,9 +22,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from weft.frontend.tensor import Tensor
+from weft.frontend.tracing.device_scope import device_scopes, place
 from weft.frontend.tracing.effect import Effect as Effect
+from weft.frontend.tracing.effects import Effects as Effects
+from weft.frontend.tracing.effects import unique_name as unique_name
 from weft.frontend.tracing.running import Running
-from weft.ir.attributes import Attrs, AttrValue, ConstArray
+from weft.ir.attributes import Attrs, ConstArray
 from weft.ir.builder import Builder
 from weft.ir.dtypes import DType
 from weft.ir.errors import FailedPreconditionError, TracerError, UnsupportedError
@@ -35,7 +38,6 @@ from weft.ir.types import Type
 
 if TYPE_CHECKING:
     from weft.frontend.variable import Variable
-    from weft.runtime.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 Kind = Literal["function", "graph", "region"]
@@ -64,6 +66,11 @@ def current_trace() -> Trace | None:
     if trace is None:
         return _thread_default.trace
     return None if isinstance(trace, _Suspended) else trace
+
+
+def is_suspended() -> bool:
+    """Whether this code runs inside `suspend_trace`."""
+    return isinstance(_current.get(), _Suspended)
 
 
 def set_thread_default(trace: Trace | None) -> None:
@@ -126,6 +133,7 @@ class Trace:
         self.seen: dict[Variable, dict[Value, None]] = {}  # region: what reading gave
         #: Python integers among the inputs that meet a narrower dtype: they must fit it.
         self.narrowed: dict[tuple[Value, DType], Locations] = {}
+        self.groups: set[str] = set()  # names of colocation groups, of the outermost trace
         self._constants: dict[int, tuple[Array, Value]] = {}
 
     # ------------------------------------------------------------------------------------ building
@@ -141,7 +149,10 @@ class Trace:
         """Append an op. TypeRuleError or ShapeError with the user's line if it does not fit."""
         self._check_open(f"op '{name}'")
         both = dict.fromkeys((*control, *self.control))
-        return self.builder.emit(name, operands, attrs, regions=regions, control=tuple(both))
+        made = self.builder.emit(name, operands, attrs, regions=regions, control=tuple(both))
+        if device_scopes():
+            place(self.builder.ops[-1], self)
+        return made
 
     def _check_open(self, what: str) -> None:
         if self.closed:
@@ -278,85 +289,6 @@ class Trace:
         """What was traced so far, as a graph with these results."""
         made = self.builder.graph(name or self.name, tuple(self.arg_names), results)
         return made.at_stage("dataflow") if is_dataflow(made.block) else made
-
-
-class Effects:
-    """Reads and writes of variables in one trace, and the order between them. Variables that share
-    their state are one here: the first of them."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-        self.refs: dict[Variable, Value] = {}
-        self.reads: dict[Variable, list[Value]] = {}  # every value read, for gradients
-        self.updates: dict[Variable, list[Value]] = {}  # graph: what updates gave, for gradients
-        self._first: dict[VariableState, Variable] = {}
-        self._since_write: dict[Variable, dict[object, Value]] = {}
-        self._last_write: dict[Variable, Value] = {}
-
-    def first(self, variable: Variable) -> Variable:
-        """The first variable with its state that the trace has met."""
-        return self._first.setdefault(variable.state, variable)
-
-    def ref(self, variable: Variable) -> Value:
-        """The handle, made on first use."""
-        variable = self.first(variable)
-        found = self.refs.get(variable)
-        if found is None:
-            trace = self.trace
-            name = unique_name(variable.name, trace.variables)
-            attrs: Mapping[str, AttrValue] = {
-                "name": name, "dtype": variable.dtype, "shape": variable.shape,
-            }  # fmt: skip
-            (found,) = trace.builder.emit("variable", (), attrs)
-            trace.variables[name] = variable
-            self.refs[variable] = found
-            variable._used_in(trace)
-        return found
-
-    def read(self, variable: Variable, body: Trace | None = None) -> Value:
-        """The value at this point; one read up to the next write, in graphs one for each `body`."""
-        variable = self.first(variable)
-        known = self._since_write.setdefault(variable, {})
-        key = self.trace.control, body if self.trace.kind == "graph" else None
-        if key not in known:
-            written = self._last_write.get(variable)
-            after = () if written is None else (written,)
-            (known[key],) = self.trace.emit("read", (self.ref(variable),), control=after)
-            self.reads.setdefault(variable, []).append(known[key])
-        return known[key]
-
-    def update(self, op: str, variable: Variable, operands: Sequence[Value]) -> Value:
-        """In a graph: append an update, one access that reads and writes; the value after it."""
-        variable = self.first(variable)
-        (value,) = self.trace.emit(op, (self.ref(variable), *operands))
-        self.updates.setdefault(variable, []).append(value)
-        return value
-
-    def values(self, variable: Variable) -> list[Value]:
-        """Every value of it that was read, and what updates of it gave."""
-        variable = self.first(variable)
-        return [*self.reads.get(variable, ()), *self.updates.get(variable, ())]
-
-    def write(self, variable: Variable, value: Value) -> Value:
-        """Append the assignment; the token of it."""
-        variable = self.first(variable)
-        if self.trace.kind == "graph":
-            return self.trace.emit("assign", (self.ref(variable), value))[0]
-        before = [*self._since_write.pop(variable, {}).values()]
-        if variable in self._last_write:
-            before.append(self._last_write[variable])
-        (token,) = self.trace.emit("assign", (self.ref(variable), value), control=before)
-        self._last_write[variable] = token
-        return token
-
-
-def unique_name(name: str, taken: Sequence[str] | Mapping[str, object]) -> str:
-    """`name`, or `name_1`, `name_2`, ... if it is taken."""
-    candidate, count = name, 0
-    while candidate in taken:
-        count += 1
-        candidate = f"{name}_{count}"
-    return candidate
 
 
 def effect_trace(what: str) -> Trace | None:

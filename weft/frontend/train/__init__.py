@@ -4,6 +4,9 @@ ops; checkpoints.
 
 from __future__ import annotations
 
+import sys as _sys
+from typing import TYPE_CHECKING
+
 from weft.frontend.files.inputs import (
     batch,
     batch_join,
@@ -30,9 +33,41 @@ from weft.frontend.train.clipping import (
     clip_by_value,
     global_norm,
 )
+from weft.frontend.train.global_step import (
+    create_global_step,
+    get_global_step,
+    get_or_create_global_step,
+    global_step,
+)
 from weft.frontend.train.gradient_descent import SGD, Momentum
 from weft.frontend.train.lbfgs import LBFGS
+from weft.frontend.train.monitored.basic_hooks import (
+    CheckpointSaverHook,
+    LoggingTensorHook,
+    NanLossDuringTrainingError,
+    NanTensorHook,
+    SecondOrStepTimer,
+    StepCounterHook,
+    StopAtStepHook,
+)
+from weft.frontend.train.monitored.hooks import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+from weft.frontend.train.monitored.scaffold import Scaffold
+from weft.frontend.train.monitored.session import MonitoredSession, MonitoredTrainingSession
 from weft.frontend.train.optimizer import Optimizer
+from weft.frontend.train.replicas.device_setter import (
+    GreedyLoadBalancingStrategy,
+    RoundRobinStrategy,
+    byte_size_load_fn,
+    replica_device_setter,
+)
+from weft.frontend.train.replicas.means import mean_gradients
+from weft.frontend.train.replicas.sharded_saver import ShardedSaver
+from weft.frontend.train.replicas.sync import SyncReplicas
 from weft.frontend.train.saver import Saver
 from weft.frontend.train.saver_files import (
     CheckpointState,
@@ -54,7 +89,50 @@ from weft.frontend.train.schedules import (
     piecewise_constant,
     polynomial_decay,
 )
+from weft.ir.loading import load as _load
 from weft.runtime.checkpoint.stateful import Stateful, register_state
+
+# Names that are loaded when they are used first, as those of weft itself: who trains in one process
+# does not wait for the modules of clusters.
+if TYPE_CHECKING:
+    from weft.runtime.cluster.environment import from_environment as cluster_from_environment
+    from weft.runtime.cluster.json_config import JsonResolver
+    from weft.runtime.cluster.kubernetes import KubernetesResolver
+    from weft.runtime.cluster.ranks import RankResolver
+    from weft.runtime.cluster.ray_cluster import RayCluster
+    from weft.runtime.cluster.slurm import SlurmResolver
+    from weft.runtime.cluster.spec import ClusterSpec, ClusterTask
+    from weft.runtime.distributed.server import Server
+
+_LATER = {
+    "cluster_from_environment": ("weft.runtime.cluster.environment", "from_environment"),
+    "JsonResolver": ("weft.runtime.cluster.json_config", "JsonResolver"),
+    "KubernetesResolver": ("weft.runtime.cluster.kubernetes", "KubernetesResolver"),
+    "RankResolver": ("weft.runtime.cluster.ranks", "RankResolver"),
+    "RayCluster": ("weft.runtime.cluster.ray_cluster", "RayCluster"),
+    "SlurmResolver": ("weft.runtime.cluster.slurm", "SlurmResolver"),
+    "ClusterSpec": ("weft.runtime.cluster.spec", "ClusterSpec"),
+    "ClusterTask": ("weft.runtime.cluster.spec", "ClusterTask"),
+    "Server": ("weft.runtime.distributed.server", "Server"),
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Load what a public name stands for. AttributeError for a name that is none."""
+        if name not in _LATER:
+            raise AttributeError(
+                f"module {__name__!r} has no attribute {name!r}",
+                name=name,
+                obj=_sys.modules[__name__],
+            )
+        found = globals()[name] = _load(*_LATER[name])
+        return found
+
+    def __dir__() -> list[str]:
+        """All names, those too that are not loaded yet."""
+        return sorted({*globals(), *_LATER})
+
 
 # TensorFlow 1's names
 GradientDescentOptimizer = SGD
@@ -63,6 +141,7 @@ AdagradOptimizer = Adagrad
 AdadeltaOptimizer = Adadelta
 RMSPropOptimizer = RMSProp
 AdamOptimizer = Adam
+SyncReplicasOptimizer = SyncReplicas
 
 __all__ = [
     "Adadelta",
@@ -72,35 +151,67 @@ __all__ = [
     "Adam",
     "AdamOptimizer",
     "AdamW",
+    "CheckpointSaverHook",
     "CheckpointState",
+    "ClusterSpec",
+    "ClusterTask",
     "Coordinator",
     "GradientDescentOptimizer",
+    "GreedyLoadBalancingStrategy",
+    "JsonResolver",
+    "KubernetesResolver",
     "LBFGS",
+    "LoggingTensorHook",
     "LooperThread",
     "Momentum",
     "MomentumOptimizer",
+    "MonitoredSession",
+    "MonitoredTrainingSession",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
     "Optimizer",
     "QueueRunner",
-    "add_queue_runner",
-    "start_queue_runners",
     "RMSProp",
     "RMSPropOptimizer",
+    "RankResolver",
+    "RayCluster",
     "RestoreReport",
+    "RoundRobinStrategy",
     "SGD",
     "SaveOps",
     "Saver",
+    "Scaffold",
+    "SecondOrStepTimer",
+    "Server",
+    "SessionRunArgs",
+    "SessionRunContext",
+    "SessionRunHook",
+    "SessionRunValues",
+    "ShardedSaver",
+    "SlurmResolver",
     "Stateful",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "SyncReplicas",
+    "SyncReplicasOptimizer",
+    "add_queue_runner",
     "batch",
     "batch_join",
     "best_checkpoint",
+    "byte_size_load_fn",
     "checkpoint_exists",
     "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_value",
+    "cluster_from_environment",
     "cosine_decay",
+    "create_global_step",
     "exponential_decay",
     "get_checkpoint_state",
+    "get_global_step",
+    "get_or_create_global_step",
     "global_norm",
+    "global_step",
     "input_producer",
     "inverse_time_decay",
     "latest_checkpoint",
@@ -109,15 +220,18 @@ __all__ = [
     "list_variables",
     "load_variable",
     "maybe_batch",
+    "mean_gradients",
     "natural_exp_decay",
     "piecewise_constant",
     "polynomial_decay",
     "range_input_producer",
     "register_state",
+    "replica_device_setter",
     "restore_v2",
     "save_v2",
     "shuffle_batch",
     "shuffle_batch_join",
     "slice_input_producer",
+    "start_queue_runners",
     "string_input_producer",
 ]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weft.frontend.devices import beside, put_beside
 from weft.frontend.ops.arithmetic import add, divide, equal, multiply, square, subtract, where
 from weft.frontend.ops.elementwise import pow, rsqrt, sqrt
 from weft.frontend.ops.promotion import TensorLike, cast
@@ -152,8 +153,13 @@ class Adam(Optimizer):
         return ([] if self.step is None else [self.step]) + super().variables()
 
     def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
-        count = self._counter().assign_add(1)
-        return [count, *(after for g, v in pairs for after in self._step(g, v, count))]
+        first = pairs[0][1]
+        with beside(first):
+            done = [count := put_beside(self._counter(), first).assign_add(1)]
+        for g, v in pairs:
+            with beside(v):
+                done += self._step(g, v, count)
+        return done
 
     def _counter(self) -> Variable:
         with self._lock, suspend_trace():

@@ -103,12 +103,18 @@ class LBFGS(Optimizer):
         *,
         global_step: Variable | None = None,
         grad_loss: TensorLike | None = None,
+        colocate_gradients_with_ops: bool = False,
         name: str | None = None,
     ) -> Effect:
         """As `Optimizer.minimize`; with `line_search`, `loss` must be a function."""
         if not self.line_search:
             return super().minimize(
-                loss, var_list, global_step=global_step, grad_loss=grad_loss, name=name
+                loss,
+                var_list,
+                global_step=global_step,
+                grad_loss=grad_loss,
+                colocate_gradients_with_ops=colocate_gradients_with_ops,
+                name=name,
             )
         trace = current_trace()
         if grad_loss is not None:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft.frontend.devices import beside, put_beside
 from weft.frontend.indexed_slices import IndexedSlices
 from weft.frontend.ops.promotion import TensorLike, cast, is_scalar
 from weft.frontend.session.scopes import group
@@ -75,12 +76,14 @@ class Optimizer:
         *,
         global_step: Variable | None = None,
         grad_loss: TensorLike | None = None,
+        colocate_gradients_with_ops: bool = False,
         name: str | None = None,
     ) -> Effect:
         """Compute the gradients of `loss` and apply them; as `compute_gradients`,
         `apply_gradients`.
         """
-        pairs = self._compute(loss, var_list, grad_loss, sparse=False)
+        colocated = colocate_gradients_with_ops
+        pairs = self._compute(loss, var_list, grad_loss, sparse=False, colocated=colocated)
         return self.apply_gradients(pairs, global_step=global_step, name=name)
 
     def compute_gradients(
@@ -89,6 +92,7 @@ class Optimizer:
         var_list: Sequence[Variable] | Variable | None = None,
         *,
         grad_loss: TensorLike | None = None,
+        colocate_gradients_with_ops: bool = False,
     ) -> list[GradientAndVariable]:
         """Pairs (gradient, variable); the gradient is None where the loss does not depend on the
         variable, `IndexedSlices` where it has only looked up rows of it (as `wf.gradients`).
@@ -96,10 +100,12 @@ class Optimizer:
         loss: a tensor of the current trace, or a function without arguments that computes it from
         variables; outside a trace it must be a function, since concrete tensors keep no history.
         var_list: by default all trainable variables that the trace has read so far. grad_loss: the
-        cotangent of the loss, 1 by default. GradientError for a loss that has no history, or no
+        cotangent of the loss, 1 by default. colocate_gradients_with_ops: as for `wf.gradients`.
+        GradientError for a loss that has no history, or no
         variables.
         """
-        return self._compute(loss, var_list, grad_loss, sparse=True)
+        colocated = colocate_gradients_with_ops
+        return self._compute(loss, var_list, grad_loss, sparse=True, colocated=colocated)
 
     def _compute(
         self,
@@ -108,11 +114,12 @@ class Optimizer:
         grad_loss: TensorLike | None,
         *,
         sparse: bool,
+        colocated: bool = False,
     ) -> list[GradientAndVariable]:
         variables = [var_list] if isinstance(var_list, Variable) else var_list
         if current_trace() is not None:
             traced = loss() if callable(loss) else loss
-            return self._traced_gradients(traced, variables, grad_loss, sparse)
+            return self._traced_gradients(traced, variables, grad_loss, sparse, colocated)
         if not callable(loss):
             raise GradientError(
                 f"{self.name}: outside a trace the loss must be a function: a concrete tensor "
@@ -123,7 +130,7 @@ class Optimizer:
         chosen: list[Variable] = []
 
         def compute(inputs: list[Tensor]) -> list[Tensor | IndexedSlices]:
-            pairs = self._traced_gradients(loss(), variables, grad_loss, sparse)
+            pairs = self._traced_gradients(loss(), variables, grad_loss, sparse, colocated)
             chosen.extend(v for g, v in pairs if g is not None)
             return [g for g, _ in pairs if g is not None]
 
@@ -138,6 +145,7 @@ class Optimizer:
         variables: Sequence[Variable] | None,
         grad_loss: TensorLike | None,
         sparse: bool,
+        colocated: bool,
     ) -> list[GradientAndVariable]:
         if variables is None:
             trace = current_trace()
@@ -160,9 +168,10 @@ class Optimizer:
         seeds = None if grad_loss is None else [grad_loss]
         found: Sequence[Tensor | IndexedSlices | None]
         if sparse:
-            found = gradients(loss, list(variables), seeds)
+            found = gradients(loss, list(variables), seeds, colocate_gradients_with_ops=colocated)
         else:
-            found = [summed(parts) for parts in source_gradients(loss, list(variables), seeds)]
+            parts = source_gradients(loss, list(variables), seeds, colocated=colocated)
+            found = [summed(p) for p in parts]
         return list(zip(found, variables, strict=True))
 
     def apply_gradients(
@@ -183,7 +192,7 @@ class Optimizer:
         effect, by which a session runs it; that of the optimizer by default. GradientError if no
         pair has a gradient, InvalidArgumentError for a gradient that does not fit its variable.
         """
-        pairs = [(dense_gradient(g), v) for g, v in grads_and_vars if g is not None]
+        pairs = [(_dense(g, v), v) for g, v in grads_and_vars if g is not None]
         if not pairs:
             names = ", ".join(v.name for _, v in grads_and_vars)
             raise GradientError(
@@ -224,7 +233,11 @@ class Optimizer:
 
     # -------------------------------------------------------------------------- for subclasses
     def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
-        return [after for g, v in pairs for after in self._update(g, v)]
+        done = []
+        for g, v in pairs:
+            with beside(v):
+                done += self._update(g, v)
+        return done
 
     def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
         """Change one variable and its slots; what the assignments gave."""
@@ -241,7 +254,7 @@ class Optimizer:
                 start = np.full(var.shape, initial, var.dtype.numpy)
                 label = f"{var.name}/{self.name}/{name}"
                 self._slots[var, name] = Variable(start, trainable=False, name=label)
-        return self._slots[var, name]
+        return put_beside(self._slots[var, name], var)
 
     def _state_type(self, name: str, stored: TensorType) -> TensorType | None:
         """The type of the optimizer's own variable (no slot) of that name, which a checkpoint has
@@ -284,6 +297,11 @@ class Optimizer:
                 location=caller_location(),
             )
         return value
+
+
+def _dense(gradient: Any, var: Variable) -> Tensor:
+    with beside(var):  # rows are sent there, not as much as the whole variable
+        return dense_gradient(gradient)
 
 
 def dense_gradient(gradient: Any) -> Tensor:

@@ -20,11 +20,19 @@ from weft.runtime.checkpoint.format import SUFFIX
 
 
 def check_call(what: str, sess: object) -> None:
-    """TypeRuleError if `sess` is no session, UnsupportedError inside a compiled function."""
+    """TypeRuleError if `sess` is no session, UnsupportedError for one on other tasks (they hold the
+    variables) and inside a compiled function."""
     if sess is not None and not isinstance(sess, Session):
         raise TypeRuleError(
             f"{what}: the first argument is a session or None, got a {type(sess).__name__}",
             hint=f"as in TensorFlow 1: {what}(session, path); without a session {what}(None, path)",
+            location=caller_location(),
+        )
+    if sess is not None and sess.is_remote:
+        raise UnsupportedError(
+            f"{what}: the session's variables are on other tasks, not in this process",
+            hint="Saver.build() saves and restores by ops of the graph, wf.train.ShardedSaver on "
+            "each task; wf.train.MonitoredTrainingSession does it by itself",
             location=caller_location(),
         )
     trace = current_trace()

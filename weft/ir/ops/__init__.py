@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.ir.errors import NotFoundError, suggest
+from weft.ir.ops import communication as ops_communication
 from weft.ir.ops import control as ops_control
 from weft.ir.ops import conv as ops_conv
 from weft.ir.ops import core as ops_core
@@ -48,6 +49,7 @@ _TABLES = (
     ops_files.TABLE,
     ops_report.TABLE,
     ops_stack.TABLE,
+    ops_communication.TABLE,
 )
 
 OPS: dict[str, OpSpec] = {spec.name: spec for table in _TABLES for spec in table}

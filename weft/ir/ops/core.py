@@ -109,4 +109,12 @@ TABLE = (
         {"kind": AttrSpec("str", "loop")},
         regions=1,
     ),
+    OpSpec(
+        "unrolled",
+        None,
+        _region_types,
+        None,
+        "The ops of its region on small arrays, with a register for each element.",
+        regions=1,
+    ),
 )

@@ -36,6 +36,7 @@ from weft.ir.dtype_classes import (
 from weft.ir.dtypes import DType
 from weft.ir.errors import TypeRuleError
 from weft.ir.graph import Block
+from weft.ir.ops.fused_multiply import fma
 from weft.ir.rules import check_same_dtype, dtype_attr
 from weft.ir.spec import Array, InferRule, OpSpec, Reference, tensors
 from weft.ir.types import TensorType, Type
@@ -297,6 +298,15 @@ TABLE: tuple[OpSpec, ...] = (
         "The second operand where the first is true, the third elsewhere.",
         traits=_ELEMENTWISE,
         scalar="b if a else c",
+    ),
+    OpSpec(
+        "fma",
+        3,
+        _rule("fma", FLOATING, "same"),
+        _reference(fma, "same", False),
+        "a * b + c, rounded once (16-bit floats: in float32, then to 16 bits).",
+        traits=_ELEMENTWISE,
+        scalar="fma(a, b, c)",
     ),
     OpSpec(
         "astype",

@@ -112,7 +112,8 @@ def _pad(arrays: Sequence[Array], attrs: Attrs) -> Array:
     lo, hi = ints_attr(attrs, "lo"), ints_attr(attrs, "hi")
     shape = tuple(n + a + b for n, a, b in zip(x.shape, lo, hi, strict=True))
     out = np.full(shape, fill, x.dtype)
-    out[tuple(slice(a, a + n) for n, a in zip(x.shape, lo, strict=True))] = x
+    kept = tuple(slice(a, a + n) for n, a in zip(x.shape, lo, strict=True))
+    out[kept if kept else ...] = x  # by (), a 0-d array of strings would become another's element
     return out
 
 

@@ -55,6 +55,7 @@ class _Dot:
     def op(self, op: Operation, indent: str) -> Iterator[str]:
         node = self.new(op)
         attrs = [f"{k}={_short(_attr(v))}" for k, v in op.attrs.items()]
+        attrs += [_short(text) for text in (op.device, op.group and f"group {op.group}") if text]
         colour = quote(_COLOURS.get(op.name, "white"))
         place = f", tooltip={quote(str(op.locations[0]))}" if op.locations else ""
         yield f"{indent}{node} [label={_label(op.name, *attrs)}, fillcolor={colour}{place}]"

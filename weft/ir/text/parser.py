@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from weft.ir.attributes import AttrValue
 from weft.ir.builder import make_op
-from weft.ir.errors import WeftError, suggest
+from weft.ir.device import canonical_device
+from weft.ir.errors import InvalidArgumentError, WeftError, suggest
 from weft.ir.graph import STAGES, Block, Graph, Operation, Value
 from weft.ir.ops import OPS
 from weft.ir.source import Location, Locations
@@ -241,6 +242,7 @@ class _GraphParser:
         printed: list[tuple[Type, Token, Token]] = []
         if stream.accept(":"):
             printed = self._printed_types()
+        device, group = self._device(), self._group()
         regions = self._regions(scope)
         op = self._make(name, operands, attrs, regions, control)
         self._compare_types(op, name, printed)
@@ -251,6 +253,7 @@ class _GraphParser:
                 hint=_OP_SHAPE,
             )
         op.locations = self._locations()
+        op.device, op.group = device, group
         for token, value in zip(defined, op.results, strict=True):
             self._define(scope, token, value)
         return op
@@ -328,6 +331,35 @@ class _GraphParser:
             stream.expect("=", f"after the attribute's name '{key}'")
             attrs[key] = self.read.attribute(spec.name, key, spec.attrs[key])
         return attrs
+
+    def _device(self) -> str:
+        """The canonical text in `device("...")`, if that comes next."""
+        if not self._at_call("device"):
+            return ""
+        token = self.tokens.peek()
+        try:
+            device = canonical_device(self.read.string("(the device) in device(...)"))
+        except InvalidArgumentError as error:
+            raise self.tokens.error(error.what, token, hint=error.hint) from None
+        self.tokens.expect(")", "at the end of device(...)")
+        return device
+
+    def _group(self) -> str:
+        """The name in `group("...")`, if that comes next and is not the next op."""
+        if not self._at_call("group"):
+            return ""
+        name = self.read.string("(the group's name) in group(...)")
+        self.tokens.expect(")", "at the end of group(...)")
+        return name
+
+    def _at_call(self, word: str) -> bool:
+        """Pass over `word(` if a string follows: `group()` alone is an op without results."""
+        stream = self.tokens
+        if not stream.at_keyword(word) or stream.peek(2).kind != "string":
+            return False
+        stream.next()
+        stream.expect("(", f"after '{word}'")
+        return True
 
     def _regions(self, scope: _Scope) -> list[Block]:
         stream, regions = self.tokens, []

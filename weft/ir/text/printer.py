@@ -15,9 +15,10 @@
 Results may have names, `-> (loss: f32[], "train/step": token)`; lists of names that belong to the
 graph may follow it, each as `collection trainable_variables ["W", "b"]`.
 
-An op is `results = name(operands) after(control) {attributes} : types {regions} loc(...)`; what is
-empty is left out. Attributes print in schema order, defaults too. Every block numbers its values
-from %0 and its arguments from %a0 (those of the graph have names): regions are isolated from above.
+An op is `results = name(operands) after(control) {attributes} : types device("/job:ps/task:0")
+group("g") {regions} loc(...)`; what is empty is left out. Attributes print in schema order,
+defaults too. Every block numbers its values from %0 and its arguments from %a0 (those of the graph
+have names): regions are isolated from above.
 """
 
 from __future__ import annotations
@@ -156,6 +157,10 @@ class _Printer:
             text += f" {format_attrs(op.attrs)}"
         if op.results:
             text += f" : {', '.join(str(r.type) for r in op.results)}"
+        if op.device:
+            text += f" device({quote(op.device)})"
+        if op.group:
+            text += f" group({quote(op.group)})"
         for region in op.regions:
             yield text + " {"
             yield from self.block(region, indent + "  ")

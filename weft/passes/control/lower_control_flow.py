@@ -33,7 +33,7 @@ A `scan` is lowered as the while that it is (`scan_to_while`). Which ops are low
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,8 +42,8 @@ from weft.ir.attributes import AttrValue, ConstArray
 from weft.ir.builder import Builder, make_op
 from weft.ir.effects import StateKey, effect_keys, host_keys, state_key
 from weft.ir.errors import UnsupportedError
-from weft.ir.frames import is_dataflow
-from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.frames import find_frames, is_dataflow
+from weft.ir.graph import WITH_DEAD_VALUES, Block, Graph, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.control import CONTROL
 from weft.ir.rules import int_attr
@@ -65,28 +65,44 @@ def lower_control_flow(
     mode: str = "dataflow",
     parallel_iterations: int | None = None,
     whole_updates: bool = False,
+    which: Callable[[Operation], bool] | None = None,
 ) -> Graph:
     """Lower every `cond`, `while` and `scan`; the stage becomes `dataflow`.
 
     mode: "dataflow"; or "auto": only what native code cannot hold, and what is around it. The graph
     may hold switch and merge already. parallel_iterations: how many iterations of a loop may be
     under way at once (None: what the op says). whole_updates: what carries the update of a variable
-    stays native (see `carried_updates`). Marks for gradients are stripped. The graph itself
+    stays native (see `carried_updates`). which: says which ops may be lowered, where it does for
+    all that are around one (`passes.partition`). Marks for gradients are stripped. The graph itself
     if it has nothing to lower.
     """
     graph = lower_stacks(graph)  # handles go through switches and frames as other numbers do
     dataflow = is_dataflow(graph.block)
-    done = graph.stage == "dataflow" or not dataflow
-    if done and not any(op.name in CONTROL and decide(op, mode)[0] for op in graph.ops):
+    done = graph.stage in WITH_DEAD_VALUES or not dataflow
+    if done and not any(_decide(op, mode, which)[0] for op in graph.ops):
         return graph
     if any(op.name in _GRADIENT_ONLY for op in graph.walk()):
         graph = rewrite(graph, strip_mark)
     kept = carried_updates(graph.block) if whole_updates else {}
+    framed: set[Operation] = set()
+    if any(op.name == "enter" for op in graph.ops):
+        of_op = find_frames(graph.block).of_op
+        framed = {op for op in graph.ops if of_op[op].parent is not None}
     builder = Builder([a.type for a in graph.args])
     taken = {str(op.attrs["frame"]) for op in graph.ops if op.name == "enter"}
-    lowering = _Lowering(builder, mode, parallel_iterations, taken, dataflow, kept)
+    lowering = _Lowering(builder, mode, parallel_iterations, taken, dataflow, kept, which, framed)
     results, _ = lowering.block(Place(builder), graph.block, builder.args)
-    return builder.graph(graph.name, graph.arg_names, results, "dataflow")
+    stage = "partitioned" if graph.stage == "partitioned" else "dataflow"
+    return builder.graph(graph.name, graph.arg_names, results, stage)
+
+
+def _decide(
+    op: Operation, mode: str, which: Callable[[Operation], bool] | None
+) -> tuple[bool, str]:
+    """Whether `op` is lowered, and why it is or is not, if it is a branch or loop at all."""
+    if op.name not in CONTROL or (which is not None and not which(op)):
+        return False, ""
+    return decide(op, mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +123,8 @@ class _Lowering:
         taken: set[str],
         dataflow: bool,
         kept: Mapping[Operation, str],
+        which: Callable[[Operation], bool] | None,
+        framed: Container[Operation],
     ) -> None:
         self.builder = builder
         self.mode = mode
@@ -114,6 +132,8 @@ class _Lowering:
         self.taken = taken  # names of frames
         self.dataflow = dataflow  # operands may be dead
         self.kept = kept  # ops that stay native, and why
+        self.which = which
+        self.framed = framed  # ops that lie in loops which are frames already
 
     def block(
         self,
@@ -149,7 +169,10 @@ class _Lowering:
         acts: bool,
     ) -> Sequence[Value]:
         """Emit one op; if it has no results, one value that comes after its effects."""
-        lowered, why = decide(op, self.mode) if op.name in CONTROL else (False, "")
+        if op.name in CONTROL and not (op.results or acts):
+            return ()  # it gives nothing and does nothing
+        place.after = ()
+        lowered, why = _decide(op, self.mode, self.which)
         if op in self.kept:
             lowered, why = False, self.kept[op]
         if why and not lowered and executor_only((op,)) is not None:
@@ -160,11 +183,11 @@ class _Lowering:
                 location=op.locations,
             )
         if lowered:
-            if not (op.results or acts):
-                return ()
             if acts or self.dataflow:  # all of the op comes after all of its operands
                 given = (v for v in operands if v.op is not None)
                 control += [v for v in given if not isinstance(v.type, _HANDLES)]
+            if op in self.framed:
+                place.after = tuple(control)
             if op.name == "cond":
                 return self.cond(place, op, operands, control)
             return (self.scan if op.name == "scan" else self.loop)(place, op, operands, control)

@@ -62,17 +62,21 @@ def _lowered(given: Type) -> Type:
 
 def _op(builder: Builder, op: Operation, mapping: Mapping[Value, Value]) -> Sequence[Value]:
     if op.name == "stack_new":
-        return builder.emit("constant", (), {"value": _ZERO}, locations=op.locations)
+        return builder.emit(
+            "constant", (), {"value": _ZERO}, locations=op.locations, device=op.device
+        )
     held = op.operands[0].type if op.operands else None
     if op.name.startswith("stack_") and isinstance(held, StackType):
         operands = [mapping[v] for v in op.operands]
         name = op.name.replace("stack_", "arena_")
-        return builder.emit(name, operands, _attrs(op, held), locations=op.locations)
+        attrs = _attrs(op, held)
+        return builder.emit(name, operands, attrs, locations=op.locations, device=op.device)
     if not op.regions:
         return builder.clone(op, mapping)
     types = [_lowered(r.type) for r in op.results]
     regions = [_block(r) for r in op.regions]
     made = Operation(op.name, op.operands, op.attrs, types, regions, op.control, op.locations)
+    made.device, made.group = op.device, op.group
     return builder.clone(made, mapping)
 
 

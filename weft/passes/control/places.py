@@ -16,7 +16,8 @@ class Place:
     """Where ops are emitted: the top, a branch, or a loop's test or body.
 
     outer: the place around the branch or loop. pivot: makes the value that is live if and only if
-    this place runs (None: it always does). enter: in a loop, brings a value of `outer` in.
+    this place runs (None: it always does). enter: in a loop, brings a value of `outer` in. after:
+    at the top, what ops come after that nothing else puts into the frame of the op being lowered.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Place:
         self.enter = enter
         self._make_pivot = pivot
         self._pivot: Value | None = None
+        self.after: tuple[Value, ...] = ()
         self.anchored: set[Value] = set()  # live only if this place runs
         self._anchor(anchored)
 
@@ -57,8 +59,11 @@ class Place:
             made = self.outer.clone(op, (), ())
             return tuple(self.enter(v) for v in made)
         control = self._pinned(operands, control)
+        if not (operands or control):
+            control = self.after
         types = [r.type for r in op.results]
         new = Operation(op.name, operands, op.attrs, types, op.regions, control, op.locations)
+        new.device, new.group = op.device, op.group
         self.builder.ops.append(new)
         self._anchor(new.results)
         return new.results

@@ -3,6 +3,10 @@
 Ops run together if they lie in one frame, are alive or dead together (`ir.deadness` says when), and
 no op outside of the region lies between them; what a loop gives lies after all that enters it. Each
 region is a graph of its own; the dataflow executor runs it as one node.
+
+In the part of a partitioned graph an op outside may be one on another device. So ops run together
+only if the same number of messages, one after the other, comes before them (a recv says how many):
+or a region that waits for one message and makes another could wait for itself.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from weft.ir.ops import OPS
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.ops.state import UPDATES
 from weft.ir.order import stable_order
+from weft.ir.rules import int_attr
 from weft.ir.types import HandleType, RefType, TensorType, TokenType, Type
 
 #: Ops with one of these traits run as early as they can.
@@ -31,8 +36,9 @@ Frames = tuple[str, ...]
 #: Who reads each value as an operand; None: it is a result of the graph.
 Users = dict[Value, list[Operation | None]]
 #: What the ops of a region have in common: the frames, the condition under which they are alive,
-#: by what they come into an iteration (where that matters), how deep they lie.
-_Key = tuple[Frames, int, frozenset[Operation], int]
+#: by what they come into an iteration (where that matters), how many messages come before them, how
+#: deep they lie.
+_Key = tuple[Frames, int, frozenset[Operation], int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,11 +99,15 @@ def data_operands(op: Operation) -> list[Value]:
 
 def control_operands(op: Operation) -> list[Value]:
     """What must be done, or alive, before the op: its control operands, and handles that came
-    through a switch or frame or wait for something."""
-    if op.name in DATAFLOW:
-        return list(op.control)
+    through a switch or frame or wait for something; one that only names something is always there.
+    """
     handles = (v for v in op.operands if isinstance(v.type, HANDLES))
-    return [*op.control, *(v for v in handles if v.op is not None and _is_placed(v.op))]
+    given = [*op.control, *(() if op.name in DATAFLOW else handles)]
+    return [
+        v
+        for v in given
+        if not isinstance(v.type, HANDLES) or (v.op is not None and _is_placed(v.op))
+    ]
 
 
 def _is_placed(handle: Operation) -> bool:
@@ -159,20 +169,25 @@ def plan_regions(graph: Graph) -> RegionPlan:
     before = {op: frame for frame in found.inner for op in frame.exits}
     frames = {v: _path(frame) for v, frame in found.of_value.items()}
     levels: dict[Value, int] = {}
+    depths: dict[Value, int] = {}
     keys: dict[Value, _Key] = {}
     order = _ordered(graph, before)
     for op in order:
         read = [*data_operands(op), *control_operands(op)]
+        late = [v for first in _before(op, before) for v in first.results]
+        depth = max((depths.get(v, 0) for v in (*read, *late)), default=0)
+        if op.name == "recv":
+            depth = max(depth, int_attr(op.attrs, "depth"))
+        depths.update((r, depth) for r in op.results)
         if is_handle(op) or not is_static(op):
-            late = [v for first in _before(op, before) for v in first.results]
             level = max((levels.get(v, 0) + 1 for v in (*read, *late)), default=0)
             levels.update((r, level) for r in op.results)
             continue
-        kind = (_path(found.of_op[op]), deadness.of_op[op], _joined(roots, read))
+        kind = (_path(found.of_op[op]), deadness.of_op[op], _joined(roots, read), depth)
         level = 0
         for v in read:
             same = keys.get(v)
-            together = same is not None and same[:3] == kind
+            together = same is not None and same[:4] == kind
             level = max(level, levels.get(v, 0) + (not together))
         for r in op.results:
             levels[r], keys[r] = level, (*kind, level)
@@ -213,15 +228,19 @@ def _sink(
         if known and moves and all(v.op in free for v in given):
             free[op] = None
     for op in reversed(free):
-        *kind, level = keys[op.results[0]]
-        bounds = []
+        *kind, depth, level = keys[op.results[0]]
+        bounds, joins = [], []
         for user in users.get(op, ()):
             key = keys.get(user.results[0])
             together = key is not None and list(key[:3]) == kind
             bounds.append(levels[user.results[0]] - (not together))
-        late = max(level, min(bounds, default=level))
+            joins += [key[3:]] if key is not None and together else []
+        late = min(bounds, default=level)
+        # of regions side by side the one that fewer messages come before: no other leads to it
+        depth = min((d for d, at in joins if at == late), default=depth)
+        late = max(level, late)
         for r in op.results:
-            levels[r], keys[r] = late, (*keys[r][:3], late)
+            levels[r], keys[r] = late, (*keys[r][:3], depth, late)
 
 
 def _before(op: Operation, exits: dict[Operation, Frame]) -> list[Operation]:

@@ -31,7 +31,9 @@ def _on_regions(op: Operation, stage: str, run: Callable[[Graph], Graph]) -> Ope
         return op
     regions = [_run_on(block, op, stage, run) for block in op.regions]
     types = [r.type for r in op.results]
-    return Operation(op.name, op.operands, op.attrs, types, regions, op.control, op.locations)
+    made = Operation(op.name, op.operands, op.attrs, types, regions, op.control, op.locations)
+    made.device, made.group = op.device, op.group
+    return made
 
 
 def _run_on(block: Block, op: Operation, stage: str, run: Callable[[Graph], Graph]) -> Block:

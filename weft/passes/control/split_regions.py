@@ -5,9 +5,9 @@ do not need each other, each worth a thread of its own (`passes/estimate.py`), t
 and so is what joins them. In a loop, what does not need a value that comes round late is cut from
 what does: the next iteration may begin it before the last one is over. Constants that several parts
 use are in each of them. A region is left whole if the parts would hand too much to each other, or
-use the same variable. Only what is rounded where it is computed goes from part to part: other ops
-may be one kernel with what reads them, which rounds less often (a fused multiply-add), and the bits
-would depend on the cut. Such ops go to the part that reads them, or the region stays whole.
+use the same variable. Only whole kernels' results go from part to part, or what no kernel takes
+in: elsewhere the cut would decide what is fused, and with it the order in which sums add up. Such
+ops go to the part that reads them, or the region stays whole.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from weft.passes.work import work
 MOST_TRAFFIC = 0.1
 #: Cheap parts of one region of a loop that stay apart, at most.
 MOST_CHEAP = 8
-#: Sums of products: no kernel contracts these, if not of 16 bits, with what reads them.
+#: Ops that fusion has made.
+KERNELS = frozenset({"fused", "unrolled"})
+#: Sums of products: no kernel joins these, if not of 16 bits, with what reads them.
 ROUNDED = ("matmul", "conv")
 _Ops = list[Operation]
 
@@ -228,6 +230,8 @@ def _all_rounded(values: Sequence[Value]) -> bool:
 
 def _is_rounded(v: Value) -> bool:
     if not isinstance(v.type, TensorType) or v.type.dtype.kind not in ("float", "complex"):
+        return True
+    if v.op is not None and v.op.name in KERNELS:
         return True
     if v.op is None or not v.op.name.startswith(ROUNDED) or v.type.dtype not in (float32, float64):
         return False

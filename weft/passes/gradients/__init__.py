@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.ir.errors import GradientError
+from weft.ir.ops.communication import COMMUNICATION
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.ops.files import TABLE as FILE_TABLE
 from weft.ir.ops.queue import TABLE as QUEUE_TABLE
@@ -56,6 +57,14 @@ def _of_dataflow(s: Site) -> Sequence[Expr | None]:
     )
 
 
+def _of_communication(s: Site) -> Sequence[Expr | None]:
+    raise GradientError(
+        f"op '{s.op.name}' has no gradient: gradients are taken before a graph is partitioned",
+        hint="differentiate the whole graph",
+        location=s.op.locations,
+    )
+
+
 def _of_py_function(s: Site) -> Sequence[Expr | None]:
     raise GradientError(
         f"the Python function '{s.attrs['function']}' has no gradient: weft does not see inside it",
@@ -74,10 +83,11 @@ GRADIENTS: dict[str, Rule] = {
     **gradients_state.GRADIENTS,
     **gradients_stack.GRADIENTS,
     **dict.fromkeys(sorted(DATAFLOW), _of_dataflow),
+    **dict.fromkeys(sorted(COMMUNICATION), _of_communication),
     "identity": lambda s: [s.g],
     "py_function": _of_py_function,
     "custom_gradient": _custom_gradient,
-    "fused": _fused,
+    **dict.fromkeys(("fused", "unrolled"), _fused),
 }
 
 NO_GRADIENT: frozenset[str] = frozenset(

@@ -108,6 +108,7 @@ class Backward:
                 new = Operation(
                     op.name, operands, op.attrs, types, op.regions, op.control, op.locations
                 )
+                new.device, new.group = op.device, op.group
             self.builder.ops[k] = new
             fresh.update(zip(op.results, new.results, strict=True))
         self.mapping = {v: fresh.get(x, x) for v, x in self.mapping.items()}

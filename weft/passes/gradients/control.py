@@ -120,14 +120,15 @@ def _reverse_scan(
     for result, g in zip(j.seeds[carries:], s.cotangents[carries:], strict=True):
         if result is not None and g is not None:
             back.row(result, g)
-    given = {**dict(zip(j.args[carries:], s.operands[carries:], strict=True)), **stacked}
+    whole = dict(zip(j.args[carries:], s.operands[carries:], strict=True))
+    given = {**whole, **stacked}
     invariant = {*j.args[carries + rows :], *piles}
     for value in dict.fromkeys([*kept.stored, *j.args, *stacked]):
         if value in kept.needs and value in given and value not in invariant:
             back.row(value, given[value])
     for value in j.args[carries + rows :]:
         if value in kept.needs:
-            back.rest(value, given[value])
+            back.rest(value, whole[value])  # though the body may give it as a row, too
     by_row = [(a, g) for a, g in zip(j.args, j.grads, strict=True)][carries : carries + rows]
     region, starts = back.block(kept, [g for _, g in by_row if g is not None])
     attrs: dict[str, AttrValue] = {

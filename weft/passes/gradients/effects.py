@@ -53,7 +53,9 @@ def without_effects(op: Operation) -> Twin:
     regions = [plan.block(list(numbers), inside) for plan in plans]
     operands = (*op.operands[:at], *given, *op.operands[at:])
     types = [r.type for r in op.results]
-    return Twin(Operation(op.name, operands, attrs, types, regions, (), op.locations), given, at)
+    twin = Operation(op.name, operands, attrs, types, regions, (), op.locations)
+    twin.device, twin.group = op.device, op.group
+    return Twin(twin, given, at)
 
 
 def _place(op: Operation, region: Block, value: Value, first: int) -> int:
@@ -108,6 +110,7 @@ class _Plan:
             made = Operation(
                 inner.name, operands, twin.op.attrs, types, twin.op.regions, (), inner.locations
             )
+            made.device, made.group = inner.device, inner.group
             builder.ops.append(made)
             pairs = zip(inner.results, made.results, strict=True)
             mapping.update((old, new) for old, new in pairs if old not in again)

@@ -151,6 +151,11 @@ def _where(s: Site) -> Sequence[Expr | None]:
     return [None, condition.where(s.g, zero), condition.where(zero, s.g)]
 
 
+def _fma(s: Site) -> Sequence[Expr | None]:
+    a, b, _ = s.operands
+    return [s.g * b, s.g * a, s.g]
+
+
 def _holomorphic(derivative: Callable[[Expr, Expr], Expr]) -> Rule:
     return lambda s: [s.g * derivative(s.x, s.y).conj()]
 
@@ -174,6 +179,7 @@ GRADIENTS: Mapping[str, Rule] = {
     **{name: _unary(f) for name, f in UNARY.items()},
     **{name: _binary(f) for name, f in BINARY.items()},
     "where": _where,
+    "fma": _fma,
 }
 
 #: Piecewise constant, or not numbers.

@@ -105,6 +105,8 @@ class BlockPlanner:
         is a stack: its rows are written while any row of `read` may still be read.
         """
         numbers = [i for i, v in enumerate(op.operands) if self.root_of(v) is read]
+        if op.name == "unrolled":
+            return False
         if op.name != "cond":
             starts = k < int_attr(op.attrs, "carries") and numbers == [k]
             return starts and not _fits(read, self.shared.in_registers(op))

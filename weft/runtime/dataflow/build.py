@@ -27,6 +27,8 @@ from weft.passes.control.plan_regions import (
 )
 from weft.passes.control.split_regions import split_regions
 from weft.passes.estimate import DEAR_NS, is_wide, nanoseconds
+from weft.passes.manager import Pass
+from weft.passes.pipelines import STANDARD
 from weft.passes.specialize import is_symbolic
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.host_ops.dynamic import READ_ONLY
@@ -48,14 +50,16 @@ _KINDS = {
 @dataclass(frozen=True, slots=True)
 class HostOp:
     """What Python does for a node. types: of its inputs. op: to name in errors. results: of what
-    types. reads_only: it neither writes to its inputs nor keeps them. dear: it may run
-    on another thread, and is worth that. now: all that `start` does, and it waits for nothing."""
+    types. reads_only: it neither writes to its inputs nor keeps them. keeps: it does not write to
+    them, but may keep them. dear: it may run on another thread, and is worth that. now: all that
+    `start` does, and it waits for nothing."""
 
     start: Start
     types: tuple[TensorType, ...]
     op: Operation
     results: tuple[Type, ...]
     reads_only: bool = False
+    keeps: bool = False
     dear: bool = False
     now: Callable[[list[Array]], list[Any]] | None = None
 
@@ -88,15 +92,15 @@ def build(
     graph: Graph,
     variables: Mapping[str, VariableState],
     resources: Resources,
+    passes: Sequence[Pass] = STANDARD,
     threads: int | None = None,
-    *,
     deterministic: bool = False,
 ) -> Built:
     """The nodes of a lowered graph of static shapes. Errors as `compile_graph` and `host_start`.
 
     deterministic: no node is to run beside another one.
     """
-    return _Builder(graph, variables, resources, threads, deterministic).built
+    return _Builder(graph, variables, resources, passes, threads, deterministic).built
 
 
 class _Builder:
@@ -105,13 +109,14 @@ class _Builder:
         graph: Graph,
         variables: Mapping[str, VariableState],
         resources: Resources,
+        passes: Sequence[Pass],
         threads: int | None,
         deterministic: bool,
     ) -> None:
         most = POOL.limit if threads is None else min(threads, POOL.limit)
         self.built = Built(threads=most, deterministic=deterministic)
         self.variables, self.resources = variables, resources
-        self.threads, self.name = threads, graph.name
+        self.threads, self.name, self.passes = threads, graph.name, passes
         self.built.feed_names = tuple(graph.arg_names)
         self.ports: dict[Value, Port] = {}  # of tensors; of tokens: the node that gives them
         self.numbers: dict[Frames, int] = {(): 0}
@@ -213,9 +218,11 @@ class _Builder:
         node = Node(
             at.HOST, self._frame(max(places, key=len, default=())), [self.ports[v] for v in given],
             self._after(control), len(op.results), len(self.built.hosts),
+            takes_dead=op.name == "send",
         )  # fmt: skip
         gives = tuple(r.type for r in op.results)
-        self.built.hosts.append(HostOp(start, types, op, gives, op.name in READ_ONLY))
+        reads_only, keeps = op.name in READ_ONLY, op.name == "send"
+        self.built.hosts.append(HostOp(start, types, op, gives, reads_only, keeps))
         self._add(node, op)
         self.ports.update((r, node.out(i)) for i, r in enumerate(op.results))
 
@@ -245,9 +252,9 @@ class _Builder:
                     types,
                     region.ops[-1],
                     gives,
-                    True,
-                    self._beside(region),
-                    None if leaves else made,
+                    reads_only=True,
+                    dear=self._beside(region),
+                    now=None if leaves else made,
                 )
             )
         else:
@@ -265,7 +272,9 @@ class _Builder:
     def _beside(self, region: Region) -> bool:
         """Whether it may run on a thread of its own, and is worth that."""
         alone = self.built.deterministic or self.built.threads == 1
-        return not alone and nanoseconds(region.ops) >= DEAR_NS
+        # a variable is read where it lies, but for what leaves the region
+        ops = [op for op in region.ops if op.name != "read" or op.result in region.results]
+        return not alone and nanoseconds(ops) >= DEAR_NS
 
     def _compiled(self, region: Region) -> Executable | LazyRegion:
         """A region, compiled at once if all its sizes are known."""
@@ -276,6 +285,7 @@ class _Builder:
             graph,
             self.variables,
             name=self.name,
+            passes=self.passes,
             threads=self.threads,
             donated=given_inputs(region),
         )

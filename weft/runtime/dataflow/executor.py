@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from weft.ir.graph import Graph
+from weft.passes.manager import Pass
+from weft.passes.pipelines import STANDARD
 from weft.runtime.collector import collector_paused
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Array, build
@@ -22,7 +24,7 @@ class DataflowStep:
 
     Any number of threads may call it at once, each with a state of its own. An error in one node
     ends the step and cancels the host nodes that wait; what other nodes wrote to variables before
-    stays written.
+    stays written. passes: for the regions that are compiled.
     """
 
     def __init__(
@@ -33,11 +35,12 @@ class DataflowStep:
         *,
         threads: int | None = None,
         deterministic: bool = False,
+        passes: Sequence[Pass] = STANDARD,
     ) -> None:
         self.name = graph.name
         with collector_paused():
             self.built = build(
-                graph, variables or {}, resources or {}, threads, deterministic=deterministic
+                graph, variables or {}, resources or {}, passes, threads, deterministic
             )
             self.tables = Tables(self.built.nodes, self.built.frames)
         self._inputs = len(graph.args)
@@ -57,10 +60,7 @@ class DataflowStep:
         ends the step with CancelledError. trace: gets an event for each node that ran.
         InvalidArgumentError if a result is dead, or a loop never ended.
         """
-        try:
-            running = self._idle.pop()
-        except IndexError:
-            running = Running(self.built, self.tables, self._inputs)
+        running = self.take()
         noted = None
         if trace is not None:
             noted = NodeTrace(trace, Labels(self.built, self.tables), running.state)
@@ -69,9 +69,20 @@ class DataflowStep:
         finally:
             if noted is not None:
                 noted.close()
+        self.give_back(running)
+        return results
+
+    def take(self) -> Running:
+        """A state for one run."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Running(self.built, self.tables, self._inputs)
+
+    def give_back(self, running: Running) -> None:
+        """A run has ended without an error."""
         if len(self._idle) < MOST_IDLE_FRAMES:
             self._idle.append(running)
-        return results
 
     def executed(self) -> int:
         """How many nodes all idle states have run so far."""

@@ -4,12 +4,13 @@ for and steps may use. They hold the GIL only to take a job and to say that it i
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
+
+from weft.ir.fork import in_child
 
 Job = Callable[[], None]
 #: How long the end of the process waits for a job that runs.
@@ -163,5 +164,4 @@ class Helpers:
 
 HELPERS, GAIN = Helpers(), Gain()
 atexit.register(HELPERS.end)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=HELPERS._start_again)
+in_child(HELPERS._start_again)

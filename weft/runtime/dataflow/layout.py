@@ -16,7 +16,7 @@ from __future__ import annotations
 # A, B: SWITCH -; MERGE number of inputs, whether its index is used; ENTER the frame, whether it is
 # constant; EXIT its number in the frame; NEXT_ITERATION the edge to its merge, which is not among
 # its edges (those stay in the iteration); CONSTANT the cell; FEED, FETCH, HOST, PLAN, DEAR (a plan
-# that is worth a thread of its own) a number.
+# that is worth a thread of its own) a number; HOST whether it runs though its first input is dead.
 (
     N_KIND, N_STATE_AT, N_SLOT_AT, N_INPUTS, N_OUTPUTS, N_EDGES, N_EDGE_END, N_A, N_B, N_NUMBER,
 ) = range(0, 80, 8)  # fmt: skip

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from weft.codegen.steps.scalar_check import in_registers
 from weft.ir.deadness import check_dataflow
 from weft.ir.graph import Graph, Operation
 from weft.ir.host import is_string
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.control.lowering_choice import executor_only
+from weft.passes.control.unroll import unroll
+from weft.passes.manager import Pass, run_passes
+from weft.passes.pipelines import STANDARD
+from weft.passes.specialize import is_symbolic
 from weft.passes.tie_sizes import tie_sizes
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.hosts import Resources
+from weft.runtime.step_passes import REGION, for_machine
 from weft.runtime.variables import VariableState
 
 
@@ -41,5 +47,11 @@ def dataflow_step(
     InvalidArgumentError if a result may be dead, or frames do not match."""
     graph = tie_sizes(graph)
     check_dataflow(graph)
+    passes: Sequence[Pass] = STANDARD
+    if executor_op(graph) is None and not holds_strings(graph) and not is_symbolic(graph.block):
+        # as in a native plan, and what sums add up in which order depends on what is fused
+        graph, _ = run_passes(graph, for_machine(STANDARD))
+        graph = unroll(graph, lambda op: in_registers(op) > 1)
+        passes = REGION
     lowered = lower_control_flow(graph, mode=control_flow, whole_updates=True)
-    return DataflowStep(lowered, variables, resources, deterministic=deterministic)
+    return DataflowStep(lowered, variables, resources, deterministic=deterministic, passes=passes)

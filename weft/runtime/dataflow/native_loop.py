@@ -91,6 +91,19 @@ def run_one_value(state: int, node: int, iteration: int, dead: int, kind: int, o
     return release(state, cell)
 
 
+def sends_dead(node: int, iteration: int) -> int:
+    """Whether a host node that is to run with a dead first input has all others alive."""
+    if load(node + at.N_B) == 0:
+        return 0
+    slot = iteration + load(node + at.N_SLOT_AT)
+    number = 1
+    while number < load(node + at.N_INPUTS):
+        if load(slot + 8 * number) == 0:
+            return 0
+        number += 1
+    return 1
+
+
 def run_host(state: int, node: int, iteration: int) -> int:
     """Note it for Python, which answers with `complete`. Its inputs stay in their slots."""
     count = load(state + at.S_HOST_COUNT)
@@ -239,7 +252,10 @@ def run_ready(state: int, budget: int) -> int:
                     run_switch(state, node, iteration, dead, outs)
                 else:
                     if kind == at.HOST:
-                        if dead == 0:
+                        runs = dead == 0
+                        if runs == 0:
+                            runs = sends_dead(node, iteration) != 0
+                        if runs != 0:
                             run_host(state, node, iteration)
                             held = 1
                         else:

@@ -24,7 +24,8 @@ class Node:
     inputs: which ports it reads; control: nodes that must be done before, or ports that must be
     alive for it to be alive. target: the frame that an
     enter opens, the merge that a next_iteration feeds. number: of a feed, a fetch, a host op.
-    parallel: see `Frame`. constant: an enter's. value: a constant's cell address.
+    parallel: see `Frame`. constant: an enter's. value: a constant's cell address. takes_dead:
+    a host op's, which runs though its first input is dead (a send).
     """
 
     kind: int
@@ -36,6 +37,7 @@ class Node:
     target: Node | int | None = None
     constant: bool = False
     value: int = 0
+    takes_dead: bool = False
 
     def out(self, port: int = 0) -> Port:
         """One of its outputs, as others read it."""
@@ -214,7 +216,7 @@ class Tables:
                 return self._layouts[node.frame].exits.index(node), 0
             case at.CONSTANT:
                 return node.value, 0
-        return node.number, 0
+        return node.number, int(node.takes_dead)
 
     def _fill_frames(self) -> None:
         for i, layout in enumerate(self._layouts):

@@ -14,15 +14,20 @@ from typing import Any
 
 from weft.ir.errors import (
     CancelledError,
-    DeadlineExceededError,
     InvalidArgumentError,
     WeftError,
 )
-from weft.ir.types import TensorType
+from weft.ir.graph import Operation
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Array, Built, HostOp
 from weft.runtime.dataflow.helpers import GAIN, HELPERS, Beside, Phase, clock
-from weft.runtime.dataflow.host_calls import Times, check_fits, run_host, run_now
+from weft.runtime.dataflow.host_calls import (
+    Times,
+    check_fits,
+    run_host,
+    run_now,
+    too_late,
+)
 from weft.runtime.dataflow.nodes import Node, Tables
 from weft.runtime.dataflow.plans import Job, PlanWords
 from weft.runtime.dataflow.state import ExternalCell, State
@@ -58,6 +63,8 @@ class Running:
         self._rows = rows
         self.state.set(at.S_PLANS, ctypes.addressof(rows))
         self._done: SimpleQueue[tuple[_Key, Any, Times | None]] = SimpleQueue()
+        #: Called when a node is done after it was begun; `stepping` replaces it.
+        self.put: Callable[[tuple[_Key, Any, Times | None]], None] = self._done.put
         self._waiting: dict[_Key, HostOp | Job] = {}  # in the order in which they began
         self._late: dict[_Key, tuple[Any, Times | None]] = {}  # done before what began earlier
         self._dear: deque[_Key] = deque()
@@ -67,6 +74,7 @@ class Running:
         self._trace: NodeTrace | None = None
         self._own = CancelToken()  # of the last step; helpers that keep self keep its stacks, too
         self._begun: dict[_Key, list[int]] = {}  # events of what waits
+        self._root = 0  # the address of the root iteration
 
     def run(
         self,
@@ -78,27 +86,52 @@ class Running:
         """The results. After an error the state is of no use."""
         self._trace = trace
         until = None if timeout is None else time.monotonic() + timeout
+        forget = self.begin(inputs, cancel)
+        try:
+            self.go_on(until)
+        finally:
+            forget()
+        return self.end()
+
+    def begin(self, inputs: list[Array], cancel: CancelToken) -> Callable[[], None]:
+        """Take the inputs; what is to be called when the step is over, however it ended."""
         for cell, array in zip(self._cells, inputs, strict=True):
             cell.hold(array)
-        own = self._own = CancelToken()  # its end cancels what it waits for, and nothing else
+        # its end cancels what it waits for, and nothing else
+        own = self._own = CancelToken(cancel.exchange)
         forget = cancel.register(lambda: own.cancel(cancel.reason))
+        if cancel.exchange is not None:
+            cancel.exchange.runs(self.waits)
+        self._root = self.state.start()
+        return forget
+
+    def go_on(self, until: float | None, *, wait: bool = True) -> bool:
+        """Run to the end: True. Without `wait` also to where nothing is left but to wait: False; to
+        be called again when `put` was."""
+        own = self._own
         try:
-            root = self.state.start()
-            self._run(until, own)
+            return self._run(until, own, wait)
         except BaseException:
             own.cancel("its step has failed")
             self._end_helpers()
             self._forget_stacks(own)  # whoever keeps the error keeps this frame, too
             raise
-        finally:
-            forget()
-        results = [self._result(i, t) for i, t in enumerate(self.built.fetches)]
-        if not self.state.end(root):
-            raise unended(self.built, self.tables, root)
+
+    def end(self) -> list[Array | None]:
+        """The results; the state is as new."""
+        fetches = enumerate(self.built.fetches)
+        results = [None if t is None else self.state.result(i, t) for i, t in fetches]
+        if not self.state.end(self._root):
+            raise unended(self.built, self.tables, self._root)
         for cell in self._cells:
             cell.hold(None)
-        self._forget_stacks(own)
+        self._forget_stacks(self._own)
         return results
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing that was waited for has come."""
+        return self._done.empty()
 
     def _forget_stacks(self, own: CancelToken) -> None:
         """Give back what stacks took that went from one region to another; nobody uses them now."""
@@ -106,7 +139,7 @@ class Running:
         for plan in (*self._plans, *(job.plan for jobs in self._jobs for job in jobs)):
             plan.frame.forget_stacks()
 
-    def _run(self, until: float | None, cancel: CancelToken) -> None:
+    def _run(self, until: float | None, cancel: CancelToken, wait: bool) -> bool:
         state, budget = self.state, FIRST_SLICE
         while True:
             begun = time.perf_counter()
@@ -123,9 +156,9 @@ class Running:
             started = state.take_host()
             self._dear += state.take_dear()
             if not (left or started or self._dear or self._waiting):
-                return
+                return True
             if until is not None and time.monotonic() > until:
-                raise self._too_late()
+                raise too_late(self.waits())
             if cancel.is_cancelled:
                 raise CancelledError(
                     f"the step was cancelled: {cancel.reason or 'no reason given'}"
@@ -144,7 +177,10 @@ class Running:
             if self._dear and not left and self._done.empty():
                 ran |= self._run_dear(cancel)
             if self._waiting:
-                self._take_done(until, cancel, wait=not left and not ran)
+                still = not left and not ran
+                if still and not wait and self._done.empty():
+                    return False
+                self._take_done(until, cancel, wait=still)
 
     # ------------------------------------------------------------------------------- what is begun
     def _host(self, key: _Key) -> HostOp:
@@ -153,14 +189,14 @@ class Running:
     def _start_host(self, key: _Key, host: HostOp, cancel: CancelToken) -> bool:
         """Begin a host node; whether it is complete already."""
         node = self.tables.node_at(key[0])
-        given = self.state.inputs(node, key[1], host.types, copied=not host.reads_only)
+        given = self.state.inputs(node, key[1], host)
         self._waiting[key] = host
         if self._trace is not None:
             return self._start_traced(key, host, given, cancel)
         if host.now is not None:
             self._complete(key, run_now(host.now, given), None)
             return True
-        me, starting, put = get_ident(), not self.built.deterministic, self._done.put
+        me, starting, put = get_ident(), not self.built.deterministic, self.put
         at_once: list[Any] = []
 
         def done(made: Any) -> None:
@@ -230,7 +266,7 @@ class Running:
         node: Node = self.tables.node_at(key[0])
         if self._trace is not None:
             self._begun[key] = self._trace.begun(*key)
-        put = self._done.put
+        put = self.put
         token = self._beside[key] = Beside()
         self._phase.begin()
 
@@ -240,7 +276,7 @@ class Running:
         if node.kind == at.HOST:
             host = self._host(key)
             self._waiting[key] = host
-            given = self.state.inputs(node, key[1], host.types, copied=not host.reads_only)
+            given = self.state.inputs(node, key[1], host)
             run = partial(run_host, host, given, token, cancel, done)
             HELPERS.submit(lambda: self._run_held(run), self._most())
             return
@@ -298,7 +334,7 @@ class Running:
     def _last_call(self, cancel: CancelToken) -> None:
         """The time is up: cancel what is under way. If all of that was done after all, just then,
         the step may go on, or what it took out of a queue would be lost; else it is too late."""
-        error = self._too_late()
+        error = too_late(self.waits())
         cancel.cancel("its step did not end in time")
         while len(self._late) < len(self._waiting):
             key, made, times = self._done.get()
@@ -346,29 +382,10 @@ class Running:
         for token in self._beside.values():
             token.stop()
 
-    def _too_late(self) -> DeadlineExceededError:
-        hosts = [h.op for h in self._waiting.values() if isinstance(h, HostOp) and not h.dear]
-        waits = sorted({op.name for op in hosts})
-        where = hosts[0].locations if hosts else ()
-        return DeadlineExceededError(
-            f"the step did not end in time; it waits for {', '.join(waits) or 'computation'}",
-            hint="give a longer timeout, or see why nothing arrives there",
-            location=where,
-        )
-
-    def _result(self, number: int, t: TensorType | None) -> Array | None:
-        if t is None:
-            return None
-        cell = self.state.fetches[number]
-        if not cell:
-            raise InvalidArgumentError(
-                f"result {number} is dead: the branch that computes it was not taken",
-                hint="fetch the output of wf.merge or wf.cond instead",
-            )
-        self.state.fetches[number] = 0
-        array = self.state.array(cell, t)
-        self.state.release(cell)
-        return array
+    def waits(self) -> list[Operation]:
+        """The ops of the host that are under way."""
+        hosts = [h for h in self._waiting.copy().values() if isinstance(h, HostOp)]
+        return [h.op for h in hosts if not h.dear]
 
     def _raise_failed(self) -> None:
         node = self.tables.node_at(self.state.word(at.S_FAILED_NODE))

@@ -9,18 +9,19 @@ import time
 import weakref
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from weft.codegen import jit
 from weft.codegen.emitter import Emitter
 from weft.codegen.native_language import LANGUAGE_VERSION, emit_source
-from weft.ir.errors import ResourceExhaustedError
+from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError
 from weft.ir.types import TensorType, Type
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow import native_frames, native_loop, native_memory, native_trace
 from weft.runtime.dataflow.boxes import Boxes, data_of
+from weft.runtime.dataflow.host_ops.row import DEAD
 from weft.runtime.dataflow.nodes import Node, Tables, words
 
 Array = np.ndarray[Any, Any]
@@ -91,6 +92,17 @@ class ExternalCell:
         self._array = array
         self._words[at.C_COUNT // 8] = 1
         self._words[at.C_DATA // 8] = 0 if array is None else data_of(array)
+
+
+class Taker(Protocol):
+    """What reads cells: `build.HostOp`."""
+
+    @property
+    def types(self) -> Sequence[TensorType]: ...
+    @property
+    def reads_only(self) -> bool: ...
+    @property
+    def keeps(self) -> bool: ...
 
 
 class State:
@@ -199,20 +211,25 @@ class State:
         """A plan that ran elsewhere is done."""
         self._native["complete"](self.address, address, iteration, outs)
 
-    def inputs(
-        self, node: Node, iteration: int, types: Sequence[TensorType], *, copied: bool = True
-    ) -> list[Array]:
-        """What a waiting host node reads: copies, or what nobody may write to, nor read when the
-        node is complete."""
+    def inputs(self, node: Node, iteration: int, host: Taker) -> list[Any]:
+        """What a waiting host node reads: copies, or what nobody may write to, nor, if it does not
+        keep its inputs, read when the node is complete. DEAD for what is dead."""
         first = iteration + self.tables.slot_at(node)
-        cells = (ctypes.c_int64 * len(types)).from_address(first)
-        return [self.array(cell, t, copied=copied) for cell, t in zip(cells, types, strict=True)]
+        cells = (ctypes.c_int64 * len(host.types)).from_address(first)
+        copied, shared = not host.reads_only, host.reads_only or host.keeps
+        return [
+            self.array(cell, t, copied=copied, shared=shared) if cell else DEAD
+            for cell, t in zip(cells, host.types, strict=True)
+        ]
 
-    def array(self, cell: int, t: TensorType, *, copied: bool = True) -> Array:
-        """A copy of a cell's value; else a view of it."""
+    def array(
+        self, cell: int, t: TensorType, *, copied: bool = True, shared: bool = False
+    ) -> Array:
+        """A copy of a cell's value; else a view of it. shared: what is boxed, which nobody writes
+        to, is given as it is."""
         boxed = self.boxes.array(cell)
         if boxed is not None:
-            return boxed.copy() if copied else boxed
+            return boxed if shared else boxed.copy()
         data = ctypes.c_int64.from_address(cell + at.C_DATA).value
         if t.dtype.numpy.hasobject:  # a feed of strings: each is counted by who reads it
             made = np.empty(t.static_shape, t.dtype.numpy)
@@ -227,16 +244,29 @@ class State:
         ctypes.memmove(data_of(made), data, made.nbytes)
         return made
 
+    def result(self, number: int, t: TensorType) -> Array:
+        """A fetched result of the step that has ended. InvalidArgumentError if it is dead."""
+        cell = self.fetches[number]
+        if not cell:
+            raise InvalidArgumentError(
+                f"result {number} is dead: the branch that computes it was not taken",
+                hint="fetch the output of wf.merge or wf.cond instead",
+            )
+        self.fetches[number] = 0
+        array = self.array(cell, t)
+        self.release(cell)
+        return array
+
     def complete(
         self,
         address: int,
         iteration: int,
-        results: Sequence[Array | None],
+        results: Sequence[Any],
         types: Sequence[Type],
     ) -> None:
-        """A host node is done. Its results are nobody else's to write to."""
+        """A host node is done. Its results are nobody else's to write to; DEAD is a dead one."""
         for i, (made, t) in enumerate(zip(results, types, strict=True)):
-            self.outs[i] = 0 if made is None else self._cell(made, t)
+            self.outs[i] = 0 if made is None or made is DEAD else self._cell(made, t)
         self._native["complete"](self.address, address, iteration, ctypes.addressof(self.outs))
 
     def _cell(self, array: Array, t: Type) -> int:

@@ -26,6 +26,7 @@ from weft.codegen.pool.emit import PARALLEL
 from weft.codegen.pool.words import FIRST_SLOT, MAX_THREADS, SLOT, SLOT_WORDS, TOTAL_WORDS, WORDS
 from weft.codegen.pool.worker import CLOSE, CONTROL, SPIN, SPINS, WORKER
 from weft.ir.errors import UnsupportedError
+from weft.ir.fork import around_fork
 from weft.runtime.pool.limits import default_threads, usable_processors
 
 _log = logging.getLogger("weft.compile")
@@ -228,9 +229,5 @@ def _at(base: int, word: int) -> ctypes.c_void_p:
 
 POOL = Pool()
 if _has_threads():
-    os.register_at_fork(
-        before=POOL.before_fork,
-        after_in_parent=POOL.after_fork_in_parent,
-        after_in_child=POOL.after_fork_in_child,
-    )
+    around_fork(POOL.before_fork, POOL.after_fork_in_parent, POOL.after_fork_in_child)
     atexit.register(POOL.at_exit)

@@ -16,7 +16,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -71,6 +71,7 @@ class Resource:
 
     kind = "Resource"
     declared = ""  # what it was made as, where others find it by name
+    scopes: Sequence[Any] = ()  # the frontend's `wf.device` scopes where it was made in a graph
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 
 class CancelToken:
     """Given to operations that may wait; `cancel()` makes each of them fail with CancelledError.
 
     It stays cancelled: operations that are given it afterwards fail at once, without any effect.
+    exchange: what a step that is a part of a larger one exchanges messages by with the other parts
+    (`dataflow.host_ops.communication.Exchange`); None for all others.
     """
 
     # Without a lock, so that a signal handler may cancel at any moment: each line is one operation
     # on a dict, and whoever takes a callback out of the dict calls it.
-    __slots__ = ("_callbacks", "_cancelled", "_kept", "_numbers", "reason")
+    __slots__ = ("_callbacks", "_cancelled", "_kept", "_numbers", "exchange", "reason")
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: Any = None) -> None:
         self._callbacks: dict[int, Callable[[], object]] = {}
         self._numbers = itertools.count()
         self._cancelled = False
         self._kept: list[object] = []
         self.reason = ""
+        self.exchange = exchange
 
     def __repr__(self) -> str:
         return f"<CancelToken{': cancelled' if self._cancelled else ''}>"

@@ -38,6 +38,8 @@ class Coordinator(Resource):
     """
 
     kind = "Coordinator"
+    #: Whether queue runners close their queues at the stop; not where others go on with them.
+    closes_queues = True
 
     def __init__(
         self, clean_stop_exception_types: Sequence[type[BaseException]] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.runtime.dataflow.host_ops import (
+    communication,
     dynamic,
     files,
     functions,
@@ -17,6 +18,6 @@ from weft.runtime.dataflow.host_ops.row import Begin
 
 #: How each op begins.
 HOST_OPS: Mapping[str, Begin] = {
-    **dynamic.ROWS, **files.ROWS, **functions.ROWS, **queues.ROWS, **reports.ROWS, **resources.ROWS,
-    **state.ROWS,
+    **communication.ROWS, **dynamic.ROWS, **files.ROWS, **functions.ROWS, **queues.ROWS,
+    **reports.ROWS, **resources.ROWS, **state.ROWS,
 }  # fmt: skip

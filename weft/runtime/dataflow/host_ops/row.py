@@ -12,6 +12,17 @@ from weft.ir.graph import Operation
 from weft.runtime.resources.cancel import CancelToken
 
 Array = np.ndarray[Any, Any]
+
+
+class Dead:
+    """The type of `DEAD`."""
+
+    def __repr__(self) -> str:
+        return "DEAD"
+
+
+#: In place of an array: a dead operand of a `send`, a dead result of a `recv`.
+DEAD = Dead()
 #: Given once, from any thread: the results of a host node (None for a token), or a WeftError.
 #: The step keeps the arrays: nobody may write to them any more.
 Done = Callable[[Any], None]

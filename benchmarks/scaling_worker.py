@@ -1,0 +1,67 @@
+"""One worker of `scaling.py`: null steps over parameter servers (paper, section 6.2).
+
+    python scaling_worker.py CLUSTER.json INDEX ELEMENTS
+
+It is task INDEX of the job `worker`, and the session's master. Lines on stdin let it go on: warm
+up, run for so many seconds (the line says them), end. Lines on stdout: "ready", "warm", and JSON
+with the seconds of each step and the processor's seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import numpy as np
+
+import weft as wf
+
+WARM_SECONDS = 3.0
+
+
+def null_step(servers: int, worker: int, elements: int) -> tuple[wf.Graph, object, object]:
+    """The graph, what initialises it, and the step: each server sends its f32[elements] parameters
+    to the worker, which sends back one number that the server adds up."""
+    with wf.Graph("null").as_default() as graph:
+        updates = []
+        for j in range(servers):
+            with wf.device(f"/job:ps/task:{j}"):
+                parameters = wf.Variable(np.zeros(elements, np.float32), name=f"parameters{j}")
+                counter = wf.Variable(np.float32(0), name=f"counter{j}")
+            with wf.device(f"/job:worker/task:{worker}"):
+                gradient = parameters.read()[0] + 1.0
+            updates.append(counter.assign_add(gradient))
+        return graph, wf.global_variables_initializer(), wf.group(*updates)
+
+
+def main() -> None:
+    """See the module's text."""
+    cluster, index, elements = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    with open(cluster, encoding="utf-8") as file:
+        jobs = json.load(file)
+    server = wf.train.Server(jobs, "worker", index)
+    graph, init, step = null_step(len(jobs["ps"]), index, elements)
+    with wf.Session(server.target, graph=graph) as session:
+        if index == 0:
+            session.run(init)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < WARM_SECONDS:  # threads still compile what may be used
+            session.run(step)
+        print("warm", flush=True)
+        seconds = float(sys.stdin.readline())
+        times = []
+        begin, cpu = time.perf_counter(), time.process_time()
+        while time.perf_counter() - begin < seconds:
+            start = time.perf_counter()
+            session.run(step)
+            times.append(time.perf_counter() - start)
+        print(json.dumps({"times": times, "cpu": time.process_time() - cpu}), flush=True)
+        sys.stdin.readline()
+    server.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,407 @@
+"""`wf.Session` on a cluster of tasks in this process, over ZeroMQ on loopback."""
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.runtime.distributed import master, worker
+from weft.runtime.distributed.server import Server
+from weft.runtime.distributed.transport import ClientAddress
+
+PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
+
+
+@pytest.fixture(scope="module", params=["apart", "here"])
+def servers(request: pytest.FixtureRequest) -> Iterator[list[Server]]:
+    """apart: all messages over sockets, as between processes; here: by calls, but for tensors."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "apart":
+            patch.setattr(master, "find", lambda who: None)
+            patch.setattr(worker, "find", lambda who: None)
+        yield from started()
+
+
+def started() -> Iterator[list[Server]]:
+    made = Server.create_local_cluster({"ps": 2, "worker": 2})
+    yield made
+    for server in made:
+        server.stop()
+
+
+@pytest.fixture
+def target(servers: list[Server]) -> Iterator[str]:
+    """The address of /job:worker/task:0; containers are cleared afterwards."""
+    yield servers[2].target
+    wf.Session.reset(servers[2].target)
+
+
+@pytest.fixture
+def graph() -> Iterator[wf.Graph]:
+    with wf.Graph().as_default() as made:
+        yield made
+
+
+def linear() -> tuple[wf.Tensor, wf.Tensor, wf.Tensor]:
+    """w * x + b: w and b on the two parameter servers, the rest on a worker."""
+    x = wf.placeholder(wf.float32, [None], name="x")
+    with wf.device(PS):
+        w = wf.Variable(3.0, name="w")
+    with wf.device("/job:ps/task:1"):
+        b = wf.Variable([1.0, 2.0], name="b")
+    with wf.device(WORKER):
+        y = w.read() * x + b.read()
+    return x, y, w.assign_add(1.0)
+
+
+def test_step_over_three_tasks(graph: wf.Graph, target: str) -> None:
+    x, y, up = linear()
+    init = wf.global_variables_initializer()
+    with wf.Session(target, graph=graph) as session:
+        session.run(init)
+        assert session.run(y, {x: [1, 2]}).tolist() == [4, 8]
+        assert session.run(up) == 4
+        assert session.run(y, {x: [1, 2]}).tolist() == [5, 10]
+        assert session.cache_info().size == 3
+
+
+def test_sessions_share_what_tasks_hold(target: str) -> None:
+    with wf.Graph().as_default(), wf.Session(target) as first:
+        x, y, up = linear()
+        first.run(wf.global_variables_initializer())
+        first.run(up)
+        with wf.Graph().as_default(), wf.Session(target) as second:
+            x2, y2, up2 = linear()
+            assert second.run(y2, {x2: [1, 2]}).tolist() == [5, 10]
+            second.run(up2)
+        assert first.run(y, {x: [0, 1]}).tolist() == [1, 7]
+
+
+def test_uninitialised_and_reset(graph: wf.Graph, target: str) -> None:
+    x, y, _ = linear()
+    init = wf.global_variables_initializer()
+    with wf.Session(target, graph=graph) as session:
+        with pytest.raises(wf.errors.FailedPreconditionError, match=r"'[wb]' is not initialised"):
+            session.run(y, {x: [1, 2]})
+        session.run(init)
+        session.run(y, {x: [1, 2]})
+    wf.Session.reset(target)
+    with (
+        wf.Session(target, graph=graph) as session,
+        pytest.raises(wf.errors.FailedPreconditionError, match="is not initialised"),
+    ):
+        session.run(y, {x: [1, 2]})
+
+
+def test_steps_from_before_a_reset_use_what_is_new(graph: wf.Graph, target: str) -> None:
+    with wf.device(PS):
+        v = wf.Variable(1.0, name="v")
+    up, init, value = v.assign_add(1.0), wf.global_variables_initializer(), v.read() * 1.0
+    with wf.Session(target, graph=graph) as session:
+        session.run(init)
+        assert session.run(up) == 2
+        wf.Session.reset(target)
+        session.run(init)
+        assert session.run(value) == 1
+        assert session.run(up) == 2
+        assert session.run(value) == 2
+        with wf.Session(target, graph=graph) as other:
+            assert other.run(value) == 2
+
+
+def test_variable_declared_otherwise(target: str) -> None:
+    with wf.Graph().as_default(), wf.Session(target) as session:
+        linear()
+        session.run(wf.global_variables_initializer())
+    with wf.Graph().as_default(), wf.Session(target) as session:
+        with wf.device(PS):
+            wf.Variable([1, 2], name="w")
+        with pytest.raises(wf.errors.InvalidArgumentError, match=r"'w'.*declared otherwise"):
+            session.run(wf.global_variables_initializer())
+
+
+def test_large_feeds_constants_variables_and_fetches(graph: wf.Graph, target: str) -> None:
+    table = np.arange(300_000, dtype=np.float32)
+    x = wf.placeholder(wf.float32, [300_000])
+    with wf.device(PS):
+        held = wf.Variable(wf.zeros([300_000]), name="held")
+        store = held.assign(x)
+    with wf.device(WORKER):
+        y = held.read() + table
+    with wf.Session(target, graph=graph) as session:
+        session.run(store, {x: table})
+        assert np.array_equal(session.run(y), 2 * table)
+        assert np.array_equal(session.run(x + 1.0, {x: table}), table + 1)
+
+
+@pytest.mark.parametrize("count", [3, 20_000])
+def test_strings(graph: wf.Graph, target: str, count: int) -> None:
+    given = np.array([f"number {i}" for i in range(count)], object)
+    x = wf.placeholder(wf.string, [None])
+    with wf.device(PS):
+        a = wf.string_join([x, x], separator="-")
+    with wf.device(WORKER):
+        b = wf.string_join([a, a], separator="+")
+    with wf.Session(target, graph=graph) as session:
+        made = session.run(b, {x: given})
+    assert made[2] == b"number 2-number 2+number 2-number 2"
+    assert len(made) == count
+
+
+def test_training_has_the_bits_of_one_process(target: str) -> None:
+    data = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
+
+    def train(session_target: str) -> list[np.ndarray]:
+        with wf.Graph().as_default():
+            x = wf.placeholder(wf.float32, [None, 4])
+            on_cluster = bool(session_target)
+            with wf.device("/job:ps/task:0" if on_cluster else "/cpu:0"):
+                w = wf.Variable(wf.ones([4, 3]), name="w1")
+            with wf.device("/job:ps/task:1" if on_cluster else "/cpu:0"):
+                v = wf.Variable(wf.ones([3, 1]), name="w2")
+            with wf.device(WORKER if on_cluster else "/cpu:0"):
+                hidden = wf.tanh(wf.matmul(x, w.read()))
+                loss = wf.mean((wf.matmul(hidden, v.read()) - 1.0) ** 2)
+                step = wf.train.Momentum(0.1, 0.9).minimize(loss)
+            init = wf.global_variables_initializer()
+            with wf.Session(session_target) as session:
+                session.run(init)
+                for _ in range(5):
+                    session.run(step, {x: data})
+                return list(session.run([w, v, loss], {x: data}))
+
+    for ours, theirs in zip(train(target), train(""), strict=True):
+        assert ours.tobytes() == theirs.tobytes()
+
+
+def test_queue_between_sessions(target: str) -> None:
+    def built() -> tuple[Any, wf.Tensor, wf.Tensor]:
+        x = wf.placeholder(wf.float32, [])
+        with wf.device(PS):
+            queue = wf.FIFOQueue(2, [wf.float32], [[]], name="q")
+        return queue.enqueue([x]), queue.dequeue(), x
+
+    got: list[float] = []
+    with wf.Graph().as_default() as g1:
+        put, _, x = built()
+    with wf.Graph().as_default() as g2:
+        _, take, _ = built()
+    with wf.Session(target, graph=g1) as one, wf.Session(target, graph=g2) as two:
+        thread = threading.Thread(target=lambda: got.extend(two.run(take) for _ in range(5)))
+        thread.start()
+        for i in range(5):
+            one.run(put, {x: i})
+        thread.join(20)
+    assert got == [0, 1, 2, 3, 4]
+
+
+def test_concurrent_steps(graph: wf.Graph, target: str) -> None:
+    x, y, up = linear()
+    init = wf.global_variables_initializer()
+    with wf.Session(target, graph=graph) as session:
+        session.run(init)
+        session.run(y, {x: [1, 2]})
+        threads = [
+            threading.Thread(target=lambda: [session.run([up, y], {x: [1, 2]}) for _ in range(10)])
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert session.run(y, {x: [1, 0]}).tolist() == [44, 2]
+
+
+def test_error_on_a_task_is_raised_with_its_place(graph: wf.Graph, target: str) -> None:
+    x = wf.placeholder(wf.int32, [None])
+    with wf.device(PS):
+        table = wf.Variable([1.0, 2.0], name="w")
+        rows = wf.gather(table.read(), x)
+    with wf.device(WORKER):
+        y = rows + 1.0
+    with wf.Session(target, graph=graph) as session:
+        session.run(table.initializer)
+        assert session.run(y, {x: [1]}).tolist() == [3]
+        with pytest.raises(wf.errors.InvalidArgumentError, match=r"test_cluster_session\.py"):
+            session.run(y, {x: [7]})
+        assert session.run(y, {x: [0]}).tolist() == [2]
+
+
+def waiting(where: str = PS) -> wf.Tensor:
+    """What waits for a queue on one task that nobody fills, used on another one."""
+    with wf.device(where):
+        taken = wf.FIFOQueue(1, [wf.float32], [[]], name="empty").dequeue()
+    with wf.device(WORKER):
+        return taken * 2.0
+
+
+def test_deadline_says_who_waits_for_whom(graph: wf.Graph, target: str) -> None:
+    y = waiting()
+    with wf.Session(target, graph=graph) as session:
+        begun = time.monotonic()
+        with pytest.raises(wf.errors.DeadlineExceededError) as caught:
+            session.run(y, options=wf.RunOptions(timeout_in_ms=300))
+        assert time.monotonic() - begun < 4
+    text = str(caught.value)
+    assert f"{WORKER} waits for 'dequeue" in text
+    assert f"from {PS} since 0.3 s, at " in text
+    assert "test_cluster_session.py" in text
+    assert f"{PS} waits in its own op dequeue at " in text
+
+
+def test_deadline_of_a_recv(graph: wf.Graph, target: str) -> None:
+    y = waiting()
+    with (
+        wf.Session(target, graph=graph, recv_seconds=0.2) as session,
+        pytest.raises(wf.errors.DeadlineExceededError, match=f"{WORKER} has waited 0.[23] s"),
+    ):
+        session.run(y)
+
+
+def test_close_ends_steps(target: str) -> None:
+    with wf.Graph().as_default() as graph:
+        y = waiting()
+    session = wf.Session(target, graph=graph)
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            session.run(y)
+        except wf.errors.WeftError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(0.3)
+    session.close()
+    thread.join(10)
+    assert isinstance(caught[0], wf.errors.CancelledError)
+    with pytest.raises(wf.errors.FailedPreconditionError, match="closed"):
+        session.run(y)
+
+
+def test_python_functions_do_not_travel(graph: wf.Graph, target: str) -> None:
+    x = wf.placeholder(wf.float32, [])
+    y = wf.py_function(lambda a: a, [x], [wf.float32], shapes=[[]])
+    with (
+        wf.Session(target, graph=graph) as session,
+        pytest.raises(wf.errors.UnsupportedError, match="functions are not sent to tasks"),
+    ):
+        session.run(y, {x: 1})
+
+
+def test_explain_and_metadata(graph: wf.Graph, target: str) -> None:
+    x, y, _ = linear()
+    init = wf.global_variables_initializer()
+    with wf.Session(target, graph=graph) as session:
+        session.run(init)
+        text = session.explain(y, {x: [1, 2]})
+        assert "3 parts" in text
+        assert "2 messages" in text
+        assert "/job:ps/task:1/cpu:0 -> /job:worker/task:0/cpu:0" in text
+        metadata = wf.RunMetadata()
+        session.run(y, {x: [1, 2]}, run_metadata=metadata)
+        assert metadata.executor == "cluster"
+        assert "3 parts on the tasks" in str(metadata)
+
+
+def test_partial_run(graph: wf.Graph, target: str) -> None:
+    a, b = wf.placeholder(wf.float32, []), wf.placeholder(wf.float32, [])
+    with wf.device(PS):
+        total = a + 1.0
+    with wf.device(WORKER):
+        scaled = total * b
+    with wf.Session(target, graph=graph) as session:
+        handle = session.partial_run_setup([total, scaled], [a, b])
+        first = session.partial_run(handle, total, {a: 1})
+        assert session.partial_run(handle, scaled, {b: first}) == 4
+
+
+def test_what_is_refused(servers: list[Server]) -> None:
+    with pytest.raises(wf.errors.InvalidArgumentError, match="for sessions on a cluster"):
+        wf.Session(recv_seconds=1.0)
+    with pytest.raises(wf.errors.UnsupportedError, match="deterministic"):
+        wf.Session(servers[0].target, deterministic=True)
+    with pytest.raises(wf.errors.InvalidArgumentError, match="address"):
+        wf.Session("grpc://localhost:1")
+    with pytest.raises(wf.errors.UnavailableError, match="cannot be reached"):
+        wf.Session("tcp://127.0.0.1:9", connect_seconds=0.3)
+    with pytest.raises(wf.errors.InvalidArgumentError, match="task_index=7"):
+        Server({"ps": ["127.0.0.1:0"]}, "ps", 7)
+    with pytest.raises(wf.errors.UnsupportedError, match="protocol='grpc'"):
+        Server({"ps": ["127.0.0.1:0"]}, "ps", 0, protocol="grpc")
+
+
+def test_device_that_the_cluster_does_not_have(graph: wf.Graph, target: str) -> None:
+    with wf.device("/job:ps/task:9"):
+        x = wf.constant(1.0) + 1.0
+    with (
+        wf.Session(target, graph=graph) as session,
+        pytest.raises(wf.errors.InvalidArgumentError, match="/job:ps/task:9"),
+    ):
+        session.run(x)
+
+
+def test_a_local_server_alone() -> None:
+    with Server.create_local_server() as server, wf.Graph().as_default():
+        v = wf.Variable(2.0, name="v")
+        with wf.Session(server.target) as session:
+            session.run(wf.global_variables_initializer())
+            assert session.run(v * 3.0) == 6
+        assert server.name == "/job:local/task:0"
+    assert server.join(0)
+    with pytest.raises(wf.errors.UnavailableError):
+        wf.Session(server.target, connect_seconds=0.3)
+
+
+def test_ipc(tmp_path: object) -> None:
+    spec = {"ps": [f"ipc://{tmp_path}/ps"], "worker": [f"ipc://{tmp_path}/worker"]}
+    with Server(spec, "ps", 0), Server(spec, "worker", 0) as worker, wf.Graph().as_default():
+        with wf.device(PS):
+            v = wf.Variable(2.0, name="v")
+        with wf.device(WORKER):
+            y = v * 3.0
+        with wf.Session(worker.target) as session:
+            session.run(wf.global_variables_initializer())
+            assert session.run(y) == 6
+
+
+def test_folders_of_dead_sessions_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead, alive = ClientAddress("ipc:///x"), ClientAddress("ipc:///x")
+    folders = sorted(tmp_path.iterdir())
+    assert len(folders) == 2
+    os.close(dead._lock or -1)  # as the end of the process does
+    for folder in folders:
+        os.utime(folder, (0, 0))
+    new = ClientAddress("ipc:///x")
+    left = sorted(tmp_path.iterdir())
+    assert len(left) == 2
+    assert new._folder in left
+    assert alive._folder in left
+    for one in (new, alive):
+        one.close()
+        one.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_close_from_many_threads(target: str) -> None:
+    with wf.Graph().as_default() as graph:
+        x = wf.constant(1.0) + 1.0
+    session = wf.Session(target, graph=graph)
+    assert session.run(x) == 2
+    threads = [threading.Thread(target=session.close) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()

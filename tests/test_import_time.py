@@ -1,0 +1,239 @@
+"""What `import weft` loads, and the names that are loaded when they are first used (PEP 562)."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import weft as wf
+
+#: All of weft that `import weft` may load: what ops on arrays need.
+LOADED = (
+    "weft.ir", "weft.frontend.ops", "weft.frontend.arrays", "weft.frontend.dlpack",
+    "weft.frontend.linalg", "weft.frontend.pytree", "weft.frontend.tensor",
+    "weft.frontend.calls.donated", "weft.frontend.tracing.device_scope",
+    "weft.frontend.tracing.eager_device", "weft.frontend.tracing.effect",
+    "weft.frontend.tracing.device_scope", "weft.frontend.tracing.region_trace",
+    "weft.frontend.tracing.running",
+    "weft.frontend.tracing.trace",
+)  # fmt: skip
+PACKAGES = {"weft", "weft.frontend", "weft.frontend.calls", "weft.frontend.tracing"}
+#: Other people's packages that it must not load.
+OTHERS = {"numba", "llvmlite", "scipy", "zmq", "msgpack", "networkx", "ray", "rich", "PIL",
+          "asyncio"}  # fmt: skip
+SOURCE = ast.parse(Path(str(wf.__file__)).read_text(encoding="utf-8"))
+
+
+def _run(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_import_loads_what_ops_on_arrays_need_and_no_more() -> None:
+    """Also after such an op ran: nothing was put off that everybody pays for with the next line."""
+    ops = "assert float(wf.sum(wf.matmul(wf.ones((3, 4)), wf.ones((4, 2))) * 2.0 + 1)) == 54"
+    for line in ("", ops):
+        program = f"import sys, weft as wf\n{line}\nprint(*sys.modules)"
+        found = set(_run(program).split())
+        ours = {m for m in found if m.split(".")[0] == "weft"} - PACKAGES
+        more = sorted(m for m in ours if not m.startswith(LOADED))
+        assert not more, f"import weft loads {more}"
+        assert not OTHERS & found, f"import weft loads {sorted(OTHERS & found)}"
+        assert len(ours) < 120  # 85 of more than 500, on 2026-11-21
+
+
+def test_the_table_holds_what_type_checkers_see() -> None:
+    block = next(n for n in SOURCE.body if isinstance(n, ast.If) and "TYPE" in ast.dump(n.test))
+    told = {
+        (node.module, alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    table = {(module, name) for name, module in wf._HOME.items()}
+    table |= {("weft.frontend", name) for name in wf._MODULES}
+    assert told == table
+    assert len(wf._HOME) == sum(len(names.split()) for names in wf._LATER.values())
+
+
+def test_every_public_name_is_there() -> None:
+    assert wf.__all__ == sorted(set(wf.__all__))
+    assert {*wf._HOME, *wf._MODULES} <= set(wf.__all__)
+    for name, module in wf._HOME.items():
+        assert getattr(wf, name) is getattr(import_module(module), name)
+    for name in wf._MODULES:
+        assert getattr(wf, name) is import_module(f"weft.frontend.{name}")
+    assert set(wf.__all__) <= set(dir(wf))
+
+
+def test_star_import_and_dir_in_a_fresh_process() -> None:
+    program = (
+        "import weft\n"
+        "assert set(weft.__all__) <= set(dir(weft)) and 'Session' not in vars(weft)\n"
+        "from weft import *\n"
+        "assert not set(weft.__all__) - set(globals())\n"
+        "assert Session is weft.Session is vars(weft)['Session']\n"
+        "print([n for n in dir(weft) if n[0] != '_' and n not in weft.__all__])"
+    )
+    # packages, and names in lower case that are no public ones
+    rest = ast.literal_eval(_run(program))
+    assert set(rest) <= {"codegen", "comm", "frontend", "ir", "passes", "runtime", "annotations"}
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="module 'weft' has no attribute 'Varable'") as caught:
+        getattr(wf, "Varable")  # noqa: B009 - as a type checker sees, there is none
+    assert (caught.value.name, caught.value.obj) == ("Varable", wf)
+
+
+def test_first_use_from_many_threads() -> None:
+    """Each finds whole modules, whichever of them loads them."""
+    program = """
+import threading, weft as wf
+names = ["Session", "compile", "data", "train", "FIFOQueue", "grad", "while_loop", "Variable"] * 3
+start, found = threading.Barrier(len(names)), []
+def use(name):
+    start.wait()
+    found.append(getattr(wf, name))
+threads = [threading.Thread(target=use, args=(n,)) for n in names]
+for t in threads: t.start()
+for t in threads: t.join(60)
+assert len(found) == len(names) and len(set(map(id, found))) == 8
+print("done")
+"""
+    assert _run(program) == "done\n"
+
+
+def test_sources_count_as_read_from_the_first_import_on() -> None:
+    """What changes between that and the first step is not what the cache's keys describe."""
+    program = """
+import time, weft as wf
+time.sleep(0.1)
+before = time.time()
+time.sleep(0.1)
+wf.compile
+from weft.codegen import jit
+print(before - jit.LOADED_AT)
+"""
+    assert 0.1 <= float(_run(program)) < 50
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_while_names_are_loaded() -> None:
+    """The child has whole modules: the fork waits for the thread that loads them."""
+    program = """
+import os, sys, threading, time, weft as wf
+def load():
+    wf.compile, wf.Session, wf.train
+thread = threading.Thread(target=load)
+thread.start()
+while "weft.codegen" not in sys.modules:  # in the middle of the first of them
+    time.sleep(0.0001)
+child = os.fork()
+if child == 0:
+    assert wf.compile(lambda x: x + 1)(wf.ones(3))[0] == 2
+    os._exit(0)
+end = time.monotonic() + 50
+while time.monotonic() < end:
+    done, status = os.waitpid(child, os.WNOHANG)
+    if done:
+        break
+    time.sleep(0.01)
+else:
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    sys.exit("the child hangs")
+thread.join()
+sys.exit(status)
+"""
+    _run(program)
+
+
+def test_a_session_on_this_process_loads_nothing_of_clusters() -> None:
+    program = """
+import sys, weft as wf
+with wf.Graph().as_default():
+    x = wf.placeholder(wf.float32, [3])
+    y = wf.reduce_sum(x * 2)
+    with wf.Session() as session:
+        metadata = wf.RunMetadata()
+        options = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
+        assert session.run(y, {x: [1, 2, 3]}, options=options, run_metadata=metadata) == 12
+        assert metadata.chrome_trace() and str(metadata)
+print(*(m for m in sys.modules if m.startswith(%r)))
+"""
+    ours = (
+        "weft.runtime.distributed",
+        "weft.runtime.cluster",
+        "weft.comm",
+        "weft.passes.partition",
+    )
+    assert _run(program % (ours,)).split() == []
+
+
+def test_training_in_one_process_loads_nothing_of_clusters() -> None:
+    program = """
+import sys, weft as wf
+wf.train.AdamOptimizer(0.1), wf.train.Saver
+print(*(m for m in sys.modules if m.startswith(%r)))
+assert wf.train.Server and "RayCluster" in dir(wf.train)
+"""
+    ours = ("weft.runtime.distributed", "weft.comm", "weft.passes.partition")
+    assert _run(program % (ours,)).split() == []
+    source = ast.parse(Path(str(wf.train.__file__)).read_text(encoding="utf-8"))
+    block = next(n for n in source.body if isinstance(n, ast.If))
+    told = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert told == wf.train._LATER
+    for name in wf.train.__all__:
+        assert getattr(wf.train, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Sever'"):
+        getattr(wf.train, "Sever")  # noqa: B009 - as a type checker sees, there is none
+
+
+def test_the_default_of_a_session_is_that_of_clusters() -> None:
+    """Written twice, as a session does not load these modules."""
+    from weft.runtime.distributed.master import CONNECT_SECONDS
+
+    assert wf.Session.__init__.__kwdefaults__["connect_seconds"] == CONNECT_SECONDS
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_what_is_registered_during_a_fork_waits_for_the_next() -> None:
+    """Nothing runs behind a fork that did not run ahead of it; one that raises keeps none back."""
+    program = """
+import os
+from weft.ir.fork import around_fork, in_child
+said = []
+def before():
+    said.append("before")
+    around_fork(lambda: said.append("late before"), lambda: said.append("late after"))
+def wrong():
+    raise ValueError("of a handler")
+around_fork(before, lambda: said.append("after"), lambda: said.append("child"))
+around_fork(lambda: said.append("last first"), wrong)
+in_child(lambda: said.append("only child"))
+child = os.fork()
+if child == 0:
+    os._exit(said != ["last first", "before", "child", "only child"])
+assert os.waitpid(child, 0)[1] == 0
+assert said == ["last first", "before", "after"], said
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("ValueError: of a handler") == 2  # parent and child, as Python reports

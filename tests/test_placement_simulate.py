@@ -1,0 +1,131 @@
+"""Simulated steps of many workers: exact where a formula says the time, in shape where not."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.ir.errors import InvalidArgumentError
+from weft.ir.text.parser import parse_graph
+from weft.passes.placement import Device, Links, place
+from weft.passes.placement.simulate import (
+    Cluster,
+    Workload,
+    backup_curve,
+    simulate,
+    with_stragglers,
+)
+
+QUIET = Cluster(Links(latency_s=1e-3, bytes_per_s=1e9, message_s=0.0), cores=4)
+
+
+def test_one_worker_and_one_server() -> None:
+    load = Workload((0.0,), (0.0,), 0.5, (0.25,), update_s=0.125)
+    run = simulate(load, 1, QUIET, steps=3)
+    # latencies: begin, parameters, gradient; and of the token that begins the next step
+    assert run.steps == pytest.approx((0.5 + 0.25 + 0.125 + 4e-3,) * 3)
+    assert run.seconds == pytest.approx(3 * run.median)
+    assert run.per_second == pytest.approx(1 / run.median)
+    free = simulate(load, 1, QUIET, steps=3, synchronous=False)
+    assert free.median == pytest.approx(0.5 + 0.25 + 4e-3)  # the answer, and no update apart
+
+
+def test_messages_keep_cores_busy() -> None:
+    slow = Cluster(Links(latency_s=0.0, bytes_per_s=1e9, message_s=1e-3), cores=1)
+    load = Workload.even(4, 0.0, 0.0, 0.0)
+    run = simulate(load, 1, slow, steps=5)
+    # the worker's core: 4 begins, 4 parameters, 4 gradients, 4 answers, the token; a way ends with
+    # the last server's
+    assert 16e-3 <= run.median <= 22e-3
+    shared = simulate(load, 1, Cluster(slow.links, cores=1, one_machine=True), steps=5)
+    assert shared.median > run.median * 1.5  # both ends of all messages on one core
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_a_large_model_is_bound_by_links(pieces: int) -> None:
+    nbytes = pieces * 200e6
+    one = simulate(Workload.even(4, nbytes, 0.0, 0.0), 1, QUIET, steps=3)
+    assert one.median == pytest.approx(nbytes / 1e9, rel=0.1)  # into the worker
+    many = simulate(Workload.even(4, nbytes, 0.0, 0.0), 40, QUIET, steps=3)
+    assert many.median == pytest.approx(40 * nbytes / 4 / 1e9, rel=0.1)  # out of the servers
+    few = simulate(Workload.even(4, nbytes, 0.0, 0.0), 3, QUIET, steps=3)
+    assert few.median == pytest.approx(nbytes / 1e9, rel=0.25)
+
+
+def test_bytes_keep_the_cores_of_one_machine_busy() -> None:
+    cluster = Cluster(Links(0.0, 1e9, 0.0), cores=2, byte_s=1e-9, one_machine=True)
+    run = simulate(Workload.even(2, 1e9, 0.0, 0.0), 1, cluster, steps=3)
+    assert run.median == pytest.approx(2e9 * 1e-9 / 2, rel=0.15)  # both ends, over two cores
+    twice = simulate(Workload.even(2, 1e9, 0.0, 0.0), 2, cluster, steps=3)
+    assert twice.median == pytest.approx(2 * run.median, rel=0.15)
+
+
+def test_the_slowest_worker_decides_and_backups_help() -> None:
+    load = with_stragglers(Workload.even(2, 1e5, 1e5, 1.0), 0.02, 0.1, 2.0)
+    alone = simulate(load, 1, QUIET, steps=30)
+    many = simulate(load, 40, QUIET, steps=30)
+    assert many.median > 1.8  # four stragglers a step, the slowest of which takes so long
+    assert alone.median < 1.1
+    curve = backup_curve(load, 40, range(0, 16, 5), QUIET)
+    times = [t for _, t, _ in curve]
+    assert times[0] > times[1] >= times[3]
+    assert times[-1] < 1.2
+    assert curve[0][2] == 1.0
+    assert curve[3][2] == pytest.approx(times[0] / times[3] * 40 / 55)
+    backed = simulate(load, 55, QUIET, needed=40, steps=30)
+    assert backed.dropped > 0
+    assert simulate(load, 55, QUIET, steps=30).dropped == 0
+
+
+def test_synchronous_steps_are_longer() -> None:
+    load = with_stragglers(Workload.even(4, 1e6, 1e6, 0.1), 0.1, 0.0, 1.0)
+    together = simulate(load, 20, QUIET, steps=10)
+    apart = simulate(load, 20, QUIET, synchronous=False, steps=10)
+    assert 1.05 * apart.median < together.median < 2 * apart.median
+    assert together.percentile(90) >= together.median
+
+
+def test_a_simulation_is_repeatable() -> None:
+    load = with_stragglers(Workload.even(3, 1e6, 1e6, 0.1), 0.1, 0.1, 3.0)
+    assert simulate(load, 5, QUIET, seed=3) == simulate(load, 5, QUIET, seed=3)
+    assert simulate(load, 5, QUIET, seed=3) != simulate(load, 5, QUIET, seed=4)
+
+
+def test_the_workload_of_a_placed_step() -> None:
+    text = """graph @step(%x: f32[1000]) -> (token) stage=traced {
+      %w = variable() {name="w", dtype=f32, shape=[1000]} : ref<f32[1000]> device("/job:ps/task:0")
+      %v = variable() {name="v", dtype=f32, shape=[1000]} : ref<f32[1000]> device("/job:ps/task:1")
+      %a = read(%w) : f32[1000]
+      %b = read(%v) : f32[1000]
+      %c = add(%a, %b) : f32[1000] device("/job:worker")
+      %d = add(%c, %x) : f32[1000] device("/job:worker")
+      %t = assign(%w, %d) after(%a) : token
+      return %t }"""
+    devices = [Device(f"/job:{t}/cpu:0") for t in ("worker/task:0", "ps/task:0", "ps/task:1")]
+    placed = place(parse_graph(text), devices)
+    load = Workload.of_placement(placed)
+    assert load.pull == (4000.0, 4000.0)
+    assert load.push == (4000.0, 0.0)
+    assert load.compute_s > 0
+    assert load.apply_s[0] > load.apply_s[1] > 0
+    with pytest.raises(InvalidArgumentError, match="no device of the placement is of the job 'x'"):
+        Workload.of_placement(placed, job="x")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"workers": 0}, {"workers": 2, "needed": 3}, {"workers": 2, "needed": 0},
+              {"workers": 2, "steps": 0}],
+)  # fmt: skip
+def test_numbers_that_make_no_sense(wrong: dict[str, int]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        simulate(Workload.even(2, 1.0, 1.0, 1.0), **wrong)  # type: ignore[arg-type]
+
+
+def test_workloads_are_checked() -> None:
+    with pytest.raises(InvalidArgumentError):
+        Workload((), (), 1.0)
+    with pytest.raises(InvalidArgumentError):
+        Workload((1.0,), (1.0, 2.0), 1.0)
+    with pytest.raises(InvalidArgumentError):
+        Workload((-1.0,), (1.0,), 1.0)
+    with pytest.raises(InvalidArgumentError):
+        backup_curve(Workload((1.0,), (1.0,), 1.0), 2, [1, 2])

@@ -1,0 +1,143 @@
+"""RayCluster: arguments anywhere; tasks, restarts and recovery where Ray is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.comm.keys import Secret
+
+train = wf.train
+HAS_RAY = importlib.util.find_spec("ray") is not None
+needs_ray = pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed: pip install weft[ray]")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "options", "says"),
+    [
+        ({}, {}, "needs a number of tasks"),
+        ({"ps": 0}, {}, "needs a number of tasks"),
+        ({"ps": True}, {}, "needs a number of tasks"),
+        ({"p s": 1}, {}, "cannot be the name of a job"),
+        ({"ps": 1}, {"resources": {"worker": {"num_gpus": 1}}}, "worker, which is no job"),
+        ({"ps": 1}, {"strategy": "ANYWHERE"}, "strategy='ANYWHERE'"),
+    ],
+)
+def test_arguments(jobs: dict[str, int], options: dict[str, Any], says: str) -> None:
+    with pytest.raises(wf.errors.InvalidArgumentError, match=says):
+        train.RayCluster(jobs, **options)
+
+
+def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(wf.errors.UnsupportedError, match="pip install 'weft"):
+        train.RayCluster({"ps": 1})
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[train.RayCluster]:
+    options = {"object_store_memory": 100 << 20, "num_gpus": 2}
+    resources = {"ps": {"num_cpus": 0}, "worker": {"num_gpus": 1}}
+    with train.RayCluster({"ps": 2, "worker": 2}, resources=resources, ray_options=options) as made:
+        yield made
+
+
+def wait_for_restart(cluster: train.RayCluster, old: int, index: int) -> float:
+    begun = time.monotonic()
+    while cluster.status()[index].incarnation == old:
+        time.sleep(0.05)
+    return time.monotonic() - begun
+
+
+@pytest.mark.slow
+@needs_ray
+def test_tasks_and_restart(cluster: train.RayCluster) -> None:
+    found = cluster.status()
+    assert [(s.job, s.task) for s in found] == [("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)]
+    assert len({s.pid for s in found}) == len({s.address for s in found}) == 4
+    assert {s.gpus for s in found[2:]} == {"0", "1"}
+    assert cluster.cluster_spec().job_tasks("ps") == tuple(s.address for s in found[:2])
+    assert cluster.target == found[2].address
+    os.kill(found[1].pid, signal.SIGKILL)
+    wait_for_restart(cluster, found[1].incarnation, 1)
+    after = cluster.status()
+    assert after[1].pid != found[1].pid
+    assert [s.pid for s in after if s.task != 1] == [s.pid for s in found if s.task != 1]
+    assert cluster.cluster_spec().address("ps", 1) == after[1].address
+
+
+@pytest.mark.slow
+@needs_ray
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_session_recovers_by_itself(cluster: train.RayCluster, tmp_path: Path, lost: int) -> None:
+    graph = wf.Graph(f"on Ray {lost}")
+    with graph.as_default():
+        with wf.device("/job:ps/task:0"):
+            w = wf.Variable(np.ones(4, np.float32), name=f"w{lost}")
+            step = train.get_or_create_global_step()
+        with wf.device("/job:worker/task:1"):
+            x = wf.placeholder(wf.float32, [4])
+            loss = wf.sum((w - x) ** 2)
+        update = train.SGD(0.1).minimize(loss, global_step=step)
+        session = train.MonitoredTrainingSession(
+            cluster, True, tmp_path, hooks=[train.StopAtStepHook(last_step=30)],
+            save_checkpoint_steps=10,
+        )  # fmt: skip
+    value = np.ones(4, np.float32)
+    for number in range(30):
+        value -= np.float32(0.1) * (np.float32(2.0) * (value - np.float32(number)))
+    killed = False
+    with session:
+        while not session.should_stop():
+            if not killed and train.global_step(session.session, step) == 17:
+                os.kill(cluster.status()[lost].pid, signal.SIGKILL)
+                killed = True
+            session.run(update, lambda number: {x: np.full(4, number, np.float32)})
+        end = session.session.run(w)
+    np.testing.assert_allclose(end, value, rtol=1e-5)
+    assert killed
+    # a task without values may come back before a step misses it
+    assert session.recoveries >= (1 if lost == 0 else 0)
+
+
+@pytest.mark.slow
+@needs_ray
+def test_the_secret_is_needed(cluster: train.RayCluster) -> None:
+    with pytest.raises((wf.errors.UnavailableError, wf.errors.FailedPreconditionError)):
+        wf.Session(cluster.target, wf.Graph("none"), connect_seconds=1.0)
+    other = Secret.generate()
+    with pytest.raises((wf.errors.UnavailableError, wf.errors.FailedPreconditionError)):
+        wf.Session(cluster.target, wf.Graph("none"), connect_seconds=1.0, secret=other)
+    with wf.Session(cluster.target, wf.Graph("some"), **cluster.session_options):
+        pass
+
+
+@pytest.mark.slow
+@needs_ray
+def test_close_ends_the_tasks() -> None:
+    import ray
+
+    joined = ray.is_initialized()
+    options = None if joined else {"object_store_memory": 100 << 20}
+    own = train.RayCluster({"ps": 1}, resources={"ps": {"num_cpus": 0}}, ray_options=options)
+    pid = own.status()[0].pid
+    assert "hex" not in repr(own.session_options["secret"])
+    own.close()
+    own.close()
+    until = time.monotonic() + 10
+    while Path(f"/proc/{pid}/status").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
+    assert ray.is_initialized() == joined
+    with pytest.raises(wf.errors.FailedPreconditionError, match="closed"):
+        own.status()

@@ -1,0 +1,151 @@
+"""What tasks count, and what `weft top` makes of two looks at them."""
+
+from __future__ import annotations
+
+import io
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.frontend.cli.top_view import edges_of, rows_of, size_text, tables
+from weft.runtime.distributed import counters as counting
+from weft.runtime.distributed.counters import Counters, resident_bytes, task_stats
+from weft.runtime.resources.components import Components
+from weft.runtime.resources.queue import Queue
+from weft.runtime.variables import VariableState
+
+PS, W0 = "/job:ps/task:0", "/job:worker/task:0"
+
+
+def look(
+    done: int, seconds: float, pid: int = 1, sent: int = 0, failed: int = 0, **more: Any
+) -> dict[str, Any]:
+    return {
+        "seconds": seconds, "steps": {"begun": done + failed + 2, "done": done, "failed": failed},
+        "step_seconds": done * 0.01, "edges": [[PS, "weights", done, sent]], "waits": [],
+        "waiting": 0, "queues": [], "variables": [1, 4_000_000], "memory": 80_000_000,
+        "rejected": {}, "pid": pid, "host": "here", **more,
+    }  # fmt: skip
+
+
+def test_counting_from_many_threads() -> None:
+    counters = Counters()
+
+    def work() -> None:
+        for i in range(500):
+            counters.begun()
+            counters.sent(PS, f"t{i % 3}", 10)
+            counters.ended(0.001, i % 10 == 0)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    found = counters.snapshot()
+    assert found["steps"] == {"begun": 4000, "done": 3600, "failed": 400}
+    assert found["step_seconds"] == pytest.approx(4.0)
+    assert sum(row[2] for row in found["edges"]) == 4000
+    assert sum(row[3] for row in found["edges"]) == 40_000
+    assert {tuple(row[:2]) for row in found["edges"]} == {(PS, f"t{i}") for i in range(3)}
+
+
+def test_edges_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "MOST_EDGES", 3)
+    counters = Counters()
+    for i in range(10):
+        counters.sent(PS, f"t{i}", 1)
+    counters.sent(PS, "t1", 1)
+    edges = counters.snapshot()["edges"]
+    assert len(edges) == 4
+    assert edges[1] == [PS, "t1", 2, 2]
+    assert edges[3] == [counting.OTHERS, counting.OTHERS, 7, 7]
+
+
+def test_what_a_task_says() -> None:
+    queue = Queue(Components((wf.float32,), ((),)), 5, "q")
+    queue.enqueue([np.float32(1)])
+    states = [
+        VariableState("a", wf.float32, (3,), np.zeros(3, np.float32)),
+        VariableState("b", wf.float32, (9,), None),
+    ]
+    waits = [["'x'", [i], W0, float(i), "model.py:3"] for i in range(20)]
+    found = task_stats(Counters(), states, {"q": queue, "other": object()}, waits, {"too old": 2})
+    assert found["queues"] == [["q", 1, 5]]
+    assert found["variables"] == [1, 12]
+    assert found["waiting"] == 20
+    assert [row[3] for row in found["waits"]] == [float(i) for i in range(19, 11, -1)]
+    assert found["rejected"] == {"too old": 2}
+    assert found["memory"] == pytest.approx(resident_bytes(), rel=0.5)
+    assert resident_bytes() > 10 << 20
+
+
+def test_rates_are_of_the_interval() -> None:
+    (row,) = rows_of({W0: look(300, 12.0, sent=3_000)}, {W0: look(100, 10.0, sent=1_000)})
+    assert (row.done, row.in_flight) == (300, 2)
+    assert row.per_second == pytest.approx(100)
+    assert row.step_seconds == pytest.approx(0.01)
+    (edge,) = row.edges
+    assert edge.bytes_per_second == pytest.approx(1_000)
+    assert edge.per_second == pytest.approx(100)
+    assert (edge.source, edge.target, edge.nbytes) == (W0, PS, 3_000)
+
+
+@pytest.mark.parametrize("before", [{}, {W0: "lost"}, {W0: look(900, 50.0, pid=2)},
+                                    {W0: look(900, 50.0)}])  # fmt: skip
+def test_a_task_that_was_started_since(before: dict[str, Any]) -> None:
+    """Rates of all its time, not negative ones."""
+    (row,) = rows_of({W0: look(40, 4.0, sent=400)}, before)
+    assert row.per_second == pytest.approx(10)
+    assert row.edges[0].bytes_per_second == pytest.approx(100)
+
+
+def test_no_step_in_the_interval() -> None:
+    (row,) = rows_of({W0: look(5, 11.0)}, {W0: look(5, 10.0)})
+    assert row.step_seconds is None
+    assert row.per_second == 0
+
+
+def shown(rows: Any, **options: Any) -> str:
+    from rich.console import Console
+
+    out = io.StringIO()
+    Console(file=out, width=160).print(tables(rows, "tcp://h:1", **options))
+    return out.getvalue()
+
+
+def test_tables() -> None:
+    waits = [["'loss' (f32[], key 3)", [4], PS, 12.3, "model.py:7"]]
+    now = {
+        PS: look(20, 2.0, queues=[["tokens", 3, 8], ["q", 1, -1]], rejected={"bad magic": 4}),
+        W0: look(20, 2.0, sent=5_000_000, waits=waits, waiting=1),
+        "/job:worker/task:1": "the connection was closed",
+    }
+    text = shown(rows_of(now, {}))
+    assert "cluster of tcp://h:1: 3 tasks" in text
+    assert "lost: the connection was closed" in text
+    assert "queue 'tokens' on /job:ps/task:0: 3 of 8 elements" in text
+    assert "queue 'q' on /job:ps/task:0: 1 elements" in text
+    assert "/job:ps/task:0 refused 4 frames" in text
+    assert (
+        "/job:worker/task:0 has waited 12.3 s for 'loss' (f32[], key 3) in iteration [4] from "
+        "/job:ps/task:0 (model.py:7)" in text
+    )
+    assert "2.5 MB" in text  # per second
+    assert "10.00" in text  # ms a step
+
+
+def test_the_busiest_edges() -> None:
+    edges = [[PS, f"t{i}", 1, i * 1000] for i in range(30)]
+    now = {W0: look(1, 1.0) | {"edges": edges}}
+    assert [e.tensor for e in edges_of(rows_of(now, {}), 3)] == ["t29", "t28", "t27"]
+    assert shown(rows_of(now, {}), most=5).count(PS) == 5
+
+
+def test_sizes() -> None:
+    assert [size_text(n) for n in (0, 999, 1000, 1.5e6, 2e9, 3e12, 4e15)] == [
+        "0 B", "999 B", "1.0 kB", "1.5 MB", "2.0 GB", "3.0 TB", "4,000.0 TB",
+    ]  # fmt: skip

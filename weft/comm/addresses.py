@@ -1,0 +1,100 @@
+"""Addresses of endpoints: tcp://host:port, ipc:///path or ipc://@name; and who can reach them."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import stat
+from dataclasses import dataclass
+
+from weft.comm.errors import AddressError, InsecureAddressError
+
+MAX_ADDRESS = 512
+_WILDCARDS = ("*", "0.0.0.0", "::", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`host` is the path for ipc; `port` is 0 there, and where the system chooses one."""
+
+    scheme: str
+    host: str
+    port: int = 0
+
+    def __str__(self) -> str:
+        if self.scheme == "ipc":
+            return f"ipc://{self.host}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"tcp://{host}:{self.port}"
+
+    @property
+    def is_wildcard(self) -> bool:
+        """All of the machine's interfaces: bound to, but not connected to."""
+        return self.scheme == "tcp" and self.host in _WILDCARDS
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only processes of this machine can reach it."""
+        if self.scheme == "ipc":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False  # a name: what it resolves to may change
+
+
+def parse_address(text: str) -> Address:
+    """Raises AddressError for anything but the three forms."""
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme not in ("tcp", "ipc") or len(text) > MAX_ADDRESS:
+        raise AddressError(f"{text[:80]!r} is no address")
+    if scheme == "ipc":
+        if rest in ("", "@") or not rest.isprintable():
+            raise AddressError(f"{text!r} names no path: ipc:///path, or ipc://@name")
+        if len(rest.encode()) > 104:  # sun_path has 108 bytes
+            raise AddressError(f"the path of {text!r} is longer than a socket's may be (104)")
+        return Address("ipc", rest)
+    host, separator, port = rest.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    host = "127.0.0.1" if host == "localhost" else host  # one name for one place
+    allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:*%")
+    if not separator or not host or not set(host) <= allowed:
+        raise AddressError(f"{text!r} is no address: tcp://host:port is")
+    if port != "*" and not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+        raise AddressError(f"{text!r} has no port: a number below 65536, or * for any")
+    return Address("tcp", host, 0 if port == "*" else int(port))
+
+
+def check_reach(address: Address, secured: bool, allow_plain: bool) -> None:
+    """InsecureAddressError for an address beyond this machine without keys, unless asked for."""
+    if secured or allow_plain or address.is_local:
+        return
+    raise InsecureAddressError(
+        f"{address} can be reached from other machines, and whoever reaches a task can run graphs "
+        "in it: give all tasks one secret (`weft keygen FILE`), or say allow_plain=True if the "
+        "network is encrypted and closed below (WireGuard, IPsec)"
+    )
+
+
+def check_free(address: Address) -> None:
+    """AddressError for an ipc path where another task listens, or that is no socket's: libzmq
+    deletes whatever is there."""
+    if address.scheme != "ipc" or address.host.startswith("@"):
+        return
+    try:
+        mode = os.lstat(address.host).st_mode
+    except OSError:
+        return  # nothing is there, or binding says what is wrong
+    if not stat.S_ISSOCK(mode):
+        raise AddressError(f"{address} is the path of something else, which is no socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(address.host)
+        except BlockingIOError:
+            pass  # so many connect to it that there is no room
+        except OSError:
+            return  # its task is gone
+    raise AddressError(f"another task listens at {address}")

@@ -1,0 +1,330 @@
+"""Large tensors: the sender offers, the receiver grants, then the bytes come in chunks straight
+into the array that the receiver has made.
+
+An offer is granted when somebody asks for the tensor, whatever else has landed; or earlier, while
+`Limits.landing_bytes` has room. So a reader never waits for memory that other tensors hold, and the
+rest stays with its senders. Chunks go over a lane of their own, so that no control message waits
+behind them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import zmq
+
+from weft.comm import compress, wire
+from weft.comm.errors import BadFrameError, CommError, LimitError, StepOverError
+from weft.comm.inbox import Incoming
+from weft.comm.landing import Landing, Landings
+from weft.comm.limits import CHUNK_BYTES
+from weft.comm.link import Link
+from weft.comm.rendezvous import MASTER_SHIFT, Key
+from weft.comm.shared import Ring
+from weft.comm.sockets import Socket
+from weft.comm.wire import Array
+
+if TYPE_CHECKING:
+    from weft.comm.endpoint import Endpoint
+
+_log = logging.getLogger("weft.comm")
+THEIRS, MINE = 0, 1  # whose transfer a CANCEL names, seen from its sender
+
+
+class Outgoing:
+    """A tensor that is offered, or on its way. `data` is read until `end`, and not copied."""
+
+    __slots__ = ("_released", "data", "flags", "link", "number", "sent", "shared", "step")
+
+    def __init__(
+        self,
+        link: Link,
+        number: int,
+        step: int,
+        data: Array,
+        flags: int,
+        released: Callable[[], None] | None,
+    ) -> None:
+        self.link = link
+        self.number = number
+        self.step = step
+        self.data = data
+        self.flags = flags
+        self.sent = 0
+        self.shared = False  # whether the peer reads it from shared memory
+        self._released = released
+
+    @property
+    def tracked(self) -> bool:
+        return self._released is not None
+
+    def end(self) -> None:
+        """Nothing reads `data` any more."""
+        if self._released is not None:
+            self._released()
+
+
+class Transfers:
+    """The large tensors of one endpoint, both ways."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._outgoing: dict[int, Outgoing] = {}
+        self._queues: dict[Link, deque[Outgoing]] = {}  # granted; of the service thread
+        self._landings = Landings(endpoint)
+
+    @property
+    def outgoing(self) -> int:
+        """Tensors that are offered or on their way to peers."""
+        return len(self._outgoing)
+
+    @property
+    def incoming(self) -> int:
+        """Tensors that are on their way to this task."""
+        return self._landings.count
+
+    # ---- sending
+
+    def offer(
+        self,
+        link: Link,
+        step: int,
+        key: Key,
+        code: int,
+        shape: tuple[int, ...],
+        data: Array,
+        flags: int,
+        nbytes: int,
+        released: Callable[[], None] | None,
+    ) -> None:
+        """Offer `data`, which is read until the peer has it, the step ends or the link is lost."""
+        number = next(self._numbers)
+        outgoing = Outgoing(link, number, step, data, flags, released)
+        with self._lock:
+            self._outgoing[number] = outgoing
+        meta = wire.pack_tensor_meta(code, shape, key[1], nbytes)
+        try:
+            self._endpoint.deliver(link, (wire.OFFER, flags, step, key[0], number, meta, ()))
+        except CommError:
+            self._end(outgoing)
+            raise
+
+    def _end(self, outgoing: Outgoing) -> None:
+        with self._lock:
+            known = self._outgoing.pop(outgoing.number, None)
+        if known is not None:
+            outgoing.end()
+
+    def on_grant(self, link: Link, message: Incoming) -> None:
+        message.verify()
+        outgoing = self._outgoing.get(message.header.offset)
+        if outgoing is None or outgoing.link is not link:
+            self._endpoint.rejections.count("late", expected=True)
+            return
+        outgoing.shared = bool(message.header.flags & wire.SHARED_FLAG)
+        self._endpoint.service.post(lambda: self._start(outgoing))
+
+    def _start(self, outgoing: Outgoing) -> None:
+        """In the service thread, as all that follows up to `_finish`."""
+        link = outgoing.link
+        if not link.alive:
+            return
+        if link.bulk is None:
+            self._endpoint.connections.open_bulk(link)
+        if outgoing.shared and link.ring is None:
+            try:
+                link.ring = Ring(self._endpoint.limits.shared_bytes)
+            except OSError as error:
+                _log.warning("no shared memory, tensors go over the connection: %s", error)
+        self._queues.setdefault(link, deque()).append(outgoing)
+        self._pump(link)
+
+    def _pump(self, link: Link) -> None:
+        """Send chunks until the lane is full; then again when it has room."""
+        queue, bulk = self._queues.get(link), link.bulk
+        if not queue or bulk is None or not link.alive:
+            return
+        while queue:
+            outgoing = queue[0]
+            if outgoing.number not in self._outgoing:  # ended meanwhile
+                queue.popleft()
+            elif not self._send_next(link, bulk, outgoing):
+                return
+            elif outgoing.sent == outgoing.data.nbytes:
+                queue.popleft()
+        self._endpoint.service.unwatch(bulk)
+
+    def _send_next(self, link: Link, bulk: Socket, outgoing: Outgoing) -> bool:
+        """Send one chunk, or say when to go on: when the lane has room, or (`on_release`) the peer
+        has read what is in shared memory."""
+        ring = link.ring
+        if not outgoing.shared or ring is None:
+            sent = self._send_chunk(link, bulk, outgoing, b"")
+        else:
+            slot = ring.take()
+            if slot is None:
+                self._endpoint.service.unwatch(bulk)
+                return False
+            ring.write(slot, outgoing.data[outgoing.sent : outgoing.sent + CHUNK_BYTES])
+            sent = self._send_chunk(link, bulk, outgoing, wire.pack_meta([ring.descriptor, slot]))
+            if not sent:
+                ring.give_back(slot)
+        if not sent:
+            self._endpoint.service.watch(bulk, lambda: self._pump(link), zmq.POLLOUT)
+        return sent
+
+    def _send_chunk(self, link: Link, bulk: Socket, outgoing: Outgoing, place: bytes) -> bool:
+        """Send the next chunk, or where it is in shared memory. False if the lane is full."""
+        start = outgoing.sent
+        chunk = outgoing.data.data[start : start + CHUNK_BYTES]
+        last = start + chunk.nbytes == outgoing.data.nbytes
+        flags = wire.CHECKSUM_FLAG if link.checksums else 0
+        flags |= wire.SHARED_FLAG if place else 0
+        number = outgoing.number
+        head = link.header(wire.BULK, wire.CHUNK, flags, number, 0, start, len(place)) + place
+        if link.checksums:
+            head += wire.checksum(head, chunk)
+        tracker = None
+        try:
+            bulk.send(head, zmq.DONTWAIT if place else zmq.DONTWAIT | zmq.SNDMORE)
+        except zmq.Again:
+            return False
+        if not place:
+            tracker = bulk.send(chunk, copy=False, track=last and outgoing.tracked)
+        link.count(wire.BULK)
+        outgoing.sent += chunk.nbytes
+        if last:
+            self._finish(outgoing, tracker)
+        return True
+
+    def _finish(self, outgoing: Outgoing, tracker: zmq.MessageTracker | None) -> None:
+        """libzmq reads the array until its last chunk is written to the connection."""
+        if tracker is None or not outgoing.tracked:
+            self._end(outgoing)
+            return
+
+        def done() -> bool:
+            if not tracker.done and outgoing.number in self._outgoing:
+                return False
+            self._end(outgoing)
+            return True
+
+        self._endpoint.service.retry(done)
+
+    # ---- receiving
+
+    def on_offer(self, link: Link, message: Incoming) -> None:
+        header = message.header
+        message.verify()
+        meta = wire.unpack_tensor_meta(bytes(message.meta))
+        compressed = compress.check(meta, header.flags)
+        if meta.nbytes > self._endpoint.limits.tensor_bytes:
+            raise BadFrameError("tensor larger than the limit")
+        landing = Landing(link, header.offset, header.step, header.key, meta, compressed)
+        try:
+            self._landings.offer(landing)
+        except (StepOverError, LimitError):
+            self._cancel(link, THEIRS, header.offset)
+            raise
+
+    def on_chunk(self, link: Link, message: Incoming) -> None:
+        header = message.header
+        shared = bool(header.flags & wire.SHARED_FLAG)
+        ring, slot = self._place(message) if shared else (-1, -1)
+        landing = self._landings.find(link, header.step)
+        if landing is None:  # its step has ended; the sender needs the slot for others
+            self._endpoint.rejections.count("late", expected=True)
+            if shared:
+                self._release(link, slot)
+            return
+        if header.offset != landing.received:
+            raise BadFrameError("offset")
+        part = landing.part()
+        if not shared:
+            message.read_into(part)
+        elif link.memory is None:
+            raise BadFrameError("shared memory")
+        else:
+            link.memory.read(ring, slot, part)
+        message.verify(part)
+        if shared:
+            self._release(link, slot)
+        if landing.advance(part):
+            self._landings.land(landing)
+
+    def _release(self, link: Link, slot: int) -> None:
+        self._endpoint.connections.tell(link, (wire.RELEASE, 0, 0, 0, slot, b"", ()))
+
+    def on_cancel(self, link: Link, message: Incoming) -> None:
+        message.verify()
+        header = message.header
+        if header.key == THEIRS:
+            outgoing = self._outgoing.get(header.offset)
+            if outgoing is not None and outgoing.link is link:
+                self._end(outgoing)
+        else:
+            self._landings.drop(lambda g: g.link is link and g.number == header.offset)
+
+    def _place(self, message: Incoming) -> tuple[int, int]:
+        """The ring that a chunk is in, and the slot."""
+        place = wire.unpack_meta(message.meta)
+        if not isinstance(place, list) or len(place) != 2:
+            raise BadFrameError("shared memory")
+        descriptor, slot = place
+        if not all(type(x) is int and 0 <= x < 1 << 32 for x in place):
+            raise BadFrameError("shared memory")
+        return descriptor, slot
+
+    def on_release(self, link: Link, message: Incoming) -> None:
+        """The peer has read a slot of the ring."""
+        message.verify()
+        slot = message.header.offset
+
+        def free() -> None:
+            if link.ring is not None and link.ring.give_back(slot):
+                self._pump(link)
+
+        self._endpoint.service.post(free)
+
+    # ---- ends
+
+    def _cancel(self, link: Link, whose: int, number: int) -> None:
+        """Tell the peer that a transfer is over; if the link is gone it knows."""
+        self._endpoint.connections.tell(link, (wire.CANCEL, 0, 0, whose, number, b"", ()))
+
+    def abort(self, step: int) -> None:
+        """Let go of the step's tensors; the peers are told."""
+        self._drop(lambda s: s == step, tell=True)
+
+    def forget(self, low_water: int) -> None:
+        """Let go of what belongs to that master's steps up to `low_water`."""
+        master = low_water >> MASTER_SHIFT
+        self._drop(lambda s: s <= low_water and s >> MASTER_SHIFT == master, tell=True)
+
+    def _drop(self, over: Callable[[int], bool], *, tell: bool) -> None:
+        with self._lock:
+            ended = [o for o in self._outgoing.values() if over(o.step)]
+        for outgoing in ended:
+            self._end(outgoing)
+            self._cancel(outgoing.link, MINE, outgoing.number)
+        for landing in self._landings.drop(lambda g: over(g.step)):
+            self._cancel(landing.link, THEIRS, landing.number)
+
+    def lose(self, link: Link) -> None:
+        """The link is gone: nothing of it will come, nothing is sent."""
+        with self._lock:
+            ended = [o for o in self._outgoing.values() if o.link is link]
+        for outgoing in ended:
+            self._end(outgoing)
+        self._landings.drop(lambda g: g.link is link)
+        self._endpoint.service.post(lambda: self._forget_queue(link))
+
+    def _forget_queue(self, link: Link) -> None:
+        self._queues.pop(link, None)

@@ -1,0 +1,272 @@
+"""How links are made, looked after and ended: greetings, monitors, signs of life."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from weft.comm import sockets, wire
+from weft.comm.addresses import Address, check_reach, parse_address
+from weft.comm.errors import (
+    AddressError,
+    AuthenticationError,
+    BackpressureError,
+    CommError,
+    LimitError,
+    PeerLostError,
+    StaleIncarnationError,
+    UnreachableError,
+)
+from weft.comm.limits import Limits
+from weft.comm.link import Frame, Link
+from weft.comm.peers import Peer, Peers
+from weft.comm.protocol import Greeting
+from weft.comm.security import Keys
+from weft.comm.service import Service
+from weft.comm.shared import AVAILABLE, PeerMemory, Proof
+
+MOST_SHARED = 1 << 30  # bytes of a peer's ring that are mapped
+PARTING_S = 2.0  # a peer that could not be told so far that the link is over is tried for so long
+
+
+class Connections:
+    """The links of one endpoint. `me`: its name, address and incarnation. `on_gone`: see Peers."""
+
+    def __init__(
+        self,
+        context: sockets.Context,
+        service: Service,
+        limits: Limits,
+        keys: Keys | None,
+        allow_plain: bool,
+        checksums: bool,
+        shared: bool,
+        on_gone: Callable[[Link, CommError, bool], None],
+    ) -> None:
+        self.me = Peer("", "", 0)
+        self._context = context
+        self._service = service
+        self._limits = limits
+        self._keys = keys
+        self._allow_plain = allow_plain
+        self._checksums = checksums
+        self._on_gone = on_gone
+        self._proof = Proof() if shared and AVAILABLE else None
+        self._making = threading.Lock()
+        self.peers = Peers(limits.peers, self._gone)
+
+    def link_to(self, peer: str, address: str, incarnation: int) -> Link:
+        """The link to a peer ("": whoever is at the address) that there is, or a new one."""
+        address = str(self._check_address(address))
+        peer = peer or self.peers.name_at(address)
+
+        def fits(link: Link) -> bool:
+            if incarnation and link.incarnation:
+                return link.incarnation == incarnation
+            return link.address == address
+
+        link, made = self._find_or_make(
+            peer, address, incarnation, fits, PeerLostError(f"{peer} is connected to anew")
+        )
+        if made:
+            self._greet(link, 0)
+        return link
+
+    def _check_address(self, address: str) -> Address:
+        where = parse_address(address)
+        check_reach(where, self._keys is not None, self._allow_plain)
+        if where.is_wildcard or (where.scheme == "tcp" and where.port == 0):
+            raise AddressError(f"{address} is no address to connect to")
+        return where
+
+    def _find_or_make(
+        self,
+        name: str,
+        address: str,
+        incarnation: int,
+        fits: Callable[[Link], bool],
+        otherwise: CommError,
+    ) -> tuple[Link, bool]:
+        """The link of that name if it fits, else a new one (True); one that does not fit is lost
+        by the error `otherwise`."""
+        while True:
+            with self._making:
+                found = self.peers.find(name) if name else None
+                if found is None:
+                    return self._make_link(name, address, incarnation), True
+            if fits(found):
+                return found, False
+            self.peers.lose(found, otherwise)
+
+    def _make_link(self, peer: str, address: str, incarnation: int) -> Link:
+        self.peers.check_room()
+        try:
+            ctl = sockets.dealer(self._context, self._limits, self._keys, sockets.CTL_HWM)
+        except zmq.ZMQError as error:  # no descriptors, say
+            raise LimitError(f"no socket for a link to {address}: {error}") from None
+        link = Link(peer, address, incarnation, secrets.randbits(62) | 1, ctl)
+        link.checksums = self._checksums
+        self.peers.add(link)
+        self._service.post(lambda: self._watch(link))
+        return link
+
+    def _greet(self, link: Link, answers: int) -> None:
+        """Say who this is; `answers` is the token of the greeting that is answered, or 0."""
+        memory = [] if self._proof is None else self._proof.told
+        me = self.me
+        meta = wire.pack_meta([me.name, me.incarnation, me.address, answers, memory])
+        kind = wire.HELLO_ACK if answers else wire.HELLO
+        self.tell(link, (kind, 0, 0, 0, 0, meta, ()))
+
+    def answer(self, greeting: Greeting, source: int) -> Link:
+        """A peer's HELLO: connect back to it, or answer on the link that is being made to it."""
+        self._check_address(greeting.address)
+        name, incarnation = greeting.name, greeting.incarnation
+        found = self.peers.find(name)
+        again = found is not None and found.incarnation == incarnation
+        link, _ = self._find_or_make(
+            name,
+            greeting.address,
+            incarnation,
+            lambda link: not link.source and link.incarnation in (0, incarnation),
+            PeerLostError(f"{name} {'connected anew' if again else 'was restarted'}"),
+        )
+        self._know(link, greeting, source)
+        self._greet(link, source)
+        return link
+
+    def answered(self, greeting: Greeting, source: int) -> Link:
+        """The answer to a HELLO of ours. Raises what is wrong with it, as `connect` does."""
+        link = self.peers.of_token(greeting.answers)
+        if link is None:
+            raise UnreachableError("answer to no greeting")
+        error: CommError | None = None
+        if link.name and link.name != greeting.name:
+            error = UnreachableError(f"{greeting.name} answers at {link.address}, not {link.name}")
+        elif link.incarnation and link.incarnation != greeting.incarnation:
+            error = StaleIncarnationError(f"{link.name} was restarted: another process answers")
+        if error is not None:
+            self.peers.lose(link, error, tell=False)
+            raise error
+        other = self.peers.find(greeting.name)
+        if other is not None and other is not link:
+            self.peers.lose(other, PeerLostError(f"{greeting.name} connected anew"))
+        self._know(link, greeting, source)
+        return link
+
+    def _know(self, link: Link, greeting: Greeting, source: int) -> None:
+        if link.memory is None and self._proof is not None:
+            link.memory = PeerMemory.of(greeting.memory, MOST_SHARED)
+        self.peers.know(link, greeting.name, greeting.incarnation, source)
+
+    def tell(self, link: Link, frame: Frame) -> None:
+        """Send a frame now or have the service thread send it: for threads that must not wait. A
+        lost link is no error here."""
+        try:
+            if not link.post(frame, self._limits.backlog) and link.connected:
+                self._service.post(lambda: self._service.retry(link.flush))
+        except BackpressureError as error:
+            self.peers.lose(link, PeerLostError(str(error)))
+        except CommError:
+            pass  # whoever needs to know hears of the loss
+
+    # ---- the service thread
+
+    def _watch(self, link: Link) -> None:
+        if link.alive:  # else `_retire` closes it
+            self._service.watch(link.monitor, lambda: self._monitored(link, link.monitor))
+
+    def _monitored(self, link: Link, monitor: sockets.Socket) -> None:
+        while link.alive:
+            try:
+                event = recv_monitor_message(monitor, zmq.DONTWAIT)["event"]
+            except zmq.Again:
+                return
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                if monitor is link.monitor:
+                    link.connected = True
+                    self._service.retry(link.flush)
+            elif event == zmq.EVENT_DISCONNECTED:
+                if link.connected:
+                    error: CommError = PeerLostError(f"the connection to {link.name} was lost")
+                    self.peers.lose(link, error)
+            elif event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or self._keys is not None:
+                who = link.name or link.address
+                mine = "this task's key" if self._keys else "this task, which has no key"
+                error = AuthenticationError(f"{who} and {mine} do not go together")
+                self.peers.lose(link, error)
+
+    def open_bulk(self, link: Link) -> None:
+        """Open the lane for large tensors; the link is lost where that is not possible."""
+        try:
+            bulk = sockets.dealer(self._context, self._limits, self._keys, sockets.BULK_HWM)
+        except zmq.ZMQError as error:
+            self.peers.lose(link, PeerLostError(f"no socket for {link.name}'s tensors: {error}"))
+            return
+        bulk.copy_threshold = 0  # a last chunk that is copied would be done before those before it
+        monitor = bulk.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        bulk.connect(link.address)
+        link.bulk, link.bulk_monitor = bulk, monitor
+        self._service.watch(monitor, lambda: self._monitored(link, monitor))
+
+    def _retire(self, link: Link) -> None:
+        for socket in (link.monitor, link.bulk_monitor, link.bulk):
+            if socket is not None:
+                self._service.unwatch(socket)
+        until = time.monotonic() + PARTING_S
+
+        def parted() -> bool:
+            if not link.part(time.monotonic() > until or self.peers.closed is not None):
+                return False
+            link.monitor.close(0)  # not before: who tells a monitor that is closed waits for ever
+            return True
+
+        self._service.retry(parted)
+        if link.ring is not None:
+            link.ring.close()
+            link.ring = None
+        if link.bulk is not None:
+            link.bulk.disable_monitor()
+            link.bulk.close(0)
+        if link.bulk_monitor is not None:
+            link.bulk_monitor.close(0)
+
+    def look_after(self) -> None:
+        """Signs of life, once per `Limits.heartbeat_s`."""
+        now = time.monotonic()
+        for link in self.peers.links():
+            if not link.connected or not link.source:
+                if now - link.since > self._limits.connect_s and link.source:
+                    error: CommError = UnreachableError(
+                        f"{link.name} cannot be reached at {link.address}"
+                    )
+                    self.peers.lose(link, error)
+                continue
+            if link.heard != link.counted:
+                link.counted, link.since = link.heard, now
+            elif now - link.since > self._limits.silence_s:
+                seconds = f"{self._limits.silence_s:g} s"
+                error = PeerLostError(f"{link.name} has said nothing for {seconds}")
+                self.peers.lose(link, error)
+                continue
+            with contextlib.suppress(CommError):
+                link.try_send((wire.PING, 0, 0, 0, 0, b"", ()))
+
+    def _gone(self, link: Link, error: CommError, tell: bool) -> None:
+        self._service.post(lambda: self._retire(link))
+        self._on_gone(link, error, tell)
+
+    def close(self, error: CommError) -> None:
+        """End all links, and make no more."""
+        with self._making:
+            self.peers.closed = self.peers.closed or error
+        for link in self.peers.links():
+            self.peers.lose(link, PeerLostError(f"{self.me.name} was closed"), tell=False)
+        if self._proof is not None:
+            self._proof.close()

@@ -1,0 +1,388 @@
+"""One task's end of all its links: control messages out and in, tensors into its rendezvous."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import zmq
+
+from weft.comm import compress as bf16
+from weft.comm import sockets, wire
+from weft.comm.addresses import Address, check_free, check_reach, parse_address
+from weft.comm.bulk import Transfers
+from weft.comm.connections import Connections
+from weft.comm.errors import (
+    AddressError,
+    BackpressureError,
+    CommError,
+    EndpointClosedError,
+    MessageTooLargeError,
+    PeerLostError,
+    UnreachableError,
+    UnsendableError,
+)
+from weft.comm.inbox import Inbox
+from weft.comm.keys import Secret
+from weft.comm.limits import Limits
+from weft.comm.link import Frame, Link
+from weft.comm.peers import Peer
+from weft.comm.protocol import MAX_NAME, Allocate, Message, Protocol, as_tensor
+from weft.comm.rejections import Rejections
+from weft.comm.rendezvous import DEAD, Key, Rendezvous
+from weft.comm.security import Keys
+from weft.comm.service import Service
+from weft.comm.zap import Gate
+
+_log = logging.getLogger("weft.comm")
+_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
+
+
+class Endpoint:
+    """Control messages and tensors to and from named peers.
+
+    `name`: this task's, unique in the cluster. `bind`: where it listens; port 0 is any free one.
+    `secret`: of the cluster; without it only this machine can be reached (`allow_plain` lifts
+    that). `on_message(Message)` and `on_link_lost(peer, error)` are called in the endpoint's own
+    threads and must not block; `on_link_lost` is not called for `disconnect` and `close`.
+    `advertise`: the address that peers shall connect to, where that is not `bind`. `allocate(shape,
+    dtype)` makes the arrays of received tensors. `checksums`: send CRC-32s (for debugging).
+    `shared`: pass large tensors to processes of this host through shared memory, where that works.
+
+    Raises AddressError, InsecureAddressError.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bind: str = "tcp://127.0.0.1:0",
+        secret: Secret | None = None,
+        limits: Limits | None = None,
+        on_message: Callable[[Message], None] | None = None,
+        on_link_lost: Callable[[str, CommError], None] | None = None,
+        *,
+        advertise: str | None = None,
+        allow_plain: bool = False,
+        allocate: Allocate = np.empty,
+        checksums: bool = False,
+        shared: bool = True,
+    ) -> None:
+        if not (0 < len(name) <= MAX_NAME and name.isprintable()):
+            raise AddressError(f"{name!r} is no name for a task")
+        where = parse_address(bind)
+        check_reach(where, secret is not None, allow_plain)
+        check_free(where)
+        self.name = name
+        self.limits = limits or Limits()
+        self.incarnation = secrets.randbits(62) | 1
+        self.allocate = allocate
+        self.rejections = Rejections(name)
+        self.rendezvous = Rendezvous(self.limits)
+        self._on_message = on_message or (lambda message: None)
+        self._on_link_lost = on_link_lost or (lambda peer, error: None)
+        self._closing = threading.Lock()
+        self._file: tuple[str, int] | None = None  # the socket's, and its inode
+        self.service = Service(name, self._crashed)
+        self._context = sockets.make_context(self.limits.peers)
+        keys = Keys(secret) if secret is not None else None
+        self.connections = Connections(
+            self._context,
+            self.service,
+            self.limits,
+            keys,
+            allow_plain,
+            checksums,
+            shared,
+            self._gone,
+        )
+        self.peers = self.connections.peers
+        self.transfers = Transfers(self)
+        self._protocol = Protocol(self, self._on_message)
+        self._listen(where, keys, advertise)
+
+    def _listen(self, where: Address, keys: Keys | None, advertise: str | None) -> None:
+        if keys is not None:  # before anybody can connect
+            gate = Gate(self._context, keys, self.rejections)
+            self.service.watch(gate.socket, gate.answer)
+        socket = sockets.router(self._context, self.limits, keys)
+        self._inbox = Inbox(
+            socket, self.name, self._protocol.handle, self.rejections, self._crashed
+        )
+        try:
+            socket.bind(str(where))
+            bound = parse_address(socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))
+            self.address = self._advertised(bound, advertise)
+        except (zmq.ZMQError, AddressError) as error:
+            self._context.destroy(0)
+            if isinstance(error, AddressError):
+                raise
+            raise AddressError(f"{self.name} cannot listen at {where}: {error}") from None
+        if bound.scheme == "ipc" and not bound.host.startswith("@"):
+            os.chmod(bound.host, 0o600)
+            self._file = bound.host, os.stat(bound.host).st_ino
+        self.connections.me = Peer(self.name, self.address, self.incarnation)
+        self.service.every(self.limits.heartbeat_s, self.connections.look_after)
+        self.service.start()
+        self._inbox.start()
+        _endpoints.add(self)
+
+    def _advertised(self, bound: Address, advertise: str | None) -> str:
+        address = parse_address(advertise) if advertise is not None else bound
+        if advertise is not None and address.scheme == "tcp" and address.port == 0:
+            address = Address("tcp", address.host, bound.port)
+        if address.is_wildcard:
+            raise AddressError(
+                f"{self.name} listens at {bound}, which is no address to connect to: say with "
+                "advertise= how others reach it"
+            )
+        return str(address)
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.name!r}, {self.address!r})"
+
+    def __enter__(self) -> Endpoint:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # ---- links
+
+    def connect(
+        self, peer: str, address: str, incarnation: int = 0, timeout: float | None = None
+    ) -> Peer:
+        """Make a link to `peer`, and wait until it has answered; the one that there is, if it fits.
+
+        `peer` "", or the address again: whoever is there. `incarnation` 0: any. `timeout`: seconds
+        (default `Limits.connect_s`). Not to be called from the callbacks. Raises UnreachableError,
+        StaleIncarnationError, AuthenticationError, AddressError and InsecureAddressError.
+        """
+        peer = "" if peer == address else peer
+        if peer == self.name or address == self.address:
+            return Peer(self.name, self.address, self.incarnation)
+        link = self.connections.link_to(peer, address, incarnation)
+        seconds = self.limits.connect_s if timeout is None else timeout
+        if not link.up.wait(seconds):
+            who = f"{peer} at {address}" if peer else address
+            error = UnreachableError(f"{who} did not answer within {seconds:g} s")
+            self.peers.lose(link, error, tell=False)
+            raise error
+        if not link.alive:
+            raise link.lost()
+        return Peer(link.name, link.address, link.incarnation)
+
+    def disconnect(self, peer: str) -> None:
+        """End the link to `peer`, if there is one; it is told."""
+        link = self.peers.find(peer)
+        if link is not None:
+            error = PeerLostError(f"{self.name} disconnected from {peer}")
+            self.peers.lose(link, error, tell=False)
+
+    def connected(self) -> list[Peer]:
+        """The peers that there are links to."""
+        links = [link for link in self.peers.links() if link.source]
+        return [Peer(link.name, link.address, link.incarnation) for link in links]
+
+    # ---- sending
+
+    def send(
+        self,
+        peer: str,
+        kind: int,
+        step: int = 0,
+        meta: Any = None,
+        buffers: Sequence[object] = (),
+    ) -> None:
+        """Send a control message: `kind` 0..127, `meta` plain data (60 KB at most), arrays that
+        are copied or held until they are sent. Messages to one peer arrive in order, or the link
+        is lost. Raises PeerLostError, BackpressureError, MessageTooLargeError, UnsendableError."""
+        if not 0 <= kind < 256 - wire.USER:
+            raise UnsendableError(f"{kind} is no kind of message; they are 0 to 127")
+        packed = [wire.as_sendable(buffer) for buffer in buffers]
+        total = sum(data.nbytes for _, _, data in packed)
+        if total > self.limits.control_bytes:
+            raise MessageTooLargeError(
+                f"{total} bytes in a control message; at most {self.limits.control_bytes} "
+                "(Limits.control_bytes): send them as tensors"
+            )
+        flags = wire.BUFFERS_FLAG if packed else 0
+        head = wire.pack_buffers(meta, packed) if packed else wire.pack_meta(meta)
+        if peer == self.name:
+            self._to_self(kind, step, head, packed)
+            return
+        data = [data for _, _, data in packed]
+        self.deliver(self.peers.named(peer), (kind + wire.USER, flags, step, 0, 0, head, data))
+
+    def send_tensor(
+        self,
+        peer: str,
+        step: int,
+        key: int,
+        iterations: Sequence[int],
+        array: object,
+        compress: bool = False,
+        released: Callable[[], None] | None = None,
+    ) -> None:
+        """Send an array, or DEAD, to the rendezvous of `peer`.
+
+        Up to `Limits.eager_bytes` it is copied before this returns. A larger one is read until the
+        peer has it, and must not be written until then: `released` is called once when nothing
+        reads it any more (also if the step ends or the link is lost). To the task itself the array
+        is passed as it is (copied if `released` is given). `compress`: float32 as bfloat16.
+        Raises as `send` does.
+        """
+        place: Key = (key, tuple(iterations))
+        if peer == self.name:
+            self._put_here(step, place, array, released)
+            return
+        link = self.peers.named(peer)
+        if array is DEAD:
+            meta = wire.pack_tensor_meta(0, (0,), place[1], 0)
+            self.deliver(link, (wire.TENSOR, wire.DEAD_FLAG, step, key, 0, meta, ()))
+            return
+        code, shape, data = wire.as_sendable(array)
+        nbytes, flags = data.nbytes, 0
+        if compress:
+            data, flags = bf16.squeeze(data, code), wire.BF16_FLAG
+        if data.nbytes > self.limits.eager_bytes:
+            self.transfers.offer(link, step, place, code, shape, data, flags, nbytes, released)
+            return
+        meta = wire.pack_tensor_meta(code, shape, place[1], nbytes)
+        self.deliver(link, (wire.TENSOR, flags, step, key, 0, meta, (data,)))
+        if released is not None:
+            released()
+
+    def _put_here(
+        self, step: int, key: Key, array: object, released: Callable[[], None] | None
+    ) -> None:
+        size = 0
+        if array is not DEAD:
+            array = np.asarray(array) if released is None else np.array(array)
+            size = array.nbytes
+        self.rendezvous.put(step, key, array, size=size)
+        if released is not None:
+            released()
+
+    def _to_self(self, kind: int, step: int, head: bytes, buffers: list[Any]) -> None:
+        """Through the service thread, so that it looks like any other message."""
+        meta = wire.unpack_meta(head)
+        arrays = []
+        for code, shape, data in buffers:
+            copied = wire.TensorMeta(wire.dtype_of(code), shape, (), data.nbytes)
+            arrays.append(as_tensor(data.copy(), copied))
+        user = meta[0] if buffers else meta
+        message = Message(self.name, self.incarnation, kind, step, user, tuple(arrays))
+
+        def give() -> None:
+            try:
+                self._on_message(message)
+            except Exception as error:
+                _log.exception("a message of %s to itself could not be handled", self.name)
+                self._tell_lost(self.name, PeerLostError(f"{self.name} failed: {error!r}"))
+
+        if self.peers.closed is not None:
+            raise self.peers.closed
+        self.service.post(give)
+
+    def deliver(self, link: Link, frame: Frame) -> None:
+        """Send a frame; wait while the link is full, unless this is a thread that must not."""
+        if link.try_send(frame):
+            return
+        if threading.current_thread() in (self._inbox.thread, self.service.thread):
+            self.connections.tell(link, (*frame[:-1], [part.copy() for part in frame[-1]]))
+            return
+        deadline = time.monotonic() + self.limits.send_s
+        pause = 5e-5
+        while not link.try_send(frame):
+            if time.monotonic() > deadline:
+                raise BackpressureError(
+                    f"{link.name} took no message for {self.limits.send_s:g} s (Limits.send_s)"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 2e-3)
+
+    # ---- steps
+
+    def abort(self, step: int, error: BaseException) -> None:
+        """End a step here: who waits in the rendezvous gets `error`, large tensors that are being
+        sent or received for it are let go."""
+        self.rendezvous.abort(step, error)
+        self.transfers.abort(step)
+
+    def forget(self, low_water: int) -> None:
+        """Forget all steps of a master up to `low_water` (see `Rendezvous.forget`)."""
+        self.rendezvous.forget(low_water)
+        self.transfers.forget(low_water)
+
+    def _gone(self, link: Link, error: CommError, tell: bool) -> None:
+        self.transfers.lose(link)
+        if tell and self.peers.closed is None:
+            self._tell_lost(link.name, error)
+
+    def _tell_lost(self, peer: str, error: CommError) -> None:
+        try:
+            self._on_link_lost(peer, error)
+        except Exception:
+            _log.exception("on_link_lost of %s failed", self.name)
+
+    def _crashed(self, error: BaseException) -> None:
+        """A thread of the endpoint is dead: nothing goes on, and everybody who waits must know."""
+        broken = EndpointClosedError(f"the endpoint of {self.name} broke: {error!r}")
+        links = self.peers.links()
+        self.connections.close(broken)
+        for link in links:
+            self._tell_lost(link.name, broken)
+        self.rendezvous.abort_all(broken)
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Tell the peers, end the threads, and give all sockets back. Who waits in the rendezvous
+        gets EndpointClosedError. A second call does nothing. In a callback it does not wait."""
+        if not self._closing.acquire(blocking=False):
+            return
+        _endpoints.discard(self)
+        closed = EndpointClosedError(f"the endpoint of {self.name} is closed")
+        self.connections.close(closed)
+        self.rendezvous.abort_all(closed)
+        self.service.stop()
+        if threading.current_thread() in (self._inbox.thread, self.service.thread):
+            threading.Thread(target=self._terminate, name=f"weft-close-{self.name}").start()
+        else:
+            self._terminate()
+
+    def _terminate(self) -> None:
+        """Ends the inbox thread, and waits until the peers have the last words or are too slow."""
+        self._context.term()
+        self._inbox.thread.join()
+        if self._file is not None:  # libzmq leaves it; another task may have taken its place
+            path, inode = self._file
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(path).st_ino == inode:
+                    os.unlink(path)
+
+
+@atexit.register
+def _close_all() -> None:
+    for endpoint in list(_endpoints):
+        endpoint.close()
+
+
+def _abandon_all() -> None:
+    """ZeroMQ's sockets and threads do not survive a fork: in the child, endpoints are closed."""
+    for endpoint in list(_endpoints):
+        error = EndpointClosedError(f"{endpoint.name} was made before the fork of this process")
+        endpoint.peers.abandon(error)
+    _endpoints.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

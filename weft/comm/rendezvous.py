@@ -1,0 +1,337 @@
+"""Where tensors of a step meet those who wait for them, by (step, key, iterations).
+
+Nothing here blocks, and callbacks run outside of the lock: in `put`'s thread if somebody waited, in
+`get`'s if the value was there first. A large tensor may first be offered by its sender: it is
+fetched when somebody asks for it, or earlier if there is room (`offer`'s `claim`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from weft.comm.errors import DuplicateKeyError, LimitError, StepOverError
+from weft.comm.limits import Limits
+
+#: The number of the message in the partitioned program, and the counters of the enclosing loops.
+Key = tuple[int, tuple[int, ...]]
+#: Takes the value, DEAD, or an exception.
+Callback = Callable[[Any], None]
+
+MASTER_SHIFT: Final = 36  # a step's number: its master's (28 bits), and that one's count of steps
+
+
+class Dead:
+    """The value of what a branch not taken would have sent (the paper's section 3.4)."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "DEAD"
+
+
+DEAD: Final = Dead()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A key that somebody waits for, for a stall report. `offered`: its bytes are on their way."""
+
+    key: Key
+    seconds: float
+    offered: bool
+
+
+@dataclass(slots=True)
+class _Value:
+    value: Any
+    bytes: int
+    on_taken: Callable[[], None] | None
+
+
+@dataclass(slots=True)
+class _Waiter:
+    callback: Callback
+    since: float
+    offered: bool = False
+
+
+@dataclass(slots=True)
+class _Offer:
+    claim: Callable[[], None]
+
+
+_Entry = _Value | _Waiter | _Offer
+
+
+class _Step:
+    __slots__ = ("entries", "error")
+
+    def __init__(self) -> None:
+        self.entries: dict[Key, _Entry] = {}
+        self.error: BaseException | None = None
+
+
+class Rendezvous:
+    """The table of one task's steps. Thread-safe."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._lock = threading.Lock()
+        self._steps: dict[int, _Step] = {}
+        self._low: dict[int, int] = {}  # per master, the last step that is forgotten
+        self._held = 0
+        self._ended: BaseException | None = None  # why no step goes on
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the values that nobody has taken yet."""
+        return self._held
+
+    @property
+    def steps(self) -> int:
+        """Steps that something is known of."""
+        return len(self._steps)
+
+    def _step(self, step: int) -> _Step:
+        found = self._steps.get(step)
+        if found is None:
+            if step <= self._low.get(step >> MASTER_SHIFT, -1):
+                raise StepOverError(f"step {step} is over")
+            if len(self._steps) >= self._limits.steps:
+                self._make_room(step)
+            found = self._steps[step] = _Step()
+            found.error = self._ended
+        return found
+
+    def _make_room(self, step: int) -> None:
+        """Forget the older half of the aborted steps, of which little more will come."""
+        aborted = [s for s, state in self._steps.items() if state.error is not None]
+        if not aborted:
+            raise LimitError(
+                f"step {step} would be the {len(self._steps) + 1}th that is not forgotten; "
+                f"at most {self._limits.steps} are kept"
+            )
+        for old in aborted[: (len(aborted) + 1) // 2]:
+            del self._steps[old]
+
+    def put(
+        self,
+        step: int,
+        key: Key,
+        value: Any,
+        *,
+        size: int = 0,
+        on_taken: Callable[[], None] | None = None,
+    ) -> bool:
+        """Give `value` (or DEAD) to who waits or will wait for `key`.
+
+        `size`: its bytes, which count as held until it is taken. `on_taken` is called once the
+        value is taken or dropped. False if the step is over or aborted: the value is dropped.
+        Raises DuplicateKeyError for a second value, LimitError where it would exceed the limits.
+        """
+        waiter: _Waiter | None = None
+        with self._lock:
+            try:
+                state = self._step(step)
+            except StepOverError:
+                dropped = True
+            else:
+                dropped = state.error is not None
+                if not dropped:
+                    waiter = self._store(state, step, key, _Value(value, size, on_taken))
+                    if waiter is None:
+                        return True
+        if waiter is not None:
+            waiter.callback(value)
+        if on_taken is not None:
+            on_taken()
+        return not dropped
+
+    def _store(self, state: _Step, step: int, key: Key, new: _Value) -> _Waiter | None:
+        """Under the lock: the waiter to call, or None where the value is kept."""
+        entry = state.entries.get(key)
+        if type(entry) is _Waiter:
+            self._remove(state, step, key)
+            return entry
+        if entry is not None:
+            raise DuplicateKeyError(f"step {step} has a value for key {key} already")
+        self._check_room(state, step, new.bytes)
+        state.entries[key] = new
+        self._held += new.bytes
+        return None
+
+    def _remove(self, state: _Step, step: int, key: Key) -> None:
+        """Under the lock. Of a step without entries nothing is known but that it is not over."""
+        del state.entries[key]
+        if not state.entries:
+            del self._steps[step]
+
+    def _check_room(self, state: _Step, step: int, size: int) -> None:
+        if len(state.entries) >= self._limits.keys:
+            raise LimitError(f"step {step} has {len(state.entries)} keys that nobody has taken")
+        if self._held + size > self._limits.held_bytes:
+            raise LimitError(
+                f"{self._held} bytes wait to be taken, {size} more of step {step} exceed the "
+                f"limit of {self._limits.held_bytes} (Limits.held_bytes)"
+            )
+
+    def offer(self, step: int, key: Key, claim: Callable[[], None]) -> bool:
+        """A sender has a value for `key`, which `claim` fetches: called (once, outside of the
+        lock) when somebody asks for the key, at once if somebody waits. Its `put` comes later.
+
+        True if somebody waited. Raises DuplicateKeyError, LimitError and StepOverError (also if
+        the step is aborted).
+        """
+        with self._lock:
+            state = self._step(step)
+            if state.error is not None:
+                raise StepOverError(f"step {step} is aborted: {state.error}")
+            entry = state.entries.get(key)
+            if entry is None:
+                self._check_room(state, step, 0)
+                state.entries[key] = _Offer(claim)
+                return False
+            if type(entry) is not _Waiter or entry.offered:
+                raise DuplicateKeyError(f"step {step} has an offer or value for key {key} already")
+            entry.offered = True
+        claim()
+        return True
+
+    def withdraw(self, step: int, key: Key) -> bool:
+        """Take an offer that nobody has asked for out of the table, to fetch it early (its `put`
+        comes later). False if it is not there any more."""
+        with self._lock:
+            state = self._steps.get(step)
+            if state is None or type(state.entries.get(key)) is not _Offer:
+                return False
+            self._remove(state, step, key)
+            return True
+
+    def get(self, step: int, key: Key, callback: Callback) -> None:
+        """Call `callback` with the value for `key`, DEAD or an exception, now or later, once."""
+        claim: Callable[[], None] | None = None
+        with self._lock:
+            entry: _Value | BaseException | None
+            try:
+                state = self._step(step)
+            except (StepOverError, LimitError) as error:
+                entry = error
+            else:
+                entry, claim = self._take(state, step, key, callback)
+        if claim is not None:
+            claim()
+        elif isinstance(entry, _Value):
+            if entry.on_taken is not None:
+                entry.on_taken()
+            callback(entry.value)
+        elif entry is not None:
+            callback(entry)
+
+    def _take(
+        self, state: _Step, step: int, key: Key, callback: Callback
+    ) -> tuple[_Value | BaseException | None, Callable[[], None] | None]:
+        if state.error is not None:
+            return state.error, None
+        entry = state.entries.get(key)
+        if type(entry) is _Value:
+            self._held -= entry.bytes
+            self._remove(state, step, key)
+            return entry, None
+        if type(entry) is _Waiter:
+            return DuplicateKeyError(f"step {step} waits for key {key} already"), None
+        claim = entry.claim if type(entry) is _Offer else None
+        state.entries[key] = _Waiter(callback, time.monotonic(), claim is not None)
+        return None, claim
+
+    def cancel(self, step: int, key: Key, error: BaseException) -> bool:
+        """Call who waits for `key` with `error` (a deadline, say); False if nobody does."""
+        with self._lock:
+            state = self._steps.get(step)
+            entry = None if state is None else state.entries.get(key)
+            if state is None or type(entry) is not _Waiter:
+                return False
+            self._remove(state, step, key)
+        entry.callback(error)
+        return True
+
+    def abort(self, step: int, error: BaseException) -> bool:
+        """End the step: call all who wait, and all who will, with `error`; drop its values.
+
+        False if the step was aborted already (the first error stays) or is over.
+        """
+        with self._lock:
+            try:
+                state = self._step(step)
+            except (StepOverError, LimitError):
+                return False
+            if state.error is not None:
+                return False
+            state.error = error
+            entries, state.entries = state.entries, {}
+            self._held -= sum(e.bytes for e in entries.values() if type(e) is _Value)
+        _end(entries, error)
+        return True
+
+    def abort_all(self, error: BaseException) -> None:
+        """`abort` every step, those to come, too."""
+        with self._lock:
+            self._ended = self._ended or error
+        for step in list(self._steps):
+            self.abort(step, error)
+
+    def forget(self, low_water: int) -> None:
+        """Drop all that is known of the steps of that master up to `low_water`; what comes for
+        them later is dropped. Who still waits is called with StepOverError."""
+        master = low_water >> MASTER_SHIFT
+        with self._lock:
+            if low_water <= self._low.get(master, -1):
+                return
+            self._low[master] = low_water
+            over = [s for s in self._steps if s <= low_water and s >> MASTER_SHIFT == master]
+            dropped = [(s, self._steps.pop(s).entries) for s in over]
+            self._held -= sum(
+                e.bytes for _, entries in dropped for e in entries.values() if type(e) is _Value
+            )
+        for step, entries in dropped:
+            _end(entries, StepOverError(f"step {step} is over"))
+
+    def is_over(self, step: int) -> bool:
+        """Whether messages of the step are dropped: it is aborted or forgotten."""
+        state = self._steps.get(step)
+        if state is not None:
+            return state.error is not None
+        return step <= self._low.get(step >> MASTER_SHIFT, -1)
+
+    def waiting(self, step: int) -> list[Waiting]:
+        """The keys that somebody waits for in the step, longest first."""
+        now = time.monotonic()
+        with self._lock:
+            state = self._steps.get(step)
+            found = [
+                Waiting(key, now - entry.since, entry.offered)
+                for key, entry in (state.entries.items() if state else ())
+                if type(entry) is _Waiter
+            ]
+        return sorted(found, key=lambda w: -w.seconds)
+
+    def unclaimed(self, step: int) -> list[Key]:
+        """The keys of the step whose values (or offers) nobody has asked for."""
+        with self._lock:
+            state = self._steps.get(step)
+            return [
+                key
+                for key, entry in (state.entries.items() if state else ())
+                if type(entry) is not _Waiter
+            ]
+
+
+def _end(entries: dict[Key, _Entry], error: BaseException) -> None:
+    for entry in entries.values():
+        if type(entry) is _Waiter:
+            entry.callback(error)
+        elif type(entry) is _Value and entry.on_taken is not None:
+            entry.on_taken()

@@ -1,0 +1,165 @@
+"""Large tensors between processes of one host: chunks go through memory that both have mapped.
+
+The sender writes a chunk into a slot of a ring (a memfd, of one link) and says so on the lane for
+large tensors; the receiver copies it out and gives the slot back. A memfd has no name in any
+folder, so nothing is left when a process is killed. The receiver opens it as
+/proc/<pid>/fd/<number>, which the kernel allows to processes of the same user that see each other,
+and first makes sure with a small one, whose contents the greeting tells, that it is the peer's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from weft.comm.errors import BadFrameError
+from weft.comm.limits import CHUNK_BYTES
+from weft.comm.wire import Array
+
+_NAME: Final = "weft-ring"
+_LINK: Final = f"/memfd:{_NAME}"
+_NONCE_BYTES: Final = 16
+AVAILABLE: Final = sys.platform == "linux" and hasattr(os, "memfd_create")
+
+
+def _memfd(size: int) -> int:
+    """A memfd of a size that nobody can change: a smaller one would be a SIGBUS for who maps it."""
+    descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+class Region:
+    """A memfd of this process, mapped. `close` gives both back."""
+
+    def __init__(self, size: int) -> None:
+        self.descriptor = _memfd(size)
+        try:
+            self._map = mmap.mmap(self.descriptor, size)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        self.bytes: Array = np.frombuffer(self._map, np.uint8)
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+            self.bytes = np.empty(0, np.uint8)
+            self._map.close()
+
+
+class Proof(Region):
+    """What a greeting shows: who can read it shares memory with this process."""
+
+    def __init__(self) -> None:
+        super().__init__(_NONCE_BYTES)
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        self.bytes[:] = np.frombuffer(nonce, np.uint8)
+        halves = (nonce[:8], nonce[8:])
+        numbers = [int.from_bytes(half, "little") for half in halves]
+        self.told: list[int] = [os.getpid(), self.descriptor, *numbers]
+
+
+class Ring(Region):
+    """The sender's end: slots of one chunk each. Of the service thread."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(max(1, size // CHUNK_BYTES) * CHUNK_BYTES)
+        self._free = list(range(self.bytes.nbytes // CHUNK_BYTES))
+        self._taken: set[int] = set()
+
+    def take(self) -> int | None:
+        """A free slot, or None."""
+        if not self._free:
+            return None
+        slot = self._free.pop()
+        self._taken.add(slot)
+        return slot
+
+    def write(self, slot: int, chunk: Array) -> None:
+        start = slot * CHUNK_BYTES
+        np.copyto(self.bytes[start : start + chunk.nbytes], chunk)
+
+    def give_back(self, slot: int) -> bool:
+        """False for a slot that is not taken."""
+        if slot not in self._taken:
+            return False
+        self._taken.remove(slot)
+        self._free.append(slot)
+        return True
+
+
+class PeerMemory:
+    """The receiver's end: the rings of one peer, opened when they are first named."""
+
+    def __init__(self, pid: int, limit: int) -> None:
+        self._pid = pid
+        self._limit = limit
+        self._ring: tuple[int, mmap.mmap, Array] | None = None
+
+    @staticmethod
+    def of(told: Sequence[object], limit: int) -> PeerMemory | None:
+        """The memory of the process whose greeting `told` this; None if it cannot be read here,
+        or it is not that process's."""
+        if not AVAILABLE or len(told) != 4 or not all(type(x) is int and x >= 0 for x in told):
+            return None
+        pid, descriptor, low, high = (int(x) for x in told if isinstance(x, int))
+        if max(low, high) >= 1 << 64:
+            return None
+        try:
+            mapped = _open(pid, descriptor, _NONCE_BYTES)
+        except (OSError, ValueError):
+            return None
+        with mapped:
+            nonce = low.to_bytes(8, "little") + high.to_bytes(8, "little")
+            return PeerMemory(pid, limit) if mapped[:] == nonce else None
+
+    def read(self, descriptor: int, slot: int, target: Array) -> None:
+        """Copy a chunk out. BadFrameError for memory that is not a ring's."""
+        if self._ring is None or self._ring[0] != descriptor:
+            self.close()
+            try:
+                mapped = _open(self._pid, descriptor, None, self._limit)
+            except (OSError, ValueError) as error:
+                raise BadFrameError("shared memory") from error
+            self._ring = descriptor, mapped, np.frombuffer(mapped, np.uint8)
+        data = self._ring[2]
+        start = slot * CHUNK_BYTES
+        if start + target.nbytes > data.nbytes:
+            raise BadFrameError("shared memory")
+        np.copyto(target, data[start : start + target.nbytes])
+
+    def close(self) -> None:
+        if self._ring is not None:
+            _, mapped, data = self._ring
+            self._ring = None
+            del data
+            mapped.close()
+
+
+def _open(pid: int, descriptor: int, size: int | None, limit: int = 0) -> mmap.mmap:
+    """Map a memfd of another process, to read. OSError or ValueError if it is anything else, can
+    shrink, or is larger than `limit`."""
+    path = f"/proc/{pid}/fd/{descriptor}"
+    if not os.readlink(path).startswith(_LINK):  # opening a pipe or device may block, or act
+        raise ValueError("not a ring")
+    mine = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not fcntl.fcntl(mine, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise ValueError("it can shrink")
+        found = os.fstat(mine).st_size
+        if found != size if size is not None else not 0 < found <= limit:
+            raise ValueError("size")
+        return mmap.mmap(mine, found, prot=mmap.PROT_READ)
+    finally:
+        os.close(mine)

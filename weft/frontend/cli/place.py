@@ -1,0 +1,59 @@
+"""`weft place`: say where the ops of a saved graph run, and why."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+
+from weft.ir.graph import Graph
+from weft.ir.text.printer import print_graph
+from weft.passes.placement import CostModel, place, read_devices
+from weft.passes.placement.report import explain_placement
+from weft.passes.placement.rules import Rule, constrain
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of `weft place`."""
+    parser.add_argument("file", help="IR text; - reads standard input")
+    parser.add_argument(
+        "--devices",
+        required=True,
+        metavar="FILE",
+        help='JSON: {"devices": ["/job:ps/task:0/cpu:0", ...], "links": {...}}; the first device '
+        "is the session's",
+    )
+    parser.add_argument("--costs", metavar="FILE", help="measured costs (CostModel.save)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATTERN=DEVICE",
+        help="another constraint: for variables of that name, op:NAME, at:FILE:LINE (repeatable)",
+    )
+    parser.add_argument(
+        "--clear", action="store_true", help="forget the devices that the graph has first"
+    )
+    parser.add_argument(
+        "--soft", action="store_true", help="give up constraints that cannot hold, and say so"
+    )
+    parser.add_argument(
+        "--stay", action="store_true", help="what nothing binds stays in the session's task"
+    )
+    parser.add_argument("--explain", action="store_true", help="print the reasons, not the graph")
+    parser.add_argument("--no-locations", action="store_true", help="print no loc(...)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the graph to FILE")
+
+
+def run_place(graph: Graph, args: Namespace) -> tuple[str, str]:
+    """The placed graph as text, and the reasons as text. Errors as `place`, `read_devices`,
+    `CostModel.load` and `constrain`."""
+    devices, links = read_devices(args.devices)
+    costs = CostModel() if args.costs is None else CostModel.load(args.costs)
+    if links is not None:
+        costs = replace(costs, links=links)
+    rules = [Rule.parse(text) for text in args.set]
+    if rules or args.clear:
+        graph = constrain(graph, rules, clear=args.clear)
+    placed = place(graph, devices, costs=costs, soft=args.soft, spread=not args.stay)
+    text = print_graph(placed.graph, locations=not args.no_locations)
+    return text, explain_placement(placed) + "\n"

@@ -1,0 +1,158 @@
+"""What `weft top` shows: rates from two looks at a cluster, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.runtime.distributed.stats import Stats
+
+#: Task -> what it counts, or why it does not say.
+Look = Mapping[str, Stats | str]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRow:
+    """An edge between tasks: rates of the last interval, totals since the sender was started."""
+
+    source: str
+    target: str
+    tensor: str
+    messages: int
+    nbytes: int
+    per_second: float = 0.0
+    bytes_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task. problem: why nothing is known of it. step_seconds: the mean of the parts that ended
+    in the interval, None if there were none. waits: rows of what it waits for, [tensor, iterations,
+    from whom, seconds, place], longest first."""
+
+    task: str
+    problem: str = ""
+    done: int = 0
+    failed: int = 0
+    in_flight: int = 0
+    per_second: float = 0.0
+    step_seconds: float | None = None
+    waiting: int = 0
+    waits: tuple[Sequence[Any], ...] = ()
+    queues: tuple[tuple[str, int, int], ...] = ()
+    variable_bytes: int = 0
+    memory: int = 0
+    rejected: int = 0
+    edges: tuple[EdgeRow, ...] = field(default=(), repr=False)
+
+
+def rows_of(now: Look, before: Look) -> list[TaskRow]:
+    """A row for each task. Rates are of the time between two looks; of a task that was started
+    since, or at the first look, of all the time that it counts."""
+    made = []
+    for task, stats in now.items():
+        old = before.get(task)
+        if isinstance(stats, str):
+            made.append(TaskRow(task, stats or "it has not answered yet"))
+        else:
+            same = isinstance(old, Mapping) and old["pid"] == stats["pid"]
+            same = same and old["seconds"] < stats["seconds"]  # type: ignore[index]
+            made.append(_row(task, stats, old if same and isinstance(old, Mapping) else None))
+    return made
+
+
+def _row(task: str, now: Stats, old: Stats | None) -> TaskRow:
+    seconds = max(now["seconds"] - (old["seconds"] if old else 0.0), 1e-9)
+    steps, past = now["steps"], old["steps"] if old else {"done": 0, "failed": 0}
+    ended = steps["done"] + steps["failed"] - past["done"] - past["failed"]
+    spent = now["step_seconds"] - (old["step_seconds"] if old else 0.0)
+    known = {(t, name): (n, size) for t, name, n, size in old["edges"]} if old else {}
+    edges = []
+    for target, tensor, count, size in now["edges"]:
+        past_count, past_size = known.get((target, tensor), (0, 0))
+        edges.append(
+            EdgeRow(task, target, tensor, count, size, (count - past_count) / seconds,
+                    (size - past_size) / seconds)
+        )  # fmt: skip
+    return TaskRow(
+        task, "", steps["done"], steps["failed"],
+        steps["begun"] - steps["done"] - steps["failed"], ended / seconds,
+        spent / ended if ended else None, now["waiting"],
+        tuple(now["waits"]), tuple((n, s, c) for n, s, c in now["queues"]),
+        now["variables"][1], now["memory"], sum(now["rejected"].values()), tuple(edges),
+    )  # fmt: skip
+
+
+def edges_of(rows: Sequence[TaskRow], most: int) -> list[EdgeRow]:
+    """The busiest edges of all tasks."""
+    found = [edge for row in rows for edge in row.edges]
+    return sorted(found, key=lambda e: (-e.bytes_per_second, -e.nbytes))[:most]
+
+
+# ----------------------------------------------------------------------------------------- tables
+def tables(rows: Sequence[TaskRow], target: str, most: int = 12) -> Any:
+    """For `rich`: tasks, edges, queues and the longest waits."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    made: list[Any] = [Text(f"cluster of {target}: {len(rows)} tasks")]
+    tasks = Table(box=None, pad_edge=False)
+    for title in ("task", "steps", "failed", "running", "steps/s", "ms/step", "waiting",
+                  "variables", "memory", "sent"):  # fmt: skip
+        tasks.add_column(title, justify="left" if title == "task" else "right", no_wrap=True)
+    for row in rows:
+        tasks.add_row(*_cells(row))
+    made.append(tasks)
+    edges = edges_of(rows, most)
+    if edges:
+        table = Table(box=None, pad_edge=False, title="edges", title_justify="left")
+        for title in ("from", "to", "tensor", "messages/s", "bytes/s", "bytes"):
+            left = title in ("from", "to", "tensor")
+            table.add_column(title, justify="left" if left else "right")
+        for e in edges:
+            table.add_row(e.source, e.target, e.tensor, f"{e.per_second:,.1f}",
+                          size_text(e.bytes_per_second), size_text(e.nbytes))  # fmt: skip
+        made.append(table)
+    made += [Text(line) for line in _lines(rows, most)]
+    return Group(*made)
+
+
+def _cells(row: TaskRow) -> list[str]:
+    if row.problem:
+        return [row.task, f"lost: {row.problem}", *[""] * 8]
+    mean = "" if row.step_seconds is None else f"{row.step_seconds * 1e3:.2f}"
+    sent = sum(e.bytes_per_second for e in row.edges)
+    return [
+        row.task, f"{row.done:,}", str(row.failed), str(row.in_flight), f"{row.per_second:,.1f}",
+        mean, str(row.waiting), size_text(row.variable_bytes), size_text(row.memory),
+        f"{size_text(sent)}/s",
+    ]  # fmt: skip
+
+
+def _lines(rows: Sequence[TaskRow], most: int) -> list[str]:
+    lines = []
+    for row in rows:
+        for name, size, capacity in row.queues[:most]:
+            bound = "" if capacity < 0 else f" of {capacity:,}"
+            lines.append(f"queue {name!r} on {row.task}: {size:,}{bound} elements")
+        if row.rejected:
+            lines.append(f"{row.task} refused {row.rejected:,} frames")
+    waits = [(wait[3], row.task, wait) for row in rows for wait in row.waits]
+    for seconds, task, wait in sorted(waits, key=lambda w: -w[0])[:most]:
+        where = f" ({wait[4]})" if wait[4] else ""
+        inside = f" in iteration {list(wait[1])}" if wait[1] else ""
+        lines.append(
+            f"{task} has waited {seconds:.1f} s for {wait[0]}{inside} from {wait[2]}{where}"
+        )
+    return lines
+
+
+def size_text(count: float) -> str:
+    """`1.5 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"

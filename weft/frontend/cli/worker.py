@@ -1,0 +1,52 @@
+"""`weft worker`: a task of a cluster as a process of its own."""
+
+from __future__ import annotations
+
+import signal
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from types import FrameType
+
+from weft.ir.errors import InvalidArgumentError
+from weft.runtime.cluster.environment import from_environment
+from weft.runtime.cluster.spec import ClusterSpec
+from weft.runtime.distributed.server import Server
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE",
+        help='JSON: {"ps": ["host:2222"], "worker": ["host:2223"]}; default: what the environment '
+        "says (WEFT_CONFIG, TF_CONFIG, SLURM, Kubernetes, ranks)",
+    )
+    parser.add_argument("--job", help="the job that this task belongs to")
+    parser.add_argument("--task", type=int, metavar="N", help="its number in the job")
+    parser.add_argument(
+        "--key-file", metavar="FILE", help="the cluster's secret, made by `weft keygen`"
+    )
+
+
+def run_worker(args: Namespace, say: Callable[[str], None]) -> None:
+    """Run the task until SIGTERM or SIGINT. `say` gets a line when it listens. Errors as Server
+    has."""
+    if args.cluster is None:
+        if args.job is not None or args.task is not None:
+            raise InvalidArgumentError(
+                "weft worker: --job and --task need --cluster FILE",
+                hint="without it the environment says which task this is",
+            )
+        here = from_environment()
+        cluster, job, task = here.cluster, here.job, here.task
+    else:
+        cluster, job, task = ClusterSpec.load(args.cluster), args.job, args.task
+    with Server(cluster, job, task, key_file=args.key_file) as server:
+
+        def stop(signum: int, frame: FrameType | None) -> None:
+            raise SystemExit(0)  # out of `join`, and the server stops
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        say(f"{server.name} listens at {server.target}")
+        server.join()

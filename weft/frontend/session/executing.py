@@ -1,0 +1,49 @@
+"""How a session carries out a step, whichever way it runs, and what records it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from weft.frontend.arrays import Array
+from weft.frontend.session.compiling import Step
+from weft.frontend.session.options import RunOptions
+from weft.runtime.dataflow.executor import DataflowStep
+from weft.runtime.dataflow.trace import TraceRecorder
+from weft.runtime.executable import Executable
+from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.traced_run import run_traced
+
+if TYPE_CHECKING:
+    from weft.runtime.distributed.recorded import StepTrace
+
+    Recorder = TraceRecorder | StepTrace | None
+
+
+def execute(
+    step: Step,
+    arrays: list[Array],
+    options: RunOptions | None,
+    cancel: CancelToken,
+    recorder: Recorder,
+) -> list[Any]:
+    """One run: its results, None for a token. recorder: as `new_recorder` gave it."""
+    executable = step.executable
+    if isinstance(executable, Executable):
+        if isinstance(recorder, TraceRecorder):
+            return run_traced(executable, arrays, recorder)
+        return executable(arrays)
+    limit = None if options is None else options.seconds
+    if isinstance(executable, DataflowStep):
+        nodes = recorder if isinstance(recorder, TraceRecorder) else None
+        return executable(arrays, timeout=limit, cancel=cancel, trace=nodes)
+    parts = None if isinstance(recorder, TraceRecorder) else recorder
+    return executable(arrays, timeout=limit, cancel=cancel, trace=parts)
+
+
+def new_recorder(step: Step, options: RunOptions | None) -> Recorder:
+    """What records a run of the step; None if the options do not ask for that."""
+    if options is None or not options.traces:
+        return None
+    if isinstance(step.executable, (Executable, DataflowStep)):
+        return TraceRecorder()
+    return step.executable.new_trace()

@@ -1,0 +1,177 @@
+"""A session on a cluster: what `wf.Session` does where its target is a task."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.comm.errors import CommError
+from weft.frontend.queues.sharing import shared_as
+from weft.frontend.session.compiling import Step, pruned
+from weft.frontend.session.graph import Graph
+from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError
+from weft.ir.graph import Graph as IRGraph
+from weft.ir.graph import Value
+from weft.ir.source import caller_location
+from weft.passes.partition.partition import partition
+from weft.passes.placement import Device, Placement, place
+from weft.passes.placement.report import explain_placement
+from weft.passes.tie_sizes import tie_sizes
+from weft.runtime.cluster.spec import ClusterSpec
+from weft.runtime.distributed.definition import ClusterStep
+from weft.runtime.distributed.master import CONNECT_SECONDS, Master
+from weft.runtime.distributed.parts import parts_of, result_types
+from weft.runtime.distributed.stats import ask_stats
+from weft.runtime.distributed.store import Key
+from weft.runtime.distributed.transport import ClientAddress, as_weft_error, open_endpoint
+
+if TYPE_CHECKING:
+    from weft.comm.keys import Secret
+
+#: What `wf.Session(cluster=)` takes.
+Cluster = ClusterSpec | Callable[[], ClusterSpec] | None
+
+
+class Remote:
+    """The master of one session."""
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        cluster: Cluster = None,
+        key_file: str | os.PathLike[str] | None = None,
+        secret: Secret | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
+        recv_seconds: float | None = None,
+        soft_placement: bool = False,
+        whole: bool = True,
+    ) -> None:
+        self._recv_seconds, self._soft = recv_seconds, soft_placement
+        try:
+            self._address = ClientAddress(target)
+        except WeftError as error:
+            raise error.at(caller_location()) from None
+
+        def make_wire(name: str, on_message: Any, on_link_lost: Any) -> Any:
+            bind = self._address.bind
+            return open_endpoint(name, bind, key_file, secret, on_message, on_link_lost)
+
+        try:
+            self.master = Master(
+                target, make_wire, cluster=cluster, connect_seconds=connect_seconds, whole=whole
+            )
+        except CommError as error:
+            self._address.close()
+            raise as_weft_error(error, f"wf.Session(target={target!r})").at(
+                caller_location()
+            ) from None
+        except WeftError as error:
+            self._address.close()
+            raise error.at(caller_location()) from None
+
+    def placed(self, step: IRGraph) -> Placement:
+        """The step with a device for each op. Errors as placing has."""
+        devices = [Device(name) for name in self.master.devices]
+        made = place(tie_sizes(step), devices, soft=self._soft, held=self.master.state)
+        self.master.state |= made.state
+        return made
+
+    def step(self, graph: Graph, step: IRGraph, control_flow: str) -> ClusterStep:
+        """A step definition on the cluster. Errors as placing and partitioning have;
+        UnsupportedError for Python functions."""
+        made = partition(self.placed(step).graph, self.master.devices[0])
+        return ClusterStep(
+            self.master,
+            graph.name,
+            parts_of(made.parts, state_keys(graph)),
+            result_types(step),
+            control_flow="auto" if control_flow == "native" else control_flow,
+            recv_seconds=self._recv_seconds,
+        )
+
+    def compiled(
+        self,
+        graph: Graph,
+        values: Sequence[Value | None],
+        feeds: Mapping[Value, Any],
+        done: frozenset[Value],
+        control_flow: str,
+    ) -> Step:
+        """The step definition for these fetches and feeds. Errors as `step`."""
+        begun = time.perf_counter()
+        step = pruned(graph, values, feeds, done)
+        made = self.step(graph, step, control_flow)
+        return Step(made, len(step.ops), time.perf_counter() - begun)
+
+    def explain(self, graph: Graph, step: IRGraph) -> str:
+        """Where each op of a step runs and why, and what goes between tasks."""
+        placed = self.placed(step)
+        made = partition(placed.graph, self.master.devices[0])
+        head = f"step of '{graph.name}': {len(step.ops)} ops, {len(made.parts)} parts"
+        return f"{head}\n{explain_placement(placed)}"
+
+    def reset(self, containers: Any) -> None:
+        """Clear containers on all tasks."""
+        self.master.reset(containers)
+
+    def stats(self) -> dict[str, Any]:
+        """What each task counts."""
+        return dict(ask_stats(self.master))
+
+    def close(self) -> None:
+        """Let the tasks forget the session."""
+        self.master.close()
+        self._address.close()
+
+
+def state_keys(graph: Graph) -> dict[str, Key]:
+    """Container and shared name of each variable and resource of the graph, by its name there:
+    under these all sessions find it on its task. Without a shared name its own name counts."""
+    held: dict[str, Any] = {n: v.state for n, v in graph._trace.variables.copy().items()}
+    held |= graph.resources
+    keys: dict[str, Key] = {}
+    for name, thing in held.items():
+        keys[name] = shared_as(thing) or (getattr(thing, "container", None) or "", name)
+    return keys
+
+
+def connected(
+    target: str,
+    cluster: Cluster,
+    key_file: str | os.PathLike[str] | None,
+    secret: Secret | None,
+    connect_seconds: float,
+    recv_seconds: float | None,
+    soft_placement: bool,
+    deterministic: bool,
+) -> Remote | None:
+    """The master of a session, None for this process. InvalidArgumentError for options that the
+    target does not have."""
+    if target:
+        if deterministic:
+            raise UnsupportedError(
+                "wf.Session(deterministic=True) is for one process; tasks run beside each other",
+                hint="results have the same bits without it",
+                location=caller_location(),
+            )
+        return Remote(
+            target,
+            cluster=cluster,
+            key_file=key_file,
+            secret=secret,
+            connect_seconds=connect_seconds,
+            recv_seconds=recv_seconds,
+            soft_placement=soft_placement,
+        )
+    given = (cluster, key_file, secret, recv_seconds)
+    if soft_placement or any(option is not None for option in given):
+        raise InvalidArgumentError(
+            "wf.Session: cluster=, key_file=, secret=, recv_seconds= and soft_placement= are for "
+            "sessions on a cluster",
+            hint="give the address of a task: wf.Session('tcp://host:port')",
+            location=caller_location(),
+        )
+    return None

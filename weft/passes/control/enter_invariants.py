@@ -1,0 +1,98 @@
+"""Constants and handles in the frames of loops made by hand.
+
+A handle of a variable or queue is no tensor, so nobody can bring it into a frame by `wf.enter`, and
+a constant needs no value of the loop. Where an op of a frame uses one, or comes after something
+outside, a constant enter is added.
+
+Before::
+
+    %1 = variable() {name="v"} : ref<f32[]>
+    %2 = assign_add(%1, %x)              // %x is in frame "loop"
+
+After::
+
+    %1 = variable() {name="v"} : ref<f32[]>
+    %2 = enter(%1) {frame="loop", constant=true} : ref<f32[]>
+    %3 = assign_add(%2, %x)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.ir.attributes import AttrValue, ConstArray
+from weft.ir.builder import Builder
+from weft.ir.frames import Frame, Frames, find_frames
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.source import Locations
+from weft.ir.types import HandleType, RefType
+
+
+def enter_invariants(graph: Graph) -> Graph:
+    """`graph` with enters for what its frames use of constants, handles and control operands that
+    are outside of them; itself if it has no frames. Other faults in its frames stay."""
+    if not any(op.name == "enter" for op in graph.ops):
+        return graph
+    made = _Enters(graph)
+    for op in graph.ops:
+        made.copy(op)
+    results = [made.mapping[v] for v in graph.results]
+    return made.builder.graph(graph.name, graph.arg_names, results, graph.stage)
+
+
+class _Enters:
+    def __init__(self, graph: Graph) -> None:
+        self.frames: Frames = find_frames(graph.block)
+        self.builder = Builder([a.type for a in graph.args])
+        self.mapping: dict[Value, Value] = dict(zip(graph.args, self.builder.args, strict=True))
+        self.entered: dict[tuple[Value, Frame], Value] = {}
+
+    def copy(self, op: Operation) -> None:
+        """Append `op`, after the enters that it needs."""
+        here = self.frames.of_op[op]
+        inside: dict[Value, Value] = {}
+        for value in op.operands:
+            if self._is_around(value, here) and _is_invariant(value):
+                inside[value] = self._in(value, here, op.locations)
+        for value in op.control:
+            if self._is_around(value, here) and value not in inside:
+                what = value if _is_invariant(value) else self._after(value, op.locations)
+                inside[value] = self._in(what, here, op.locations)
+        results = self.builder.clone(op, {**self.mapping, **inside})
+        self.mapping.update(zip(op.results, results, strict=True))
+
+    def _is_around(self, value: Value, here: Frame) -> bool:
+        at = self.frames.of_value[value]
+        return at is not here and at in here.around()
+
+    def _in(self, value: Value, frame: Frame, locations: Locations) -> Value:
+        """`value`, of the graph or in `mapping`, in a frame inside its own."""
+        if self.frames.of_value[value] is frame or frame.parent is None:
+            return self.mapping[value]
+        if (value, frame) not in self.entered:
+            outer = self._in(value, frame.parent, locations)
+            attrs: dict[str, AttrValue] = {
+                "frame": frame.name,
+                "constant": True,
+                "parallel_iterations": frame.parallel_iterations,
+            }
+            (made,) = self.builder.emit("enter", [outer], attrs, locations=locations)
+            self.entered[value, frame] = made
+        return self.entered[value, frame]
+
+    def _after(self, value: Value, locations: Locations) -> Value:
+        """A constant in the frame of `value` that comes after it."""
+        true = ConstArray(np.array(True))
+        (made,) = self.builder.emit(
+            "constant", (), {"value": true}, control=[self.mapping[value]], locations=locations
+        )
+        self.frames.of_value[made] = self.frames.of_value[value]
+        self.mapping[made] = made
+        return made
+
+
+def _is_invariant(value: Value) -> bool:
+    op = value.op
+    if op is None or op.operands or op.control:
+        return False
+    return op.name == "constant" or isinstance(value.type, (RefType, HandleType))

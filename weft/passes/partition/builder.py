@@ -1,0 +1,348 @@
+"""The parts under construction: who has which value, and the messages that bring the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from weft.ir.attributes import AttrValue, ConstArray
+from weft.ir.builder import make_op
+from weft.ir.deadness import TRUE, Deadness
+from weft.ir.errors import InternalError, InvalidArgumentError
+from weft.ir.frames import Frame, Frames
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.ops.communication import COMMUNICATION
+from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.rules import int_attr
+from weft.ir.source import Locations
+from weft.ir.types import TensorType
+from weft.passes.partition.assign import Homes
+from weft.passes.partition.late import wait_for
+from weft.passes.partition.loops import Loops
+from weft.passes.partition.parts import Edge, Part, Partitioned
+
+#: A control operand that is a tensor of up to so many bytes is sent itself, others as a message
+#: without elements.
+SMALL_BYTES = 64
+_EMPTY = ConstArray(np.zeros(0, np.bool_))
+
+
+@dataclass(eq=False)
+class PartBuilder:
+    """The graph of one device so far. values: what it has of the whole graph's values, `after`:
+    what comes after those of which it has no data, `after_all` after several; by the whole graph's.
+    feeds: its arguments."""
+
+    device: str
+    ops: list[Operation] = field(default_factory=list)
+    args: list[Value] = field(default_factory=list)
+    feeds: list[int] = field(default_factory=list)
+    values: dict[Value, Value] = field(default_factory=dict)
+    after: dict[Value, Value] = field(default_factory=dict)
+    after_all: dict[tuple[Value, ...], Value] = field(default_factory=dict)
+    fetches: list[tuple[int, Value]] = field(default_factory=list)
+
+
+class Cut:
+    """All parts, and what is known of the whole graph. homes: the device of each of its ops."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        frames: Frames,
+        deadness: Deadness,
+        homes: Homes,
+        default: str,
+        stage: str,
+    ) -> None:
+        self.graph, self.frames, self.deadness = graph, frames, deadness
+        self.stage = stage  # of a part that has nothing to do with others
+        self.homes, self.default = homes, default
+        self.parts: dict[str, PartBuilder] = {}
+        self.edges: list[Edge] = []
+        self.loops = Loops(self)
+        self._depth: dict[Value, int] = {}  # of a part's value: messages up to it, at most
+        self._frame_depth: dict[Frame, int] = {}
+        self._live: dict[int, int] = {TRUE: 0}
+        self._wanted = {
+            (v, home) for op, home in homes.items() if home for v in op.operands
+        }  # as data
+
+    def part(self, device: str) -> PartBuilder:
+        """The part of a device."""
+        if device not in self.parts:
+            self.parts[device] = PartBuilder(device)
+        return self.parts[device]
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def value(self, part: PartBuilder, value: Value, reader: Operation | None = None) -> Value:
+        """A value of the whole graph in a part: its own, a copy of what is cheap, or received.
+        reader: the op of the whole graph that needs it first."""
+        known = part.values.get(value)
+        if known is not None:
+            return known
+        op = value.op
+        if op is None:
+            part.values[value] = made = Value(value.type, None, len(part.args))
+            part.args.append(made)
+            part.feeds.append(value.index)
+            return made
+        home = self.homes[op]
+        if home is None:
+            operands = [self.value(part, v, op) for v in op.operands]
+            self.clone(part, op, operands, self.controls(part, op))
+            return part.values[value]
+        if home == part.device:
+            raise InternalError(f"op '{op.name}' is used before it is made", location=op.locations)
+        if not isinstance(value.type, TensorType):
+            raise _stays(value, home, part.device, reader)
+        self._counters(self.part(home), part, value)
+        if value not in part.values:
+            part.values[value] = self.message(self.part(home), part, value, reader)
+        return part.values[value]
+
+    def control(self, part: PartBuilder, value: Value, reader: Operation | None = None) -> Value:
+        """What comes after a value, and is dead if that is, in a part."""
+        op = value.op
+        if value in part.values or op is None or self.homes[op] in (None, part.device):
+            return self.value(part, value, reader)
+        if isinstance(value.type, TensorType) and self._goes_anyway(part, value.type, value):
+            return self.value(part, value, reader)
+        if value not in part.after:
+            home = self.homes[op]
+            assert home is not None
+            part.after[value] = self.message(self.part(home), part, value, reader, empty=True)
+        return part.after[value]
+
+    def controls(self, part: PartBuilder, op: Operation) -> list[Value]:
+        """The control operands of an op of the whole graph in a part: one message for all those
+        from one device that are alive together and are sent for nothing else."""
+        found: list[Value] = []
+        groups: dict[tuple[str, int], list[Value]] = {}
+        for value in op.control:
+            home = self._silent(part, value)
+            if home is None:
+                found.append(self.control(part, value, op))
+            else:
+                key = home, self.deadness.of_value[value]
+                groups.setdefault(key, []).append(value)
+        for (home, condition), values in groups.items():
+            if len(values) == 1:
+                found.append(self.control(part, values[0], op))
+                continue
+            together = tuple(values)
+            if together not in part.after_all:
+                src, frame = self.part(home), self.frames.of_value[values[0]]
+                data = self._marker(src, [self.value(src, v) for v in values], frame, op.locations)
+                name = f"after {self._label(values[0])} and {len(values) - 1} more"
+                part.after_all[together] = self.transfer(
+                    src, part, data, name, frame, condition, op.locations
+                )
+            found.append(part.after_all[together])
+        return found
+
+    def _silent(self, part: PartBuilder, value: Value) -> str | None:
+        """The device of a control operand from elsewhere that would be a message of its own without
+        elements; None for others."""
+        op = value.op
+        if op is None or value in part.values or value in part.after:
+            return None
+        home = self.homes[op]
+        sent = isinstance(value.type, TensorType) and self._goes_anyway(part, value.type, value)
+        return None if sent or home == part.device else home
+
+    def _goes_anyway(self, part: PartBuilder, kind: TensorType, value: Value) -> bool:
+        """Whether a tensor is sent itself where only its order is needed."""
+        if not kind.is_static:  # its sizes may be needed
+            return True
+        return kind.nbytes <= SMALL_BYTES or (value, part.device) in self._wanted
+
+    def _label(self, value: Value) -> str:
+        """A value as the names of messages have it."""
+        assert value.op is not None
+        return f"{value.op.name}_{self.frames.numbers[value]}"
+
+    def _counters(self, src: PartBuilder, dst: PartBuilder, value: Value) -> None:
+        """Make the control loops that a message needs; they may need, and bring, its value."""
+        for part in (src, dst):
+            frame, condition = self.frames.of_value[value], self.deadness.of_value[value]
+            self.loops.counters(part, frame, condition)
+
+    # -- ops --------------------------------------------------------------------------------------
+
+    def clone(
+        self, part: PartBuilder, op: Operation, operands: Sequence[Value], control: Sequence[Value]
+    ) -> None:
+        """A copy of an op of the whole graph in a part."""
+        after = tuple(dict.fromkeys(v for v in control if v not in operands))
+        types = [r.type for r in op.results]
+        regions = [_without_devices(r) for r in op.regions]
+        made = Operation(op.name, operands, op.attrs, types, regions, after, op.locations)
+        self._append(part, made, self.frames.of_op[op])
+        part.values.update(zip(op.results, made.results, strict=True))
+
+    def emit(
+        self,
+        part: PartBuilder,
+        name: str,
+        operands: Sequence[Value],
+        attrs: dict[str, AttrValue],
+        frame: Frame,
+        locations: Locations,
+        control: Iterable[Value] = (),
+    ) -> tuple[Value, ...]:
+        """A new op in a part. frame: where its results are in the whole graph."""
+        after = tuple(dict.fromkeys(v for v in control if v not in operands))
+        made = make_op(name, operands, attrs, control=after, locations=locations)
+        return self._append(part, made, frame)
+
+    def _append(self, part: PartBuilder, op: Operation, frame: Frame) -> tuple[Value, ...]:
+        part.ops.append(op)
+        depth = max((self._depth.get(v, 0) for v in (*op.operands, *op.control)), default=0)
+        if op.name == "recv":
+            depth = max(depth, int_attr(op.attrs, "depth"))
+        if op.name == "exit":  # after all that goes on in its frame, on any device
+            depth = max(depth, self._frame_depth.get(frame, 0))
+        around = frame.parent if op.name == "exit" and frame.parent is not None else frame
+        for outer in around.around():
+            self._frame_depth[outer] = max(self._frame_depth.get(outer, 0), depth)
+        self._depth.update((r, depth) for r in op.results)
+        return op.results
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def message(
+        self,
+        src: PartBuilder,
+        dst: PartBuilder,
+        value: Value,
+        reader: Operation | None = None,
+        *,
+        empty: bool = False,
+    ) -> Value:
+        """Send a value of the whole graph, or (empty) whether it is alive: what is received."""
+        op, frame = value.op, self.frames.of_value[value]
+        assert op is not None
+        name = self._label(value)
+        condition = self.deadness.of_value[value]
+        if empty:
+            data = self._marker(src, [self.value(src, value)], frame, op.locations)
+            return self.transfer(src, dst, data, f"after {name}", frame, condition, op.locations)
+        data, late = self.value(src, value), tuple[Value, ...]()
+        if reader is not None:
+            late = wait_for(self, dst, value, reader)
+        return self.transfer(src, dst, data, name, frame, condition, op.locations, late)
+
+    def entered(self, src: PartBuilder, dst: PartBuilder, start: Operation) -> Value:
+        """On another device: something alive if, and when, an enter of the whole graph is."""
+        frame, where = self.frames.of_op[start], start.locations
+        data = self._marker(src, self.inputs(src, start), frame, where)
+        name = f"start of {start.attrs['frame']}"
+        return self.transfer(src, dst, data, name, frame, self.deadness.of_op[start], where)
+
+    def inputs(self, part: PartBuilder, op: Operation) -> list[Value]:
+        """What an op of the part comes after."""
+        given = [self.value(part, v) for v in op.operands if v.op is not None]
+        return [*given, *self.controls(part, op)]
+
+    def _marker(
+        self, part: PartBuilder, after: Sequence[Value], frame: Frame, where: Locations
+    ) -> Value:
+        """A tensor without elements that comes after some values."""
+        attrs: dict[str, AttrValue] = {"value": _EMPTY}
+        return self.emit(part, "constant", (), attrs, frame, where, after)[0]
+
+    def transfer(
+        self,
+        src: PartBuilder,
+        dst: PartBuilder,
+        data: Value,
+        name: str,
+        frame: Frame,
+        condition: int,
+        where: Locations,
+        late: Sequence[Value] = (),
+    ) -> Value:
+        """Send a tensor of `src`: what is received. condition: when it is live, in `frame`."""
+        kind = data.type
+        assert isinstance(kind, TensorType)
+        sending, covered = self.loops.counters(src, frame, condition)
+        waiting, _ = self.loops.counters(dst, frame, condition)
+        live = 0 if covered else self._live.setdefault(condition, len(self._live))
+        key = len(self.edges)
+        self.edges.append(Edge(key, name, kind, src.device, dst.device, where))
+        pair: dict[str, AttrValue] = {
+            "key": key, "tensor": name, "src": src.device, "dst": dst.device,
+        }  # fmt: skip
+        self.emit(src, "send", [data, *sending], pair, frame, where)
+        attrs: dict[str, AttrValue] = {
+            **pair, "dtype": kind.dtype, "shape": kind.shape, "live": live,
+            "depth": 1 + self._depth.get(data, 0),
+        }  # fmt: skip
+        return self.emit(dst, "recv", waiting, attrs, frame, where, late)[0]
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def fetch(self, number: int, value: Value) -> None:
+        """A result of the whole graph comes from where it is made."""
+        op = value.op
+        holder = next((p for p in self.parts.values() if value in p.values), None)
+        home = self.default if op is None else self.homes[op] or op.device or self.default
+        part = holder if op is None and holder is not None else self.part(home)
+        part.fetches.append((number, self.value(part, value)))
+
+    def done(self) -> Partitioned:
+        """All parts."""
+        parts = [self._finished(part) for part in self.parts.values()]
+        return Partitioned(tuple(parts), tuple(self.edges))
+
+    def _finished(self, part: PartBuilder) -> Part:
+        results = tuple(v for _, v in part.fetches)
+        block = Block(tuple(part.args), tuple(part.ops), results)
+        names = tuple(self.graph.arg_names[i] for i in part.feeds)
+        suffix = re.sub(r"[^A-Za-z0-9]+", "_", part.device.replace("/job:", "/").strip("/"))
+        name = f"{self.graph.name}_{suffix}"
+        alone = not any(op.name in DATAFLOW | COMMUNICATION for op in part.ops)
+        stage = self.stage if alone else "partitioned"
+        graph = Graph(name, block, names, stage)
+        return Part(part.device, graph, tuple(part.feeds), tuple(n for n, _ in part.fetches))
+
+
+def _without_devices(block: Block) -> Block:
+    """A region, all ops of which are on one device, without their names."""
+    if not any(op.device or op.group for op in block.walk()):
+        return block
+    mapping: dict[Value, Value] = {}
+    ops: list[Operation] = []
+    for op in block.ops:
+        made = Operation(
+            op.name,
+            [mapping.get(v, v) for v in op.operands],
+            op.attrs,
+            [r.type for r in op.results],
+            [_without_devices(r) for r in op.regions],
+            [mapping.get(v, v) for v in op.control],
+            op.locations,
+        )
+        ops.append(made)
+        mapping.update(zip(op.results, made.results, strict=True))
+    return Block(block.args, tuple(ops), tuple(mapping.get(v, v) for v in block.results))
+
+
+def _stays(value: Value, home: str, device: str, reader: Operation | None) -> InvalidArgumentError:
+    """The error for state that would have to go to another device."""
+    made = value.op
+    assert made is not None
+    name = made.attrs.get("name")
+    what = f"'{name}'" if name else f"of op '{made.name}'"
+    user = f"op '{reader.name}'" if reader is not None else "an op"
+    return InvalidArgumentError(
+        f"{user} on {device} uses the {value.type} {what}, which is on {home}: state stays where "
+        "it is",
+        hint="put what reads and writes it on its device, or read it there and use the value",
+        location=reader.locations if reader is not None else made.locations,
+    )

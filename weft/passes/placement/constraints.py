@@ -1,0 +1,269 @@
+"""What restricts where ops may run: the user's device specs, kernels, and what must be together.
+
+Ops are numbered as `Graph.walk` visits them, those in the bodies of `cond`, `while` and `scan`
+included. Behind them come the numbers of *anchors*, which stand for what ops must be together with:
+a colocation group, a variable or an object of the host, a stack, a variable of a loop. Sets of
+devices are the bits of ints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.ir.device import DeviceSpec
+from weft.ir.effects import StateKey, region_keys, state_key
+from weft.ir.errors import UnsupportedError
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.ops.control import CONTROL
+from weft.ir.rules import int_attr
+from weft.ir.source import Locations
+from weft.ir.types import HandleType, RefType, StackType
+from weft.passes.placement.devices import Device
+
+_HANDLES = (RefType, HandleType)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constraint:
+    """One reason why ops are not free.
+
+    op: the number of the op (or anchor) that it is about. mask: the devices it allows (kinds
+    "device", "kernel" and "held": state that is there already). spec: what the user asked for (kind
+    "device"), or where it is. anchor: what the op must be together with (the other kinds).
+    """
+
+    kind: str
+    op: int
+    what: str
+    locations: Locations
+    mask: int = -1
+    anchor: int = -1
+    spec: str = ""
+
+    def __str__(self) -> str:
+        at = f" at {self.locations[0].describe()}" if self.locations else ""
+        return f"{self.what}{at}"
+
+
+@dataclass(slots=True)
+class Problem:
+    """The ops of a graph, numbered, and all that restricts them.
+
+    anchors: what each anchor stands for, in words. state: the anchors of variables and objects of
+    the host, and their keys. unused: specs of ops on handles, which go where the handle is.
+    """
+
+    ops: list[Operation]
+    number: dict[Operation, int]
+    parent: list[int]
+    constraints: list[Constraint] = field(default_factory=list)
+    anchors: list[str] = field(default_factory=list)
+    state: dict[int, StateKey] = field(default_factory=dict)
+    unused: dict[int, str] = field(default_factory=dict)
+
+    def anchor(self, what: str) -> int:
+        """A new anchor."""
+        self.anchors.append(what)
+        return len(self.ops) + len(self.anchors) - 1
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are, of ops and anchors."""
+        return len(self.ops) + len(self.anchors)
+
+    def of_op(self, kinds: Sequence[str]) -> dict[int, Constraint]:
+        """The first constraint of these kinds for each op that has one."""
+        out: dict[int, Constraint] = {}
+        for c in self.constraints:
+            if c.kind in kinds:
+                out.setdefault(c.op, c)
+        return out
+
+
+def is_opaque(op: Operation) -> bool:
+    """Whether the ops in the op's regions never run by themselves."""
+    return bool(op.regions) and op.name not in CONTROL
+
+
+def inside(op: Operation) -> Iterator[Operation]:
+    """The ops in the regions of a structured op, outer before inner; none of an opaque one."""
+    if op.name in CONTROL:
+        for region in op.regions:
+            for inner in region.ops:
+                yield inner
+                yield from inside(inner)
+
+
+def find_constraints(
+    graph: Graph, devices: Sequence[Device], held: Mapping[str, str] | None = None
+) -> Problem:
+    """All that restricts the placement of `graph` on `devices`. held: the devices of state that is
+    there already, by its key (`ir.effects.state_key`).
+
+    UnsupportedError for a graph whose stacks are memory already, if there are several tasks.
+    """
+    problem = Problem([], {}, [])
+    _number(problem, graph.block, -1)
+    _of_devices(problem, devices)
+    groups: dict[str, int] = {}
+    for i, op in enumerate(problem.ops):
+        if op.group:
+            if op.group not in groups:
+                groups[op.group] = problem.anchor(f"colocation group '{op.group}'")
+            what = f"op '{op.name}' is in the colocation group '{op.group}'"
+            problem.constraints.append(
+                Constraint("group", i, what, op.locations, anchor=groups[op.group])
+            )
+        if op.name.startswith("arena_") and len({d.task for d in devices}) > 1:
+            raise UnsupportedError(
+                f"op '{op.name}': the graph's stacks are memory of one task already",
+                hint="place before the pass lower_stacks",
+                location=op.locations,
+            )
+    _Together(problem).block(graph.block, {})
+    for anchor, key in problem.state.items():
+        if held and isinstance(key, str) and key in held:
+            mask = sum(1 << k for k, d in enumerate(devices) if d.name == held[key])
+            what = f"{problem.anchors[anchor - len(problem.ops)]} is on {held[key]} already"
+            problem.constraints.append(Constraint("held", anchor, what, (), mask, spec=held[key]))
+    return problem
+
+
+def _number(problem: Problem, block: Block, parent: int) -> None:
+    for op in block.ops:
+        number = problem.number[op] = len(problem.ops)
+        problem.ops.append(op)
+        problem.parent.append(parent)
+        if op.name in CONTROL:
+            for region in op.regions:
+                _number(problem, region, number)
+
+
+def _of_devices(problem: Problem, devices: Sequence[Device]) -> None:
+    """What the user asked for, and what there are kernels for."""
+    everywhere = (1 << len(devices)) - 1
+    found: dict[str, int] = {}
+    for i, op in enumerate(problem.ops):
+        if op.device and uses_handle(op):
+            problem.unused[i] = op.device
+        elif op.device:
+            if op.device not in found:
+                spec = DeviceSpec.parse(op.device)
+                found[op.device] = sum(
+                    1 << k for k, d in enumerate(devices) if spec.matches(d.spec)
+                )
+            problem.constraints.append(wish(i, op, op.device, found[op.device]))
+        lacks = [device.lacks(op) for device in devices]
+        if any(lacks):
+            mask = everywhere & ~sum(1 << k for k, why in enumerate(lacks) if why)
+            why = ", ".join(dict.fromkeys(filter(None, lacks)))
+            what = f"op '{op.name}' {why}"
+            problem.constraints.append(Constraint("kernel", i, what, op.locations, mask))
+
+
+def wish(number: int, op: Operation, spec: str, mask: int) -> Constraint:
+    """That the user wants op `number` on a device that `spec` names, one of those in `mask`."""
+    what = f"op '{op.name}' is to run on {spec}"
+    return Constraint("device", number, what, op.locations, mask, spec=spec)
+
+
+def uses_handle(op: Operation) -> bool:
+    """Whether the op reads, writes or passes on state that another op made."""
+    return op.name not in CONTROL and any(isinstance(v.type, _HANDLES) for v in op.operands)
+
+
+class _Together:
+    """Finds what must be together: users of one handle, of one stack, and each loop's variables."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.handles: dict[StateKey, int] = {}
+        self.stacks: dict[Value, int] = {}
+        self.loops: dict[Value, int] = {}
+
+    def block(self, block: Block, known: Mapping[Value, StateKey]) -> None:
+        """Every op of a block. known: what its arguments that are handles stand for."""
+        for op in block.ops:
+            if op.name in CONTROL:
+                for region in op.regions:
+                    self._flow_in(op, region)
+                    self.block(region, region_keys(op, region, known))
+                self._flow_out(op)
+                continue
+            for value in (*op.operands, *op.results):
+                if isinstance(value.type, _HANDLES):
+                    self._use(op, value, known)
+                elif isinstance(value.type, StackType):
+                    what = f"op '{op.name}' works on a stack"
+                    self._tie(op, "stack", what, self._stack(value))
+            if op.name in ("merge", "next_iteration"):
+                self._loop_variable(op)
+
+    def _tie(self, op: Operation, kind: str, what: str, anchor: int) -> None:
+        number = self.problem.number[op]
+        self.problem.constraints.append(Constraint(kind, number, what, op.locations, anchor=anchor))
+
+    def _use(self, op: Operation, value: Value, known: Mapping[Value, StateKey]) -> None:
+        key = state_key(value, known)
+        name = _state_name(key, value)
+        if key not in self.handles:
+            self.handles[key] = self.problem.anchor(name)
+            self.problem.state[self.handles[key]] = key
+        verb = "uses" if op.operands else "makes"
+        self._tie(op, "state", f"op '{op.name}' {verb} {name}", self.handles[key])
+
+    def _stack(self, value: Value) -> int:
+        if value not in self.stacks:
+            self.stacks[value] = self.problem.anchor("a stack")
+        return self.stacks[value]
+
+    def _flow_in(self, op: Operation, region: Block) -> None:
+        """Stacks that a region is given are those of the operands."""
+        given = op.operands[1:] if op.name == "cond" else op.operands
+        for arg, operand in zip(region.args, given, strict=True):
+            if isinstance(arg.type, StackType):
+                self.stacks[arg] = self._stack(operand)
+
+    def _flow_out(self, op: Operation) -> None:
+        """Stacks that regions return are those of the results; of loops also those carried."""
+        region = op.regions[-1]
+        carries = len(op.results) if op.name == "cond" else int_attr(op.attrs, "carries")
+        for i, result in enumerate(op.results[:carries]):
+            if not isinstance(result.type, StackType):
+                continue
+            ends = [r.results[i] for r in op.regions] if op.name == "cond" else [region.results[i]]
+            starts = [] if op.name == "cond" else [op.operands[i]]
+            for value in (*ends, *starts):
+                what = f"op '{op.name}' hands on a stack"
+                self._join(op, what, self._stack(result), self._stack(value))
+
+    def _join(self, op: Operation, what: str, first: int, second: int) -> None:
+        # an edge of its own between two anchors, written as a constraint on the first
+        self.problem.constraints.append(
+            Constraint("stack", first, what, op.locations, anchor=second)
+        )
+
+    def _loop_variable(self, op: Operation) -> None:
+        """A loop's merge, the enter that starts it and the next_iteration that feeds it."""
+        merge = op.operands[1].op if op.name == "next_iteration" else op
+        if merge is None or not merge.attrs["loop"]:
+            return
+        result = merge.results[0]
+        if result not in self.loops:
+            self.loops[result] = self.problem.anchor("a variable of a loop")
+        what = f"op '{op.name}' carries a variable of a loop"
+        self._tie(op, "loop", what, self.loops[result])
+        enter = op.operands[0].op if op is merge else None
+        if enter is not None and enter in self.problem.number:
+            what = f"op '{enter.name}' starts a variable of a loop"
+            self._tie(enter, "loop", what, self.loops[result])
+
+
+def _state_name(key: StateKey, value: Value) -> str:
+    if isinstance(key, Value):
+        return f"a {value.type} that comes from outside"
+    if key.startswith("<"):
+        kind, _, name = key[1:].partition("> ")
+        return f"{kind} '{name}'"
+    return f"variable '{key}'"

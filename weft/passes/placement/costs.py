@@ -1,0 +1,272 @@
+"""What ops and messages cost: from static prices, or as a trace of a step measured it.
+
+A trace names ops by what they are called and by their source lines, several to an event where one
+kernel or region carries them out. So what an event took is shared out among the graph's ops that
+have one of its names and one of its lines, in proportion to their static prices.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from weft.ir.dims import SymbolicDim, substitute_dim
+from weft.ir.dtypes import float32
+from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.host import runs_on_host
+from weft.ir.ops.control import CONTROL
+from weft.ir.prices import streamed
+from weft.ir.rules import int_attr
+from weft.ir.source import Locations
+from weft.ir.types import StackType, TensorType, Type
+from weft.passes.control.trip_count import trip_count
+from weft.passes.estimate import PRODUCT_NS, nanoseconds
+from weft.passes.metrics import NOT_KERNELS
+from weft.passes.placement.devices import Links, links_from
+from weft.passes.specialize import is_symbolic, specialize
+from weft.passes.work import work
+
+#: Nanoseconds: of starting a kernel, of an op that Python carries out.
+KERNEL_NS, HOST_NS = 100.0, 10_000.0
+#: What is taken for sizes, and for numbers of iterations, that nobody knows.
+ASSUMED_SIZE, ASSUMED_TRIPS = 32, 10
+_PRODUCTS = frozenset({"matmul", "conv", "conv_input", "conv_kernel"})
+#: Bytes of a string, as far as anybody knows.
+_STRING_BYTES = 64
+
+
+class Event(Protocol):
+    """What a cost model needs of `runtime.dataflow.trace.TraceEvent`."""
+
+    @property
+    def ops(self) -> tuple[str, ...]: ...
+    @property
+    def locations(self) -> Locations: ...
+    @property
+    def begin_ns(self) -> int: ...
+    @property
+    def end_ns(self) -> int: ...
+    @property
+    def thread(self) -> int: ...
+    @property
+    def dead(self) -> bool: ...
+    @property
+    def waits(self) -> bool: ...
+    @property
+    def step(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What ops of these names and source lines took in one step together: nanoseconds, the median
+    of the steps."""
+
+    ops: tuple[str, ...]
+    places: tuple[str, ...]
+    ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """links: of the messages. measured: of ops; all others have static prices. sizes: of symbolic
+    dimensions; what is in none is taken to be 32 (and a loop of unknown length to run 10 times).
+    """
+
+    links: Links = field(default_factory=Links)
+    measured: tuple[Measured, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def from_events(events: Iterable[Event], links: Links | None = None) -> CostModel:
+        """The costs that the events of a trace show: `RunMetadata.events` of a traced step, or of
+        several. Times are those of the device that ran them: its `Device.scale` is 1."""
+        totals: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[int, float]] = {}
+        for e in _innermost([e for e in events if e.ops and not (e.dead or e.waits)]):
+            key = tuple(dict.fromkeys(e.ops)), tuple(map(str, e.locations))
+            steps = totals.setdefault(key, {})
+            steps[e.step] = steps.get(e.step, 0.0) + (e.end_ns - e.begin_ns)
+        measured = [Measured(*k, statistics.median(v.values())) for k, v in totals.items()]
+        return CostModel(links or Links(), tuple(measured))
+
+    def save(self, path: str) -> None:
+        """Write the model to a JSON file, which `load` reads."""
+        data = {
+            "version": 1,
+            "links": asdict(self.links),
+            "sizes": dict(self.sizes),
+            "measured": [asdict(m) for m in self.measured],
+        }
+        Path(path).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: str) -> CostModel:
+        """The model in a file that `save` wrote. NotFoundError, InvalidArgumentError."""
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            if data["version"] != 1:
+                raise InvalidArgumentError(f"{path} has version {data['version']}, not 1")
+            rows = [_read_measured(m) for m in data["measured"]]
+            sizes = {str(k): int(v) for k, v in data["sizes"].items()}
+            return CostModel(links_from(data["links"]), tuple(rows), sizes)
+        except FileNotFoundError:
+            raise NotFoundError(f"there is no file {path}") from None
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{path}: {error.what}", hint=error.hint) from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgumentError(
+                f"{path} is no cost model: {type(error).__name__}: {error}",
+                hint="CostModel.save writes them",
+            ) from None
+
+    def costs_of(self, graph: Graph) -> Costs:
+        """What each op of `graph` takes."""
+        return Costs(self, graph)
+
+
+def _read_measured(row: Mapping[str, Any]) -> Measured:
+    ns = float(row["ns"])
+    if not ns >= 0:
+        raise InvalidArgumentError(f"an op took {ns} ns")
+    return Measured(tuple(map(str, row["ops"])), tuple(map(str, row["places"])), ns)
+
+
+def _innermost(events: Sequence[Event]) -> list[Event]:
+    """Those events that hold no other of the same thread."""
+    threads: dict[int, list[Event]] = {}
+    for event in sorted(events, key=lambda e: (e.begin_ns, -e.end_ns)):
+        threads.setdefault(event.thread, []).append(event)
+    kept: list[Event] = []
+    for row in threads.values():
+        for event, after in zip(row, [*row[1:], None], strict=True):
+            if after is None or after.begin_ns >= event.end_ns or after.end_ns > event.end_ns:
+                kept.append(event)
+    return kept
+
+
+class Costs:
+    """Nanoseconds of the ops of one graph, and bytes of its values.
+
+    measured: of how many ops with a price a trace has told it.
+    """
+
+    def __init__(self, model: CostModel, graph: Graph) -> None:
+        self.links = model.links
+        self._sizes = model.sizes
+        copies = _sized(graph, model.sizes)
+        self._copy = dict(zip(graph.walk(), copies.walk(), strict=True))
+        self._around: dict[Operation, int] = {}  # of ops in loops: how often they run in a step
+        self._ns: dict[Operation, float] = {}
+        self._price(graph.block, 1)
+        self.measured = self._measure(model.measured)
+
+    def _price(self, block: Block, times: int) -> None:
+        """The static prices of the ops that run by themselves: those in `fused` do not."""
+        for op in block.ops:
+            if op.name in CONTROL:
+                for region in op.regions:
+                    self._price(region, times * self.trips(op))
+            else:
+                self._ns[op] = self._static(op)
+                if times != 1:
+                    self._around[op] = times
+
+    def _static(self, op: Operation) -> float:
+        if runs_on_host(op):
+            return HOST_NS
+        if op.name in NOT_KERNELS and op.name != "read":
+            return 0.0
+        found = _product(self._copy[op]) or nanoseconds([self._copy[op]])
+        if found == 0.0:  # also what it says where sizes are not known
+            found = streamed(sum(map(self.nbytes, (*op.operands, *op.results))))
+        return found + KERNEL_NS
+
+    def _measure(self, measured: Sequence[Measured]) -> int:
+        """Put what was measured in place of static prices; of how many ops."""
+        by_place: dict[tuple[str, str], list[Operation]] = {}
+        for op in self._ns:
+            for at in op.locations:
+                by_place.setdefault((op.name, str(at)), []).append(op)
+        found: dict[Operation, float] = {}
+        for m in measured:
+            pairs = (by_place.get((name, at), ()) for name in m.ops for at in m.places)
+            ops = list(dict.fromkeys(op for row in pairs for op in row))
+            times = [self._around.get(op, 1) for op in ops]
+            weights = [max(self._ns[op], 1.0) * n for op, n in zip(ops, times, strict=True)]
+            for op, weight, n in zip(ops, weights, times, strict=True):
+                found[op] = found.get(op, 0.0) + m.ns * weight / sum(weights) / max(n, 1)
+        self._ns.update(found)
+        return len(found)
+
+    def nanoseconds(self, op: Operation) -> float:
+        """One run of the op on a device of scale 1; of a structured op, all of it on one device."""
+        known = self._ns.get(op)
+        if known is not None:
+            return known
+        parts = [sum(map(self.nanoseconds, region.ops)) for region in op.regions]
+        if op.name == "cond":
+            return max(parts)
+        return sum(parts) * self.trips(op)
+
+    def trips(self, op: Operation) -> int:
+        """How often the body of a `while` or `scan` runs, as far as anybody knows."""
+        if op.name == "scan":
+            length = self._copy[op].attrs["length"]
+            return length if isinstance(length, int) else ASSUMED_TRIPS
+        if op.name != "while":
+            return 1
+        known = trip_count(self._copy[op])
+        limit = int_attr(op.attrs, "limit")
+        return known if known is not None else min(ASSUMED_TRIPS, limit if limit >= 0 else 10**9)
+
+    def nbytes(self, value: Value) -> float:
+        """Bytes of a value in a message; 0 of what is no data."""
+        return self._type_bytes(value.type)
+
+    def _type_bytes(self, t: Type) -> float:
+        if isinstance(t, StackType):
+            return self._type_bytes(t.tensor) * ASSUMED_TRIPS
+        if not isinstance(t, TensorType):
+            return 0.0
+        total = float(t.dtype.itemsize if t.dtype.kind != "string" else _STRING_BYTES)
+        for dim in t.shape:
+            size = substitute_dim(dim, self._sizes) if isinstance(dim, SymbolicDim) else dim
+            if isinstance(size, SymbolicDim):
+                size = substitute_dim(size, dict.fromkeys(size.symbols, ASSUMED_SIZE))
+            total *= max(size, 0) if isinstance(size, int) else ASSUMED_SIZE
+        return total
+
+
+def _product(op: Operation) -> float:
+    """Nanoseconds of a product of f32, which runs on all cores; 0 for other ops and sizes that
+    nobody knows."""
+    first = op.operands[0].type if op.operands else None
+    if op.name not in _PRODUCTS or not isinstance(first, TensorType) or first.dtype is not float32:
+        return 0.0
+    try:
+        found = work(op)
+    except (WeftError, ValueError):
+        return 0.0
+    return (found.flops or 0) * PRODUCT_NS + streamed(found.bytes_read + found.bytes_written)
+
+
+def _sized(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """`graph`, op by op, with all symbols given sizes; itself where they do not fit together."""
+    if not is_symbolic(graph.block):
+        return graph
+    symbols: set[str] = set()
+    for op in graph.walk():
+        for value in (*op.operands, *op.results):
+            if isinstance(value.type, TensorType):
+                symbols |= {
+                    s for d in value.type.shape if isinstance(d, SymbolicDim) for s in d.symbols
+                }
+    known = {s: sizes.get(s, ASSUMED_SIZE) for s in symbols}
+    try:
+        return specialize(graph, known)
+    except WeftError:  # only prices are wanted: the unknown sizes are assumed one by one
+        return graph

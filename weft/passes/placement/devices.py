@@ -1,0 +1,175 @@
+"""Devices that a graph can be placed on, and the links between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.ir.device import DeviceSpec
+from weft.ir.errors import InvalidArgumentError, NotFoundError
+from weft.ir.graph import Operation
+from weft.ir.host import runs_on_host
+from weft.ir.types import HandleType
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device of one task.
+
+    name: its full name, "/job:ps/task:0/cpu:0". scale: how many times as long as on the machine of
+    the prices (`ir/prices.py`) ops take. memory: bytes for variables; None: no limit is known.
+    kernels: the ops that it has kernels for; None: on a cpu all. Raises InvalidArgumentError.
+    """
+
+    name: str
+    scale: float = 1.0
+    memory: int | None = None
+    kernels: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        spec = DeviceSpec.parse(self.name)
+        if not spec.is_full:
+            raise InvalidArgumentError(
+                f"{self.name!r} does not name one device",
+                hint='a device to place on has all parts, such as "/job:ps/task:0/cpu:0"',
+            )
+        object.__setattr__(self, "name", str(spec))
+        if not self.scale > 0:
+            raise InvalidArgumentError(f"device {self.name}: the scale {self.scale} is not > 0")
+        if self.kernels is None and spec.kind != CPU:
+            raise InvalidArgumentError(
+                f"device {self.name}: which ops it has kernels for must be said",
+                hint='of cpus weft knows it; pass kernels=frozenset({"matmul", ...})',
+            )
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """The name in parts."""
+        return DeviceSpec.parse(self.name)
+
+    @property
+    def task(self) -> str:
+        """`/job:ps/task:0`."""
+        return self.spec.task_name
+
+    @property
+    def kind(self) -> str:
+        """`cpu` or `gpu`."""
+        return str(self.spec.kind)
+
+    def lacks(self, op: Operation) -> str:
+        """Why the device cannot run the op; empty if it can."""
+        handles = any(isinstance(v.type, HandleType) for v in (*op.operands, *op.results))
+        if self.kind != CPU and (runs_on_host(op) or handles):
+            return f"runs on the host, not on a {self.kind}"
+        if self.kernels is not None and op.name not in self.kernels:
+            return f"has no kernel for {self.kind}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What messages between devices take.
+
+    latency_s: from task to task, one way. bytes_per_s: what goes into or out of one task, all its
+    peers together. message_s: for each message, so long are sender and receiver busy. The local_
+    ones are between devices of one task. The defaults are ZeroMQ over loopback on two cores.
+    """
+
+    latency_s: float = 55e-6
+    bytes_per_s: float = 1.2e9
+    message_s: float = 40e-6
+    local_latency_s: float = 10e-6
+    local_bytes_per_s: float = 8e9
+
+    def __post_init__(self) -> None:
+        for name in ("latency_s", "message_s", "local_latency_s"):
+            if not getattr(self, name) >= 0:
+                raise InvalidArgumentError(f"links: {name}={getattr(self, name)} is not >= 0")
+        for name in ("bytes_per_s", "local_bytes_per_s"):
+            if not getattr(self, name) > 0:
+                raise InvalidArgumentError(f"links: {name}={getattr(self, name)} is not > 0")
+
+
+def check_devices(devices: Sequence[Device]) -> None:
+    """Refuse no device, and two of one name. Raises InvalidArgumentError."""
+    if not devices:
+        raise InvalidArgumentError("there is no device to place on")
+    names = [d.name for d in devices]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            raise InvalidArgumentError(f"two devices are called {name}")
+
+
+def listed(devices: Sequence[Device], most: int = 12) -> str:
+    """The names of devices for a message."""
+    shown = ", ".join(d.name for d in devices[:most])
+    return shown + (f" and {len(devices) - most} more" if len(devices) > most else "")
+
+
+# ------------------------------------------------------------------------------------------- files
+
+
+def read_devices(path: str) -> tuple[list[Device], Links | None]:
+    """The devices in a JSON file, and the links if it has them.
+
+    ``{"devices": ["/job:ps/task:0/cpu:0", {"name": ..., "scale": 2.0, "memory": 8589934592,
+    "kernels": ["matmul"]}], "links": {"latency_s": 5e-5, "bytes_per_s": 1e9}}``; a list alone is
+    the devices. NotFoundError, InvalidArgumentError.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no file {path}") from None
+    except (OSError, ValueError) as error:
+        raise InvalidArgumentError(f"{path} cannot be read as JSON: {error}") from None
+    try:
+        rows = data.get("devices") if isinstance(data, dict) else data
+        if not isinstance(rows, list):
+            raise InvalidArgumentError("there is no list of devices")
+        devices = list(_devices(rows))
+        check_devices(devices)
+        links = data.get("links") if isinstance(data, dict) else None
+        return devices, None if links is None else links_from(links)
+    except InvalidArgumentError as error:
+        hint = error.hint or _FORM
+        raise InvalidArgumentError(f"{path}: {error.what}", hint=hint) from None
+
+
+_FORM = '{"devices": ["/job:ps/task:0/cpu:0", ...], "links": {"latency_s": 5e-5, ...}}'
+
+
+def _devices(rows: Sequence[Any]) -> Iterator[Device]:
+    for row in rows:
+        fields = {"name": row} if isinstance(row, str) else row
+        if not isinstance(fields, dict) or not isinstance(fields.get("name"), str):
+            raise InvalidArgumentError(f"{row!r} is no device", hint=_FORM)
+        known = _checked(fields, {"name": str, "scale": float, "memory": int, "kernels": list})
+        kernels = known.get("kernels")
+        if kernels is not None:
+            known["kernels"] = frozenset(map(str, kernels))
+        yield Device(**known)
+
+
+def links_from(data: object) -> Links:
+    """Links as a mapping says. Raises InvalidArgumentError."""
+    if not isinstance(data, Mapping):
+        raise InvalidArgumentError(f"links are a mapping, not {data!r}", hint=_FORM)
+    names = ("latency_s", "bytes_per_s", "message_s", "local_latency_s", "local_bytes_per_s")
+    return Links(**_checked(data, dict.fromkeys(names, float)))
+
+
+def _checked(fields: Mapping[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
+    for name, value in fields.items():
+        if name not in types:
+            known = ", ".join(types)
+            raise InvalidArgumentError(f"there is no field {name!r}", hint=f"there are {known}")
+        wanted = (int, float) if types[name] is float else types[name]
+        if isinstance(value, bool) or not isinstance(value, wanted):
+            raise InvalidArgumentError(f"{name}={value!r} is no {types[name].__name__}")
+    return dict(fields)

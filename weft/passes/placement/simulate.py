@@ -1,0 +1,375 @@
+"""Steps of many workers that share parameter servers, simulated event by event.
+
+`timing.py` says what one step takes whose tasks wait for nobody else. Here the same step is done by
+up to hundreds of workers at once, which meet at the servers (paper, sections 4.4, 6.2 and 6.3): in
+each step a worker tells the servers that it begins, gets their parameters, computes, and sends them
+gradients. Asynchronously, each goes on as soon as its gradients are applied. Synchronously a step
+is over when each server has the gradients of `needed` workers, of whose number there may be more:
+those of the slower ones come too late and are dropped (backup workers). A slow worker is not
+stopped; when it is done it goes on with the step that is current then.
+
+What may be waited for: the cores of a machine, by computing and by each message at both its ends;
+and what goes into and out of a machine, byte by byte. Messages go in pieces, so what is sent is
+received meanwhile, and messages overtake each other as on real links.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from weft.ir.device import DeviceSpec
+from weft.ir.errors import InvalidArgumentError
+from weft.passes.placement.devices import Links
+from weft.passes.placement.placer import Placement
+
+#: Messages go in so many pieces at most, none smaller than this (bytes).
+_PIECES, _PIECE_BYTES = 4, 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One step of one worker. Of what there is one for each server: pull, push: bytes of parameters
+    and of gradients; apply_s: seconds for which a core of the server works on a worker's gradients.
+    compute_s: seconds of the worker, the median. update_s: seconds from the last gradient of a
+    synchronous step to the new parameters.
+
+    spread: the standard deviation of the logarithm of the computing time. straggle: how likely a
+    worker's step takes longer, on average `straggle_factor` times as long (what it takes longer is
+    exponentially distributed).
+    """
+
+    pull: tuple[float, ...]
+    push: tuple[float, ...]
+    compute_s: float
+    apply_s: tuple[float, ...] = ()
+    update_s: float = 0.0
+    spread: float = 0.0
+    straggle: float = 0.0
+    straggle_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.apply_s:
+            object.__setattr__(self, "apply_s", (0.0,) * len(self.pull))
+        if not self.pull or not len(self.pull) == len(self.push) == len(self.apply_s):
+            raise InvalidArgumentError(
+                f"a workload for {len(self.pull)} servers has {len(self.push)} gradients and "
+                f"{len(self.apply_s)} applications"
+            )
+        numbers = (*self.pull, *self.push, *self.apply_s, self.compute_s, self.update_s,
+                   self.spread, self.straggle, self.straggle_factor)  # fmt: skip
+        if not all(n >= 0 for n in numbers):
+            raise InvalidArgumentError("bytes, seconds and likelihoods are not negative")
+
+    @staticmethod
+    def even(servers: int, pull: float, push: float, compute_s: float) -> Workload:
+        """Parameters and gradients of so many bytes in all, the same on each server."""
+        each = (pull / servers,) * servers
+        return Workload(each, (push / servers,) * servers, compute_s)
+
+    @staticmethod
+    def of_placement(placement: Placement, job: str = "ps") -> Workload:
+        """The step of one worker, which the tasks of `job` serve, as it was placed and priced."""
+        servers = sorted({d.task for d in placement.devices if d.spec.job == job})
+        if not servers:
+            raise InvalidArgumentError(f"no device of the placement is of the job '{job}'")
+        pull, push, busy = (dict.fromkeys(servers, 0.0) for _ in range(3))
+        compute = 0.0
+        for span in placement.timeline:
+            first, arrow, second = span.where.partition(" -> ")
+            source, target = _task(first), _task(second) if arrow else ""
+            if not arrow and source in busy:
+                busy[source] += span.end - span.begin
+            elif not arrow:
+                compute += span.end - span.begin
+            elif source in pull:
+                pull[source] += span.nbytes
+            elif target in push:
+                push[target] += span.nbytes
+        given, taken = tuple(pull.values()), tuple(push.values())
+        return Workload(given, taken, compute, tuple(busy.values()))
+
+
+def _task(device: str) -> str:
+    return DeviceSpec.parse(device).task_name
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the tasks run on. cores: of each machine. byte_s: seconds of a core for each byte that
+    it sends or receives. one_machine: all tasks share the cores of one machine, and no link."""
+
+    links: Links = field(default_factory=Links)
+    cores: int = 8
+    byte_s: float = 0.0
+    one_machine: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was simulated. steps: seconds of each step: synchronously from one new set of parameters
+    to the next, asynchronously of each worker's own. seconds: of all. dropped: gradients that came
+    too late."""
+
+    workers: int
+    steps: tuple[float, ...]
+    seconds: float
+    dropped: int
+
+    @property
+    def median(self) -> float:
+        """The median step."""
+        return float(np.median(self.steps))
+
+    def percentile(self, q: float) -> float:
+        """The q-th percentile of the steps."""
+        return float(np.percentile(self.steps, q))
+
+    @property
+    def per_second(self) -> float:
+        """Steps of workers that counted, for each second."""
+        return len(self.steps) / self.seconds if self.seconds else math.inf
+
+
+def simulate(
+    workload: Workload,
+    workers: int,
+    cluster: Cluster | None = None,
+    *,
+    needed: int | None = None,
+    synchronous: bool = True,
+    steps: int = 20,
+    seed: int = 0,
+) -> Run:
+    """So many workers doing so many steps (asynchronously: each of them), after 2 that do not
+    count.
+
+    needed: of how many workers each synchronous step takes the gradients; None: of all.
+    InvalidArgumentError for numbers that make no sense.
+    """
+    wanted = workers if needed is None else needed
+    if workers < 1 or steps < 1 or not 1 <= wanted <= workers:
+        raise InvalidArgumentError(
+            f"{steps} steps of {workers} workers, with the gradients of {wanted}"
+        )
+    sim = _Steps(workload, workers, cluster or Cluster(), wanted, synchronous, steps + _WARM, seed)
+    return sim.run()
+
+
+_WARM = 2
+
+
+class _Pool:
+    """Some equal servers of one queue: cores, or a link."""
+
+    __slots__ = ("free",)
+
+    def __init__(self, count: int) -> None:
+        self.free = [0.0] * count
+
+    def take(self, now: float, hold: float) -> float:
+        """Be served next, for so long: when that is over."""
+        end = max(now, self.free[0]) + hold
+        heapq.heapreplace(self.free, end)
+        return end
+
+
+class _Steps:
+    """The state of one simulation: events in order of time, and what each task waits for."""
+
+    def __init__(
+        self,
+        load: Workload,
+        workers: int,
+        cluster: Cluster,
+        needed: int,
+        synchronous: bool,
+        steps: int,
+        seed: int,
+    ) -> None:
+        self.load, self.workers, self.cluster = load, workers, cluster
+        self.needed, self.synchronous, self.last = needed, synchronous, steps
+        self.servers = len(load.pull)
+        self.random = np.random.default_rng(seed)
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.count, self.now = 0, 0.0
+        tasks = workers + self.servers
+        one = _Pool(cluster.cores)
+        self.cores = [one if cluster.one_machine else _Pool(cluster.cores) for _ in range(tasks)]
+        self.out, self.into = ([_Pool(1) for _ in range(tasks)] for _ in range(2))
+        self.version = 0  # of the parameters: how many steps are over
+        self.step = [0] * workers  # the version that each worker has
+        self.begun = [0.0] * workers
+        self.finished, self.slowest = [0] * workers, 0  # steps of each worker, the least of them
+        self.missing = [0] * workers  # messages that a worker waits for
+        self.idle: list[int] = []  # those that wait for the next version
+        self.gradients = [0] * self.servers  # of the current step
+        self.done: list[float] = []
+        self.times: list[float] = [0.0]
+        self.dropped = 0
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def at(self, time: float, what: Callable[[], None]) -> None:
+        self.count += 1
+        heapq.heappush(self.events, (time, self.count, what))
+
+    def run(self) -> Run:
+        for worker in range(self.workers):
+            self.begin(worker)
+        while self.events and not self.over():
+            self.now, _, what = heapq.heappop(self.events)
+            what()
+        if self.synchronous:
+            marks = self.times[_WARM:]
+            lengths = tuple(b - a for a, b in pairwise(marks))
+            return Run(self.workers, lengths, marks[-1] - marks[0], self.dropped)
+        return Run(self.workers, tuple(self.done), self.now - self.times[-1], self.dropped)
+
+    def over(self) -> bool:
+        if self.synchronous:
+            return self.version >= self.last
+        return self.slowest >= self.last
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def send(self, source: int, target: int, nbytes: float, then: Callable[[], None]) -> None:
+        """Send a message: piece by piece through the cores of the sender, the link, and the cores
+        of the receiver."""
+        pieces = max(1, min(_PIECES, math.ceil(nbytes / _PIECE_BYTES)))
+        links, left = self.cluster.links, [pieces, pieces]  # to send, to receive
+        work = (links.message_s + nbytes * self.cluster.byte_s) / pieces
+        wire = 0.0 if self.cluster.one_machine else nbytes / pieces / links.bytes_per_s
+
+        def leave() -> None:
+            gone = self.out[source].take(self.now, wire) if wire else self.now
+            self.at(gone + links.latency_s, arrive if wire else receive)
+            left[0] -= 1
+            if left[0]:  # the next piece is made ready meanwhile, and takes its turn on the link
+                self.at(max(gone, self.cores[source].take(self.now, work)), leave)
+
+        def arrive() -> None:
+            self.at(self.into[target].take(self.now, wire), receive)
+
+        def receive() -> None:
+            self.at(self.cores[target].take(self.now, work), end)
+
+        def end() -> None:
+            left[1] -= 1
+            if not left[1]:
+                then()
+
+        self.at(self.cores[source].take(self.now, work), leave)
+
+    # -- workers -----------------------------------------------------------------------------------
+
+    def begin(self, worker: int) -> None:
+        """Tell the servers; each answers with its parameters."""
+        self.step[worker], self.begun[worker] = self.version, self.now
+        self.missing[worker] = self.servers
+        for k in range(self.servers):
+            server = (worker + k) % self.servers  # not all workers to the same server first
+
+            def answer(server: int = server) -> None:
+                nbytes = self.load.pull[server]
+                self.send(self.workers + server, worker, nbytes, lambda: self.pulled(worker))
+
+            self.send(worker, self.workers + server, 0.0, answer)
+
+    def pulled(self, worker: int) -> None:
+        self.missing[worker] -= 1
+        if not self.missing[worker]:
+            seconds = self.load.compute_s * math.exp(self.load.spread * self.random.normal())
+            if self.random.random() < self.load.straggle:
+                slower = (self.load.straggle_factor - 1) * self.random.exponential()
+                seconds *= 1 + max(0.0, slower)
+            self.at(self.cores[worker].take(self.now, seconds), lambda: self.push(worker))
+
+    def push(self, worker: int) -> None:
+        self.missing[worker] = self.servers
+        version = self.step[worker]
+        for k in range(self.servers):
+            server = (worker + k) % self.servers
+
+            def arrive(server: int = server) -> None:
+                stale = self.synchronous and version < self.version
+                work = 0.0 if stale else self.load.apply_s[server]
+                core = self.cores[self.workers + server]
+                self.at(core.take(self.now, work), lambda: self.applied(worker, server, version))
+
+            self.send(worker, self.workers + server, self.load.push[server], arrive)
+
+    # -- servers -----------------------------------------------------------------------------------
+
+    def applied(self, worker: int, server: int, version: int) -> None:
+        """A server has a worker's gradient; it answers, and the step may be over."""
+        self.send(self.workers + server, worker, 0.0, lambda: self.answered(worker))
+        if not self.synchronous:
+            return
+        if version < self.version or self.gradients[server] >= self.needed:
+            self.dropped += self.version >= _WARM
+            return
+        self.gradients[server] += 1
+        if min(self.gradients) >= self.needed:
+            self.gradients = [0] * self.servers
+            self.at(self.now + self.load.update_s, self.advance)
+
+    def advance(self) -> None:
+        """New parameters: who waits for them goes on."""
+        self.version += 1
+        self.times.append(self.now)
+        idle, self.idle = self.idle, []
+        for worker in idle:
+            self.send(self.workers, worker, 0.0, lambda worker=worker: self.begin(worker))  # type: ignore[misc]
+
+    def answered(self, worker: int) -> None:
+        self.missing[worker] -= 1
+        if self.missing[worker]:
+            return
+        self.finished[worker] += 1
+        if not self.synchronous:
+            if self.finished[worker] == self.slowest + 1:
+                self.slowest = min(self.finished)
+            if self.slowest <= _WARM:
+                self.times.append(self.now)  # what counts begins when all have done two
+            else:
+                self.done.append(self.now - self.begun[worker])
+            self.begin(worker)
+        elif self.version > self.step[worker]:
+            self.begin(worker)
+        else:
+            self.idle.append(worker)
+
+
+def with_stragglers(load: Workload, spread: float, likely: float, factor: float) -> Workload:
+    """The workload on machines that are not all alike at all times."""
+    return replace(load, spread=spread, straggle=likely, straggle_factor=factor)
+
+
+def backup_curve(
+    load: Workload,
+    workers: int,
+    backups: Sequence[int],
+    cluster: Cluster | None = None,
+    *,
+    steps: int = 40,
+    seed: int = 0,
+) -> list[tuple[int, float, float]]:
+    """(b, the median step with b backup workers, its speed-up over none normalised by what they
+    cost: t(0) / t(b) * workers / (workers + b)), as the paper's figure 8 draws it.
+
+    InvalidArgumentError if `backups` does not begin with 0.
+    """
+    if not backups or backups[0] != 0:
+        raise InvalidArgumentError("the curve is relative to no backup workers: begin with 0")
+    out: list[tuple[int, float, float]] = []
+    for b in backups:
+        run = simulate(load, workers + b, cluster, needed=workers, steps=steps, seed=seed)
+        first = out[0][1] if out else run.median
+        out.append((b, run.median, first / run.median * workers / (workers + b)))
+    return out

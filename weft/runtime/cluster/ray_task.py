@@ -1,0 +1,45 @@
+"""The actor that Ray starts for each task: a weft server, and where it is reached."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ray.util import get_node_ip_address
+
+from weft.comm.keys import Secret
+from weft.runtime.cluster.addresses import tcp_address
+from weft.runtime.cluster.spec import ClusterSpec
+from weft.runtime.distributed.server import Server
+
+
+class RayTask:
+    """Runs in a process of its own; when that is lost Ray makes it anew, at another address.
+
+    It listens at the address by which Ray knows its machine. sizes: how many tasks each job has.
+    secret: the cluster's, in hexadecimal digits. threads: how many compute, 0 for as many as there
+    are processors.
+    """
+
+    def __init__(
+        self, sizes: Mapping[str, int], job: str, task: int, secret: str, threads: int
+    ) -> None:
+        if threads:
+            os.environ.setdefault("WEFT_NUM_THREADS", str(threads))
+        open_address = tcp_address(get_node_ip_address(), 0)
+        spec = ClusterSpec({j: [open_address] * n for j, n in sizes.items()})
+        self._server = Server(spec, job, task, secret=Secret.from_hex(secret))
+
+    def describe(self) -> dict[str, Any]:
+        """Where this task is: address, incarnation, pid, gpus."""
+        return {
+            "address": self._server.target,
+            "incarnation": self._server.incarnation,
+            "pid": os.getpid(),
+            "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        }
+
+    def set_cluster(self, cluster: str) -> None:
+        """Where the other tasks are, as JSON text, for sessions that know this one only."""
+        self._server.set_cluster(ClusterSpec(cluster))

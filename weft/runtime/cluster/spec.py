@@ -1,0 +1,230 @@
+"""`ClusterSpec`: the jobs of a cluster and the address of each task (TensorFlow 1's class).
+
+`ClusterTask`: which of these tasks this process is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.ir.errors import InvalidArgumentError, NotFoundError, TypeRuleError, suggest
+from weft.ir.source import caller_location
+from weft.runtime.cluster.addresses import is_open, parse_address
+
+_JOB = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")  # as in a device's name, /job:NAME/task:0
+Jobs = Mapping[str, Sequence[str]]
+
+
+class ClusterSpec:
+    """Jobs and the addresses of their tasks, in order; it never changes.
+
+    cluster: a dict from job to a list of addresses, JSON text of one, or another ClusterSpec.
+    Addresses are "host:port" (TensorFlow's form), "tcp://host:port" or "ipc:///path"; port 0 is for
+    a task of which nobody needs to know the address beforehand. Text and files may also be what
+    TF_CONFIG holds, with the jobs under "cluster". InvalidArgumentError for a job without tasks, a
+    name that is none, an address that is none or is used twice.
+    """
+
+    __slots__ = ("_jobs",)
+
+    def __init__(self, cluster: ClusterSpec | Jobs | str) -> None:
+        try:
+            self._jobs = _checked(_as_mapping(cluster))
+        except (InvalidArgumentError, TypeRuleError) as error:
+            raise error.at(caller_location()) from None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ClusterSpec:
+        """Read a JSON file. NotFoundError if it is not there, InvalidArgumentError naming it."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise NotFoundError(
+                f"the cluster file '{os.fspath(path)}' cannot be read: {error}",
+                location=caller_location(),
+            ) from None
+        try:
+            return cls(text)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                f"the cluster file '{os.fspath(path)}': {error.what}",
+                hint=error.hint,
+                location=caller_location(),
+            ) from None
+
+    # ------------------------------------------------------------------------------------ looking
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The names of the jobs, in the order given."""
+        return tuple(self._jobs)
+
+    def tasks(self) -> tuple[tuple[str, int], ...]:
+        """(job, task) of every task, job by job."""
+        return tuple((job, i) for job, held in self._jobs.items() for i in range(len(held)))
+
+    def num_tasks(self, job: str) -> int:
+        """How many tasks a job has. NotFoundError if there is no such job."""
+        return len(self.job_tasks(job))
+
+    def job_tasks(self, job: str) -> tuple[str, ...]:
+        """The addresses of a job's tasks. NotFoundError if there is no such job."""
+        if job not in self._jobs:
+            raise NotFoundError(
+                f"the cluster has no job {job!r:.60}{suggest(str(job), self.jobs)}",
+                hint=f"it has {', '.join(self._jobs)}",
+                location=caller_location(),
+            )
+        return self._jobs[job]
+
+    def address(self, job: str, task: int) -> str:
+        """The address of one task. NotFoundError if it is not in the cluster."""
+        held = self.job_tasks(job)
+        if type(task) is not int or not 0 <= task < len(held):
+            raise NotFoundError(
+                f"the cluster has no task {task!r:.20} of the job '{job}'",
+                hint=f"it has the tasks 0 to {len(held) - 1}",
+                location=caller_location(),
+            )
+        return held[task]
+
+    task_address = address  # TensorFlow 1's name
+
+    def task_indices(self, job: str) -> list[int]:
+        """The numbers of a job's tasks (TensorFlow 1's method)."""
+        return list(range(self.num_tasks(job)))
+
+    def with_address(self, job: str, task: int, address: str) -> ClusterSpec:
+        """The same cluster, one task at another address: where it was started anew."""
+        self.address(job, task)
+        changed = {j: list(held) for j, held in self._jobs.items()}
+        changed[job][task] = address
+        return ClusterSpec(changed)
+
+    # -------------------------------------------------------------------------------- other forms
+    def as_dict(self) -> dict[str, list[str]]:
+        """Job -> addresses, as the constructor takes it."""
+        return {job: list(held) for job, held in self._jobs.items()}
+
+    def to_json(self) -> str:
+        """JSON text, as the constructor and `load` take it."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClusterSpec) and list(self._jobs.items()) == list(
+            other._jobs.items()
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._jobs.items()))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._jobs)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __contains__(self, job: object) -> bool:
+        return job in self._jobs
+
+    def __repr__(self) -> str:
+        return f"ClusterSpec({self.as_dict()})"
+
+
+@dataclass(frozen=True)
+class ClusterTask:
+    """This process's place in a cluster, as an engine's environment says it.
+
+    rank: its number among all tasks, in the order of `cluster.tasks()`. local_rank: among those of
+    its host. gpus: the devices that the engine gave it, None if it says nothing. restarts: how
+    often the engine has started this task anew. source: which environment said so.
+    """
+
+    cluster: ClusterSpec
+    job: str
+    task: int
+    local_rank: int = 0
+    gpus: tuple[str, ...] | None = None
+    restarts: int = 0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        self.cluster.address(self.job, self.task)
+
+    @property
+    def address(self) -> str:
+        """Where the others reach this task."""
+        return self.cluster.address(self.job, self.task)
+
+    @property
+    def rank(self) -> int:
+        return self.cluster.tasks().index((self.job, self.task))
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task initialises, restores and saves: task 0 of the job "chief" (or
+        "master"), else of "worker", else of the last job."""
+        jobs = self.cluster.jobs
+        chief = next((j for j in ("chief", "master", "worker") if j in jobs), jobs[-1])
+        return (self.job, self.task) == (chief, 0)
+
+    def __str__(self) -> str:
+        return f"/job:{self.job}/task:{self.task} at {self.address} ({self.source})"
+
+
+def _as_mapping(cluster: ClusterSpec | Jobs | str) -> Mapping[str, Any]:
+    if isinstance(cluster, ClusterSpec):
+        return cluster._jobs
+    if isinstance(cluster, str):
+        try:
+            cluster = json.loads(cluster, object_pairs_hook=_no_twins)
+        except ValueError as error:
+            raise InvalidArgumentError(f"the text of a cluster is not JSON: {error}") from None
+        if isinstance(cluster, dict) and isinstance(cluster.get("cluster"), dict):
+            cluster = cluster["cluster"]
+    if not isinstance(cluster, Mapping):
+        raise TypeRuleError(
+            f"a cluster is a dict from job to addresses, got a {type(cluster).__name__}",
+            hint='ClusterSpec({"ps": ["host:2222"], "worker": ["host:2223", "host:2224"]})',
+        )
+    return cluster
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _checked(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    jobs: dict[str, tuple[str, ...]] = {}
+    owners: dict[str, str] = {}
+    name: Any  # a user's dict may have anything for names
+    for name, addresses in given.items():
+        job = name if isinstance(name, str) else ""
+        if not _JOB.fullmatch(job):
+            raise InvalidArgumentError(
+                f"{name!r:.60} cannot be the name of a job",
+                hint="a letter, then letters, digits, _ and -",
+            )
+        if isinstance(addresses, Mapping):
+            raise InvalidArgumentError(
+                f"the job '{job}' is a dict: clusters with gaps in a job are not supported",
+                hint="give the list of all its addresses, in order",
+            )
+        if isinstance(addresses, str) or not isinstance(addresses, Sequence) or not addresses:
+            raise InvalidArgumentError(f"the job '{job}' needs a list of at least one address")
+        jobs[job] = tuple(parse_address(one) for one in addresses)
+        for i, one in enumerate(jobs[job]):
+            owner = owners.setdefault(one, f"/job:{job}/task:{i}")
+            if owner != f"/job:{job}/task:{i}" and not is_open(one):
+                raise InvalidArgumentError(f"{owner} and /job:{job}/task:{i} are both at {one}")
+    if not jobs:
+        raise InvalidArgumentError("a cluster needs at least one job")
+    return jobs

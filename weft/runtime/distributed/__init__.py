@@ -1,0 +1,2 @@
+"""Tasks: workers that run parts of steps, and the master in the client that makes steps of them
+(paper, section 5)."""

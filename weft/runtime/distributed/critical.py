@@ -1,0 +1,191 @@
+"""The critical path of a step on many tasks, and the task that the others wait for.
+
+The graph of what depends on what is not part of a trace; the times say enough. Back from the
+answer that came last: what a task did at some time could begin when what ended last before it on
+that task had ended, be it a computation (whose result it takes, or whose thread) or a tensor that
+came. From a tensor that somebody already waited for the path goes on at its sender.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.ir.source import Locations
+from weft.runtime.distributed.timeline import CLIENT, PartSpan, Span, Timeline, Transfer
+
+#: A task is called a straggler if it is so many times as long at work as its peers' median.
+STRAGGLER = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of the critical path. kind: "run" (`task` computes), "transfer" (a tensor or message
+    is on its way from `task` to `peer`), "idle" (nothing that was recorded: dispatch, an event that
+    was dropped), "client" (the session itself)."""
+
+    task: str
+    kind: str
+    begin_ns: int
+    end_ns: int
+    name: str
+    peer: str = ""
+    locations: Locations = ()
+
+    @property
+    def ns(self) -> int:
+        """Its length."""
+        return self.end_ns - self.begin_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """times: how often as long at work as the median of its peers. on_path_ns: its computing on the
+    critical path."""
+
+    task: str
+    busy_ns: int
+    peers_ns: int
+    on_path_ns: int
+
+    @property
+    def times(self) -> float:
+        """How often as long at work as the others."""
+        return self.busy_ns / max(self.peers_ns, 1)
+
+
+class _Ends:
+    """What ended on one task, by the time of its end."""
+
+    def __init__(self, items: Sequence[Span | Transfer]) -> None:
+        timed = sorted(((_end(item), i, item) for i, item in enumerate(items)), key=lambda t: t[:2])
+        self._times = [t for t, _, _ in timed]
+        self._items = [item for _, _, item in timed]
+        self._left = len(timed)  # those behind were looked at: the path only goes back
+
+    def last_before(self, ns: int) -> Span | Transfer | None:
+        """What ended last, at `ns` at the latest; each is given once."""
+        self._left = min(self._left, bisect_right(self._times, ns)) - 1
+        return self._items[self._left] if self._left >= 0 else None
+
+
+def _end(item: Span | Transfer) -> int:
+    if isinstance(item, Span):
+        return item.event.end_ns
+    assert item.received is not None
+    return item.received.end_ns
+
+
+def critical_path(timeline: Timeline) -> list[Segment]:
+    """From the begin of the step to its end, without gaps."""
+    ends = {
+        task: _Ends(
+            [
+                *(s for s in timeline.spans if s.task == task and not s.event.dead),
+                *(t for t in timeline.transfers if t.target == task and t.received is not None),
+            ]
+        )
+        for task in timeline.tasks
+    }
+    last = max(timeline.parts, key=lambda part: part.answered_ns)
+    path = _Path(timeline)
+    path.back(CLIENT, "client", last.answered_ns, "the results are put together")
+    path.back(last.task, "transfer", last.done_ns, "the answer", CLIENT)
+    task = last.task
+    while True:
+        begun = _begun(timeline, task, path.at)
+        found = ends[task].last_before(path.at)
+        if found is None or _end(found) <= begun.fed_ns:
+            path.back(task, "idle", begun.fed_ns, "between ops")
+            path.back(CLIENT, "transfer", begun.run_ns, "the message that has it run, feeds", task)
+            path.back(CLIENT, "client", timeline.begin_ns, "the parts are told to run")
+            return path.segments[::-1]
+        path.back(task, "idle", _end(found), "between ops")
+        if isinstance(found, Span):
+            event = found.event
+            path.back(task, "run", event.begin_ns, event.name, "", event.locations)
+            continue
+        task = path.across(found)
+
+
+class _Path:
+    """Built from its end."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.at, self._begin = timeline.end_ns, timeline.begin_ns
+        self.segments: list[Segment] = []
+
+    def back(
+        self, task: str, kind: str, begin: int, name: str, peer: str = "", where: Locations = ()
+    ) -> None:
+        """What was from `begin` until where the path is."""
+        begin = min(max(begin, self._begin), self.at)
+        if begin < self.at:
+            self.segments.append(Segment(task, kind, begin, self.at, name, peer, where))
+            self.at = begin
+
+    def across(self, transfer: Transfer) -> str:
+        """Over a tensor that came: the task where the path goes on, the sender if the receiver
+        waited before it was sent."""
+        sent, received = transfer.sent, transfer.received
+        assert received is not None
+        where = received.locations
+        if sent is not None and sent.begin_ns >= received.begin_ns:
+            name = str(transfer)
+            self.back(transfer.source, "transfer", sent.begin_ns, name, transfer.target, where)
+            return transfer.source
+        source = "" if sent is None else transfer.source
+        self.back(
+            source or transfer.target, "transfer", received.begin_ns, str(transfer),
+            transfer.target, where,
+        )  # fmt: skip
+        return transfer.target
+
+
+def _begun(timeline: Timeline, task: str, at: int) -> PartSpan:
+    """The part of the task that began last before a time, or the first one."""
+    parts = sorted((p for p in timeline.parts if p.task == task), key=lambda p: p.fed_ns)
+    return next((p for p in reversed(parts) if p.fed_ns <= at), parts[0])
+
+
+# ------------------------------------------------------------------------------------ who is slow
+def busy_ns(timeline: Timeline, task: str) -> int:
+    """How long at least one thread of the task was at work (its host ops that only wait aside)."""
+    spans = [s.event for s in timeline.spans if s.task == task and not s.event.waits]
+    total, until = 0, timeline.begin_ns
+    for event in sorted(spans, key=lambda e: e.begin_ns):
+        begin = max(event.begin_ns, until)
+        if event.end_ns > begin:
+            total += event.end_ns - begin
+            until = event.end_ns
+    return total
+
+
+def on_path(path: Sequence[Segment]) -> Counter[str]:
+    """How long each task computes on the critical path, in ns."""
+    found: Counter[str] = Counter()
+    for segment in path:
+        if segment.kind == "run":
+            found[segment.task] += segment.ns
+    return found
+
+
+def straggler(timeline: Timeline, path: Sequence[Segment]) -> Straggler | None:
+    """The task on the critical path that is at work much longer than the other tasks of its job:
+    None if there is no such task, or it has no peers."""
+    share = on_path(path)
+    found: list[Straggler] = []
+    for task in timeline.tasks:
+        job = task.rsplit("/task:", 1)[0]
+        peers = [t for t in timeline.tasks if t != task and t.rsplit("/task:", 1)[0] == job]
+        if not peers or not share[task]:
+            continue
+        others = int(np.median([busy_ns(timeline, t) for t in peers]))
+        made = Straggler(task, busy_ns(timeline, task), others, share[task])
+        if made.times >= STRAGGLER:
+            found.append(made)
+    return max(found, key=lambda s: s.on_path_ns, default=None)

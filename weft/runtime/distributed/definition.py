@@ -1,0 +1,298 @@
+"""A step definition on a cluster: its parts are registered once with their tasks; a run is then one
+message to each part and one answer from each (paper, section 3.3)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.comm.errors import CommError, PeerLostError
+from weft.ir.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InternalError,
+    UnavailableError,
+    WeftError,
+)
+from weft.ir.types import TensorType
+from weft.runtime.distributed import messages as m
+from weft.runtime.distributed.exchange import Array, sendable
+from weft.runtime.distributed.master import Master
+from weft.runtime.distributed.parts import Part
+from weft.runtime.distributed.pending import Failure, Pending, Who
+from weft.runtime.distributed.recorded import StepTrace
+from weft.runtime.distributed.stall import stall_report
+from weft.runtime.distributed.wire_errors import Derived, to_wire
+from weft.runtime.resources.cancel import CancelToken
+
+_LOG = logging.getLogger("weft.cluster")
+#: How long compiling may take on the tasks, and how long a step that failed waits for what still
+#: runs. After so many seconds without an end a step says in the log who waits for whom.
+REGISTER_SECONDS, GRACE_SECONDS, STALL_SECONDS = 600.0, 5.0, 30.0
+#: How long a definition that failed on one task waits for what the others say.
+BRIEF_SECONDS = 0.3
+
+
+class ClusterStep:
+    """Called as an `Executable` is. Any number of threads may call it at once.
+
+    results: the types of the results of the whole, None for a token. recv_seconds: after how long a
+    part that waits for another one's tensor gives up.
+    """
+
+    def __init__(
+        self,
+        master: Master,
+        name: str,
+        parts: Sequence[Part],
+        results: Sequence[TensorType | None],
+        *,
+        control_flow: str = "auto",
+        recv_seconds: float | None = None,
+    ) -> None:
+        self.name, self.parts = name, tuple(parts)
+        self._master, self._results = master, tuple(results)
+        self._control_flow, self._recv_seconds = control_flow, recv_seconds
+        self._tasks = tuple(dict.fromkeys(part.task for part in parts))
+        self._needed = tuple(dict.fromkeys(t for p in parts for t in (p.task, *p.peers)))
+        self._lock = threading.Lock()
+        self._known: Mapping[str, tuple[str, int]] | None = None  # the tasks that have it
+        self._handles: tuple[int, ...] = ()
+        self._given: list[list[Who]] = []  # the parts that tasks hold, by when they were given
+        weakref.finalize(self, _drop, master, self._given).atexit = False
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that take part."""
+        return self._tasks
+
+    def new_trace(self) -> StepTrace:
+        """For a call that begins now."""
+        return StepTrace()
+
+    def __call__(
+        self,
+        inputs: Sequence[Array],
+        *,
+        timeout: float | None = None,
+        cancel: CancelToken | None = None,
+        trace: StepTrace | None = None,
+    ) -> list[Array | None]:
+        """The results of one step: None for a token.
+
+        timeout: seconds after which DeadlineExceededError says who waits for whom. cancel: ends it
+        with CancelledError. trace: gets what each part did. What goes wrong on a task is raised
+        here; UnavailableError names a task that was lost.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        handles = self._registered()
+        who = [(part.task, handle) for part, handle in zip(self.parts, handles, strict=True)]
+        step, waits = self._master.begin(who)
+        waits.trace = trace
+        forget = None
+        if cancel is not None:
+            token = cancel
+            forget = token.register(lambda: waits.fail(_cancelled(token)))
+        try:
+            self._send(step, waits, who, inputs, timeout)
+            self._wait(step, waits, until)
+            if waits.error is not None:
+                raise self._failed(step, waits)
+        except BaseException as error:
+            if waits.error is None:  # Ctrl-C
+                waits.fail(Failure(CancelledError(f"interrupted: {error!r}"), Derived.ROOT))
+                self._failed(step, waits)
+            raise
+        finally:
+            if forget is not None:
+                forget()
+            self._master.end(step)
+        return self._assembled(waits, who)
+
+    # --------------------------------------------------------------------------- the definition
+    def _registered(self) -> tuple[int, ...]:
+        """The handles of the parts, which all tasks know."""
+        known = self._master.require(self._needed)
+        if known == self._known:
+            return self._handles
+        with self._lock:
+            if known != self._known:
+                self._handles = self._register(known)
+                self._known = known
+            return self._handles
+
+    def forget(self) -> None:
+        """Register it anew before the next run."""
+        self._known = None
+
+    def _register(self, known: Mapping[str, tuple[str, int]]) -> tuple[int, ...]:
+        _drop(self._master, self._given[:-1])  # a run of another thread may use the last one
+        del self._given[:-1]
+        self._master.tell_dropped()
+        handles = tuple(self._master.next_handle() for _ in self.parts)
+        who = [(part.task, handle) for part, handle in zip(self.parts, handles, strict=True)]
+        number, waits = self._master.begin(who)
+        self._given.append(who)
+        try:
+            for (task, handle), part in zip(who, self.parts, strict=True):
+                text = np.frombuffer(part.text.encode(), np.uint8)
+                meta: dict[str, Any] = {
+                    "h": handle,
+                    "control_flow": self._control_flow,
+                    "timeout": REGISTER_SECONDS,
+                }
+                named = {
+                    "peers": {peer: list(known[peer]) for peer in part.peers},
+                    "state": {name: list(key) for name, key in part.state.items()},
+                }
+                arrays = [text, m.to_array(named), *part.constants]
+                self._to(waits, task, m.REGISTER, number, m.CONSTANT, meta, arrays)
+            if not waits.stop.wait(REGISTER_SECONDS):
+                owing = ", ".join(dict.fromkeys(task for task, _ in waits.owing()))
+                raise DeadlineExceededError(f"{owing} did not compile its part of '{self.name}'")
+            if waits.error is not None:
+                waits.over.wait(BRIEF_SECONDS)  # another one may know better why
+                raise waits.error
+        finally:
+            self._master.end(number)
+        return handles
+
+    # --------------------------------------------------------------------------------- one step
+    def _send(
+        self,
+        step: int,
+        waits: Pending,
+        who: Sequence[Who],
+        inputs: Sequence[Array],
+        timeout: float | None,
+    ) -> None:
+        low = self._master.low_water()
+        # those in this process last: they may run at once
+        pairs = sorted(zip(who, self.parts, strict=True), key=lambda p: self._is_here(p[1]))
+        for (task, handle), part in pairs:
+            meta: dict[str, Any] = {"h": handle, "l": low}
+            if timeout is not None:  # the master's own comes first, and says more
+                meta["t"] = timeout + GRACE_SECONDS
+            if self._recv_seconds is not None:
+                meta["r"] = self._recv_seconds
+            feeds = [sendable(inputs[place]) for place in part.feeds]
+            if waits.trace is not None:
+                meta["trace"] = True
+                waits.trace.run_sent(task, handle)
+            self._to(waits, task, m.RUN, step, m.FEED, meta, feeds)
+
+    def _is_here(self, part: Part) -> bool:
+        return self._master.is_here(part.task)
+
+    def _to(
+        self,
+        waits: Pending,
+        task: str,
+        kind: int,
+        step: int,
+        base: int,
+        meta: dict[str, Any],
+        arrays: Sequence[Array],
+    ) -> None:
+        """Send a message with arrays, the large ones by themselves."""
+        if self._master.is_here(task):
+            self._master.send(task, kind, step, meta, arrays)
+            return
+        small, large = m.split(arrays)
+        if large:
+            meta["g"] = list(large)
+        wire, first = self._master.wire, m.keys_of(base, int(meta["h"]))
+        try:
+            wire.send(task, kind, step, meta, small)
+            for place, array in large.items():
+                wire.send_tensor(task, step, first + place, (), array)
+        except CommError as error:
+            self._unsent(waits, task, error)
+
+    def _unsent(self, waits: Pending, task: str, error: CommError) -> None:
+        """A task cannot be told something."""
+        if isinstance(error, PeerLostError):
+            self._master.lost(task, error)
+        waits.lost(task, _unreachable(task, error))
+
+    def _wait(self, step: int, waits: Pending, until: float | None) -> None:
+        """Wait for all answers, or for the first failure; the time being up is one."""
+        silence = STALL_SECONDS
+        while True:
+            left = None if until is None else max(until - time.monotonic(), 0.0)
+            if waits.stop.wait(silence if left is None else min(left, silence)):
+                return
+            report = stall_report(self._master, step, waits.owing(), self._tasks)
+            if waits.stop.is_set():
+                return  # it ended meanwhile: what it took from a queue is not to be lost
+            if until is not None and time.monotonic() >= until:
+                error = DeadlineExceededError(
+                    f"the step of '{self.name}' did not end in time; who waits for whom:\n{report}",
+                    hint="give a longer timeout, or see why nothing arrives there",
+                )
+                waits.fail(Failure(error, Derived.ROOT))
+                return
+            _LOG.warning("the step of '%s' has not ended; who waits:\n%s", self.name, report)
+            silence = min(2 * silence, 3600.0)
+
+    def _failed(self, step: int, waits: Pending) -> WeftError:
+        """End the step on all tasks, and wait a little for them: what went wrong first."""
+        first = waits.error
+        assert first is not None
+        if waits.link_lost:  # registering makes links anew
+            self.forget()
+        why: dict[str, Any] = {"e": to_wire(first)}
+        if waits.lost_task is not None:
+            why["lost"], why["cause"] = waits.lost_task
+        for task in dict.fromkeys(task for task, _ in waits.owing()):
+            try:
+                self._master.send(task, m.ABORT, step, why)
+            except CommError as error:
+                self._unsent(waits, task, error)
+        if not waits.over.wait(GRACE_SECONDS):
+            owing = ", ".join(dict.fromkeys(task for task, _ in waits.owing()))
+            _LOG.warning("%s still runs its part of a step of '%s', which failed", owing, self.name)
+        self._master.wire.abort(step, first)
+        return waits.error or first
+
+    def _assembled(self, waits: Pending, who: Sequence[Who]) -> list[Array | None]:
+        out: list[Array | None] = [None] * len(self._results)
+        for one, part in zip(who, self.parts, strict=True):
+            _, small, large = waits.answers[one]
+            left = iter(small)
+            count = len(small) + len(large)
+            if waits.trace is not None:  # the last array is no result
+                count -= 1
+                packed = large.get(count)
+                waits.trace.add(*one, small[-1] if packed is None else packed)
+            if count != len(part.fetches):
+                raise InternalError(f"{one[0]} gave {count} results of {len(part.fetches)}")
+            for i, place in enumerate(part.fetches):
+                made = large[i] if i in large else next(left)
+                out[place] = np.array(made) if made.base is not None else made
+        missing = [i for i, t in enumerate(self._results) if t is not None and out[i] is None]
+        if missing:
+            raise InternalError(f"no task gave result {missing[0]} of '{self.name}'")
+        return out
+
+
+def _drop(master: Master, given: Sequence[Sequence[Who]]) -> None:
+    """The tasks need not hold these parts any more."""
+    for parts in given:
+        master.drop(parts)
+
+
+def _unreachable(task: str, cause: CommError) -> Failure:
+    error = UnavailableError(f"{task} cannot be reached: {cause}")
+    return Failure(error, Derived.LOST, (task, str(cause)))
+
+
+def _cancelled(cancel: CancelToken) -> Failure:
+    why = cancel.reason or "no reason given"
+    return Failure(CancelledError(f"the step was cancelled: {why}"), Derived.ROOT)

@@ -1,0 +1,171 @@
+"""What the ops `send` and `recv` of one running part use: the messages of its step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from weft.comm.errors import CommError
+from weft.comm.rendezvous import DEAD as WIRE_DEAD
+from weft.ir.device import DeviceSpec
+from weft.ir.errors import DeadlineExceededError, UnavailableError, WeftError
+from weft.ir.graph import Operation
+from weft.ir.rules import int_attr
+from weft.runtime.dataflow.helpers import clock
+from weft.runtime.dataflow.host_ops.row import DEAD
+from weft.runtime.distributed.counters import Counters
+from weft.runtime.distributed.messages import Wire
+from weft.runtime.distributed.recorded import RunTrace
+
+Array = np.ndarray[Any, Any]
+Came = Callable[[Any], None]
+
+
+class LostLinkError(UnavailableError):
+    """The step cannot go on, as it needs a task that is gone."""
+
+
+@lru_cache(maxsize=4096)
+def task_of(device: str) -> str:
+    """The task of a device, both by their canonical names."""
+    return DeviceSpec.parse(device).task_name
+
+
+def sendable(array: Array) -> Array:
+    """`array`, or a copy of one of strings with all elements as bytes."""
+    if array.dtype.hasobject and not all(type(item) is bytes for item in array.flat):
+        made = np.empty(array.shape, object)
+        flat = made.reshape(-1)
+        flat[:] = [x if isinstance(x, bytes) else str(x).encode() for x in array.flat]
+        return made
+    return array
+
+
+class StepExchange:
+    """The messages of one step in one task.
+
+    receivers: the ops `recv` of the part, by their keys. limit: after how many seconds one that
+    waits is overdue. counters: of the task. trace: takes both ends of every message.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        task: str,
+        step: int,
+        receivers: Mapping[int, Operation],
+        limit: float | None = None,
+        counters: Counters | None = None,
+        trace: RunTrace | None = None,
+    ) -> None:
+        self.wire, self._task, self._step = wire, task, step
+        self._receivers, self._limit = receivers, limit
+        self._hosts: Callable[[], list[Operation]] = list
+        self._counters, self._trace = counters, trace
+
+    def send(self, op: Operation, iterations: tuple[int, ...], value: Any) -> None:
+        """Hand a message over. UnavailableError if its task cannot be reached."""
+        key, task = int_attr(op.attrs, "key"), task_of(str(op.attrs["dst"]))
+        held = WIRE_DEAD if value is DEAD else sendable(value)
+        begin = 0 if self._trace is None else clock()
+        try:
+            if task == self._task:
+                self.wire.rendezvous.put(self._step, (key, iterations), held)
+            else:
+                self.wire.send_tensor(task, self._step, key, iterations, held)
+        except CommError as error:
+            raise LostLinkError(
+                f"{self._task} cannot send {_named(op)} to {task}: {error}", location=op.locations
+            ) from None
+        nbytes = held.nbytes if isinstance(held, np.ndarray) else 0
+        if self._counters is not None and task != self._task:
+            self._counters.sent(task, str(op.attrs.get("tensor", key)), nbytes)
+        if self._trace is not None:
+            self._trace.message(op, task, iterations, begin, nbytes, value is DEAD)
+
+    def receive(self, op: Operation, iterations: tuple[int, ...], came: Came) -> None:
+        """Have `came` called with the message, or with the error that ends the step."""
+        trace = self._trace
+        begin = 0 if trace is None else clock()
+
+        def call(made: Any) -> None:
+            if trace is not None and not isinstance(made, BaseException):
+                nbytes = 0 if made is WIRE_DEAD else np.asarray(made).nbytes
+                source = task_of(str(op.attrs["src"]))
+                trace.message(op, source, iterations, begin, nbytes, made is WIRE_DEAD)
+            came(self._outcome(op, made) if not isinstance(made, np.ndarray) else made)
+
+        self.wire.rendezvous.get(self._step, (int_attr(op.attrs, "key"), iterations), call)
+
+    def runs(self, waits: Callable[[], list[Operation]]) -> None:
+        """The step begins; `waits` says which ops of the host are under way."""
+        self._hosts = waits
+
+    def hosts(self) -> list[str]:
+        """For a report of who waits for what: the ops of the task's own that are under way."""
+        ops = [op for op in self._hosts() if op.name not in ("send", "recv")]
+        return [f"{op.name} at {op.locations[0]}" if op.locations else op.name for op in ops]
+
+    def overdue(self) -> None:
+        """End the waiting of what waits for longer than the limit."""
+        if self._limit is None:
+            return
+        for wait in self.wire.rendezvous.waiting(self._step):
+            op = self._receivers.get(wait.key[0])
+            if op is not None and wait.seconds > self._limit:
+                error = DeadlineExceededError(
+                    f"{self._task} has waited {wait.seconds:.1f} s for {_named(op)} from "
+                    f"{task_of(str(op.attrs['src']))}",
+                    location=op.locations,
+                )
+                self.wire.rendezvous.cancel(self._step, wait.key, error)
+
+    def lost(self, task: str, cause: str) -> LostLinkError:
+        """The error that ends the step because a task that it needs is gone: it names a message
+        that is waited for, if there is one from that task."""
+        table = self.wire.rendezvous
+        waited = [self._receivers.get(wait.key[0]) for wait in table.waiting(self._step)]
+        ops = [op for op in waited if op is not None and task_of(str(op.attrs["src"])) == task]
+        if not ops:
+            return LostLinkError(
+                f"{task}, which {self._task} exchanges tensors with, was lost: {cause}"
+            )
+        return LostLinkError(
+            f"{task} was lost ({cause}) while {self._task} waited for {_named(ops[0])} from it",
+            hint="the step was ended on all tasks; once the task is back, restore what it held",
+            location=ops[0].locations,
+        )
+
+    def waits(self) -> list[list[Any]]:
+        """For a report of who waits for what: what it is, iterations, from whom, seconds and place
+        of each message that has not come."""
+        rows: list[list[Any]] = []
+        for wait in self.wire.rendezvous.waiting(self._step):
+            op = self._receivers.get(wait.key[0])
+            if op is not None:
+                where = str(op.locations[0]) if op.locations else ""
+                source = task_of(str(op.attrs["src"]))
+                rows.append([_named(op), list(wait.key[1]), source, wait.seconds, where])
+        return rows
+
+    def _outcome(self, op: Operation, made: Any) -> Any:
+        """What came, if it is no array: DEAD, or why nothing comes."""
+        if made is WIRE_DEAD:
+            return DEAD
+        if isinstance(made, WeftError):  # several ops get it, and each says where it is
+            return type(made)(made.what, hint=made.hint, location=made.locations)
+        if isinstance(made, BaseException):
+            return UnavailableError(
+                f"{self._task} waited for {_named(op)} in vain: {made}", location=op.locations
+            )
+        return np.asarray(made)
+
+
+def _named(op: Operation) -> str:
+    """What a `send` or `recv` moves, for messages to people."""
+    value = op.operands[0] if op.name == "send" else op.result
+    label = op.attrs.get("tensor")
+    return f"{label!r} ({value.type}, key {op.attrs['key']})"

@@ -1,0 +1,120 @@
+"""What the master waits for: one answer from each part of a step, or of a definition."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from weft.ir.errors import WeftError
+from weft.runtime.distributed.recorded import StepTrace
+from weft.runtime.distributed.wire_errors import Derived
+
+#: A task, and the handle of the part that it was given.
+Who = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error, and how far it is from what went wrong first (`wire_errors.Derived`). lost: the
+    task that is gone, and why."""
+
+    error: WeftError
+    derived: int
+    lost: tuple[str, str] | None = None
+
+
+class Pending:
+    """Answers that are to come. `stop` is set by the last answer and by the first failure, `over`
+    by the last answer, or the loss of who owed it."""
+
+    def __init__(self, expected: Iterable[Who]) -> None:
+        self._lock = threading.Lock()
+        self._left = dict.fromkeys(expected, 1)
+        self._failures: list[Failure] = []
+        self.answers: dict[Who, Any] = {}
+        self.trace: StepTrace | None = None  # is told when answers come
+        self.stop, self.over = threading.Event(), threading.Event()
+
+    def answer(self, who: Who, given: Any, further: int = 0) -> bool:
+        """An answer came, after which as many `further` parts of it are to come. False if nobody
+        waits for it."""
+        with self._lock:
+            if who not in self._left or who in self.answers:
+                return False
+            self.answers[who] = given
+            if self.trace is not None:
+                self.trace.answered(*who)
+            self._take(who, further - 1)
+        return True
+
+    def part(self, who: Who) -> None:
+        """A further part of an answer came."""
+        with self._lock:
+            self._take(who, -1)
+
+    def failed(self, who: Who, failure: Failure) -> None:
+        """An answer came, and it is an error."""
+        with self._lock:
+            self._failures.append(failure)
+            self.stop.set()
+            self._take(who, -self._left.get(who, 0))
+
+    def fail(self, failure: Failure) -> None:
+        """Something else went wrong; the answers are still to come."""
+        with self._lock:
+            self._failures.append(failure)
+            self.stop.set()
+
+    def lost(self, task: str, failure: Failure) -> bool:
+        """A task is gone: it owes nothing any more. Whether it did."""
+        with self._lock:
+            owed = [who for who in self._left if who[0] == task]
+            if owed:
+                self._failures.append(failure)
+                self.stop.set()
+            for who in owed:
+                self._take(who, -self._left[who])
+        return bool(owed)
+
+    def give_up(self) -> None:
+        """Nothing comes any more."""
+        with self._lock:
+            self._left.clear()
+            self.stop.set()
+            self.over.set()
+
+    def owing(self) -> list[Who]:
+        """Who has not answered."""
+        with self._lock:
+            return list(self._left)
+
+    @property
+    def error(self) -> WeftError | None:
+        """What went wrong first: of the errors that are the least derived, the first one."""
+        with self._lock:
+            found = min(self._failures, key=lambda f: f.derived, default=None)
+        return None if found is None else found.error
+
+    @property
+    def link_lost(self) -> bool:
+        """Whether a task, or the link between two, is gone."""
+        with self._lock:
+            return any(f.derived in (Derived.LOST_LINK, Derived.LOST) for f in self._failures)
+
+    @property
+    def lost_task(self) -> tuple[str, str] | None:
+        """A task that is gone, and why."""
+        with self._lock:
+            return next((f.lost for f in self._failures if f.lost), None)
+
+    def _take(self, who: Who, change: int) -> None:
+        left = self._left.get(who, 0) + change
+        if left > 0:
+            self._left[who] = left
+            return
+        self._left.pop(who, None)
+        if not self._left:
+            self.stop.set()
+            self.over.set()

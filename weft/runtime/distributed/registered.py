@@ -1,0 +1,107 @@
+"""A part of a step definition that a task was given: read from text, compiled, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from weft.ir.errors import InvalidArgumentError
+from weft.ir.frames import is_dataflow
+from weft.ir.graph import Graph, Operation
+from weft.ir.rules import int_attr
+from weft.ir.text.parser import parse_graph
+from weft.ir.verify import verify
+from weft.runtime.dataflow.executor import DataflowStep
+from weft.runtime.dataflow.lowered import dataflow_step, executor_op, holds_strings
+from weft.runtime.dataflow.stepping import is_small
+from weft.runtime.dataflow.trace import TraceRecorder
+from weft.runtime.distributed.store import Key, Store
+from weft.runtime.executable import Executable, compile_graph
+from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.traced_run import run_traced
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """constants: the last inputs, the same in every run. peers: the tasks that it sends to and
+    receives from. receivers: its ops `recv` by their keys. small: see `stepping.is_small`.
+    generation: of the store that it was read with; again: reads it once more."""
+
+    graph: Graph
+    step: Executable | DataflowStep
+    constants: tuple[Array, ...]
+    peers: frozenset[str]
+    receivers: Mapping[int, Operation]
+    small: bool
+    generation: int
+    again: Callable[[], Registered]
+
+    def __call__(
+        self,
+        feeds: Sequence[Array],
+        timeout: float | None,
+        cancel: CancelToken,
+        trace: TraceRecorder | None = None,
+    ) -> list[Array]:
+        """The results that are tensors. InvalidArgumentError for feeds that do not fit."""
+        made: Sequence[Any]
+        ready = self.inputs(feeds)
+        if isinstance(self.step, DataflowStep):
+            made = self.step(ready, timeout=timeout, cancel=cancel, trace=trace)
+        elif trace is not None:
+            made = run_traced(self.step, ready, trace)
+        else:
+            made = self.step(ready)
+        return [array for array in made if array is not None]
+
+    def inputs(self, feeds: Sequence[Array]) -> list[Array]:
+        """What the step takes. InvalidArgumentError for feeds that do not fit."""
+        given = [*feeds, *self.constants]
+        if len(given) != len(self.graph.args):
+            raise InvalidArgumentError(
+                f"{len(given)} inputs came for a part that takes {len(self.graph.args)}"
+            )
+        ready: list[Array] = []
+        for array, arg in zip(given, self.graph.args, strict=True):
+            kind: Any = arg.type
+            if array.dtype != kind.dtype.numpy or not kind.allows(array.shape):
+                raise InvalidArgumentError(f"{array.dtype}{list(array.shape)} came for {kind}")
+            fits = array.flags.aligned and array.flags.c_contiguous
+            ready.append(array if fits else np.array(array, order="C"))
+        return ready
+
+
+def read_part(
+    text: str,
+    constants: Sequence[Array],
+    store: Store,
+    keys: Mapping[str, Key],
+    peers: frozenset[str],
+    control_flow: str,
+) -> Registered:
+    """Read and compile a part. Errors as parsing, verifying and compiling have."""
+    graph, generation = parse_graph(text), store.generation
+    verify(graph)
+    variables, resources = store.of_graph(graph, keys)
+    communicates = any(op.name in ("send", "recv") for op in graph.walk())
+    step: Executable | DataflowStep
+    if communicates or executor_op(graph) is not None or holds_strings(graph):
+        step = dataflow_step(graph, variables, resources, control_flow)
+    else:
+        traced = graph.at_stage("dataflow" if is_dataflow(graph.block) else "traced")
+        if control_flow == "dataflow":
+            step = dataflow_step(traced, variables, resources, control_flow)
+        else:
+            step = compile_graph(traced, variables, name=graph.name)
+    if isinstance(step, DataflowStep):
+        step.give_back(step.take())  # the first run is not to wait for the executor's own code
+    receivers = {int_attr(op.attrs, "key"): op for op in graph.walk() if op.name == "recv"}
+    again = partial(read_part, text, constants, store, keys, peers, control_flow)
+    small = is_small(graph)
+    return Registered(graph, step, tuple(constants), peers, receivers, small, generation, again)

@@ -1,0 +1,334 @@
+"""A task: it holds variables and resources, is given parts of step definitions, and runs them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from weft.comm.errors import CommError
+from weft.comm.rendezvous import MASTER_SHIFT
+from weft.ir.errors import (
+    AbortedError,
+    CancelledError,
+    NotFoundError,
+    UnavailableError,
+    WeftError,
+)
+from weft.runtime.distributed import messages as m
+from weft.runtime.distributed.counters import Counters, task_stats
+from weft.runtime.distributed.exchange import StepExchange
+from weft.runtime.distributed.here import announce, find, withdraw
+from weft.runtime.distributed.messages import Received, Wire
+from weft.runtime.distributed.part_run import Client, PartRun, arrays_of, later
+from weft.runtime.distributed.recorded import RunTrace
+from weft.runtime.distributed.registered import Registered, read_part
+from weft.runtime.distributed.store import Store
+from weft.runtime.distributed.threads import StepThreads
+from weft.runtime.distributed.wire_errors import Derived, from_wire, to_wire
+
+_LOG = logging.getLogger("weft.cluster")
+#: How often the limits of what waits are looked at, in seconds.
+LOOK_SECONDS = 0.05
+#: After so many steps those that are over are forgotten.
+FORGET_EVERY = 32
+
+
+class Worker:
+    """What a task does with the messages that come; `on_message` and `on_link_lost` are for its
+    endpoint, and return soon.
+
+    name: "/job:ps/task:0". cluster: job -> addresses, for the sessions that ask. attach: sets the
+    endpoint, once.
+    """
+
+    def __init__(self, name: str, cluster: Mapping[str, list[str]]) -> None:
+        self.name, self.cluster = name, dict(cluster)
+        self.store, self.counters = Store(name), Counters()
+        self._lock = threading.Lock()
+        self._clients: dict[str, Client] = {}
+        self._runs: dict[tuple[int, int], PartRun] = {}
+        self._low: dict[int, int] = {}  # by master, the step up to which all are forgotten
+        self._lost: dict[str, str] = {}  # tasks whose link is gone, and why
+        self._threads = StepThreads(f"weft {name}")
+        self._closed = threading.Event()
+        self._watched = False
+        self._wire: Wire | None = None
+        self._kinds: dict[int, Callable[[Received], None]] = {
+            m.HELLO: self._later(self._hello),
+            m.REGISTER: self._later(self._register),
+            m.RUN: self._run,
+            m.ABORT: self._abort,
+            m.DROP: self._drop,
+            m.STATUS: self._later(self._status),
+            m.STATS: self._later(self._stats),
+            m.RESET: self._later(self._reset),
+            m.GOODBYE: self._later(self._goodbye),
+        }
+
+    @property
+    def wire(self) -> Wire:
+        """The endpoint."""
+        assert self._wire is not None
+        return self._wire
+
+    def attach(self, wire: Wire) -> None:
+        """Use this endpoint."""
+        self._wire = wire
+        announce(wire.incarnation, self.on_message)
+
+    def close(self) -> None:
+        """End all steps and drop what the task holds."""
+        self._closed.set()
+        if self._wire is not None:
+            withdraw(self._wire.incarnation)
+        with self._lock:
+            runs = list(self._runs.values())
+        for run in runs:
+            self._end(run, CancelledError(f"{self.name} was shut down"), Derived.ROOT)
+        self._threads.close()
+
+    # ----------------------------------------------------------------------------- what comes
+    def on_message(self, message: Received) -> None:
+        """Take one message."""
+        act = self._kinds.get(message.kind)
+        if act is None:
+            _LOG.warning("%s: %s sent a message of kind %s", self.name, message.peer, message.kind)
+            return
+        try:
+            act(message)
+        except (WeftError, KeyError, TypeError, ValueError, IndexError) as error:
+            _LOG.warning(
+                "%s: a message of %s is not well formed: %r", self.name, message.peer, error
+            )
+
+    def on_link_lost(self, peer: str, cause: object) -> None:
+        """End every step that needs the peer."""
+        with self._lock:
+            client = self._clients.pop(peer, None)
+            if client is None and not peer.startswith(m.CLIENT):
+                self._lost[peer] = str(cause)
+            runs = list(self._runs.values())
+        for run in runs:
+            if client is not None and run.client is client:
+                self._end(run, CancelledError(f"the session was lost: {cause}"), Derived.ROOT)
+            elif peer in run.part.peers:
+                self._end(run, run.exchange.lost(peer, str(cause)), Derived.LOST_LINK)
+        if client is not None and client.last:
+            self.wire.forget(client.last)
+
+    def _later(self, act: Callable[[Received], None]) -> Callable[[Received], None]:
+        return later(self._threads.submit, self._cut, self.name, act)
+
+    def _cut(self, peer: str, cause: object) -> None:
+        """End the link to a session that cannot be answered, so that it hears of that."""
+        with suppress(CommError):
+            self.wire.disconnect(peer)
+        self.on_link_lost(peer, cause)
+
+    # ------------------------------------------------------------------------------- sessions
+    def _hello(self, message: Received) -> None:
+        client = Client(message.peer, self.wire, self.name, find(message.peer), self._cut)
+        with self._lock:
+            self._clients.setdefault(message.peer, client)
+        reply = {
+            "protocol": m.PROTOCOL, "task": self.name, "devices": [f"{self.name}/cpu:0"],
+            "cluster": self.cluster,
+        }  # fmt: skip
+        self.wire.send(message.peer, m.WELCOME, 0, reply)
+
+    def _goodbye(self, message: Received) -> None:
+        with self._lock:
+            client = self._clients.pop(message.peer, None)
+            runs = [r for r in self._runs.values() if r.client is client]
+        for run in runs:
+            self._end(run, CancelledError("the session was closed"), Derived.ROOT)
+        if client is not None and client.last:
+            self.wire.forget(client.last)
+        self.wire.disconnect(message.peer)
+
+    def _reset(self, message: Received) -> None:
+        self.store.clear([str(c) for c in message.meta["containers"]])
+        self._client(message).send(m.RESET_DONE, message.step, {})
+
+    def _client(self, message: Received) -> Client:
+        with self._lock:
+            found = self._clients.get(message.peer)
+        if found is None:
+            raise NotFoundError(f"{self.name} does not know the session {message.peer}")
+        return found
+
+    # ------------------------------------------------------------------------------ definitions
+    def _register(self, message: Received) -> None:
+        handle = int(message.meta["h"])
+        try:
+            client = self._client(message)
+        except NotFoundError as error:  # its link was lost on this side only
+            self._cut(message.peer, error)
+            return
+        client.last = max(client.last, message.step)
+        reply: dict[str, Any] = {"h": handle}
+        try:
+            client.parts[handle] = self._read(message)
+        except CommError as error:
+            lost = UnavailableError(f"{self.name} cannot reach a task that was lost: {error}")
+            reply["e"] = to_wire(lost, Derived.LOST_LINK)
+        except Exception as error:  # all go to the session, which waits for an answer
+            if not isinstance(error, WeftError):
+                _LOG.exception("%s cannot register a graph", self.name)
+            reply["e"] = to_wire(error)
+        client.send(m.REGISTERED, message.step, reply)
+
+    def _drop(self, message: Received) -> None:
+        parts = self._client(message).parts
+        for handle in message.meta["handles"]:
+            parts.pop(int(handle), None)
+
+    def _read(self, message: Received) -> Registered:
+        meta = message.meta
+        first = m.keys_of(m.CONSTANT, int(meta["h"]))
+        text, more, *constants = arrays_of(message, self.wire, first, meta["timeout"])
+        named = m.from_array(more)
+        peers: dict[str, list[Any]] = named["peers"]
+        for peer, (address, incarnation) in peers.items():
+            with self._lock:  # first: what is lost from now on is known
+                self._lost.pop(peer, None)
+            self.wire.connect(peer, str(address), int(incarnation))
+        return read_part(
+            text.tobytes().decode(),
+            constants,
+            self.store,
+            {str(name): (str(c), str(s)) for name, (c, s) in named["state"].items()},
+            frozenset(peers),
+            str(meta["control_flow"]),
+        )
+
+    # -------------------------------------------------------------------------------------- steps
+    def _run(self, message: Received) -> None:
+        meta, step = message.meta, message.step
+        handle, limit = int(meta["h"]), meta.get("r")
+        trace = RunTrace(self.name, handle) if meta.get("trace") else None
+        client = self._clients.get(message.peer)
+        part = None if client is None else client.parts.get(handle)
+        if client is None or part is None or self._closed.is_set():
+            self._refuse(message, client, handle)
+            return
+        if part.generation != self.store.generation:  # what it names was cleared meanwhile
+            self._threads.submit(lambda: self._read_again(client, part, message))
+            return
+        client.last = max(client.last, step)
+        exchange = StepExchange(
+            self.wire, self.name, step, part.receivers, limit, self.counters, trace
+        )
+        run = PartRun(client, message, part, exchange, trace, self.counters, self._over)
+        lost = self._added(run)
+        if lost is None:
+            self.counters.ended(0.0, failed=True)
+            self._refuse(message, client, handle)
+            return
+        self._forget(int(meta["l"]))
+        for peer, cause in lost:
+            self._end(run, exchange.lost(peer, cause), Derived.LOST_LINK)
+        if limit is not None:
+            self._watch()
+        if run.is_brief:
+            run.begin()
+        else:
+            self._threads.submit(run.carry_out)
+
+    def _added(self, run: PartRun) -> list[tuple[str, str]] | None:
+        """Note a run: the peers that it needs and that are gone, and why. None if it must not
+        begin: who has just ended all runs of its session, or of the task, has not seen it."""
+        with self._lock:
+            known = self._clients.get(run.client.name) is run.client
+            if self._closed.is_set() or not known or (run.step, run.handle) in self._runs:
+                return None
+            self._runs[run.step, run.handle] = run
+            return [(p, self._lost[p]) for p in run.part.peers if p in self._lost]
+
+    def _refuse(self, message: Received, client: Client | None, handle: int) -> None:
+        """Answer that a part cannot run, to a session that may not be known."""
+        error: WeftError = AbortedError(f"{self.name} does not know part {handle} of the step")
+        if self._closed.is_set():
+            error = UnavailableError(f"{self.name} was lost: it was shut down")
+        reply = {"h": handle, "e": to_wire(error, Derived.LOST_LINK)}
+        if client is not None:
+            client.send(m.DONE, message.step, reply)
+        else:
+            self.wire.send(message.peer, m.DONE, message.step, reply)
+
+    def _read_again(self, client: Client, part: Registered, message: Received) -> None:
+        """Run a part whose variables and queues are others now."""
+        handle = int(message.meta["h"])
+        try:
+            client.parts[handle] = part.again()
+            if self.wire.rendezvous.is_over(message.step):  # it was ended meanwhile
+                self._refuse(message, client, handle)
+            else:
+                self._run(message)
+        except Exception as error:
+            client.send(m.DONE, message.step, {"h": handle, "e": to_wire(error)})
+
+    def _over(self, run: PartRun) -> None:
+        with self._lock:
+            del self._runs[run.step, run.handle]
+
+    def _forget(self, low: int) -> None:
+        """All steps up to `low` are over; looked at only now and then."""
+        master = low >> MASTER_SHIFT
+        if low - self._low.get(master, 0) >= FORGET_EVERY:
+            self._low[master] = low
+            self.wire.forget(low)
+
+    def _abort(self, message: Received) -> None:
+        client, meta = self._client(message), message.meta
+        error, _ = from_wire(meta["e"])
+        with self._lock:
+            runs = [r for r in self._runs.values() if r.step == message.step and r.client is client]
+        if not runs:  # it may not have begun
+            self.wire.abort(message.step, error)
+        for run in runs:
+            if meta.get("lost") in run.part.peers:
+                lost = run.exchange.lost(str(meta["lost"]), str(meta["cause"]))
+                self._end(run, lost, Derived.LOST_LINK)
+            else:
+                ended = AbortedError(f"the step was ended: {error.what}")
+                self._end(run, ended, Derived.ABORTED)
+
+    def _end(self, run: PartRun, error: WeftError, derived: int) -> None:
+        run.end(error, derived)
+        self.wire.abort(run.step, error)
+
+    # ------------------------------------------------------------------------------------ reports
+    def _status(self, message: Received) -> None:
+        with self._lock:
+            runs = [r for r in self._runs.values() if r.step == message.step]
+        rows = [[run.handle, run.exchange.waits(), run.exchange.hosts()] for run in runs]
+        reply = {"n": message.meta["n"]}
+        self._client(message).send(m.STATUS_OF, message.step, reply, [m.to_array(rows)])
+
+    def _stats(self, message: Received) -> None:
+        with self._lock:
+            runs = list(self._runs.values())
+        waits = [row for run in runs for row in run.exchange.waits()]
+        refusals = getattr(self.wire, "rejections", None)  # wires within a process have none
+        refused = {} if refusals is None else refusals.counts()
+        made = task_stats(self.counters, *self.store.held(), waits, refused)
+        reply = {"n": message.meta["n"]}
+        self._client(message).send(m.STATS_OF, message.step, reply, [m.to_array(made)])
+
+    def _watch(self) -> None:
+        """Look after the limits of what waits, from now on."""
+        with self._lock:
+            begun, self._watched = self._watched, True
+        if not begun:
+            threading.Thread(target=self._look, name=f"weft {self.name}", daemon=True).start()
+
+    def _look(self) -> None:
+        while not self._closed.wait(LOOK_SECONDS):
+            with self._lock:
+                runs = list(self._runs.values())
+            for run in runs:
+                run.exchange.overdue()

@@ -1,0 +1,18 @@
+"""Which passes a graph goes through on this machine, whole or in regions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.codegen.llvm.target import multiplies_and_adds
+from weft.passes.contract import contract
+from weft.passes.fusion.fuse import fuse
+from weft.passes.manager import Pass
+
+#: Regions of a graph that has gone through all passes as a whole: what lowering has added.
+REGION: tuple[Pass, ...] = (fuse,)
+
+
+def for_machine(passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """`passes` without `contract` on processors where a multiply-add is a call of a function."""
+    return tuple(p for p in passes if multiplies_and_adds() or p is not contract)
