@@ -405,3 +405,16 @@ def test_close_from_many_threads(target: str) -> None:
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_what_nothing_binds_stays_with_the_session(graph: wf.Graph, target: str) -> None:
+    x = wf.ones([1024, 1024])
+    left, right = ((x * k) @ x @ x @ x for k in (2.0, 3.0))
+    y = wf.sum(left) + wf.sum(right)
+    with wf.Session(target, graph=graph) as session:
+        assert "on 1 of" in session.explain(y)
+    with wf.Session(target, graph=graph, spread=True) as session:
+        text = session.explain(y)
+        assert "on 1 of" not in text, text
+    with pytest.raises(wf.errors.InvalidArgumentError, match="spread="):
+        wf.Session(graph=graph, spread=True)

@@ -47,9 +47,10 @@ class Remote:
         connect_seconds: float = CONNECT_SECONDS,
         recv_seconds: float | None = None,
         soft_placement: bool = False,
+        spread: bool = False,
         whole: bool = True,
     ) -> None:
-        self._recv_seconds, self._soft = recv_seconds, soft_placement
+        self._recv_seconds, self._soft, self._spread = recv_seconds, soft_placement, spread
         try:
             self._address = ClientAddress(target)
         except WeftError as error:
@@ -75,7 +76,13 @@ class Remote:
     def placed(self, step: IRGraph) -> Placement:
         """The step with a device for each op. Errors as placing has."""
         devices = [Device(name) for name in self.master.devices]
-        made = place(tie_sizes(step), devices, soft=self._soft, held=self.master.state)
+        made = place(
+            tie_sizes(step),
+            devices,
+            soft=self._soft,
+            spread=self._spread,
+            held=self.master.state,
+        )
         self.master.state |= made.state
         return made
 
@@ -146,6 +153,7 @@ def connected(
     connect_seconds: float,
     recv_seconds: float | None,
     soft_placement: bool,
+    spread: bool,
     deterministic: bool,
 ) -> Remote | None:
     """The master of a session, None for this process. InvalidArgumentError for options that the
@@ -165,12 +173,13 @@ def connected(
             connect_seconds=connect_seconds,
             recv_seconds=recv_seconds,
             soft_placement=soft_placement,
+            spread=spread,
         )
     given = (cluster, key_file, secret, recv_seconds)
-    if soft_placement or any(option is not None for option in given):
+    if soft_placement or spread or any(option is not None for option in given):
         raise InvalidArgumentError(
-            "wf.Session: cluster=, key_file=, secret=, recv_seconds= and soft_placement= are for "
-            "sessions on a cluster",
+            "wf.Session: cluster=, key_file=, secret=, recv_seconds=, soft_placement= and spread= "
+            "are for sessions on a cluster",
             hint="give the address of a task: wf.Session('tcp://host:port')",
             location=caller_location(),
         )

@@ -80,6 +80,7 @@ class Session:
         connect_seconds: float = 60.0,
         recv_seconds: float | None = None,
         soft_placement: bool = False,
+        spread: bool = False,
     ) -> None:
         if graph is not None and not isinstance(graph, Graph):
             raise TypeRuleError(
@@ -94,7 +95,7 @@ class Session:
             )
         self._remote: Remote | None = None
         of_clusters = (cluster, key_file, secret, recv_seconds)
-        if target or soft_placement or any(given is not None for given in of_clusters):
+        if target or soft_placement or spread or any(given is not None for given in of_clusters):
             # who has no cluster does not wait for these modules
             from weft.frontend.session.remote import connected
 
@@ -106,6 +107,7 @@ class Session:
                 connect_seconds,
                 recv_seconds,
                 soft_placement,
+                spread,
                 deterministic,
             )
         self.graph = get_default_graph() if graph is None else graph
