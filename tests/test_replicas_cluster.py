@@ -3,14 +3,14 @@ session without a cluster."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from at_once import at_once
 
 import weft as wf
 
@@ -32,25 +32,6 @@ def target(servers: list[wf.train.Server]) -> Iterator[str]:
     """The address of /job:worker/task:0; containers are cleared afterwards."""
     yield servers[2].target
     wf.Session.reset(servers[2].target)
-
-
-def together(calls: Sequence[Callable[[], Any]]) -> None:
-    raised: list[BaseException] = []
-
-    def guarded(call: Callable[[], Any]) -> None:
-        try:
-            call()
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    if raised:
-        raise raised[0]
 
 
 def sync_training(target: str, steps: int) -> list[Array]:
@@ -85,7 +66,7 @@ def sync_training(target: str, steps: int) -> list[Array]:
             for _ in range(steps):
                 session.run(chief, options=LIMIT)
 
-        together([partial(work, 0), partial(work, 1), lead])
+        at_once([partial(work, 0), partial(work, 1), lead])
         return [np.asarray(a) for a in session.run([w, b, step])]
 
 
@@ -126,7 +107,7 @@ def test_asynchronous_training_converges(target: str) -> None:
             for given in rows[k]:
                 session.run(ops[k], {x: given, y: given @ want}, options=LIMIT)
 
-        together([partial(work, 0), partial(work, 1)])
+        at_once([partial(work, 0), partial(work, 1)])
         assert session.run(step) == 120
         np.testing.assert_allclose(session.run(w), want, atol=0.02)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from at_once import at_once
 
 import weft as wf
 
@@ -90,26 +91,6 @@ def batches(seed: int, count: int, exact: bool = False) -> list[tuple[Array, Arr
     ]  # fmt: skip
 
 
-def run_threads(calls: Sequence[Callable[[], None]]) -> None:
-    """All at once; raises what one of them raised."""
-    raised: list[BaseException] = []
-
-    def guarded(call: Callable[[], None]) -> None:
-        try:
-            call()
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    if raised:
-        raise raised[0]
-
-
 def train(cluster: Cluster, steps: list[list[tuple[Array, Array]]]) -> None:
     def worker(k: int) -> Callable[[], None]:
         return lambda: [cluster.work(k, step[k]) for step in steps] and None
@@ -118,7 +99,7 @@ def train(cluster: Cluster, steps: list[list[tuple[Array, Array]]]) -> None:
         for _ in steps:
             cluster.aggregate()
 
-    run_threads([*(worker(k) for k in range(cluster.total)), chief])
+    at_once([*(worker(k) for k in range(cluster.total)), chief])
 
 
 # ------------------------------------------------------------------------------ all the workers
@@ -196,7 +177,7 @@ def test_the_order_of_arrival_does_not_count() -> None:
                 thread.join(0.005)
             assert count() == order.index(worker) + 1
         last = order[-1]
-        run_threads([partial(cluster.work, last, data[last]), cluster.aggregate])
+        at_once([partial(cluster.work, last, data[last]), cluster.aggregate])
         results.add(b"".join(np.asarray(a).tobytes() for a in cluster.state()))
         assert session.run(cluster.step) == 1
     assert len(results) == 1
@@ -275,7 +256,7 @@ def test_stragglers_do_not_hold_up_the_others() -> None:
     def worker(k: int) -> Callable[[], None]:
         return lambda: [cluster.work(k, step[k]) for step in steps] and None
 
-    run_threads([worker(1), worker(3), lambda: [cluster.aggregate() for _ in steps] and None])
+    at_once([worker(1), worker(3), lambda: [cluster.aggregate() for _ in steps] and None])
     assert cluster.session.run(cluster.step) == 5
 
 
@@ -401,7 +382,7 @@ def test_any_of_them_may_start_again(seed: int) -> None:
                 return
             attempt(cluster.chief, {}, init)
 
-    run_threads([partial(work, 0), partial(work, 1), chief])
+    at_once([partial(work, 0), partial(work, 1), chief])
     other = Cluster(2)
     train(other, steps)
     for a, b in zip(cluster.state(), other.state(), strict=True):
@@ -425,7 +406,7 @@ def test_chief_in_a_queue_runner() -> None:
     stop = wf.train.Coordinator()
     threads = runner.create_threads(cluster.session, stop, start=True)
     data = batches(1, 2)
-    run_threads([lambda k=k: cluster.work(k, data[k]) for k in (0, 1)])  # type: ignore[misc]
+    at_once([lambda k=k: cluster.work(k, data[k]) for k in (0, 1)])  # type: ignore[misc]
     for _ in range(2000):
         if cluster.session.run(cluster.step) == 1:
             break
@@ -463,7 +444,7 @@ def test_graphs_of_their_own_share_by_name() -> None:
                          "chief": sync.chief_step, "step": step})  # fmt: skip
             made[-1]["session"].run(wf.global_variables_initializer())
     data = batches(9, 2)
-    run_threads([
+    at_once([
         *(lambda m=m, d=d: m["session"].run(m["op"], {m["x"]: d[0]})  # type: ignore[misc]
           for m, d in zip(made, data, strict=True)),
         lambda: made[0]["session"].run(made[0]["chief"]),
@@ -494,7 +475,7 @@ def test_sparse_gradients() -> None:
     session = wf.Session(graph=graph)
     session.run(init)
     limit = wf.RunOptions(timeout_in_ms=20_000)
-    run_threads([
+    at_once([
         *(lambda w=w: session.run(w, options=limit) for w in workers),  # type: ignore[misc]
         lambda: session.run(chief, options=limit),
     ])  # fmt: skip

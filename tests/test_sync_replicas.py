@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from at_once import at_once
 
 import weft as wf
 
@@ -83,26 +84,6 @@ def replicas(count: int, dtype: wf.DType, required: int) -> list[Replica]:
     return made
 
 
-def in_threads(calls: Sequence[Callable[[], object]]) -> None:
-    """All at once; the first error of any is raised."""
-    errors: list[BaseException] = []
-
-    def guarded(call: Callable[[], object]) -> None:
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(c,)) for c in calls]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(60)
-        assert not t.is_alive()
-    if errors:
-        raise errors[0]
-
-
 def alone(x: Array, y: Array, steps: int) -> tuple[Array, Array]:
     """One process on the whole batch, in NumPy."""
     w, b = np.zeros(3, x.dtype), np.zeros((), x.dtype)
@@ -141,7 +122,7 @@ def test_it_is_training_on_the_concatenated_batch(whole: bool) -> None:
         return run
 
     calls = [in_step(partial(others[k].compute, x[k], y[k])) for k in range(workers)]
-    in_threads([in_step(lambda: chief.session.run(chief.update)), *calls])
+    at_once([in_step(lambda: chief.session.run(chief.update)), *calls])
     wanted = alone(x.reshape(-1, 3), y.reshape(-1), steps)
     for got, want in zip(chief.model(), wanted, strict=True):
         if whole:
@@ -199,7 +180,7 @@ def test_backup_workers_and_stale_gradients() -> None:
     def others() -> None:
         assert holds.wait(60)
         for step in range(3):
-            in_threads([partial(fresh, fast, 0, step), partial(fresh, second, 1, step)])
+            at_once([partial(fresh, fast, 0, step), partial(fresh, second, 1, step)])
             chief.session.run(chief.update)
         release.set()
 
@@ -207,7 +188,7 @@ def test_backup_workers_and_stale_gradients() -> None:
         while replica.compute(x[k], y[k]) < step:
             pass  # the third worker's token of the step before
 
-    in_threads([late, others])
+    at_once([late, others])
     wanted = alone(x[:2].reshape(-1, 3), y[:2].reshape(-1), 3)
     for got, want in zip(chief.model(), wanted, strict=True):
         assert got.tobytes() == want.tobytes()
@@ -239,7 +220,7 @@ def test_it_learns_with_free_running_workers() -> None:
         finally:
             chief.session.run(chief.end)
 
-    in_threads([lead, *[partial(worker, k) for k in range(workers)]])
+    at_once([lead, *[partial(worker, k) for k in range(workers)]])
     assert chief.step.numpy() == steps
     x = rng.normal(size=(100, 3)).astype(np.float32)
     w, b = chief.model()

@@ -63,6 +63,25 @@ def check_sizes(op: str, types: Sequence[Type]) -> None:
             raise ShapeError(f"op '{op}' would make a {t}: more bytes than can be addressed")
 
 
+def remapped(
+    op: Operation, mapping: Mapping[Value, Value], control: Sequence[Value] = ()
+) -> Operation:
+    """`op` on other values, of the same types, with further control operands. What is not in
+    `mapping`, or is an argument there, orders nothing any more."""
+    after = dict.fromkeys([*(mapping[v] for v in op.control if v in mapping), *control])
+    return Operation(
+        op.name,
+        [mapping[v] for v in op.operands],
+        op.attrs,
+        [r.type for r in op.results],
+        op.regions,
+        [v for v in after if v.op is not None],
+        op.locations,
+        device=op.device,
+        group=op.group,
+    )
+
+
 class Builder:
     """Builds one block. `locations` given to `emit` are kept; otherwise the calling user's line
     is noted.

@@ -11,7 +11,7 @@ import numpy as np
 from weft.frontend.session.subgraph import needed_ops
 from weft.frontend.tracing.trace import Trace, unique_name
 from weft.ir.attributes import ConstArray
-from weft.ir.builder import Builder
+from weft.ir.builder import Builder, remapped
 from weft.ir.dims import format_shape
 from weft.ir.effects import accesses, state_key
 from weft.ir.errors import InvalidArgumentError, ShapeError, WeftError
@@ -61,7 +61,9 @@ def step_graph(
     dead = any(op.name in DATAFLOW for op in ops)
     for op in ordered:
         after = [mapping[v] for v in control.get(op, ())]
-        made = _copy(op, mapping, [_barrier(builder, v) for v in after if v.op] if dead else after)
+        if dead:
+            after = [_barrier(builder, v) for v in after if v.op]
+        made = remapped(op, mapping, after)  # fed values, and what is done already, order nothing
         builder.ops.append(made)
         pairs = zip(op.results, made.results, strict=True)
         mapping.update((old, new) for old, new in pairs if old not in given)
@@ -78,24 +80,6 @@ def _barrier(builder: Builder, value: Value) -> Value:
     where = value.op.locations if value.op is not None else ()
     true = builder.emit1("constant", value=ConstArray(np.array(True)), locations=where)
     return builder.emit("merge", [true], control=[value], locations=where)[0]
-
-
-def _copy(op: Operation, mapping: Mapping[Value, Value], control: Sequence[Value]) -> Operation:
-    """`op` in the step: operands mapped, with further control operands; fed values, and what is
-    done already, order nothing."""
-    operands = [mapping[v] for v in op.operands]
-    after = dict.fromkeys([*(mapping[v] for v in op.control if v in mapping), *control])
-    return Operation(
-        op.name,
-        operands,
-        op.attrs,
-        [r.type for r in op.results],
-        op.regions,
-        [v for v in after if v.op is not None],
-        op.locations,
-        device=op.device,
-        group=op.group,
-    )
 
 
 def _static(graph: Graph, shapes: Sequence[tuple[int, ...]]) -> Graph:

@@ -81,11 +81,6 @@ class Problem:
         return out
 
 
-def is_opaque(op: Operation) -> bool:
-    """Whether the ops in the op's regions never run by themselves."""
-    return bool(op.regions) and op.name not in CONTROL
-
-
 def inside(op: Operation) -> Iterator[Operation]:
     """The ops in the regions of a structured op, outer before inner; none of an opaque one."""
     if op.name in CONTROL:

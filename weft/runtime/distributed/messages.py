@@ -1,7 +1,6 @@
 """What master and tasks say to each other: the kinds of messages and where their parts are.
 
-Kinds below `FIRST_CONTACT` are delivered between processes that do not know each other's
-incarnation yet. What is larger than `SMALL` bytes does not go in a message but as a tensor of the
+What is larger than `SMALL` bytes does not go in a message but as a tensor of the
 step, under a key from `FEED` on; the keys of the graph's own messages are below.
 """
 
@@ -19,7 +18,6 @@ from weft.comm.rendezvous import Rendezvous
 PROTOCOL = 1
 
 HELLO, WELCOME = 1, 2
-FIRST_CONTACT = 8
 REGISTER, REGISTERED, RUN, DONE, ABORT = 16, 17, 18, 19, 20
 STATUS, STATUS_OF, RESET, RESET_DONE, GOODBYE, STATS, STATS_OF = 21, 22, 23, 24, 25, 26, 27
 DROP = 28

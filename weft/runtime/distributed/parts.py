@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from weft.ir.attributes import ConstArray
+from weft.ir.builder import remapped
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.text.printer import print_graph
@@ -93,27 +94,12 @@ def lift_constants(graph: Graph, most: int = SMALL) -> tuple[Graph, tuple[Array,
             args.append(Value(op.result.type, index=len(args)))
             mapping[op.result] = args[-1]
         else:
-            ops.append(_copied(op, mapping))
+            ops.append(remapped(op, mapping))
             mapping.update(zip(op.results, ops[-1].results, strict=True))
     results = tuple([mapping[v] for v in graph.results])
     names = (*graph.arg_names, *(f"constant_{i}" for i in range(len(held))))
     block = Block(tuple(args), tuple(ops), results)
     return Graph(graph.name, block, names, graph.stage), tuple(held.values())
-
-
-def _copied(op: Operation, mapping: Mapping[Value, Value]) -> Operation:
-    after = [mapping[v] for v in op.control]
-    return Operation(
-        op.name,
-        [mapping[v] for v in op.operands],
-        op.attrs,
-        [r.type for r in op.results],
-        op.regions,
-        [v for v in after if v.op is not None],
-        op.locations,
-        device=op.device,
-        group=op.group,
-    )
 
 
 def _handles(graph: Graph) -> list[str]:
