@@ -213,7 +213,7 @@ def killed_program(tasks: Supervisor, seed: int, right: list[bytes]) -> list[str
             sys.executable,
             __file__,
             "train",
-            tasks.cluster.address("ps", 0),
+            tasks.cluster.address("worker", 0),  # what nothing binds is computed there
             folder,
             str(out),
         ]
