@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from placed_programs import place_at_random
+from test_reproducible import cut as cut_in_parts
+from test_reproducible import held_of, same
 
 import weft as wf
 from weft.ir.graph import Graph
@@ -15,7 +17,9 @@ from weft.ir.interpreter import DictState, interpret
 from weft.ir.interpreter_tasks import interpret_parts
 from weft.ir.types import RefType
 from weft.passes.partition.partition import partition
+from weft.passes.pipelines import REPRODUCIBLE
 from weft.passes.strip import strip_gradient_ops
+from weft.runtime.executable import compile_graph
 
 SIZE = 4
 
@@ -78,6 +82,16 @@ def check(graph: Graph, args: Sequence[Any], seed: int) -> None:
         assert a is None or a.tobytes() == b.tobytes()
     assert whole.values.keys() == cut.values.keys()
     assert all(whole.values[n].tobytes() == cut.values[n].tobytes() for n in whole.values)
+    check_compiled(graph, state, args, seed)
+
+
+def check_compiled(graph: Graph, state: dict[str, Any], args: Sequence[Any], seed: int) -> None:
+    """The same for compiled code, in the pipeline for it: one native plan and three parts."""
+    whole, held = held_of(state), held_of(state)
+    wanted = compile_graph(graph, whole, passes=REPRODUCIBLE)(list(args))
+    same(cut_in_parts(graph, held, args, seed, 3), wanted, graph.name)
+    for name, value in whole.items():
+        assert value.read().tobytes() == held[name].read().tobytes()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -30,13 +30,15 @@ from weft.passes.differential import (
     unequal,
 )
 from weft.passes.metrics import bytes_moved, kernel_count, peak_bytes
-from weft.passes.pipelines import PASSES, STANDARD
+from weft.passes.pipelines import PASSES, PIPELINES, STANDARD
 from weft.passes.simplify import is_lossless, simplify
 from weft.passes.specialize import infer_sizes, specialize
 
 Array = np.ndarray[Any, Any]
 #: Linear ops: rounding differences stay small.
 LINEAR = ("matmul", "sum", "permute_dims", "reshape", "broadcast_to", "add", "constant", "slice")
+#: Passes that make ``fused`` ops of what is not fused yet.
+FUSING = ("fuse", "fuse_elementwise", "fuse_folds")
 BY_NAME = pytest.mark.parametrize("name", list(PASSES))
 
 
@@ -63,9 +65,9 @@ def exactly(a: Any, b: Any) -> bool:
 def prepared(name: str, graph: Graph) -> Graph:
     """What the pass `name` takes: stacks are handles before marks for autodiff go, and these may
     not be in what is fused."""
-    if name in ("strip_gradient_ops", "fuse"):
+    if name in ("strip_gradient_ops", *FUSING):
         graph = PASSES["lower_stacks"](graph)
-    return PASSES["strip_gradient_ops"](graph) if name == "fuse" else graph
+    return PASSES["strip_gradient_ops"](graph) if name in FUSING else graph
 
 
 def bits_are_defined(graph: Graph) -> bool:
@@ -100,15 +102,16 @@ def test_a_pass_is_idempotent_and_deterministic(name: str, graph: Graph) -> None
     new = PASSES[name](graph)
     verify(new)
     assert PASSES[name](graph) == new
-    if name != "fuse":  # what is fused is not fused again
+    if name not in FUSING:  # what is fused is not fused again
         assert PASSES[name](new) == new
 
 
+@pytest.mark.parametrize("pipeline", list(PIPELINES))
 @given(case=graph_and_inputs(stage="traced", max_ops=25))
-def test_the_standard_pipeline_keeps_the_meaning(case: Case) -> None:
+def test_a_pipeline_keeps_the_meaning(pipeline: str, case: Case) -> None:
     assume(bits_are_defined(case.graph))
     new = case.graph
-    for run in STANDARD:
+    for run in PIPELINES[pipeline]:
         new = run(new)
         verify(new)
     for a, b in zip(results(case.graph, case), results(new, case), strict=True):

@@ -27,6 +27,7 @@ from weft.ir.graph import Graph, Operation, Value
 from weft.ir.interpreter import evaluate_op
 from weft.ir.ops import lookup
 from weft.ir.rules import int_attr, ints_attr
+from weft.ir.sizes import is_traced, same_size
 from weft.ir.types import TensorType
 from weft.passes.rewrite import constant_of, emit_at, fixed_point, rewrite, shape_of, tensor
 
@@ -37,11 +38,33 @@ Array = np.ndarray[Any, Any]
 _MOVES = frozenset({"reshape", "permute_dims", "broadcast_to", "slice"})
 #: Reductions that give the element itself if all are the same.
 _PICKS = frozenset({"max", "min", "all", "any"})
+#: Ops with one right result for floats, and those that move them.
+_EXACT = _MOVES | frozenset(
+    (
+        *("add", "subtract", "multiply", "divide", "sqrt", "negative", "abs", "sign", "astype"),
+        *("maximum", "minimum", "floor", "ceil", "trunc", "round", "where", "identity", "isnan"),
+        *("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "dim_size"),
+    )
+)
 
 
 def fold(graph: Graph) -> Graph:
     """Fold to a fixed point, inside regions too."""
     return fixed_point(graph, lambda g: rewrite(g, _fold_op))
+
+
+def fold_exactly(graph: Graph) -> Graph:
+    """`fold` of what compiled code computes to the same bits: integers and moves, and the float ops
+    that IEEE 754 defines."""
+    return fixed_point(graph, lambda g: rewrite(g, _fold_exact_op))
+
+
+def _fold_exact_op(builder: Builder, op: Operation) -> Sequence[Value] | None:
+    types = [v.type for v in (*op.operands, *op.results) if isinstance(v.type, TensorType)]
+    exact = _EXACT if not any(t.dtype.is_complex for t in types) else _MOVES
+    if op.name in exact or op.name == "constant" or not any(t.dtype.is_inexact for t in types):
+        return _fold_op(builder, op)
+    return None
 
 
 def uniform(value: Value) -> Array | None:
@@ -59,6 +82,9 @@ def _fold_op(builder: Builder, op: Operation) -> Sequence[Value] | None:
         return _scalar_of_uniform(builder, op)
     if op.name == "dim_size":
         size = shape_of(op.operands[0])[int_attr(op.attrs, "axis")]
+        if is_traced(size):  # it may become another one
+            found = _size_of_argument(builder, op, size)
+            return None if found is None else [found]
         return [_constant(builder, op, np.array(size))] if isinstance(size, int) else None
     for value in op.operands:
         if value.op is None or value.op.name not in ("constant", "broadcast_to"):
@@ -73,6 +99,23 @@ def _fold_op(builder: Builder, op: Operation) -> Sequence[Value] | None:
         if found is not None:
             return [found]
     return _fold_constants(builder, op)
+
+
+def _size_of_argument(builder: Builder, op: Operation, size: object) -> Value | None:
+    """A size as that of an argument which is always as large, so that nobody computes the operand
+    for its size alone; None if there is no such argument above it."""
+    todo, seen = [op.operands[0]], set(op.operands)
+    while todo:
+        value = todo.pop()
+        if value.op is not None:
+            above = [v for v in value.op.operands if v not in seen]
+            seen.update(above)
+            todo += above
+        elif value is not op.operands[0] and isinstance(value.type, TensorType):
+            for axis, other in enumerate(value.type.shape):
+                if isinstance(other, int) and isinstance(size, int) and same_size(other, size):
+                    return emit_at(builder, op, "dim_size", value, axis=axis)
+    return None
 
 
 def _scalar_of_uniform(builder: Builder, op: Operation) -> Sequence[Value] | None:

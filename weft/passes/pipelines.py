@@ -7,12 +7,12 @@ from weft.passes.contract import contract
 from weft.passes.control.layout import transpose_outside_loops
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.control.lower_stacks import lower_stacks
-from weft.passes.control.simplify import simplify_control
+from weft.passes.control.simplify import simplify_control, simplify_control_exactly
 from weft.passes.cse import cse
 from weft.passes.dce import dce
 from weft.passes.effects import order_effects
-from weft.passes.fold import fold
-from weft.passes.fusion.fuse import fuse
+from weft.passes.fold import fold, fold_exactly
+from weft.passes.fusion.fuse import fuse, fuse_elementwise, fuse_folds
 from weft.passes.fusion.matmul import fuse_matmul
 from weft.passes.fusion.prologues import fuse_prologues
 from weft.passes.fusion.strided import stride_products
@@ -20,7 +20,7 @@ from weft.passes.fusion.tails import split_tails
 from weft.passes.manager import Pass
 from weft.passes.memory.schedule import schedule
 from weft.passes.recompute import recompute
-from weft.passes.simplify import simplify
+from weft.passes.simplify import simplify, simplify_exactly
 from weft.passes.sparse_updates import sparse_updates
 from weft.passes.strip import strip_gradient_ops
 from weft.passes.updates import expand_updates
@@ -47,6 +47,11 @@ PASSES: dict[str, Pass] = {
     "fuse_prologues": fuse_prologues,
     "lower_control_flow": lower_control_flow,
     "schedule": schedule,
+    "simplify_exactly": simplify_exactly,
+    "fold_exactly": fold_exactly,
+    "simplify_control_exactly": simplify_control_exactly,
+    "fuse_elementwise": fuse_elementwise,
+    "fuse_folds": fuse_folds,
 }
 
 #: Passes that change what a graph computes, for `weft opt` (the frontend takes gradients while it
@@ -78,3 +83,29 @@ STANDARD: tuple[Pass, ...] = (
     fuse_prologues,  # and of nests before them: what only a product reads is never stored
     schedule,  # the kernels are known: in an order in which less is alive at once
 )
+
+#: Instead of STANDARD, so that the bits of an op's results depend on its operands alone: on nothing
+#: that comes before or after it, so neither on what is fused nor on where a graph is cut.
+REPRODUCIBLE: tuple[Pass, ...] = (
+    expand_updates,
+    order_effects,
+    lower_stacks,
+    strip_gradient_ops,
+    dce,
+    fold_exactly,
+    simplify_exactly,
+    cse,
+    simplify_control_exactly,
+    simplify_exactly,
+    fold_exactly,
+    dce,
+    transpose_outside_loops,
+    fuse_elementwise,
+    fuse_matmul,  # elementwise nests: what adds up is not one yet
+    stride_products,
+    fuse_prologues,
+    fuse_folds,
+    schedule,
+)
+#: Pipelines by name.
+PIPELINES: dict[str, tuple[Pass, ...]] = {"standard": STANDARD, "reproducible": REPRODUCIBLE}

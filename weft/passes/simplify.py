@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from weft.ir.builder import Builder
 from weft.ir.dtypes import DType
@@ -27,7 +28,7 @@ from weft.ir.graph import Graph, Operation, Value
 from weft.passes.expression import Expr
 from weft.passes.fold import uniform
 from weft.passes.rewrite import fixed_point, rewrite, tensor
-from weft.passes.simplify_shape import SHAPE_RULES, LocalRule, inside
+from weft.passes.simplify_shape import AS_NESTS, SHAPE_RULES, LocalRule, inside
 
 
 def simplify(graph: Graph) -> Graph:
@@ -35,10 +36,17 @@ def simplify(graph: Graph) -> Graph:
     return fixed_point(graph, lambda g: rewrite(g, _simplify_op))
 
 
-def _simplify_op(builder: Builder, op: Operation) -> Sequence[Value] | None:
+def simplify_exactly(graph: Graph) -> Graph:
+    """`simplify` with the rules alone that change no bit of a result."""
+    return fixed_point(graph, lambda g: rewrite(g, partial(_simplify_op, rules=EXACT_RULES)))
+
+
+def _simplify_op(
+    builder: Builder, op: Operation, rules: Mapping[str, tuple[LocalRule, ...]] | None = None
+) -> Sequence[Value] | None:
     if len(op.results) != 1:
         return None
-    for rule in RULES.get(op.name, ()):
+    for rule in (RULES if rules is None else rules).get(op.name, ()):
         start = len(builder.ops)
         operands = [Expr(builder, v, op.locations) for v in op.operands]
         found = rule(op, operands)
@@ -348,4 +356,11 @@ RULES: Mapping[str, tuple[LocalRule, ...]] = {
     "astype": (_astype,),
     "identity": (_identity,),
     **SHAPE_RULES,
+}
+
+#: Without the rules by which something is computed in another way: `x ** 3`, tanh of a softplus,
+#: products of matrices as loop nests.
+EXACT_RULES: Mapping[str, tuple[LocalRule, ...]] = {
+    name: tuple(rule for rule in rules if rule not in (_power, _tanh, *AS_NESTS))
+    for name, rules in RULES.items()
 }

@@ -225,6 +225,8 @@ def _matrix_vector(op: Operation, x: Sequence[Expr]) -> Expr | None:
     return products.op("sum", axes=(axis,), keepdims=False).reshape(target)
 
 
+#: Products as loop nests: their sums add up in another order.
+AS_NESTS: tuple[LocalRule, ...] = (_outer_product, _matrix_vector)
 SHAPE_RULES: Mapping[str, tuple[LocalRule, ...]] = {
     "reshape": (_reshape,),
     "permute_dims": (_permute,),
@@ -245,5 +247,5 @@ SHAPE_RULES: Mapping[str, tuple[LocalRule, ...]] = {
         ),
         (_along_one,),
     ),
-    "matmul": (_matmul, _outer_product, _matrix_vector),
+    "matmul": (_matmul, *AS_NESTS),
 }

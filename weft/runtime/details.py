@@ -13,7 +13,8 @@ from weft.codegen.steps.program import Node, PlannedCall, describe_program
 from weft.codegen.steps.scalar_check import in_registers
 from weft.ir.errors import InternalError
 from weft.ir.fork import ForkLock
-from weft.ir.graph import Graph
+from weft.ir.graph import Graph, Operation
+from weft.passes.fusion.fuse import fuse_folds
 from weft.passes.manager import PassOptions, PassReport, run_passes
 from weft.passes.memory.plan_memory import MemoryPlan, plan_memory
 from weft.runtime.collector import collector_paused
@@ -54,8 +55,15 @@ def planned(
     """Passes, memory plan and program of a traced graph; errors as `runtime.compile_graph`."""
     fused, reports = run_passes(graph, passes, options=options, folder=folder)
     check_supported(fused)
-    memory = plan_memory(fused, in_registers, donated, runs_in_parts, large_scratch)
+    small_loops = in_registers if fuse_folds not in passes else _of_one_element
+    memory = plan_memory(fused, small_loops, donated, runs_in_parts, large_scratch)
     return fused, reports, memory, step_program(fused, memory)
+
+
+def _of_one_element(op: Operation) -> int:
+    """`in_registers` for values of one element: elsewhere registers add up in an order of their
+    own."""
+    return 1 if in_registers(op) == 1 else 0
 
 
 def details_again(

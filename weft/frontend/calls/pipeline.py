@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from weft.ir.errors import PassError, suggest
 from weft.ir.source import caller_location
 from weft.passes.manager import Pass
-from weft.passes.pipelines import PASSES, STANDARD
+from weft.passes.pipelines import PASSES, PIPELINES, STANDARD
 
 
 def pipeline_of(passes: str | Sequence[Pass | str] | None) -> tuple[Pass, ...]:
     """The passes in order; None: the standard ones. PassError for what is no pass.
 
-    A name may be "standard" for all of those, and a string may hold several with commas, as for
-    `weft opt --passes`.
+    A name may be that of a pipeline, "standard" or "reproducible", and a string may hold several
+    with commas, as for `weft opt --passes`.
     """
     if passes is None:
         return STANDARD
@@ -25,14 +25,14 @@ def pipeline_of(passes: str | Sequence[Pass | str] | None) -> tuple[Pass, ...]:
 
 
 def _named(given: Pass | str) -> Sequence[Pass]:
-    if given == "standard":
-        return STANDARD
     if isinstance(given, str):
         name = given.strip()
+        if name in PIPELINES:
+            return PIPELINES[name]
         if name not in PASSES:
             raise PassError(
                 f"there is no pass '{name}'{suggest(name, list(PASSES))}",
-                hint=f"the passes are: {', '.join(PASSES)}; 'standard' stands for the pipeline",
+                hint=f"the passes are: {', '.join(PASSES)}; pipelines: {', '.join(PIPELINES)}",
                 location=caller_location(),
             )
         return (PASSES[name],)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from weft.frontend.cli import bench as cli_bench
 from weft.frontend.cli import cache as cli_cache
+from weft.frontend.cli import explain as cli_explain
 from weft.frontend.cli import keygen as cli_keygen
 from weft.frontend.cli import place as cli_place
 from weft.frontend.cli import run as cli_run
@@ -29,7 +30,7 @@ from weft.ir.text.printer import print_graph
 from weft.ir.verify import verify
 from weft.passes.manager import Pass, PassOptions, PassReport, run_passes
 from weft.passes.partition.partition import partition
-from weft.passes.pipelines import PASSES, STANDARD, TRANSFORMS
+from weft.passes.pipelines import PASSES, PIPELINES, TRANSFORMS
 
 SUCCESS, DIFFERENT, ERROR = 0, 1, 2
 
@@ -80,7 +81,7 @@ def _opt_arguments(parser: ArgumentParser) -> None:
         "--passes",
         default="standard",
         metavar="A,B,...",
-        help="the passes in order; 'standard' stands for the standard pipeline (default)",
+        help=f"the passes in order, or pipelines: {', '.join(PIPELINES)} (default: standard)",
     )
     parser.add_argument(
         "--verify",
@@ -136,8 +137,8 @@ def passes_named(text: str) -> list[Pass]:
     passes: list[Pass] = []
     known = PASSES | TRANSFORMS
     for name in filter(None, (part.strip() for part in text.split(","))):
-        if name == "standard":
-            passes += STANDARD
+        if name in PIPELINES:
+            passes += PIPELINES[name]
         elif name in known:
             passes.append(known[name])
         elif name == "partition":
@@ -146,7 +147,7 @@ def passes_named(text: str) -> list[Pass]:
             )
         else:
             raise NotFoundError(
-                f"there is no pass '{name}'{suggest(name, [*known, 'standard'])}",
+                f"there is no pass '{name}'{suggest(name, [*known, *PIPELINES])}",
                 hint="weft opt --list names the passes",
             )
     return passes
@@ -229,6 +230,17 @@ def _place(args: Namespace) -> int:
     return SUCCESS
 
 
+# --------------------------------------------------------------------------------------- explain
+
+
+def _explain(args: Namespace) -> int:
+    graph = read_graph(args.file)
+    verify(graph)
+    for line in cli_explain.run_explain(graph, args):
+        print(line)
+    return SUCCESS
+
+
 # ---------------------------------------------------------------------------------------- worker
 
 
@@ -279,6 +291,12 @@ COMMANDS: tuple[Command, ...] = (
         "say on which device of a cluster each op of a graph runs, and why",
         cli_place.add_arguments,
         _place,
+    ),
+    Command(
+        "explain",
+        "say how a graph runs and why: kernels, memory; with --devices, on which device each op is",
+        cli_explain.add_arguments,
+        _explain,
     ),
     Command("diff", "compare the structure of two graphs", _diff_arguments, _diff),
     Command(

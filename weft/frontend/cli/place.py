@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from weft.ir.graph import Graph
 from weft.ir.text.printer import print_graph
-from weft.passes.placement import CostModel, place, read_devices
+from weft.passes.placement import CostModel, Placement, place, read_devices
 from weft.passes.placement.report import explain_placement
 from weft.passes.placement.rules import Rule, constrain
 
@@ -15,9 +15,17 @@ from weft.passes.placement.rules import Rule, constrain
 def add_arguments(parser: ArgumentParser) -> None:
     """The options of `weft place`."""
     parser.add_argument("file", help="IR text; - reads standard input")
+    add_placement_arguments(parser)
+    parser.add_argument("--explain", action="store_true", help="print the reasons, not the graph")
+    parser.add_argument("--no-locations", action="store_true", help="print no loc(...)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the graph to FILE")
+
+
+def add_placement_arguments(parser: ArgumentParser, *, required: bool = True) -> None:
+    """The options that say what there is and what must hold. required: `--devices` is."""
     parser.add_argument(
         "--devices",
-        required=True,
+        required=required,
         metavar="FILE",
         help='JSON: {"devices": ["/job:ps/task:0/cpu:0", ...], "links": {...}}; the first device '
         "is the session's",
@@ -39,14 +47,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--stay", action="store_true", help="what nothing binds stays in the session's task"
     )
-    parser.add_argument("--explain", action="store_true", help="print the reasons, not the graph")
-    parser.add_argument("--no-locations", action="store_true", help="print no loc(...)")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the graph to FILE")
 
 
 def run_place(graph: Graph, args: Namespace) -> tuple[str, str]:
-    """The placed graph as text, and the reasons as text. Errors as `place`, `read_devices`,
-    `CostModel.load` and `constrain`."""
+    """The placed graph as text, and the reasons as text. Errors as `placed_by`."""
+    placed = placed_by(graph, args)
+    text = print_graph(placed.graph, locations=not args.no_locations)
+    return text, explain_placement(placed) + "\n"
+
+
+def placed_by(graph: Graph, args: Namespace) -> Placement:
+    """The graph placed as the options say. Errors as `place`, `read_devices`, `CostModel.load` and
+    `constrain`."""
     devices, links = read_devices(args.devices)
     costs = CostModel() if args.costs is None else CostModel.load(args.costs)
     if links is not None:
@@ -54,6 +66,4 @@ def run_place(graph: Graph, args: Namespace) -> tuple[str, str]:
     rules = [Rule.parse(text) for text in args.set]
     if rules or args.clear:
         graph = constrain(graph, rules, clear=args.clear)
-    placed = place(graph, devices, costs=costs, soft=args.soft, spread=not args.stay)
-    text = print_graph(placed.graph, locations=not args.no_locations)
-    return text, explain_placement(placed) + "\n"
+    return place(graph, devices, costs=costs, soft=args.soft, spread=not args.stay)

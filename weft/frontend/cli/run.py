@@ -159,15 +159,20 @@ def _interpreted(graph: Graph, inputs: Sequence[Array], before: Mapping[str, Arr
 
 
 def _compiled(graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]) -> Outcome:
-    run: Executable | DataflowStep
-    if executor_op(graph) is not None:
-        static, variables = _static(graph, inputs, before)
-        run = dataflow_step(static, variables, {})
-    else:
-        run, variables = compile_for(graph, inputs, before)
+    run, variables = compiled_for(graph, inputs, before)
     results = run([np.ascontiguousarray(a).reshape(a.shape) for a in inputs])
     after = {n: v.read() for n, v in variables.items() if v.initialized}
     return Outcome(results, dict(before), after)
+
+
+def compiled_for(
+    graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]
+) -> tuple[Executable | DataflowStep, dict[str, VariableState]]:
+    """As `compile_for`; for the dataflow executor where an op needs that."""
+    if executor_op(graph) is None:
+        return compile_for(graph, inputs, before)
+    static, variables = _static(graph, inputs, before)
+    return dataflow_step(static, variables, {}), variables
 
 
 def compile_for(

@@ -45,7 +45,9 @@ def explain_step(
     fields = {name: str(a.type) for name, a in zip(ir.arg_names, ir.args, strict=True)}
     made = "it was compiled before" if cached else "these fetches, feeds and sizes are new"
     if isinstance(step.executable, DataflowStep):
-        return "\n".join([*lines, "feeds", *_fed(fields), "", *_nodes(step.executable.built)])
+        return "\n".join(
+            [*lines, "feeds", *_fed(fields), "", *describe_nodes(step.executable.built)]
+        )
     assert isinstance(step.executable, Executable)
     report = explain("native plan", fields, [made], caller_location(), step.executable)
     return "\n".join([*lines, report])
@@ -67,7 +69,7 @@ def _loops(ir: IRGraph, control_flow: str, executor: bool) -> Iterator[str]:
         yield f"    {op.name}{_at(op)}: {way}, {reason}"
 
 
-def _nodes(built: Built) -> Iterator[str]:
+def describe_nodes(built: Built) -> Iterator[str]:
     """The nodes of the executor: regions with their kernels, ops of the host, control flow."""
     regions = list(zip(built.region_of.items(), built.compiled, strict=True))
     yield f"{len(built.nodes)} nodes"

@@ -52,18 +52,27 @@ from weft.passes.rewrite import (
 
 def simplify_control(graph: Graph) -> Graph:
     """Apply the rules to a fixed point, in regions first."""
+    return _simplified(graph, batches=True)
+
+
+def simplify_control_exactly(graph: Graph) -> Graph:
+    """`simplify_control` without the rules of `batch.py`, after which sums add up otherwise."""
+    return _simplified(graph, batches=False)
+
+
+def _simplified(graph: Graph, batches: bool) -> Graph:
     if not holds_control(graph):
         return graph
-    return fixed_point(graph, _step, limit=1000)
+    return fixed_point(graph, lambda g: _step(g, batches), limit=1000)
 
 
-def _step(graph: Graph) -> Graph:
+def _step(graph: Graph, batches: bool) -> Graph:
     """Every rule once; equal ops that moved out of different loops become one."""
-    new = with_block(graph, _block(graph.block))
+    new = with_block(graph, _block(graph.block, batches))
     return graph if new is graph else dce(cse(new))
 
 
-def _block(block: Block) -> Block:
+def _block(block: Block, batches: bool) -> Block:
     if not any(op.name in CONTROL for op in block.ops):
         return block
     block = merge_loops(block)
@@ -75,13 +84,14 @@ def _block(block: Block) -> Block:
     builder.args = list(block.args)
     mapping: dict[Value, Value] = {}
     for op in block.ops:
-        regions = tuple(_block(r) for r in op.regions) if op.name in CONTROL else op.regions
+        inner = op.regions if op.name in CONTROL else ()
+        regions = tuple(_block(r, batches) for r in inner) or op.regions
         new = with_operands(op, mapping, regions)
         start = len(builder.ops)
         wanted = {n for o, n in zip(op.results, new.results, strict=True) if o in used}
         ordered = op.control or not ordering.isdisjoint(op.results) or has_effect(new)
         ruled = op.name in CONTROL and not ordered
-        found: Results | None = _rule(builder, new, wanted) if ruled else None
+        found: Results | None = _rule(builder, new, wanted, batches) if ruled else None
         if found is None:
             del builder.ops[start:]
             builder.ops.append(new)
@@ -92,7 +102,7 @@ def _block(block: Block) -> Block:
     return rebuilt(block, builder.ops, [mapping.get(v, v) for v in block.results])
 
 
-def _rule(builder: Builder, op: Operation, used: set[Value]) -> Results | None:
+def _rule(builder: Builder, op: Operation, used: set[Value], batches: bool) -> Results | None:
     for rule in (_known_branch, _known_loop, _few_rows):
         known = rule(builder, op)
         if known is not None:
@@ -101,7 +111,7 @@ def _rule(builder: Builder, op: Operation, used: set[Value]) -> Results | None:
     if trimmed is not None:
         return trimmed
     hoisted = hoist(builder, op)
-    return batch(builder, op) if hoisted is None else hoisted
+    return batch(builder, op) if hoisted is None and batches else hoisted
 
 
 def _known_branch(builder: Builder, op: Operation) -> Sequence[Value] | None:

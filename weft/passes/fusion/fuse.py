@@ -42,7 +42,7 @@ from weft.ir.index_maps import INDEX_MAPS
 from weft.passes.control.regions import in_regions
 from weft.passes.fusion.emit import emit_groups
 from weft.passes.fusion.groups import Grouping
-from weft.passes.fusion.rules import REDUCTIONS
+from weft.passes.fusion.rules import ELEMENTWISE, FOLDS, REDUCTIONS
 
 __all__ = ["INDEX_MAPS", "REDUCTIONS", "fuse"]
 
@@ -50,3 +50,15 @@ __all__ = ["INDEX_MAPS", "REDUCTIONS", "fuse"]
 def fuse(graph: Graph) -> Graph:
     """Group the ops of `graph`, those of regions too, into ``fused`` ops (see the rules above)."""
     return emit_groups(Grouping(in_regions(graph, fuse)))
+
+
+def fuse_elementwise(graph: Graph) -> Graph:
+    """`fuse` for elementwise ops without 16-bit floats; these are nests by themselves, and
+    reductions stay: no bit of a result depends on what is fused."""
+    return emit_groups(Grouping(in_regions(graph, fuse_elementwise), ELEMENTWISE))
+
+
+def fuse_folds(graph: Graph) -> Graph:
+    """Each reduction that `fuse_elementwise` has left as a nest by itself: in which order it adds
+    up follows from its shape."""
+    return emit_groups(Grouping(in_regions(graph, fuse_folds), FOLDS))

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from weft.ir.graph import Operation, Value
 from weft.ir.index_maps import is_gather, is_index_map, read_of, shape_of
 from weft.ir.rules import int_attr
+from weft.ir.sizes import hint
 from weft.ir.types import TensorType
 from weft.passes.fusion.places import Writers, makers_of, root_of
 
@@ -170,7 +171,7 @@ def _why_not(op: Operation) -> str:
         return "its sizes are not known"
     assert isinstance(held, TensorType)
     if _run_bytes(op) < CACHE_LINE:
-        return f"an index moves {_run_bytes(op)} bytes only"
+        return f"an index moves {hint(_run_bytes(op))} bytes only"
     if held.dtype.kind == "string":
         return "strings are objects"
     return ""

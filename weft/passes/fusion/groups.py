@@ -20,9 +20,11 @@ from weft.ir.index_maps import (
 from weft.ir.types import TensorType
 from weft.passes.fusion.gathers import Gathers, move_gathers
 from weft.passes.fusion.rules import (
+    EVERYTHING,
     REDUCTIONS,
     SPACES_DIFFER,
     Edge,
+    Scope,
     choose_frame,
     edge_fits,
     fits_frame,
@@ -59,15 +61,19 @@ class Group:
 class Grouping:
     """The groups of a graph: `group` maps each op that is computed somewhere to its group."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, scope: Scope = EVERYTHING) -> None:
         self.graph = graph
         self.position = {op: i for i, op in enumerate(graph.ops)}
         self.group: dict[Operation, Group] = {}
         self.live: dict[Group, None] = {}  # the groups so far, in order
         self.gathers = Gathers()
         self.columns = False  # what has rows goes with them: columns take what is left
+        self.apart = 0  # the ops that join nothing, as a mask
         for op in graph.ops:
-            space = iteration_space(op)
+            folds = op.name in REDUCTIONS
+            space = iteration_space(op) if scope.folds or not folds else None
+            if space is not None and scope.apart(op):
+                self.apart |= 1 << self.position[op]
             if space is None and is_index_map(op):
                 continue  # grouped below if it must be materialised
             group = self.group[op] = self._new_group(op, space)
@@ -81,7 +87,8 @@ class Grouping:
         if join_siblings(self):
             self._sweep()
         self._materialise_index_maps()
-        self.gathers = move_gathers(self)
+        if scope.moves:
+            self.gathers = move_gathers(self)
 
     def _sweep_and_adopt(self) -> None:
         self._sweep()
@@ -121,7 +128,7 @@ class Grouping:
 
     def _new_group(self, op: Operation, space: Shape | None) -> Group:
         group = Group(space, [op], members=1 << self.position[op])
-        if op.name in REDUCTIONS:
+        if op.name in REDUCTIONS and space is not None:
             group.folds.append(op)
         for value in dict.fromkeys(op.operands):
             source = self.source(value)
@@ -160,6 +167,8 @@ class Grouping:
         """The space and frame that the two would have as one group, or why they do not fit."""
         assert a.space is not None
         assert b.space is not None
+        if (a.members | b.members) & self.apart:
+            return "one of them is to be a kernel of its own"
         if a.frame is not None or b.frame is not None:
             return self._into_frame(a, b)
         space = (

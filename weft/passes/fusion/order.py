@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weft.ir.graph import Value
 from weft.ir.index_maps import is_fold
 from weft.ir.order import stable_order
+from weft.ir.sizes import largest
 from weft.ir.types import TensorType
 from weft.passes.memory.plan import aligned
 
@@ -42,7 +43,7 @@ def bytes_at_once(
         new, old = makes.get(group, ()), dying.get(k, ())
         held += sum(nbytes[v] for v in new)
         free = [v for v in old if v not in mapped] if group.space is not None else []
-        most = max(most, held - _in_place(new, free))
+        most = largest(most, held - _in_place(new, free))
         held -= sum(nbytes[v] for v in old)
     return most
 

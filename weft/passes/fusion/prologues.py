@@ -31,6 +31,7 @@ from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import is_gather, is_index_map, read_of, static_shape
 from weft.ir.ops import lookup
 from weft.ir.row_strides import over_rows
+from weft.ir.sizes import hint
 from weft.ir.source import merge_locations
 from weft.ir.types import TensorType
 from weft.passes.control.regions import in_regions
@@ -116,7 +117,7 @@ class _Prologues:
         assert isinstance(held, TensorType)
         nbytes = math.prod(held.static_shape) * held.dtype.itemsize
         if nbytes < LEAST_BYTES:
-            return f"stored: of {nbytes} bytes it stays in the caches"
+            return f"stored: of {hint(nbytes)} bytes it stays in the caches"
         return _repeats(product, side)
 
     # -- emission ---------------------------------------------------------------------------------
@@ -199,12 +200,13 @@ def _repeats(product: Operation, side: int) -> str:
         return "stored: several of the product's matrices read it"
     depth = static_shape(product.operands[0])[-2 if product.attrs["transpose_a"] else -1]
     if side == 0 and depth > MOST_DEPTH:
-        return f"stored: its rows of {depth} elements would not stay in the cache"
+        return f"stored: its rows of {hint(depth)} elements would not stay in the cache"
     if side == 0:
-        return "" if n <= MOST_COLUMNS else f"stored: {n} columns would compute it more than once"
+        repeats = f"stored: {hint(n)} columns would compute it more than once"
+        return "" if n <= MOST_COLUMNS else repeats
     if product.attrs["transpose_b"]:
         return "stored: the product packs it transposed"
-    return "" if rows <= MOST_ROWS else f"stored: {rows} rows would compute it more than once"
+    return "" if rows <= MOST_ROWS else f"stored: {hint(rows)} rows would compute it more than once"
 
 
 def _is_one_matrix(a: Value) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weft.ir.dims import Shape
 from weft.ir.graph import Operation
 from weft.ir.index_maps import Frame, Read, folded, is_fold, shape_of, wide_axes
 from weft.ir.ops import lookup
+from weft.ir.sizes import hint
 from weft.ir.types import TensorType
 
 #: Fewer rows than this, each longer than that, are left to nests of their own: a row kernel would
@@ -37,6 +38,16 @@ class Edge:
     read: Read | None
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What one run of fusion does. folds: reductions become nests. apart: ops whose nests hold
+    nothing else. moves: gathers may be read through."""
+
+    folds: bool
+    apart: Callable[[Operation], bool]
+    moves: bool
+
+
 def iteration_space(op: Operation) -> Shape | None:
     """The shape that the op's loop nest runs over; None if the op is not of the loop-nest kind."""
     if op.name in REDUCTIONS:
@@ -49,6 +60,19 @@ def iteration_space(op: Operation) -> Shape | None:
 def _has_strings(op: Operation) -> bool:
     types = [v.type for v in (*op.operands, *op.results)]
     return any(isinstance(t, TensorType) and t.dtype.kind == "string" for t in types)
+
+
+def has_halves(op: Operation) -> bool:
+    """Whether the op takes or gives 16-bit floats."""
+    types = [v.type for v in (*op.operands, *op.results)]
+    return any(isinstance(t, TensorType) and t.dtype.is_floating and t.dtype.bits == 16
+               for t in types)  # fmt: skip
+
+
+#: All that may be one kernel is; elementwise ops alone, 16-bit floats rounded after each; what is
+#: left after that, each reduction by itself.
+EVERYTHING = Scope(True, lambda op: False, True)
+ELEMENTWISE, FOLDS = Scope(False, has_halves, True), Scope(True, lambda op: True, False)
 
 
 def static(shape: Shape) -> tuple[int, ...] | None:
@@ -92,7 +116,8 @@ def _few_long_rows(frame: Frame) -> str:
     rows = math.prod(frame.space[k] for k in frame.outer)
     if rows >= FEW_ROWS or length <= LONG_ROW:
         return ""
-    return f"{rows} rows of {length} elements: no row fits a cache, and they are too few to share"
+    what = f"{hint(rows)} rows of {hint(length)} elements"
+    return f"{what}: no row fits a cache, and they are too few to share"
 
 
 def _columns_apart(frame: Frame) -> str:
@@ -100,8 +125,9 @@ def _columns_apart(frame: Frame) -> str:
     length = math.prod(frame.space[k] for k in frame.inner)
     columns = math.prod(frame.space[max(frame.inner) + 1 :])
     if length > LONG_COLUMN or length * (columns & -columns) > SAME_SETS:
-        return f"columns of {length} elements, {columns} apart: a block does not stay in a cache"
-    return f"{columns} columns side by side are too few" if columns < FEW_COLUMNS else ""
+        what = f"columns of {hint(length)} elements, {hint(columns)} apart"
+        return f"{what}: a block does not stay in a cache"
+    return f"{hint(columns)} columns side by side are too few" if columns < FEW_COLUMNS else ""
 
 
 def _no_rows(folds: Sequence[Operation], used: Sequence[Operation], wide: frozenset[int]) -> str:

@@ -42,6 +42,7 @@ from weft.ir.index_maps import (
     wide_axes,
 )
 from weft.ir.prices import arithmetic
+from weft.ir.sizes import hint
 from weft.ir.types import TensorType
 from weft.passes.fusion.gathers import PRODUCTS
 from weft.passes.fusion.prologues import LEAST_BYTES
@@ -134,7 +135,8 @@ class _Joiner:
                 if a.space != b.space or needed or self.grouping.why_apart(a, b):
                     continue
                 pair = self._loops(a).keys[key], self._loops(b).keys[key]
-                why = f"both read the same {_bytes(key)} bytes, which stay in the first-level cache"
+                nbytes = hint(_bytes(key))
+                why = f"both read the same {nbytes} bytes, which stay in the first-level cache"
                 out.setdefault(pair, why)
         return [(*pair, why) for pair, why in out.items()]
 
@@ -234,7 +236,7 @@ class _Joiner:
             return f"together they have {one.dear + other.dear} functions: too few registers"
         moved = sum(map(_bytes, arrays)) + sum(_size(v) for v in (*one.outputs, *other.outputs))
         if moved < LEAST_DEAR:
-            return f"both compute longer than the {moved} bytes take that they move"
+            return f"both compute longer than the {hint(moved)} bytes take that they move"
         return None
 
     def _why_loops(self, a: Group, b: Group, frame: Frame | None) -> str | None:
@@ -252,11 +254,11 @@ class _Joiner:
         wide = [k for k in range(len(space)) if space[k] != 1]
         within = folds is not None and bool(wide) and wide[-1] in folds
         if run < min(before, LEAST_FOLDED if within else LEAST_RUN):
-            return f"together their innermost loop is of {run} elements only"
+            return f"together their innermost loop is of {hint(run)} elements only"
         if one.folds == other.folds or not folds or wide[0] in folds:
             return None
         rows = prod(space[: min(folds)])
-        return None if rows >= LEAST_ROWS else f"one is cut into {rows} rows only"
+        return None if rows >= LEAST_ROWS else f"one is cut into {hint(rows)} rows only"
 
     def _why_product(self, a: Group, b: Group) -> str | None:
         one, other = (self.grouping.inputs(g) for g in (a, b))
@@ -289,7 +291,7 @@ def _why_frame(frame: Frame) -> str | None:
     if frame.by_columns:
         return "one does blocks of columns, whose arrays have just the room in a cache"
     rows = prod(frame.space[k] for k in frame.outer)
-    return None if rows >= LEAST_ROWS else f"one is cut into {rows} rows only"
+    return None if rows >= LEAST_ROWS else f"one is cut into {hint(rows)} rows only"
 
 
 def _common(one: _Loops, other: _Loops) -> int:

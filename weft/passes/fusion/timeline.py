@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from weft.ir.graph import Value
 from weft.ir.index_maps import contiguous_strides, read_of, shape_of
+from weft.ir.sizes import hint
 from weft.ir.types import TensorType
 from weft.passes.fusion.order import bytes_at_once, in_order
 from weft.passes.fusion.places import Writers, makers_of, root_of
@@ -101,7 +102,7 @@ class Timeline:
             if late > 0 or (late == 0 and not _reads_own_elements(reader, root)):
                 return "what is written in place would be read later, and must be copied"
         if then.peak > self.peak + spared:
-            return f"together they need {then.peak - self.peak} bytes more at a time"
+            return f"together they need {hint(then.peak - self.peak)} bytes more at a time"
         held_yet = ((one(reader), one(writer), root) for reader, writer, root in self.held)
         then.held = [row for row in held_yet if row[0] is not row[1]]
         self.next = then

@@ -41,14 +41,16 @@ def dataflow_step(
     control_flow: str = "dataflow",
     *,
     deterministic: bool = False,
+    passes: Sequence[Pass] = STANDARD,
 ) -> DataflowStep:
     """`graph`, with inputs of static shapes, for the dataflow executor: branches and loops as
-    Switch and Merge, all or (control_flow="auto") those that native code cannot hold.
+    Switch and Merge, all or (control_flow="auto") those that native code cannot hold. passes: of
+    what is compiled; STANDARD and REPRODUCIBLE give the bits of a native plan.
     InvalidArgumentError if a result may be dead, or frames do not match."""
     graph = tie_sizes(graph)
     check_dataflow(graph)
-    passes: Sequence[Pass] = STANDARD
-    if executor_op(graph) is None and not holds_strings(graph) and not is_symbolic(graph.block):
+    whole = executor_op(graph) is None and not holds_strings(graph)
+    if passes is STANDARD and whole and not is_symbolic(graph.block):
         # as in a native plan, and what sums add up in which order depends on what is fused
         graph, _ = run_passes(graph, for_machine(STANDARD))
         graph = unroll(graph, lambda op: in_registers(op) > 1)
