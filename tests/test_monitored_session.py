@@ -302,9 +302,12 @@ def test_hooks_may_feed_and_fetch() -> None:
         session.run(update)
         with pytest.raises(wf.errors.InvalidArgumentError, match="feeds what is fed"):
             session.run(update, {x: 1.0})
-        with pytest.raises(wf.errors.InvalidArgumentError, match="different RunOptions"):
-            session.run(update, options=wf.RunOptions(5))
-    assert w.numpy() == 4.0
+        metadata = wf.RunMetadata()  # the caller's and the hook's options together
+        session.run(
+            update, options=wf.RunOptions(5, wf.RunOptions.FULL_TRACE), run_metadata=metadata
+        )
+        assert metadata.traced
+    assert w.numpy() == 7.0
     graph, *_ = model()
     with graph.as_default(), pytest.raises(wf.errors.TypeRuleError, match="a hook is"):
         train.MonitoredTrainingSession(hooks=[print])  # type: ignore[list-item]

@@ -254,10 +254,11 @@ def test_each_task_has_a_file(tmp_path: Path) -> None:
         session.run(wf.global_variables_initializer())
         path = saver.save(session, str(tmp_path / "m"), 7)
         assert path == str(tmp_path / "m-7")
-        names = [f"m-7-0000{i}-of-00003.safetensors" for i in range(3)]
-        assert sorted(p.name for p in tmp_path.iterdir()) == [*names, "m-7.manifest.json"]
         manifest = json.loads((tmp_path / "m-7.manifest.json").read_text(encoding="utf-8"))
-        assert manifest["step"] == 7
+        names = [f"m-7-{manifest['mark']:016x}-0000{i}-of-00003.safetensors" for i in range(3)]
+        found = sorted(p.name for p in tmp_path.iterdir())
+        assert found == sorted([*names, "m-7.manifest.json", "checkpoint"])
+        assert manifest["notes"]["step"] == 7
         assert [s["tensors"] for s in manifest["shards"]] == [["v3"], ["v1"], ["v0", "v2"]]
         session.run([v.assign(v - 5) for v in made])
         saver.restore(session, path)
@@ -287,13 +288,18 @@ def test_parts_of_two_saves_are_no_checkpoint(tmp_path: Path) -> None:
     with graph.as_default(), wf.Session(graph=graph) as session:
         session.run(wf.global_variables_initializer())
         path = saver.save(session, str(tmp_path / "m"))
-        first = tmp_path / "m-00000-of-00002.safetensors"
+        (first,) = tmp_path.glob("m-*-00000-of-00002.safetensors")
         old = first.read_bytes()
         session.run([v.assign(v + 1) for v in made])
         saver.save(session, str(tmp_path / "m"))
-        first.write_bytes(old)  # as if the second save had ended before this file
+        (second,) = tmp_path.glob("m-*-00000-of-00002.safetensors")
+        assert second != first
+        second.write_bytes(old)  # exchanged for that of the first save
         session.run([v.assign(v * 0 - 3) for v in made])
-        with pytest.raises(wf.errors.InvalidArgumentError, match="of another save"):
+        with pytest.raises(wf.errors.DataLossError, match="of another save"):
+            saver.restore(session, path)
+        second.unlink()
+        with pytest.raises(wf.errors.DataLossError, match="which is not there"):
             saver.restore(session, path)
         for i, v in enumerate(made):  # nothing is changed
             np.testing.assert_array_equal(session.run(v), np.full(i + 1, -3))
@@ -320,7 +326,7 @@ def test_what_it_does_not_save(tmp_path: Path) -> None:
         with wf.Session() as session:
             session.run(wf.global_variables_initializer())
             path = saver.save(session, str(tmp_path / "m"))
-            with pytest.raises(wf.errors.NotFoundError, match="has no more"):
+            with pytest.raises(wf.errors.NotFoundError, match="more is not in the file"):
                 both.restore(session, path)
     with wf.Graph().as_default(), pytest.raises(wf.errors.TypeRuleError, match="a session of"):
         saver.save(wf.Session(), path)

@@ -171,7 +171,7 @@ def test_sharded_checkpoints(target: str, tmp_path: Path) -> None:
     with wf.Session(target, graph=graph) as session:
         session.run(init)
         path = saver.save(session, str(tmp_path / "model"), 5)
-        assert len(list(tmp_path.iterdir())) == 3
+        assert len(list(tmp_path.iterdir())) == 4
         session.run(change)
         assert [int(a[0]) for a in session.run(made)] == [10, 11, 12]
         saver.restore(session, path)

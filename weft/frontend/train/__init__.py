@@ -56,6 +56,7 @@ from weft.frontend.train.monitored.hooks import (
     SessionRunHook,
     SessionRunValues,
 )
+from weft.frontend.train.monitored.profiler import ProfilerHook
 from weft.frontend.train.monitored.scaffold import Scaffold
 from weft.frontend.train.monitored.session import MonitoredSession, MonitoredTrainingSession
 from weft.frontend.train.optimizer import Optimizer
@@ -66,6 +67,7 @@ from weft.frontend.train.replicas.device_setter import (
     replica_device_setter,
 )
 from weft.frontend.train.replicas.means import mean_gradients
+from weft.frontend.train.replicas.microbatches import microbatch_gradients
 from weft.frontend.train.replicas.sharded_saver import ShardedSaver
 from weft.frontend.train.replicas.sync import SyncReplicas
 from weft.frontend.train.saver import Saver
@@ -170,6 +172,7 @@ __all__ = [
     "NanLossDuringTrainingError",
     "NanTensorHook",
     "Optimizer",
+    "ProfilerHook",
     "QueueRunner",
     "RMSProp",
     "RMSPropOptimizer",
@@ -221,6 +224,7 @@ __all__ = [
     "load_variable",
     "maybe_batch",
     "mean_gradients",
+    "microbatch_gradients",
     "natural_exp_decay",
     "piecewise_constant",
     "polynomial_decay",

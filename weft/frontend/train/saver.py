@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from weft.frontend.random.state import process_state
@@ -16,16 +15,14 @@ from weft.frontend.session.session import Session
 from weft.frontend.train.saver_arguments import (
     base_path,
     check_call,
-    count,
     located,
     number,
-    positive,
     step_number,
 )
+from weft.frontend.train.saver_base import BaseSaver
 from weft.frontend.train.saver_files import (
     PathLike,
     as_path,
-    check_mode,
     checkpoint_path,
     state_file,
 )
@@ -33,18 +30,17 @@ from weft.frontend.train.saver_graph import SaveOps, build_save_ops
 from weft.frontend.train.saver_items import ItemList, VarList
 from weft.frontend.train.saver_restore import STATE_PREFIX, RestoreReport, restore_file
 from weft.frontend.variable import Variable
-from weft.ir.errors import DataLossError, InvalidArgumentError
-from weft.ir.fork import ForkLock
+from weft.ir.errors import InvalidArgumentError
 from weft.ir.source import caller_location
 from weft.runtime.checkpoint.encoding import Array, encode_tree
-from weft.runtime.checkpoint.folder import SaveJob, candidates, log
+from weft.runtime.checkpoint.folder import SaveJob
 from weft.runtime.checkpoint.format import SUFFIX
-from weft.runtime.checkpoint.manifest import Manifest, Retention, SavedCheckpoint, load_manifest
+from weft.runtime.checkpoint.manifest import SavedCheckpoint
 from weft.runtime.checkpoint.snapshot import all_locked, copies
 from weft.runtime.checkpoint.stateful import RANDOM
 
 
-class Saver:
+class Saver(BaseSaver):
     """Saves and restores variables, and removes old checkpoints.
 
     var_list: variables; a list of them (they are saved by their own names) or a dict, name in the
@@ -74,32 +70,12 @@ class Saver:
         every_n_seconds: float | None = None,
         include: str | Iterable[str] = (),
     ) -> None:
-        self.name = "Saver" if name is None else name
-        what = self.name
-        most = count(what, "max_to_keep", 0 if max_to_keep is None else max_to_keep)
-        self._retention = Retention(
-            most or None,
-            count(what, "keep_best", keep_best),
-            check_mode(best_mode),
-            positive(what, "keep_checkpoint_every_n_hours", keep_checkpoint_every_n_hours),
-        )
-        self._every_n_steps = self._every_n_seconds = None
-        if every_n_steps is not None:
-            self._every_n_steps = count(what, "every_n_steps", every_n_steps, 1)
-        if every_n_seconds is not None:
-            self._every_n_seconds = positive(what, "every_n_seconds", every_n_seconds)
+        super().__init__(
+            "Saver" if name is None else name, max_to_keep, keep_checkpoint_every_n_hours,
+            keep_best, best_mode, every_n_steps, every_n_seconds,
+        )  # fmt: skip
         self._items = ItemList(var_list, include)
-        self._lock = ForkLock()
         self._job: SaveJob | None = None
-        self._kept: list[Path] = []
-        self._saved_at = time.monotonic()
-        self._last_step: dict[Path, int] = {}
-
-    @property
-    def last_checkpoints(self) -> list[str]:
-        """The paths that are kept as of the last save, oldest first (TF1's name)."""
-        self.wait()
-        return [str(path) for path in self._kept]
 
     # ------------------------------------------------------------------------------------ in graphs
     def build(self, filename: Any = None) -> SaveOps:
@@ -149,9 +125,7 @@ class Saver:
             notes.update(prefix=base.name, time=round(time.time(), 3), metric=rating)
             row = SavedCheckpoint(path.name, base.name, step, notes["time"], rating)
             job = SaveJob(state_path, row, arrays, notes, self._retention)
-            self._saved_at = time.monotonic()
-            if step is not None:
-                self._last_step[base] = step
+            self._note_save(base, step)
             if wait:
                 job.write()
                 self._kept = job.kept
@@ -172,23 +146,9 @@ class Saver:
     ) -> str | None:
         """`save`, if a multiple of `every_n_steps` was reached since the last checkpoint, or
         `every_n_seconds` have gone by; otherwise None. Call it after each step."""
-        if self._every_n_steps is None and self._every_n_seconds is None:
-            raise InvalidArgumentError(
-                f"{self.name}: save_if_due is without every_n_steps and every_n_seconds never due",
-                hint="pass one of them to wf.train.Saver",
-                location=caller_location(),
-            )
+        self._needs_a_rule()
         check_call(f"{self.name}.save_if_due", sess)
-        step, base = step_number(self.name, sess, global_step), base_path(save_path)
-        last = self._last_step.get(base)
-        if last is None:
-            known = load_manifest(state_file(base.parent, latest_filename)) or Manifest()
-            own = [r.step for r in known.rows if r.prefix == base.name and r.step is not None]
-            last = self._last_step.setdefault(base, own[-1] if own else 0)
-        every, seconds = self._every_n_steps, self._every_n_seconds
-        by_step = every is not None and step // every != last // every
-        by_time = seconds is not None and time.monotonic() - self._saved_at >= seconds
-        if not by_step and not by_time:
+        if not self._is_due(save_path, step_number(self.name, sess, global_step), latest_filename):
             return None
         return self.save(sess, save_path, global_step, latest_filename, metric=metric, wait=wait)
 
@@ -275,28 +235,10 @@ class Saver:
         folder = as_path(checkpoint_dir)
         with self._lock, located():
             self.wait()
-            damaged: list[str] = []
-            for row in reversed(candidates(state_file(folder, latest_filename), or_previous)):
-                try:
-                    return self._restore_row(folder / row.file, strict)
-                except DataLossError as error:
-                    if not or_previous:
-                        raise
-                    log.warning("%s; the one before is tried", error.what)
-                    damaged.append(row.file)
-        if damaged:
-            raise DataLossError(
-                f"all checkpoints in '{folder}' are damaged: {', '.join(damaged)}",
-                location=caller_location(),
-            )
-        if init_op is not None and sess is not None:
+            report = self._restore_latest(
+                folder, latest_filename, or_previous,
+                lambda path: restore_file(self._items, path, strict),
+            )  # fmt: skip
+        if report is None and init_op is not None and sess is not None:
             sess.run(init_op)
-        return None
-
-    def _restore_row(self, path: Path, strict: bool) -> RestoreReport:
-        if not path.exists():
-            raise DataLossError(
-                f"the state file names the checkpoint '{path}', which is not there",
-                hint="or_previous=True takes an earlier one",
-            )
-        return restore_file(self._items, path, strict)
+        return report

@@ -16,13 +16,13 @@ from weft.ir.errors import (
 )
 from weft.ir.source import caller_location
 from weft.runtime.checkpoint.encoding import RESERVED, Array
-from weft.runtime.checkpoint.format import SUFFIX, CheckpointFile
 from weft.runtime.checkpoint.manifest import (
     STATE_FILE,
     Manifest,
     Retention,
     load_manifest,
 )
+from weft.runtime.checkpoint.sharded import checkpoint_name, find_checkpoint, open_checkpoint
 
 PathLike = str | os.PathLike[str]
 
@@ -48,7 +48,8 @@ def get_checkpoint_state(
     if manifest is None or manifest.latest is None:
         return None
     return CheckpointState(
-        str(folder / manifest.latest.file), [str(folder / row.file) for row in manifest.rows]
+        checkpoint_name(folder / manifest.latest.file),
+        [checkpoint_name(folder / row.file) for row in manifest.rows],
     )
 
 
@@ -70,11 +71,11 @@ def best_checkpoint(
     folder = as_path(checkpoint_dir)
     manifest = load_manifest(state_file(folder, latest_filename)) or Manifest()
     ranked = Retention(mode=check_mode(mode)).rank(manifest.rows)
-    return str(folder / ranked[0].file) if ranked else None
+    return checkpoint_name(folder / ranked[0].file) if ranked else None
 
 
 def checkpoint_exists(checkpoint_prefix: PathLike) -> bool:
-    """Whether there is a checkpoint of that path, with or without `.safetensors`."""
+    """Whether there is a checkpoint of that path, with or without its suffix."""
     return os.path.isfile(checkpoint_path(checkpoint_prefix))
 
 
@@ -83,7 +84,7 @@ def list_variables(checkpoint_dir_or_file: PathLike) -> list[tuple[str, list[int
 
     NotFoundError if there is none, DataLossError for a damaged one.
     """
-    with CheckpointFile(_file_of(checkpoint_dir_or_file)) as file:
+    with open_checkpoint(_file_of(checkpoint_dir_or_file)) as file:
         rows = [(name, list(entry.shape)) for name, entry in file.entries.items()]
     return [row for row in rows if not row[0].startswith(RESERVED)]
 
@@ -94,7 +95,7 @@ def load_variable(checkpoint_dir_or_file: PathLike, name: str) -> Array:
     NotFoundError with the closest names, DataLossError for a damaged file, UnsupportedError for a
     dtype that weft does not have.
     """
-    with CheckpointFile(_file_of(checkpoint_dir_or_file)) as file:
+    with open_checkpoint(_file_of(checkpoint_dir_or_file)) as file:
         entry = file.entries.get(name)
         if entry is None:
             raise NotFoundError(
@@ -115,15 +116,15 @@ def _file_of(given: PathLike) -> Path:
     latest = latest_checkpoint(given)
     if latest is None:
         raise NotFoundError(f"there is no checkpoint in '{given}'", location=caller_location())
-    return Path(latest)
+    return checkpoint_path(latest)
 
 
 def checkpoint_path(given: PathLike) -> Path:
-    """The file of a checkpoint's path, with or without its suffix."""
-    path = as_path(given)
-    if path.name.endswith(SUFFIX) or os.path.exists(path):
-        return path
-    return path.with_name(path.name + SUFFIX)
+    """The file of a checkpoint's path, with or without its suffix; of several files the manifest.
+
+    InvalidArgumentError for a path that is both.
+    """
+    return find_checkpoint(as_path(given))
 
 
 def as_path(given: object) -> Path:

@@ -15,11 +15,15 @@ from weft.ir.source import caller_location
 from weft.ir.types import TensorType
 from weft.runtime.checkpoint.encoding import RESERVED, Array, decode_tree
 from weft.runtime.checkpoint.folder import log
-from weft.runtime.checkpoint.format import CheckpointFile
+from weft.runtime.checkpoint.sharded import Checkpoint, open_checkpoint
 from weft.runtime.checkpoint.snapshot import all_locked, assign_all
 from weft.runtime.checkpoint.stateful import RANDOM, Stateful
 
 STATE_PREFIX = f"{RESERVED}state/"
+_PARTLY = (
+    "strict=False restores what fits and reports the rest; var_list={'name in the file': variable} "
+    "restores by another name"
+)
 
 
 @dataclass(frozen=True)
@@ -54,12 +58,12 @@ class RestoreReport:
 def restore_file(items: ItemList, path: Path, strict: bool) -> RestoreReport:
     """Assign what fits; with `strict` it is an error if something of `items` is missing or does not
     fit. Nothing is assigned if there is an error."""
-    with CheckpointFile(path) as file:
+    with open_checkpoint(path) as file:
         found = items.now()
         awaited = items.awaited(file.entries, found)
-        report = _compare(file, found, awaited, RANDOM in items.include)
+        report = compare(file, found, awaited, RANDOM in items.include)
         if strict:
-            _refuse(report, file)
+            refuse(report, file)
         wanted = set(report.restored)
         values = {n: file.read(n) for n in (*found.variables, *awaited) if n in wanted}
         states = {
@@ -79,9 +83,10 @@ def restore_file(items: ItemList, path: Path, strict: bool) -> RestoreReport:
     return report
 
 
-def _compare(
-    file: CheckpointFile, found: Items, awaited: Mapping[str, Awaited], with_random: bool
+def compare(
+    file: Checkpoint, found: Items, awaited: Mapping[str, Awaited], with_random: bool
 ) -> RestoreReport:
+    """What of a checkpoint fits."""
     types = {n: TensorType(v.dtype, v.shape) for n, v in found.variables.items()}
     types |= {name: one.type for name, one in awaited.items()}
     stored = set(file.notes.get("state", {}))
@@ -107,7 +112,7 @@ def _compare(
     )  # fmt: skip
 
 
-def _refuse(report: RestoreReport, file: CheckpointFile) -> None:
+def refuse(report: RestoreReport, file: Checkpoint, hint: str = _PARTLY) -> None:
     """NotFoundError for what is missing, InvalidArgumentError for what does not fit."""
     rows = [f"  {n} is not in the file{suggest(n, list(file.entries))}" for n in report.missing]
     rows += [f"  {name}: {why}" for name, why in report.mismatched.items()]
@@ -115,8 +120,7 @@ def _refuse(report: RestoreReport, file: CheckpointFile) -> None:
         kind = InvalidArgumentError if report.mismatched else NotFoundError
         raise kind(
             "\n".join([f"cannot restore from '{report.path}'; nothing was changed:", *rows]),
-            hint="strict=False restores what fits and reports the rest; var_list={'name in the "
-            "file': variable} restores by another name",
+            hint=hint,
             location=caller_location(),
         )
 

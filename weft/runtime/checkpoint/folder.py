@@ -13,13 +13,20 @@ from typing import Any
 from weft.ir.errors import DataLossError, InvalidArgumentError, UnsupportedError
 from weft.ir.fork import ForkLock
 from weft.runtime.checkpoint.encoding import Array
-from weft.runtime.checkpoint.format import SUFFIX, CheckpointFile, write_file
+from weft.runtime.checkpoint.format import SUFFIX, write_file
 from weft.runtime.checkpoint.manifest import (
     Manifest,
     Retention,
     SavedCheckpoint,
     load_manifest,
     store_manifest,
+)
+from weft.runtime.checkpoint.sharded import (
+    MANIFEST,
+    files_of,
+    is_shard,
+    open_checkpoint,
+    unnamed_shards,
 )
 
 log = logging.getLogger("weft.checkpoint")
@@ -47,8 +54,7 @@ class SaveJob:
         """Write it, then the state file, then remove what goes; errors as `write_atomically`."""
         write_file(self.path, self.arrays, self.notes)
         self.arrays = {}  # who waits for the job keeps it, not a copy of the model
-        with _state_files:
-            self._record()
+        self.kept = record_checkpoint(self.state_path, self.row, self.retention)
 
     def start(self) -> None:
         """Write it in a thread."""
@@ -71,26 +77,31 @@ class SaveJob:
             log.error("saving %s failed: %s", self.path, error)
             self._error = error
 
-    def _record(self) -> None:
-        folder, row = self.state_path.parent, self.row
+
+def record_checkpoint(state_path: Path, row: SavedCheckpoint, retention: Retention) -> list[Path]:
+    """Name a checkpoint that is written in the state file, then remove what is not kept any more;
+    what is kept of its prefix, oldest first. Errors as `write_atomically`."""
+    folder = state_path.parent
+    with _state_files:
         try:
-            known = load_manifest(self.state_path) or Manifest()
+            known = load_manifest(state_path) or Manifest()
         except DataLossError as error:
             log.error("%s; it is made anew from the checkpoints that are there", error.what)
             known = Manifest(tuple(scan_folder(folder)))
         rows = [r for r in known.rows if r.file != row.file and (folder / r.file).exists()]
-        stay, gone = self.retention.apply([*rows, row], row.prefix)
-        files = dict.fromkeys([*known.removed, *(r.file for r in gone)])
+        stay, gone = retention.apply([*rows, row], row.prefix)
+        going = [file for r in gone for file in files_of(folder / r.file)]
+        files = dict.fromkeys([*known.removed, *going, *unnamed_shards(folder, row.prefix)])
         staying = {r.file for r in stay}
         removed = [f for f in files if f not in staying and (folder / f).exists()]
-        store_manifest(self.state_path, Manifest(tuple(stay), tuple(removed)))
-        self.kept = [folder / r.file for r in stay if r.prefix == row.prefix]
+        store_manifest(state_path, Manifest(tuple(stay), tuple(removed)))
         for file in removed:
             try:
                 with suppress(FileNotFoundError):
                     (folder / file).unlink()
             except OSError as error:
                 log.warning("cannot remove the old checkpoint %s: %s", folder / file, error)
+    return [folder / r.file for r in stay if r.prefix == row.prefix]
 
 
 def candidates(state_path: Path, or_previous: bool) -> list[SavedCheckpoint]:
@@ -119,9 +130,10 @@ def scan_folder(folder: Path) -> list[SavedCheckpoint]:
 
 
 def _scanned(folder: Path) -> Iterable[SavedCheckpoint]:
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
+    single = [path for path in folder.glob(f"*{SUFFIX}") if not is_shard(path.name)]
+    for path in sorted([*single, *folder.glob(f"*{MANIFEST}")]):
         try:
-            with CheckpointFile(path) as file:
+            with open_checkpoint(path) as file:
                 notes = file.notes
         except (DataLossError, UnsupportedError, InvalidArgumentError) as error:
             log.warning("%s", error.what)

@@ -13,8 +13,9 @@ from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
 from weft.ir.types import TensorType
 from weft.runtime.checkpoint.encoding import Array
 from weft.runtime.checkpoint.folder import SaveJob
-from weft.runtime.checkpoint.format import SUFFIX, CheckpointFile, write_file
+from weft.runtime.checkpoint.format import SUFFIX, write_file
 from weft.runtime.checkpoint.manifest import STATE_FILE, Retention, SavedCheckpoint
+from weft.runtime.checkpoint.sharded import find_checkpoint, open_checkpoint
 
 
 def with_suffix(name: bytes) -> Path:
@@ -51,10 +52,8 @@ def restore_arrays(name: bytes, names: Sequence[str], types: Sequence[TensorType
     NotFoundError for a file or a name that is not there, InvalidArgumentError for another dtype or
     shape, DataLossError for a damaged file.
     """
-    path = with_suffix(name)
-    if not path.exists() and Path(os.fsdecode(name)).is_file():
-        path = Path(os.fsdecode(name))
-    with CheckpointFile(path) as file:
+    path = find_checkpoint(Path(os.fsdecode(name)))
+    with open_checkpoint(path) as file:
         for label, wanted in zip(names, types, strict=True):
             entry = file.entries.get(label)
             if entry is None:

@@ -74,7 +74,10 @@ class SecondOrStepTimer:
 
 class CheckpointSaverHook(SessionRunHook):
     """Saves to `<checkpoint_dir>/<name>-<global step>` at the start, every so many steps or
-    seconds, and at the end."""
+    seconds, and at the end.
+
+    scaffold: whose saver it uses; by default that of the session that it is a hook of.
+    """
 
     def __init__(
         self,
@@ -85,10 +88,19 @@ class CheckpointSaverHook(SessionRunHook):
         checkpoint_basename: str = "model",
     ) -> None:
         self._timer = SecondOrStepTimer(save_secs, save_steps, "CheckpointSaverHook")
-        self._scaffold = Scaffold() if scaffold is None else scaffold
-        self._checkpoints = Checkpoints(checkpoint_dir, self._scaffold, checkpoint_basename)
+        self._where = (checkpoint_dir, checkpoint_basename)
+        self._checkpoints: Checkpoints
+        self._own = scaffold is not None
+        if scaffold is not None:
+            self._checkpoints = Checkpoints(checkpoint_dir, scaffold, checkpoint_basename)
         self._step: Variable
         self._saved: int | None = None
+
+    def adopt(self, scaffold: Scaffold) -> None:
+        """Save what the session's scaffold saves, if no scaffold was given."""
+        if not self._own:
+            folder, name = self._where
+            self._checkpoints = Checkpoints(folder, scaffold, name)
 
     def begin(self) -> None:
         """Finds the global step."""

@@ -1,5 +1,5 @@
-"""Saving and restoring in a session: by the Saver where variables are in this process, by ops of
-the graph where they are on other tasks."""
+"""Saving and restoring in a session: by the Saver where variables are in this process, by a
+ShardedSaver or by the Saver's ops where they are on other tasks."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from weft.frontend.session.initializers import global_variables_initializer
 from weft.frontend.session.session import Session
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.effect import Effect
+from weft.frontend.train.replicas.sharded_saver import ShardedSaver
 from weft.frontend.train.saver import Saver
 from weft.frontend.train.saver_graph import SaveOps
 from weft.frontend.variable import Variable
@@ -24,8 +25,9 @@ class Scaffold:
     local ones (counts of epochs), a Saver of all variables.
 
     init_op: run, with `init_feed_dict`, where there is no checkpoint; then `init_fn(scaffold,
-    session)`. local_init_op: run in every new session. saver: what checkpoints hold. Of a session
-    on other tasks it saves variables only, as ops of the graph (`Saver.build`).
+    session)`. local_init_op: run in every new session. saver: what checkpoints hold; made if they
+    are written, a `Saver`, or for a session on other tasks a `ShardedSaver`. A `Saver` given for
+    such a session saves variables only, all by one task (`Saver.build`).
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class Scaffold:
         init_feed_dict: Mapping[Any, Any] | None = None,
         init_fn: Callable[[Scaffold, Session], object] | None = None,
         local_init_op: Effect | None = None,
-        saver: Saver | None = None,
+        saver: Saver | ShardedSaver | None = None,
     ) -> None:
         self.init_op = init_op
         self.init_feed_dict = init_feed_dict
@@ -57,9 +59,9 @@ class Scaffold:
                 self.init_op = global_variables_initializer()
             if self.local_init_op is None and graph.local_variables:
                 self.local_init_op = local_variables_initializer()
-            if self.saver is None and graph.variables:
-                self.saver = Saver()
-            if self.saver is not None and saves and remote and self.save_ops is None:
+            if self.saver is None and graph.variables and saves:
+                self.saver = ShardedSaver() if remote else Saver()
+            if isinstance(self.saver, Saver) and saves and remote and self.save_ops is None:
                 self.save_ops = self.saver.build()
             if not self.ready:
                 self.ready = {v.name: v.is_initialized() for v in waited}

@@ -71,21 +71,24 @@ class _Threads(Coordinator):
 class _Live:
     """A session in use, and the threads that fill its queues."""
 
-    def __init__(self, session: Session, hooks: Iterable[SessionRunHook]) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
         self.coordinator = _Threads(session)
-        try:
-            threads = start_queue_runners(session, self.coordinator)
-            if not threads and session.graph.queue_runners:
-                raise FailedPreconditionError(
-                    "the threads of the graph's queue runners belong to an earlier session, and "
-                    "have not ended"
-                )
-            for hook in hooks:
-                hook.after_create_session(session, self.coordinator)
-        except BaseException:
-            self.leave()
-            raise
+        self.ready = False
+
+    def start(self, hooks: Iterable[SessionRunHook]) -> None:
+        """Start the threads and tell the hooks, once."""
+        if self.ready:
+            return
+        threads = start_queue_runners(self.session, self.coordinator)
+        if not threads and self.session.graph.queue_runners:
+            raise FailedPreconditionError(
+                "the threads of the graph's queue runners belong to an earlier session, and "
+                "have not ended"
+            )
+        for hook in hooks:
+            hook.after_create_session(self.session, self.coordinator)
+        self.ready = True
 
     def end(self, grace: float, failed: bool) -> None:
         """Stop the threads and close the session; raises what a thread has failed with, unless the
@@ -137,6 +140,8 @@ class MonitoredSession:
                 )
         with creator.graph.as_default():
             for hook in self._hooks:
+                if isinstance(hook, CheckpointSaverHook):
+                    hook.adopt(creator.scaffold)
                 hook.begin()
         creator.scaffold.finalize(creator.graph, creator.remote, _saves(creator, self._hooks))
         creator.graph.finalize()
@@ -217,6 +222,8 @@ class MonitoredSession:
         extra = [args for args in given if args is not None]
         feeds, options = _merged([asked, *extra])
         wanted = [args.fetches for args in extra if args.fetches is not None]
+        if metadata is None and options is not None and options.traces:
+            metadata = RunMetadata()  # for the hook that has asked for it
         values = session.run([fetches, *wanted], feeds, options, metadata)
         results = iter(values[1:])
         for hook, args in zip(self._hooks, given, strict=True):
@@ -232,17 +239,21 @@ class MonitoredSession:
         recoveries = 0
         while True:
             # what `create` raises is final: it has tried again for long enough
-            session = self._creator.create() if self._live is None else self._live.session
+            live = self._live = self._live or _Live(self._creator.create())
             try:
-                if self._live is None:
-                    self._live = _Live(session, self._hooks)
-                return act(self._live)
+                live.start(self._hooks)
+                return act(live)
             except Exception as error:
                 cause = self._cause(error)
-                if recoveries == _MOST_RECOVERIES or not self._creator.is_lost(cause, session):
+                lost = self._creator.is_lost(cause, live.session)
+                if recoveries == _MOST_RECOVERIES or not lost:
                     raise
                 recoveries += 1
                 self._drop(cause)
+            finally:
+                if self._live is live and not live.ready:  # it is not to be used
+                    self._live = None
+                    live.leave()
 
     def _cause(self, error: Exception) -> Exception:
         """What a thread of the session has met first says more than what the step then met."""
@@ -340,7 +351,8 @@ def _saves(creator: SessionCreator, hooks: Iterable[SessionRunHook]) -> bool:
 
 
 def _merged(parts: list[SessionRunArgs]) -> tuple[dict[Any, Any], RunOptions | None]:
-    """The feeds and options of a caller and of hooks. InvalidArgumentError for two of one."""
+    """The feeds and options of a caller and of hooks: a trace if one wants it, the longest of the
+    time limits that they give. InvalidArgumentError for two feeds of one."""
     feeds: dict[Any, Any] = {}
     for args in parts:
         for key, value in args.feed_dict.items():
@@ -350,8 +362,7 @@ def _merged(parts: list[SessionRunArgs]) -> tuple[dict[Any, Any], RunOptions | N
                 )
             feeds[key] = value
     options = [args.options for args in parts if args.options is not None]
-    if any(one != options[0] for one in options):
-        raise InvalidArgumentError(
-            "hooks and caller give different RunOptions", location=caller_location()
-        )
-    return feeds, options[0] if options else None
+    if not options:
+        return feeds, None
+    longest = max(one.timeout_in_ms for one in options)
+    return feeds, RunOptions(longest, max(one.trace_level for one in options))

@@ -1,8 +1,11 @@
-"""The mean of several replicas' gradients, added in one order."""
+"""The mean of several replicas' gradients, added in one order: neighbours in pairs, then pairs of
+pairs, ((g0 + g1) + (g2 + g3)) + g4. Of what two, four, eight ... neighbours have added up among
+themselves the same sum is made, so who adds what does not change its bits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from weft.frontend.indexed_slices import IndexedSlices, added
 from weft.frontend.ops.arithmetic import add, divide
@@ -11,12 +14,24 @@ from weft.frontend.train.optimizer import GradientAndVariable
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.source import caller_location
 
+T = TypeVar("T")
+
+
+def in_pairs(parts: Sequence[T], combine: Callable[[T, T], T]) -> T:
+    """`combine` over neighbours, then over what that gives, until one is left; the last of an odd
+    number waits."""
+    level = list(parts)
+    while len(level) > 1:
+        pairs = [combine(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
+        level = pairs + level[2 * len(pairs) :]
+    return level[0]
+
 
 def mean_gradients(
     grads_and_vars: Sequence[Sequence[GradientAndVariable]],
 ) -> list[GradientAndVariable]:
-    """The mean of the gradients that several replicas have for the same variables, in the order
-    given: ((g0 + g1) + g2) / 3. Of `IndexedSlices` it has the rows of all.
+    """The mean of the gradients that several replicas have for the same variables, added in pairs
+    of neighbours: ((g0 + g1) + (g2 + g3)) / 4. Of `IndexedSlices` it has the rows of all.
 
     What a variable has no gradient for in any replica is None. InvalidArgumentError if the replicas
     do not name the same variables in the same order, or only some have a gradient.
@@ -46,11 +61,13 @@ def _ids(pairs: Sequence[GradientAndVariable]) -> list[int]:
 
 
 def mean_of(parts: Sequence[Tensor | IndexedSlices]) -> Tensor | IndexedSlices:
+    """Their mean, as `mean_gradients` adds; `IndexedSlices` only if all are."""
     slices = [p for p in parts if isinstance(p, IndexedSlices)]
     if len(slices) == len(parts):
         return added(slices) / len(parts)
-    dense = [p.to_dense() if isinstance(p, IndexedSlices) else p for p in parts]
-    total = dense[0]
-    for part in dense[1:]:
-        total = add(total, part)
-    return divide(total, len(dense))
+    return mean_tensor([p.to_dense() if isinstance(p, IndexedSlices) else p for p in parts])
+
+
+def mean_tensor(parts: Sequence[Tensor]) -> Tensor:
+    """The mean of tensors."""
+    return divide(in_pairs(parts, add), len(parts))

@@ -1,88 +1,110 @@
 """`ShardedSaver`: checkpoints of variables on several tasks, each of which writes its own file.
 
-A checkpoint `model-7` is `model-7-00000-of-00002.safetensors` and so on, one for each task, and
-`model-7.manifest.json`, which is written when all of them are there and says what is in which. The
-save draws a number that stands in every file: parts of two saves under one name do not pass for a
-checkpoint. A restore asks only for what a variable needs, whatever the tasks were when it was
-saved.
+Each task's file is a Save op of the graph. When all are written, this process writes the manifest,
+and then the folder's state file; so a kill of any of them, at any moment, leaves the checkpoints
+before (see `runtime/checkpoint/sharded.py`). A restore is an op of each task, too, which takes what
+it needs from whatever files the checkpoint has.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from weft.frontend.devices import device
-from weft.frontend.files.contents import read_file, write_file
-from weft.frontend.files.reports import Assert
-from weft.frontend.ops.arithmetic import equal
 from weft.frontend.ops.strings import string_join
 from weft.frontend.session.graph import placeholder
 from weft.frontend.session.scopes import control_dependencies, group
 from weft.frontend.session.session import Session
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import Effect, Trace, current_trace
-from weft.frontend.train.saver_arguments import step_number
+from weft.frontend.train.saver_arguments import base_path, located, number, step_number
+from weft.frontend.train.saver_base import BaseSaver
+from weft.frontend.train.saver_files import PathLike, as_path, checkpoint_path, state_file
 from weft.frontend.train.saver_graph import restore_v2, save_v2
-from weft.frontend.train.saver_items import ItemList, VarList
+from weft.frontend.train.saver_items import ItemList, Items, VarList
+from weft.frontend.train.saver_restore import RestoreReport, compare, refuse
 from weft.frontend.variable import Variable
 from weft.ir.device import DeviceSpec
 from weft.ir.dtypes import int64, string
-from weft.ir.errors import (
-    DataLossError,
-    FailedPreconditionError,
-    NotFoundError,
-    TypeRuleError,
-    UnsupportedError,
-)
+from weft.ir.errors import FailedPreconditionError, TypeRuleError, UnsupportedError
 from weft.ir.source import caller_location
+from weft.runtime.checkpoint.folder import record_checkpoint
+from weft.runtime.checkpoint.manifest import SavedCheckpoint
+from weft.runtime.checkpoint.sharded import (
+    MANIFEST,
+    MARK,
+    Shard,
+    checkpoint_name,
+    marked,
+    open_checkpoint,
+    shard_end,
+    write_shards_manifest,
+)
 
-_FORMAT = "weft sharded checkpoint 1"
-_MARK = "__save__"
-_MANIFEST = ".manifest.json"
 
-
-class ShardedSaver:
-    """Saves and restores variables of the graph that is being built, task by task.
+class ShardedSaver(BaseSaver):
+    """Saves and restores variables of the graph that is being built, task by task, and removes old
+    checkpoints.
 
     var_list: as for `Saver`, variables only; by default all of the graph. The ops are added at
     once; which task a variable is on says its `wf.device` (those without one share a file, which
-    the session's task writes). All tasks and the session see one file system.
+    the session's task writes). All tasks and this process see one file system. The other arguments
+    are those of `Saver`.
     """
 
-    def __init__(self, var_list: VarList = None, *, name: str = "ShardedSaver") -> None:
+    def __init__(
+        self,
+        var_list: VarList = None,
+        max_to_keep: int | None = 5,
+        keep_checkpoint_every_n_hours: float = 10000.0,
+        name: str | None = None,
+        *,
+        keep_best: int = 0,
+        best_mode: str = "min",
+        every_n_steps: int | None = None,
+        every_n_seconds: float | None = None,
+    ) -> None:
+        super().__init__(
+            "ShardedSaver" if name is None else name, max_to_keep, keep_checkpoint_every_n_hours,
+            keep_best, best_mode, every_n_steps, every_n_seconds,
+        )  # fmt: skip
         trace = current_trace()
         if trace is None or trace.kind != "graph":
             raise FailedPreconditionError(
-                f"{name} adds ops to a graph, and none is being built",
+                f"{self.name} adds ops to a graph, and none is being built",
                 hint="make it inside `with graph.as_default():`",
                 location=caller_location(),
             )
+        self._trace = trace
+        self._items = self._checked_items(var_list)
+        self._variables = dict(self._items.variables)
+        self._tasks = _by_task(trace, self._variables)
+        with control_dependencies(None), device(None):
+            self._prefix = placeholder(string, [], f"{self.name}/prefix")
+            self._mark = placeholder(int64, [], f"{self.name}/mark")
+            self._path = placeholder(string, [], f"{self.name}/path")
+            self._save = self._built_save()
+            self._restore = self._built_restore()
+
+    def _checked_items(self, var_list: VarList) -> Items:
         items = ItemList(var_list, ()).now()
         if items.stateful:
             raise UnsupportedError(
-                f"{name}: {', '.join(items.stateful)}: it saves variables only",
+                f"{self.name}: {', '.join(items.stateful)}: it saves variables only",
                 location=caller_location(),
             )
         if not items.variables:
             raise FailedPreconditionError(
-                f"{name}: there are no variables to save", location=caller_location()
+                f"{self.name}: there are no variables to save", location=caller_location()
             )
-        self.name = name
-        self._trace = trace
-        self._variables = dict(items.variables)
-        self._tasks = _by_task(trace, self._variables)
-        self._prefix = placeholder(string, [], f"{name}/prefix")
-        self._mark = placeholder(int64, [], f"{name}/mark")
-        self._manifest = placeholder(string, [], f"{name}/manifest")
-        self._save = self._built_save()
-        self._read = read_file(string_join([self._prefix, _MANIFEST]))
-        self._restores: dict[tuple[Any, ...], Effect] = {}
-        self._restore_ops(self._shards())
+        return items
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -90,39 +112,67 @@ class ShardedSaver:
         return tuple(self._tasks)
 
     # ------------------------------------------------------------------------------------- saving
-    def save(self, sess: Session, save_path: str, global_step: Any = None) -> str:
+    def save(
+        self,
+        sess: Session,
+        save_path: PathLike,
+        global_step: Any = None,
+        latest_filename: str | None = None,
+        *,
+        metric: Any = None,
+    ) -> str:
         """Write a checkpoint and return its path, `<save_path>-<global_step>`.
 
-        One step of the session: what tasks save is read at one point of it, variable by variable;
-        no other step should change them meanwhile. If it fails, there is no manifest, or the old
-        one, whose files say that they are not of one save. Errors as `Saver.save`.
+        global_step: an integer, or a variable or tensor of the graph, which is read before. One
+        step of the session: what a task saves is of one point in time, not all tasks together; no
+        other step should change them meanwhile. When it returns, the checkpoint is on disk and the
+        folder's latest. If it fails, all earlier ones are as they were. Errors as `Saver.save`, and
+        those of a step.
         """
-        path = str(save_path)
-        step = None
-        if global_step is not None:
-            step = step_number(self.name, None, self._now(sess, global_step))
-            path = f"{path}-{step}"
-        mark = secrets.randbits(62)
-        manifest = {
-            "format": _FORMAT,
-            "mark": mark,
-            "step": step,
-            "shards": [
-                {"task": task, "file": _file(i, len(self._tasks)), "tensors": list(names)}
-                for i, (task, names) in enumerate(self._tasks.items())
-            ],
-        }
-        feeds = {
-            self._prefix: path,
-            self._mark: np.int64(mark),
-            self._manifest: json.dumps(manifest, indent=1),
-        }
-        self._checked(sess).run(self._save, feeds)
-        return path
+        base = base_path(save_path)
+        state_path = state_file(base.parent, latest_filename)
+        rating = number(self.name, "metric", metric)
+        with self._lock, located():
+            step = self._step(sess, global_step)
+            name = base.name if step is None else f"{base.name}-{step}"
+            mark, files = secrets.randbits(62), self._files
+            absolute = os.path.abspath(base.parent)  # tasks may be in other folders
+            prefix = os.path.join(absolute, marked(name, mark))
+            self._checked(sess).run(self._save, {self._prefix: prefix, self._mark: np.int64(mark)})
+            shards = [
+                Shard(task, marked(name, mark) + end, names)
+                for (task, names), end in zip(self._tasks.items(), files, strict=True)
+            ]
+            now = round(time.time(), 3)
+            notes = {"step": step, "prefix": base.name, "time": now, "metric": rating}
+            path = base.with_name(name + MANIFEST)
+            write_shards_manifest(path, mark, shards, notes)
+            row = SavedCheckpoint(path.name, base.name, step, now, rating)
+            self._kept = record_checkpoint(state_path, row, self._retention)
+            self._note_save(base, step)
+        return checkpoint_name(path)
 
-    def _now(self, sess: Session, global_step: Any) -> Any:
-        in_graph = isinstance(global_step, (Variable, Tensor))
-        return self._checked(sess).run(global_step) if in_graph else global_step
+    def save_if_due(
+        self,
+        sess: Session,
+        save_path: PathLike,
+        global_step: Any,
+        latest_filename: str | None = None,
+        *,
+        metric: Any = None,
+    ) -> str | None:
+        """`save`, if a multiple of `every_n_steps` was reached since the last checkpoint, or
+        `every_n_seconds` have gone by; otherwise None. Call it after each step."""
+        self._needs_a_rule()
+        step = self._step(sess, global_step)
+        if step is None or not self._is_due(save_path, step, latest_filename):
+            return None
+        return self.save(sess, save_path, step, latest_filename, metric=metric)
+
+    def _step(self, sess: Session, global_step: Any) -> int | None:
+        if isinstance(global_step, Variable | Tensor):
+            global_step = self._checked(sess).run(global_step)
+        return None if global_step is None else step_number(self.name, None, global_step)
 
     def _checked(self, sess: Any) -> Session:
         if not isinstance(sess, Session) or sess.graph._trace is not self._trace:
@@ -132,91 +182,69 @@ class ShardedSaver:
             )
         return sess
 
-    def _built_save(self) -> Effect:
+    @property
+    def _files(self) -> list[str]:
+        """The ends of the names of the tasks' files."""
         count = len(self._tasks)
+        return [shard_end(i, count) for i in range(count)]
+
+    def _built_save(self) -> Effect:
         written = []
-        for number, (task, names) in enumerate(self._tasks.items()):
-            with control_dependencies(None), device(None), device(task):
-                path = string_join([self._prefix, _file(number, count)])
+        for (task, names), end in zip(self._tasks.items(), self._files, strict=True):
+            with device(task):
+                path = string_join([self._prefix, end])
                 values = [self._variables[n].read() for n in names]
-                written.append(save_v2(path, [*names, _MARK], [*values, self._mark]))
-        with control_dependencies(written):
-            return write_file(string_join([self._prefix, _MANIFEST]), self._manifest)
+                written.append(save_v2(path, [*names, MARK], [*values, self._mark]))
+        return group(*written, name=f"{self.name}/save")
 
     # ---------------------------------------------------------------------------------- restoring
-    def restore(self, sess: Session, save_path: str) -> None:
-        """Assign to all variables what the checkpoint holds, whichever tasks wrote it.
+    def restore(self, sess: Session, save_path: PathLike) -> RestoreReport:
+        """Assign to all variables what the checkpoint holds, whichever tasks or `Saver` wrote it.
 
-        NotFoundError if there is none or a variable is not in it, DataLossError for what is no
-        manifest, InvalidArgumentError if the files are not of one save; then nothing is changed. A
-        checkpoint of other tasks adds ops to the graph, once.
+        NotFoundError if there is none or a variable is not in it, InvalidArgumentError for another
+        shape or dtype, DataLossError for what is damaged or of another save; then nothing is
+        changed.
         """
-        manifest = self._manifest_of(sess, save_path)
-        shards = [(s["file"], tuple(s["tensors"])) for s in manifest["shards"]]
-        feeds = {self._prefix: str(save_path), self._mark: np.int64(manifest["mark"])}
-        self._checked(sess).run(self._restore_ops(shards), feeds)
+        with self._lock, located():
+            return self._restored(sess, checkpoint_path(save_path))
 
-    def _manifest_of(self, sess: Session, save_path: str) -> Mapping[str, Any]:
-        text = self._checked(sess).run(self._read, {self._prefix: str(save_path)})
-        try:
-            manifest = json.loads(bytes(text))
-            known = manifest["format"] == _FORMAT
-            held = {n for shard in manifest["shards"] for n in shard["tensors"]}
-        except (ValueError, TypeError, KeyError):
-            known, held = False, set()
-        if not known:
-            raise DataLossError(
-                f"{self.name}: '{save_path}{_MANIFEST}' is no manifest of a sharded checkpoint",
-                location=caller_location(),
+    def restore_or_initialize(
+        self,
+        sess: Session,
+        checkpoint_dir: PathLike,
+        init_op: Any = None,
+        *,
+        or_previous: bool = False,
+        latest_filename: str | None = None,
+    ) -> RestoreReport | None:
+        """As `Saver.restore_or_initialize`."""
+        folder = as_path(checkpoint_dir)
+        with self._lock, located():
+            report = self._restore_latest(
+                folder, latest_filename, or_previous, lambda path: self._restored(sess, path)
             )
-        missing = [n for n in self._variables if n not in held]
-        if missing:
-            raise NotFoundError(
-                f"{self.name}: the checkpoint '{save_path}' has no {', '.join(missing)}",
-                hint="pass a var_list of what it has",
-                location=caller_location(),
-            )
-        found: Mapping[str, Any] = manifest
-        return found
+        if report is None and init_op is not None:
+            self._checked(sess).run(init_op)
+        return report
 
-    def _shards(self) -> list[tuple[str, tuple[str, ...]]]:
-        count = len(self._tasks)
-        return [(_file(i, count), names) for i, names in enumerate(self._tasks.values())]
+    def _restored(self, sess: Session, path: Path) -> RestoreReport:
+        session = self._checked(sess)
+        with open_checkpoint(path) as file:
+            report = compare(file, self._items, {}, False)
+            refuse(report, file, "pass a var_list of what it has: {'name in the file': variable}")
+        session.run(self._restore, {self._path: os.path.abspath(path)})
+        return report
 
-    def _restore_ops(self, shards: Sequence[tuple[str, tuple[str, ...]]]) -> Effect:
-        key = tuple(shards)
-        if key not in self._restores:
-            with self._trace.active(), control_dependencies(None):
-                pairs: list[tuple[Variable, Tensor]] = []
-                checks: list[Effect] = []
-                for task, names in self._tasks.items():
-                    for file, stored in shards:
-                        wanted = [n for n in names if n in stored]
-                        if wanted:
-                            with device(None), device(task):
-                                checks.append(self._read_part(file, wanted, pairs))
-                with control_dependencies(checks):  # of all files, before anything changes
-                    done = [v.assign(x) for v, x in pairs]
-                self._restores[key] = group(*done, name=f"{self.name}/restore")
-        return self._restores[key]
-
-    def _read_part(
-        self, file: str, names: Sequence[str], pairs: list[tuple[Variable, Tensor]]
-    ) -> Effect:
-        """Read variables of one task from one file; what checks that it is of this save."""
-        held = [self._variables[n] for n in names]
-        path = string_join([self._prefix, file])
-        *found, mark = restore_v2(
-            path, [*names, _MARK], [*(v.dtype for v in held), int64], [*(v.shape for v in held), []]
-        )
-        pairs += zip(held, found, strict=True)
-        message = "the file is of another save than the manifest:"
-        return Assert(equal(mark, self._mark), [message, path])
-
-
-def _file(number: int, count: int) -> str:
-    """What follows the checkpoint's name."""
-    return f"-{number:05d}-of-{count:05d}.safetensors"
+    def _built_restore(self) -> Effect:
+        pairs: list[tuple[Variable, Tensor]] = []
+        for task, names in self._tasks.items():
+            held = [self._variables[n] for n in names]
+            with device(task):
+                types, shapes = [v.dtype for v in held], [v.shape for v in held]
+                found = restore_v2(self._path, names, types, shapes)
+            pairs += zip(held, found, strict=True)
+        with control_dependencies([x for _, x in pairs]):  # all is read before anything changes
+            return group(*(v.assign(x) for v, x in pairs), name=f"{self.name}/restore")
 
 
 def _by_task(trace: Trace, variables: Mapping[str, Variable]) -> dict[str, tuple[str, ...]]:

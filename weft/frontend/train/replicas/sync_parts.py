@@ -3,10 +3,11 @@
 One step of worker w: it assigns its gradients to slots of its own beside the parameters, puts
 (epoch, step, w) into the queue `arrivals`, and waits for a token, the (epoch, step) to go on with,
 in a queue of its own. The chief takes arrivals until m different workers have come with the present
-step, adds the slots of those m *in the order of the workers' numbers*, ((g0 + g1) + g2) / m,
-applies the mean, counts the step, and gives each of the m a token. Whoever comes with another step
-gets a token at once, and its gradient is never read. So the bits depend on which workers were
-taken, and not on who came first; with m workers in all they are fixed.
+step, adds the slots of those m *in the order of the workers' numbers*, neighbours in pairs
+(`means.in_pairs`), ((g0 + g1) + (g2 + g3)) / m, applies the mean, counts the step, and gives each
+of the m a token. Whoever comes with another step gets a token at once, and its gradient is never
+read. So the bits depend on which workers were taken, and not on who came first; with m workers in
+all they are fixed.
 
 Nobody waits for ever, and nobody hands in twice for a step that is being added up, when processes
 end and start again: an epoch is the life of one chief, greater than all before; workers discard
@@ -48,13 +49,19 @@ from weft.frontend.session.scopes import control_dependencies, group
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import Effect, Trace
 from weft.frontend.train.optimizer import GradientAndVariable, Optimizer
-from weft.frontend.train.replicas.means import mean_of
+from weft.frontend.train.replicas.means import in_pairs, mean_tensor
 from weft.frontend.variable import Variable
 from weft.ir.dtypes import bool_, int64
 
 Given = list[tuple[Tensor | IndexedSlices, Variable]]
 Named = Callable[[str], str | None]
 _EPOCH = np.int64(0)  # the key of the only entry of the table
+
+
+def _chosen_sum(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The sum of those of two tensors that are chosen, and whether one is."""
+    total = where(a[1], where(b[1], add(a[0], b[0]), a[0]), b[0])
+    return total, logical_or(a[1], b[1])
 
 
 def kinds_of(given: Given) -> list[bool]:
@@ -206,7 +213,7 @@ class SharedParts:
     def _mean(
         self, number: int, arrived: tuple[Tensor, Tensor], epoch: Tensor, step: Tensor
     ) -> Tensor | IndexedSlices:
-        """The mean of the chosen workers' gradients, added in the order of their numbers."""
+        """The mean of the chosen workers' gradients, added in pairs in the order of numbers."""
         slots, (chosen, late) = self._slots[number], arrived
         every = self._needed == self._total
         if self.sparse[number]:
@@ -220,13 +227,9 @@ class SharedParts:
             return added([IndexedSlices(v, i, shape) for i, v in rows]) / self._needed
         values = [v.read() for v in slots if isinstance(v, Variable)]
         if every:
-            return mean_of(values)
-        total, have = values[0], chosen[0]
-        for worker, value in enumerate(values[1:], 1):
-            mine = chosen[worker]
-            total = where(have, where(mine, add(total, value), total), value)
-            have = logical_or(have, mine)
-        return divide(total, self._needed)
+            return mean_tensor(values)
+        held = [(value, chosen[worker]) for worker, value in enumerate(values)]
+        return divide(in_pairs(held, _chosen_sum)[0], self._needed)
 
     def _rows(self, queue: Any, epoch: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """Indices and values that a worker handed in for this step; what is before them is of
