@@ -6,28 +6,24 @@ clock.
 
 The simulator (`weft/passes/placement/simulate.py`) is fitted to what the paper says of *one* worker
 (and of backup workers, to the likelihood of stragglers); all else is prediction. `--measure`
-runs null steps (read all parameters, add one number on each server) in processes of this machine,
-fits one worker on one server and on all, and predicts the rest.
+runs null steps (read all parameters, add one number on each server) in processes of this machine.
+What more processes than cores cost each other is taken from the transport alone: the same messages
+without a session (`scaling_transport.py`), of one worker and of the most. The null steps of *one*
+worker give the rest, and those of all others are predicted.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
+from scaling_measured import compare
 
 from weft.frontend.bench.timing import machine
 from weft.passes.placement import Links
@@ -122,124 +118,6 @@ def words(cluster: Cluster, tokens: int = 32 * 20) -> dict[str, list[tuple[int, 
                 rows.append((servers, workers * tokens / run.median))
             out[f"{workers} workers, {name}"] = rows
     return out
-
-
-# ------------------------------------------------------------------------------------- measurements
-
-
-@contextmanager
-def processes(servers: int, workers: int, elements: int) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Tasks of a cluster as processes, killed at the end: (servers, workers)."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cluster.json"
-        jobs = {"ps": servers, "worker": workers}
-        path.write_text(json.dumps(
-            {job: [f"ipc://{folder}/{job}{i}" for i in range(n)] for job, n in jobs.items()}
-        ))  # fmt: skip
-        made: list[subprocess.Popen[str]] = []
-
-        def start(*argv: object) -> subprocess.Popen[str]:
-            made.append(subprocess.Popen(
-                [sys.executable, *map(str, argv)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                text=True,
-            ))  # fmt: skip
-            return made[-1]
-
-        try:
-            command = ("-m", "weft", "worker", "--cluster", path, "--job", "ps", "--task")
-            tasks = [start(*command, i) for i in range(servers)]
-            for task in tasks:
-                heard(task)
-            script = HERE / "scaling_worker.py"
-            clients = [start(script, path, i, elements) for i in range(workers)]
-            for client in clients:
-                heard(client)
-            yield tasks, clients
-        finally:
-            for process in made:
-                process.kill()
-            for process in made:
-                process.communicate()
-
-
-def heard(process: subprocess.Popen[str]) -> str:
-    """The next line of a process; an error if it has ended."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise RuntimeError(f"a task ended with status {process.wait()}")
-    return line
-
-
-def tell(clients: Sequence[subprocess.Popen[str]], line: str) -> None:
-    """Say something to all clients."""
-    for client in clients:
-        assert client.stdin is not None
-        client.stdin.write(line + "\n")
-        client.stdin.flush()
-
-
-def cpu_seconds(process: subprocess.Popen[str]) -> float:
-    """Of the processor, so far."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def measure(servers: int, workers: int, elements: int, seconds: float) -> dict[str, float]:
-    """Null steps for so long: the median step, and the processor's seconds for each."""
-    with processes(servers, workers, elements) as (tasks, clients):
-        tell(clients, "warm up")
-        for client in clients:
-            heard(client)
-        before = sum(map(cpu_seconds, tasks))
-        tell(clients, str(seconds))
-        rows = [json.loads(heard(client)) for client in clients]
-        after = sum(map(cpu_seconds, tasks))
-        tell(clients, "end")
-    times = np.concatenate([r["times"] for r in rows])
-    cpu = after - before + sum(r["cpu"] for r in rows)
-    return {
-        "servers": servers, "workers": workers, "bytes": 4 * elements * servers,
-        "median": float(np.median(times)), "cpu": cpu / len(times), "steps": len(times),
-    }  # fmt: skip
-
-
-def fitted(first: dict[str, float], large: dict[str, float]) -> Cluster:
-    """This machine, from the null steps of one worker with small and with large parameters.
-
-    The processor's time is given: that of the small step by message, that of the bytes of the
-    large one by byte. What the small step takes beyond what is busy are latencies.
-    """
-    cores = len(os.sched_getaffinity(0))
-    servers = int(first["servers"])
-    ends = 2 * (4 * servers)  # of the messages of one step
-    byte_s = max(0.0, large["cpu"] - first["cpu"]) / (2 * large["bytes"])
-    links = Links(latency_s=0.0, message_s=first["cpu"] / ends)
-    cluster = Cluster(links, cores, byte_s, one_machine=True)
-    load = Workload.even(servers, first["bytes"], 4.0 * servers, 0.0)
-    low, high = 0.0, first["median"]
-    for _ in range(30):
-        latency = (low + high) / 2
-        cluster = replace(cluster, links=replace(links, latency_s=latency))
-        got = simulate(load, 1, cluster, synchronous=False, steps=3).median
-        low, high = (latency, high) if got < first["median"] else (low, latency)
-    return cluster
-
-
-def compare(servers: int, seconds: float, most: int) -> list[dict[str, float]]:
-    """Measured and predicted steps for 1 to `most` workers, small and large parameters."""
-    counts = [n for n in (1, 2, 3, 4, 6, 8) if n <= most]
-    rows = []
-    found = {}
-    for size in (1, 1_000_000):
-        measure(servers, 1, size, 1.0)  # what is compiled is in the cache afterwards
-        found[size] = [measure(servers, n, size, seconds) for n in counts]
-    cluster = fitted(found[1][0], found[1_000_000][0])
-    for row in (r for group in found.values() for r in group):
-        load = Workload.even(servers, row["bytes"], 4.0 * servers, 0.0)
-        run = simulate(load, int(row["workers"]), cluster, synchronous=False, steps=10)
-        rows.append({**row, "predicted": run.median, "ratio": run.median / row["median"]})
-    return rows
 
 
 # --------------------------------------------------------------------------------------- the report
@@ -343,7 +221,7 @@ def main() -> None:
     }
     result["seconds"] = time.perf_counter() - begin
     if args.measure:
-        result["measured"] = compare(args.servers, args.seconds, args.workers)
+        result |= compare(args.servers, args.seconds, args.workers)
     show(result)
     args.json.write_text(json.dumps(result, indent=1) + "\n")
     draw(result, args.png)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -35,6 +36,25 @@ def null_step(servers: int, worker: int, elements: int) -> tuple[wf.Graph, objec
         return graph, wf.global_variables_initializer(), wf.group(*updates)
 
 
+def obey(run: Callable[[], object], warm_seconds: float) -> None:
+    """Run again and again, as the lines on stdin say, and answer on stdout."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < warm_seconds:
+        run()
+    print("warm", flush=True)
+    seconds = float(sys.stdin.readline())
+    times = []
+    begin, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - begin < seconds:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    print(json.dumps({"times": times, "cpu": time.process_time() - cpu}), flush=True)
+    sys.stdin.readline()
+
+
 def main() -> None:
     """See the module's text."""
     cluster, index, elements = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -45,21 +65,7 @@ def main() -> None:
     with wf.Session(server.target, graph=graph) as session:
         if index == 0:
             session.run(init)
-        print("ready", flush=True)
-        sys.stdin.readline()
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < WARM_SECONDS:  # threads still compile what may be used
-            session.run(step)
-        print("warm", flush=True)
-        seconds = float(sys.stdin.readline())
-        times = []
-        begin, cpu = time.perf_counter(), time.process_time()
-        while time.perf_counter() - begin < seconds:
-            start = time.perf_counter()
-            session.run(step)
-            times.append(time.perf_counter() - start)
-        print(json.dumps({"times": times, "cpu": time.process_time() - cpu}), flush=True)
-        sys.stdin.readline()
+        obey(lambda: session.run(step), WARM_SECONDS)  # threads still compile what may be used
     server.stop()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from part_waits import cycle_of
 from tasks_here import run_steps
 
 from weft.ir.errors import InternalError, InvalidArgumentError, VerifyError
@@ -179,6 +180,12 @@ def test_state_on_two_devices_names_the_line() -> None:
     assert "m.py:2:1" in str(caught.value)
 
 
+def test_a_graph_that_is_not_placed_is_refused() -> None:
+    text = TWO.replace("/job:ps/task:0/cpu:0", "/job:ps")
+    with pytest.raises(InvalidArgumentError, match="op 'exp' is on /job:ps, which does not name"):
+        partition(parse_graph(text))
+
+
 def test_what_nobody_needs_is_not_sent() -> None:
     text = """graph @g(%x: f32[2]) -> (f32[2]) stage=traced {
   %0 = exp(%x) : f32[2] device("/job:ps/task:0/cpu:0")
@@ -228,3 +235,31 @@ def test_strings_are_sent() -> None:
     graph, given = parse_graph(STRINGS), np.array([b"a", b"bcd"], object)
     assert interpret_parts(partition(graph).parts, [given])[0].tolist() == [3, 7]
     assert executed(graph, [given])[0][0].tolist() == [3, 7]
+
+
+LATE = """graph @g(%x: f32[2048,2048], %y: f32[2048,2048]) -> (f32[2048,2048]) stage=traced {
+  %0 = exp(%x) : f32[2048,2048] device("/job:ps/task:0/cpu:0")
+  %1 = sin(%y) : f32[2048,2048] device("/job:worker/task:0/cpu:0")
+  %2 = cos(%1) : f32[2048,2048] device("/job:worker/task:0/cpu:0")
+  %3 = tanh(%2) : f32[2048,2048] device("/job:worker/task:0/cpu:0")
+  %4 = add(%0, %3) : f32[2048,2048] device("/job:worker/task:0/cpu:0")
+  return %4
+}
+"""
+
+
+@pytest.mark.parametrize("rows", [2048, 2047])
+def test_a_large_tensor_is_asked_for_late(rows: int) -> None:
+    """When the last of what its first reader needs besides begins to be computed; smaller ones at
+    once."""
+    graph = parse_graph(LATE.replace("[2048,", f"[{rows},"))
+    made = partition(graph)
+    assert made.edges[0].nbytes == 4 * 2048 * rows
+    part = next(p for p in made.parts if p.device == WORKER)
+    (recv,) = [op for op in part.graph.ops if op.name == "recv"]
+    assert [v.op.name for v in recv.control if v.op] == (["cos"] if rows == 2048 else [])
+    assert cycle_of(made) == []
+    inputs = [np.full((rows, 2048), value, np.float32) for value in (0.25, 0.5)]
+    found, exchange = executed(graph, inputs)
+    np.testing.assert_allclose(found[0], interpret(graph, inputs)[0], rtol=1e-6)
+    assert not exchange.left()

@@ -176,6 +176,24 @@ def test_a_trace_of_a_real_step_prices_its_ops(tmp_path: Path) -> None:
     assert placed.predicted_seconds == pytest.approx(busy * 1e-9, rel=0.2)
 
 
+def test_the_costs_of_several_steps_are_their_median() -> None:
+    """Each step that a session traces calls itself number 0."""
+    with wf.Graph().as_default() as graph:
+        x = wf.placeholder(wf.float32, [64, 64], name="x")
+        y = wf.sum(wf.tanh(x @ x))
+    full = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
+    steps = []
+    with wf.Session(graph=graph) as session:
+        for _ in range(6):
+            metadata = wf.RunMetadata()
+            session.run(y, {x: np.ones((64, 64), np.float32)}, full, metadata)
+            steps.append(metadata.events)
+    each = [sum(m.ns for m in CostModel.from_events(events).measured) for events in steps[1:]]
+    found = sum(m.ns for m in CostModel.from_steps(steps[1:]).measured)
+    assert min(each) <= found <= max(each)
+    assert found < sum(each) / 2
+
+
 _NEGATIVE = {"ops": [], "places": [], "ns": -1}
 
 

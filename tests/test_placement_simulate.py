@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from weft.ir.errors import InvalidArgumentError
@@ -129,3 +131,30 @@ def test_workloads_are_checked() -> None:
         Workload((-1.0,), (1.0,), 1.0)
     with pytest.raises(InvalidArgumentError):
         backup_curve(Workload((1.0,), (1.0,), 1.0), 2, [1, 2])
+
+
+def crowded(crowd: float, cores: int = 2) -> Cluster:
+    links = Links(latency_s=0.0, message_s=1e-3)
+    return Cluster(links, cores, 1e-9, True, message_crowd=crowd, byte_crowd=crowd)
+
+
+@pytest.mark.parametrize("nbytes", [0.0, 1e6])
+def test_more_tasks_than_cores_cost_each_other_time(nbytes: float) -> None:
+    """Eight workers and a server on two cores: all that keeps a core busy takes 1 + 7 * 0.1 times
+    as long."""
+    load = Workload((nbytes,), (nbytes,), 0.0)
+    quiet, loud = (simulate(load, 8, crowded(c)).median for c in (0.0, 0.1))
+    assert loud == pytest.approx(1.7 * quiet)
+    alone = [simulate(load, 1, crowded(c)).median for c in (0.0, 0.1)]
+    assert alone[0] == alone[1]
+    apart = [simulate(load, 8, replace(crowded(c), one_machine=False)).median for c in (0.0, 0.1)]
+    assert apart[0] == apart[1]
+
+
+def test_large_messages_are_offered_first() -> None:
+    """A trip of four messages; two more where one of them is large."""
+    load = Workload((1000.0,), (0.0,), 0.0)
+    bare = replace(crowded(0.0), byte_s=0.0)
+    assert simulate(load, 1, bare).median == pytest.approx(8e-3)
+    assert simulate(load, 1, replace(bare, offer_bytes=999.0)).median == pytest.approx(12e-3)
+    assert simulate(load, 1, replace(bare, offer_bytes=1000.0)).median == pytest.approx(8e-3)

@@ -317,8 +317,12 @@ def check_dataflow(graph: Graph) -> None:
     Raises InvalidArgumentError with the user's line and the switch that decides. `verify` finds the
     same, and shows the whole graph.
     """
-    if not is_dataflow(graph.block) or graph.stage == "partitioned":  # the whole was checked
-        return
+    if is_dataflow(graph.block) and graph.stage != "partitioned":  # of parts the whole was checked
+        checked(graph)
+
+
+def checked(graph: Graph) -> Deadness:
+    """When the values of a graph are live. InvalidArgumentError as `check_dataflow`."""
     frames = find_frames(graph.block, graph.arg_names)
     for op, what in frames.faults:
         raise InvalidArgumentError(f"op '{op.name}' {what}", location=op.locations)
@@ -328,3 +332,4 @@ def check_dataflow(graph: Graph) -> None:
     for value, what in dead_results(graph.results, deadness):
         at = value.op.locations if value.op is not None else ()
         raise InvalidArgumentError(what, location=at)
+    return deadness

@@ -53,7 +53,7 @@ class Frame:
 @dataclass(slots=True)
 class Frames:
     """Where ops run and values are, the faults found, and an order of the ops in which the exits of
-    a frame come after all its next_iterations.
+    a frame come after all its enters and next_iterations.
     """
 
     arg_names: Sequence[str] = ()
@@ -221,11 +221,14 @@ def _check_loops(found: Frames, block: Block) -> None:
 
 
 def _ordered(found: Frames, block: Block) -> list[Operation]:
-    """The ops in their order, but each exit after the next_iterations of its frame."""
+    """The ops in their order, but each exit after the enters and next_iterations of its frame."""
 
     def before(op: Operation) -> list[Operation]:
         made = [v.op for v in (*op.operands, *op.control) if v.op is not None]
-        return [*made, *found.of_op[op].nexts.values()] if op.name == "exit" else made
+        if op.name != "exit":
+            return made
+        frame = found.of_op[op]
+        return [*made, *frame.enters, *frame.nexts.values()]
 
     return stable_order(block.ops, before)
 

@@ -42,6 +42,7 @@ from weft.ir.interpreter import evaluate_op
 from weft.ir.ops import lookup
 from weft.ir.ops.control import CONTROL
 from weft.ir.rules import int_attr
+from weft.ir.sizes import roughly
 from weft.ir.types import TensorType
 from weft.passes.fold import Array, uniform
 from weft.passes.rewrite import fixed_point, shape_of, tensor
@@ -218,7 +219,9 @@ def worth_it(leaves: list[Operation]) -> str:
     the table. A sparse one moves about 6k + 6 rows for each id.
     """
     rows, *rest = tensor(leaves[0].result).static_shape
-    ids = sum(prod(tensor(op.operands[1]).static_shape) for op in leaves)
+    # the bits are the same in either case
+    rows, rest = roughly(rows), [roughly(n) for n in rest]
+    ids = roughly(sum(prod(tensor(op.operands[1]).static_shape) for op in leaves))
     if not ids:
         return "there are no ids"
     kinds = {tensor(op.operands[1]).dtype for op in leaves}

@@ -5,13 +5,14 @@ no op outside of the region lies between them; what a loop gives lies after all 
 region is a graph of its own; the dataflow executor runs it as one node.
 
 In the part of a partitioned graph an op outside may be one on another device. So ops run together
-only if the same number of messages, one after the other, comes before them (a recv says how many):
-or a region that waits for one message and makes another could wait for itself.
+only if the same number of messages, one after the other, comes before them (a recv says how many),
+and the same loops over several devices, of whose messages nothing says how many there are: or a
+region that waits for one message and makes another could wait for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.ir.builder import Builder
@@ -21,6 +22,7 @@ from weft.ir.frames import Frame, find_frames
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.host import is_string, runs_on_host
 from weft.ir.ops import OPS
+from weft.ir.ops.communication import COMMUNICATION
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.ops.state import UPDATES
 from weft.ir.order import stable_order
@@ -35,10 +37,12 @@ HANDLES = (RefType, HandleType)
 Frames = tuple[str, ...]
 #: Who reads each value as an operand; None: it is a result of the graph.
 Users = dict[Value, list[Operation | None]]
+#: What of other devices comes before an op: so many messages, and these loops.
+_Past = tuple[int, frozenset[Frame]]
 #: What the ops of a region have in common: the frames, the condition under which they are alive,
-#: by what they come into an iteration (where that matters), how many messages come before them, how
-#: deep they lie.
-_Key = tuple[Frames, int, frozenset[Operation], int, int]
+#: by what they come into an iteration (where that matters), what of other devices comes before
+#: them, how deep they lie.
+_Key = tuple[Frames, int, frozenset[Operation], _Past, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,21 +173,17 @@ def plan_regions(graph: Graph) -> RegionPlan:
     before = {op: frame for frame in found.inner for op in frame.exits}
     frames = {v: _path(frame) for v, frame in found.of_value.items()}
     levels: dict[Value, int] = {}
-    depths: dict[Value, int] = {}
     keys: dict[Value, _Key] = {}
     order = _ordered(graph, before)
+    pasts = _pasts(order, found.of_op, before)
     for op in order:
         read = [*data_operands(op), *control_operands(op)]
         late = [v for first in _before(op, before) for v in first.results]
-        depth = max((depths.get(v, 0) for v in (*read, *late)), default=0)
-        if op.name == "recv":
-            depth = max(depth, int_attr(op.attrs, "depth"))
-        depths.update((r, depth) for r in op.results)
         if is_handle(op) or not is_static(op):
             level = max((levels.get(v, 0) + 1 for v in (*read, *late)), default=0)
             levels.update((r, level) for r in op.results)
             continue
-        kind = (_path(found.of_op[op]), deadness.of_op[op], _joined(roots, read), depth)
+        kind = (_path(found.of_op[op]), deadness.of_op[op], _joined(roots, read), pasts[op])
         level = 0
         for v in read:
             same = keys.get(v)
@@ -192,7 +192,7 @@ def plan_regions(graph: Graph) -> RegionPlan:
         for r in op.results:
             levels[r], keys[r] = level, (*kind, level)
     known = set() if partial else _known(graph, deadness)
-    _sink(order, levels, keys, known)
+    _sink(order, levels, pasts, keys, known)
     groups: dict[_Key, list[Operation]] = {}
     for op in order:
         if op.results and op.results[0] in keys:
@@ -202,9 +202,31 @@ def plan_regions(graph: Graph) -> RegionPlan:
     return RegionPlan(regions, frames, partial, found.label)
 
 
+def _pasts(
+    order: Sequence[Operation], of_op: Mapping[Operation, Frame], exits: Mapping[Operation, Frame]
+) -> dict[Operation, _Past]:
+    """What of other devices comes before each op."""
+    meets = {f for op in order if op.name in COMMUNICATION for f in of_op[op].around()}
+    if not meets:
+        return dict.fromkeys(order, (0, frozenset()))
+    pasts: dict[Operation, _Past] = {}
+    for op in order:
+        made = [v.op for v in (*op.operands, *op.control) if v.op is not None]
+        before = [pasts[first] for first in (*made, *_before(op, exits))]
+        depth = max((messages for messages, _ in before), default=0)
+        loops = frozenset[Frame]().union(*(passed for _, passed in before))
+        if op.name == "recv":
+            depth = max(depth, int_attr(op.attrs, "depth"))
+        elif op in exits and exits[op] in meets:
+            loops |= {exits[op]}
+        pasts[op] = depth, loops
+    return pasts
+
+
 def _sink(
     order: list[Operation],
     levels: dict[Value, int],
+    pasts: Mapping[Operation, _Past],
     keys: dict[Value, _Key],
     constants: Container[Value],
 ) -> None:
@@ -228,22 +250,30 @@ def _sink(
         if known and moves and all(v.op in free for v in given):
             free[op] = None
     for op in reversed(free):
-        *kind, depth, level = keys[op.results[0]]
-        bounds, joins = [], []
+        *kind, past, level = keys[op.results[0]]
+        bounds, joins, pasts_of_users = [], [], []
         for user in users.get(op, ()):
             key = keys.get(user.results[0])
             together = key is not None and list(key[:3]) == kind
             bounds.append(levels[user.results[0]] - (not together))
             joins += [key[3:]] if key is not None and together else []
+            pasts_of_users.append(pasts[user] if key is None else key[3])
         late = min(bounds, default=level)
-        # of regions side by side the one that fewer messages come before: no other leads to it
-        depth = min((d for d, at in joins if at == late), default=depth)
+        # of regions side by side the one that least comes before, so no other leads to it; and no
+        # more than before another op that needs what moves there
+        fits = [p for p, at in joins if at == late and all(_within(p, q) for q in pasts_of_users)]
+        past = min(fits, key=lambda p: (p[0], len(p[1])), default=past)
         late = max(level, late)
         for r in op.results:
-            levels[r], keys[r] = late, (*keys[r][:3], depth, late)
+            levels[r], keys[r] = late, (*keys[r][:3], past, late)
 
 
-def _before(op: Operation, exits: dict[Operation, Frame]) -> list[Operation]:
+def _within(a: _Past, b: _Past) -> bool:
+    """Whether all that comes before one thing comes before another, too."""
+    return a[0] <= b[0] and a[1] <= b[1]
+
+
+def _before(op: Operation, exits: Mapping[Operation, Frame]) -> list[Operation]:
     """What an exit waits for besides its operand: earlier iterations, and the end of its frame."""
     return [*exits[op].enters, *exits[op].nexts.values()] if op in exits else []
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from weft.ir.graph import Block, Operation, Value
+from weft.ir.sizes import is_traced, same_size
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 SlotKind = Literal["input", "variable", "constant", "result", "arena", "moving"]
@@ -99,7 +100,10 @@ class MemoryPlan:
         offsets, self.arena_bytes = arena.pack()
 
         def placed(slot: Slot) -> Slot:
-            return Slot("arena", offsets[int(slot.which)]) if slot.kind == "arena" else slot
+            if slot.kind != "arena":
+                return slot
+            assert isinstance(slot.which, int)
+            return Slot("arena", offsets[slot.which])
 
         self.slots = {value: placed(slot) for value, slot in self.slots.items()}
         self.copies = [
@@ -130,7 +134,7 @@ def _moves(m: Moving) -> str:
 
 class Arena:
     """Byte ranges, taken and released in the order of the ops; `pack` places them when all are
-    known. Until then a range is known by an offset that no other range has.
+    known. Until then a range is known by a number instead of its offset.
     """
 
     def __init__(self) -> None:
@@ -142,7 +146,7 @@ class Arena:
         """A new range of `size` bytes."""
         name, size = self.free, aligned(size)
         self.ranges[name] = _Range(size, self._event())
-        self.free += size
+        self.free += 1
         return name
 
     def release(self, name: int) -> None:
@@ -158,6 +162,8 @@ class Arena:
         "Efficient Memory Management for Deep Neural Net Inference", 2020, compare such orders).
         """
         ranges = list(self.ranges.values())
+        if any(is_traced(r.size) for r in ranges):
+            return self._pack_alike()
         best, peak = _place(ranges, closest=False)
         orders = (
             sorted(ranges, key=lambda r: -r.size),
@@ -169,9 +175,32 @@ class Arena:
                 best, peak = offsets, bytes_of_all
         return {name: best[id(r)] for name, r in self.ranges.items()}, peak
 
+    def _pack_alike(self) -> tuple[dict[int, int], int]:
+        """As `pack`, where some sizes are to be others later: only ranges of one size, whatever it
+        will be, share memory."""
+        fixed = {n: r for n, r in self.ranges.items() if not is_traced(r.size)}
+        best, peak = _place(list(fixed.values()), closest=False)
+        offsets = {name: best[id(r)] for name, r in fixed.items()}
+        places: list[tuple[int, int, list[_Range]]] = []  # offset, size, what is there
+        for name, one in self.ranges.items():
+            if name in fixed:
+                continue
+            place = next((p for p in places if _has_room(p, one)), (peak, one.size, list[_Range]()))
+            if not place[2]:
+                places.append(place)
+                peak += one.size
+            place[2].append(one)
+            offsets[name] = place[0]
+        return offsets, peak
+
     def _event(self) -> int:
         self.events += 1
         return self.events
+
+
+def _has_room(place: tuple[int, int, list[_Range]], one: _Range) -> bool:
+    _, size, held = place
+    return same_size(size, one.size) and not any(one.meets(other) for other in held)
 
 
 def _place(order: Sequence[_Range], closest: bool) -> tuple[dict[int, int], int]:

@@ -29,6 +29,7 @@ from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import GATHERS
 from weft.ir.ops import lookup
 from weft.ir.ops.control import CONTROL
+from weft.ir.sizes import hint
 from weft.ir.types import TensorType
 from weft.passes.control.lowering_choice import executor_only
 from weft.passes.memory.in_place import UPDATES
@@ -60,9 +61,11 @@ def order_reasons(graph: Graph) -> list[str]:
 def _decided(graph: Graph) -> tuple[Graph, list[str]]:
     if not _can_be_planned(graph):
         return graph, ["as written: a size is not known, or the graph is not what runs"]
+    # an order serves all sizes that the graph may get
     before = plan_memory(graph)
-    if before.arena_bytes < LEAST_BYTES:
-        return graph, [f"as written: {before.arena_bytes} bytes stay in the caches"]
+    written = hint(before.arena_bytes)
+    if written < LEAST_BYTES:
+        return graph, [f"as written: {written} bytes stay in the caches"]
     order = _Order(graph)
     moved = order.run()
     if not moved:
@@ -70,15 +73,15 @@ def _decided(graph: Graph) -> tuple[Graph, list[str]]:
     ops = [graph.ops[i] for i in order.order]
     other = with_block(graph, rebuilt(graph.block, ops, graph.results))
     after = plan_memory(other)
-    least = before.arena_bytes * (1 - LEAST_SHARE)
-    sizes = f"{before.arena_bytes} bytes of the arena as written, {after.arena_bytes} so"
-    if after.arena_bytes > least or _copied(after) > _copied(before):
+    most = written * (1 - LEAST_SHARE)
+    sizes = f"{written} bytes of the arena as written, {hint(after.arena_bytes)} so"
+    if hint(after.arena_bytes) > most or _copied(after) > _copied(before):
         return graph, [f"as written: {len(moved)} ops earlier would not save enough: {sizes}"]
     return other, [f"{len(moved)} ops run earlier, as soon as they free memory: {sizes}"]
 
 
 def _copied(plan: MemoryPlan) -> int:
-    return sum(c.nbytes for c in plan.copies)
+    return sum(hint(c.nbytes) for c in plan.copies)
 
 
 def _can_be_planned(graph: Graph) -> bool:
@@ -267,7 +270,7 @@ def _may_fail(op: Operation) -> bool:
 
 
 def _nbytes(value: Value) -> int:
-    return value.type.nbytes if isinstance(value.type, TensorType) else 0
+    return hint(value.type.nbytes) if isinstance(value.type, TensorType) else 0
 
 
 def _bits(mask: int) -> Iterator[int]:

@@ -11,6 +11,7 @@ import numpy as np
 from weft.ir.attributes import AttrValue, ConstArray
 from weft.ir.builder import make_op
 from weft.ir.deadness import TRUE, Deadness
+from weft.ir.dtypes import bfloat16, float32
 from weft.ir.errors import InternalError, InvalidArgumentError
 from weft.ir.frames import Frame, Frames
 from weft.ir.graph import Block, Graph, Operation, Value
@@ -22,6 +23,7 @@ from weft.ir.types import TensorType
 from weft.passes.partition.assign import Homes
 from weft.passes.partition.late import wait_for
 from weft.passes.partition.loops import Loops
+from weft.passes.partition.narrow import is_rounded, narrower
 from weft.passes.partition.parts import Edge, Part, Partitioned
 
 #: A control operand that is a tensor of up to so many bytes is sent itself, others as a message
@@ -33,7 +35,8 @@ _EMPTY = ConstArray(np.zeros(0, np.bool_))
 @dataclass(eq=False)
 class PartBuilder:
     """The graph of one device so far. values: what it has of the whole graph's values, `after`:
-    what comes after those of which it has no data, `after_all` after several; by the whole graph's.
+    what comes after those of which it has no data, `after_all` after several, `rounded`: what
+    it sends as bfloat16; by the whole graph's.
     feeds: its arguments."""
 
     device: str
@@ -43,6 +46,7 @@ class PartBuilder:
     values: dict[Value, Value] = field(default_factory=dict)
     after: dict[Value, Value] = field(default_factory=dict)
     after_all: dict[tuple[Value, ...], Value] = field(default_factory=dict)
+    rounded: dict[Value, Value] = field(default_factory=dict)
     fetches: list[tuple[int, Value]] = field(default_factory=list)
 
 
@@ -57,7 +61,9 @@ class Cut:
         homes: Homes,
         default: str,
         stage: str,
+        bfloat16: bool,
     ) -> None:
+        self._bfloat16 = bfloat16  # whether float32 goes from task to task in that
         self.graph, self.frames, self.deadness = graph, frames, deadness
         self.stage = stage  # of a part that has nothing to do with others
         self.homes, self.default = homes, default
@@ -102,8 +108,32 @@ class Cut:
             raise _stays(value, home, part.device, reader)
         self._counters(self.part(home), part, value)
         if value not in part.values:
-            part.values[value] = self.message(self.part(home), part, value, reader)
+            part.values[value] = self._brought(part, home, value, reader)
         return part.values[value]
+
+    def _brought(
+        self, part: PartBuilder, home: str, value: Value, reader: Operation | None
+    ) -> Value:
+        """A value of another device: received, or cast of what is."""
+        op, narrow, frame = value.op, narrower(self, value), self.frames.of_value[value]
+        assert op is not None
+        if narrow is not None:
+            given = self.value(part, narrow, reader)
+            return self.emit(part, "astype", [given], dict(op.attrs), frame, op.locations)[0]
+        made = self.message(self.part(home), part, value, reader)
+        if made.type == value.type:
+            return made
+        attrs: dict[str, AttrValue] = {"dtype": float32}
+        return self.emit(part, "astype", [made], attrs, frame, op.locations)[0]
+
+    def _rounded(self, src: PartBuilder, value: Value) -> Value:
+        """A value as it goes to other tasks where that is as bfloat16; made once."""
+        if value not in src.rounded:
+            op, attrs = value.op, dict[str, AttrValue]({"dtype": bfloat16})
+            assert op is not None
+            frame, given = self.frames.of_value[value], [self.value(src, value)]
+            src.rounded[value] = self.emit(src, "astype", given, attrs, frame, op.locations)[0]
+        return src.rounded[value]
 
     def control(self, part: PartBuilder, value: Value, reader: Operation | None = None) -> Value:
         """What comes after a value, and is dead if that is, in a part."""
@@ -233,6 +263,8 @@ class Cut:
             data = self._marker(src, [self.value(src, value)], frame, op.locations)
             return self.transfer(src, dst, data, f"after {name}", frame, condition, op.locations)
         data, late = self.value(src, value), tuple[Value, ...]()
+        if self._bfloat16 and is_rounded(value.type, src.device, dst.device):
+            data = self._rounded(src, value)
         if reader is not None:
             late = wait_for(self, dst, value, reader)
         return self.transfer(src, dst, data, name, frame, condition, op.locations, late)

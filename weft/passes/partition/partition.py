@@ -22,10 +22,9 @@ scheme is the paper's (sections 3.3 and 3.4; Yu et al. 2018, section 4.4).
 
 from __future__ import annotations
 
-from weft.ir.deadness import Deadness
-from weft.ir.device import LOCAL_TASK
-from weft.ir.errors import InternalError, UnsupportedError
-from weft.ir.frames import find_frames
+from weft.ir.deadness import checked
+from weft.ir.device import LOCAL_TASK, DeviceSpec
+from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.graph import Graph, Operation
 from weft.passes.dce import dce
 from weft.passes.partition.assign import assign, device_names
@@ -34,23 +33,24 @@ from weft.passes.partition.parts import Partitioned
 from weft.passes.partition.spans import lower_spanning, spans
 
 
-def partition(placed: Graph, default: str = "") -> Partitioned:
+def partition(placed: Graph, default: str = "", *, bfloat16: bool = False) -> Partitioned:
     """The parts of a graph, all ops of which name a full device (constants need not, nor what
     lowering made), and the messages between them.
 
     What no result and no effect needs is left out. default: the device of what no op says, such as
     an argument that is a result ("": the first device that is named). Sizes that feeds decide
     should be numbers (`specialize`); those that values decide may be symbols (`tie_sizes` comes
-    before). Raises InvalidArgumentError for state, queues and stacks that are used on several
-    devices, UnsupportedError for a loop that cannot be cut.
+    before). bfloat16: float32 tensors, but scalars, go from task to task as that (narrow.py).
+    Raises InvalidArgumentError for an op whose device is not full, and for state, queues
+    and stacks that are used on several devices; UnsupportedError for a loop that cannot be cut.
     """
-    graph = dce(lower_spanning(placed))
-    frames = find_frames(graph.block, graph.arg_names)
-    for op, what in frames.faults:
-        raise InternalError(f"op '{op.name}' {what}", location=op.locations)
+    _check_devices(placed)
+    graph = dce(lower_spanning(dce(placed)))  # before, too: a dead read ties no branch to a device
+    deadness = checked(graph)
+    frames = deadness.frames
     first = default or next(device_names(graph.block), f"{LOCAL_TASK}/cpu:0")
     homes = assign(graph.block, frames, first)
-    cut = Cut(graph, frames, Deadness(frames), homes, first, placed.stage)
+    cut = Cut(graph, frames, deadness, homes, first, placed.stage, bfloat16)
     for op in frames.order:
         home = homes[op]
         if home is not None:
@@ -58,6 +58,19 @@ def partition(placed: Graph, default: str = "") -> Partitioned:
     for number, value in enumerate(graph.results):
         cut.fetch(number, value)
     return cut.done()
+
+
+def _check_devices(placed: Graph) -> None:
+    """Refuse an op with a partial device, which may be one of several. InvalidArgumentError."""
+    known: set[str] = {""}
+    for op in placed.walk():
+        if op.device not in known and not DeviceSpec.parse(op.device).is_full:
+            raise InvalidArgumentError(
+                f"op '{op.name}' is on {op.device}, which does not name one device",
+                hint="place the graph first: weft.passes.placement.place, or weft place",
+                location=op.locations,
+            )
+        known.add(op.device)
 
 
 def _emit(cut: Cut, part: PartBuilder, op: Operation) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from weft.ir.dims import SymbolicDim, substitute_dim
-from weft.ir.dtypes import float32
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.host import runs_on_host
@@ -25,17 +24,15 @@ from weft.ir.rules import int_attr
 from weft.ir.source import Locations
 from weft.ir.types import StackType, TensorType, Type
 from weft.passes.control.trip_count import trip_count
-from weft.passes.estimate import PRODUCT_NS, nanoseconds
+from weft.passes.estimate import nanoseconds
 from weft.passes.metrics import NOT_KERNELS
 from weft.passes.placement.devices import Links, links_from
 from weft.passes.specialize import is_symbolic, specialize
-from weft.passes.work import work
 
 #: Nanoseconds: of starting a kernel, of an op that Python carries out.
 KERNEL_NS, HOST_NS = 100.0, 10_000.0
 #: What is taken for sizes, and for numbers of iterations, that nobody knows.
 ASSUMED_SIZE, ASSUMED_TRIPS = 32, 10
-_PRODUCTS = frozenset({"matmul", "conv", "conv_input", "conv_kernel"})
 #: Bytes of a string, as far as anybody knows.
 _STRING_BYTES = 64
 
@@ -83,13 +80,20 @@ class CostModel:
 
     @staticmethod
     def from_events(events: Iterable[Event], links: Links | None = None) -> CostModel:
-        """The costs that the events of a trace show: `RunMetadata.events` of a traced step, or of
-        several. Times are those of the device that ran them: its `Device.scale` is 1."""
-        totals: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[int, float]] = {}
-        for e in _innermost([e for e in events if e.ops and not (e.dead or e.waits)]):
-            key = tuple(dict.fromkeys(e.ops)), tuple(map(str, e.locations))
-            steps = totals.setdefault(key, {})
-            steps[e.step] = steps.get(e.step, 0.0) + (e.end_ns - e.begin_ns)
+        """The costs that the events of a trace show, as `RunMetadata.events` of one traced step.
+        Times are those of the device that ran them: its `Device.scale` is 1."""
+        return CostModel.from_steps([events], links)
+
+    @staticmethod
+    def from_steps(steps: Iterable[Iterable[Event]], links: Links | None = None) -> CostModel:
+        """As `from_events`, of the events of several steps: the median of what they took."""
+        totals: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[tuple[int, int], float]] = {}
+        for number, events in enumerate(steps):
+            for e in _innermost([e for e in events if e.ops and not (e.dead or e.waits)]):
+                key = tuple(dict.fromkeys(e.ops)), tuple(map(str, e.locations))
+                took = totals.setdefault(key, {})
+                step = number, e.step
+                took[step] = took.get(step, 0.0) + (e.end_ns - e.begin_ns)
         measured = [Measured(*k, statistics.median(v.values())) for k, v in totals.items()]
         return CostModel(links or Links(), tuple(measured))
 
@@ -180,7 +184,7 @@ class Costs:
             return HOST_NS
         if op.name in NOT_KERNELS and op.name != "read":
             return 0.0
-        found = _product(self._copy[op]) or nanoseconds([self._copy[op]])
+        found = nanoseconds([self._copy[op]])
         if found == 0.0:  # also what it says where sizes are not known
             found = streamed(sum(map(self.nbytes, (*op.operands, *op.results))))
         return found + KERNEL_NS
@@ -239,19 +243,6 @@ class Costs:
                 size = substitute_dim(size, dict.fromkeys(size.symbols, ASSUMED_SIZE))
             total *= max(size, 0) if isinstance(size, int) else ASSUMED_SIZE
         return total
-
-
-def _product(op: Operation) -> float:
-    """Nanoseconds of a product of f32, which runs on all cores; 0 for other ops and sizes that
-    nobody knows."""
-    first = op.operands[0].type if op.operands else None
-    if op.name not in _PRODUCTS or not isinstance(first, TensorType) or first.dtype is not float32:
-        return 0.0
-    try:
-        found = work(op)
-    except (WeftError, ValueError):
-        return 0.0
-    return (found.flops or 0) * PRODUCT_NS + streamed(found.bytes_read + found.bytes_written)
 
 
 def _sized(graph: Graph, sizes: Mapping[str, int]) -> Graph:

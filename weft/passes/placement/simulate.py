@@ -102,12 +102,25 @@ def _task(device: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """What the tasks run on. cores: of each machine. byte_s: seconds of a core for each byte that
-    it sends or receives. one_machine: all tasks share the cores of one machine, and no link."""
+    it sends or receives. one_machine: all tasks share the cores of one machine, and no link; then
+    a message takes longer by the part `message_crowd`, and a byte by `byte_crowd`, for each task
+    that there are more than cores: caches are cold when its turn comes. offer_bytes: larger
+    messages are offered and granted first, by two messages more."""
 
     links: Links = field(default_factory=Links)
     cores: int = 8
     byte_s: float = 0.0
     one_machine: bool = False
+    message_crowd: float = 0.0
+    byte_crowd: float = 0.0
+    offer_bytes: float = math.inf
+
+    def on_cores(self, tasks: int) -> tuple[float, float]:
+        """Seconds of a core at each end of a message, and for each of its bytes, among so many
+        tasks."""
+        more = max(0, tasks - self.cores) if self.one_machine else 0
+        message_s = self.links.message_s * (1 + more * self.message_crowd)
+        return message_s, self.byte_s * (1 + more * self.byte_crowd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +212,7 @@ class _Steps:
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.count, self.now = 0, 0.0
         tasks = workers + self.servers
+        self.message_s, self.byte_s = cluster.on_cores(tasks)
         one = _Pool(cluster.cores)
         self.cores = [one if cluster.one_machine else _Pool(cluster.cores) for _ in range(tasks)]
         self.out, self.into = ([_Pool(1) for _ in range(tasks)] for _ in range(2))
@@ -239,11 +253,21 @@ class _Steps:
     # -- messages ----------------------------------------------------------------------------------
 
     def send(self, source: int, target: int, nbytes: float, then: Callable[[], None]) -> None:
-        """Send a message: piece by piece through the cores of the sender, the link, and the cores
+        """Send a message, a large one after its offer was granted."""
+        if nbytes <= self.cluster.offer_bytes:
+            return self.carry(source, target, nbytes, then)
+
+        def granted() -> None:
+            self.carry(source, target, nbytes, then)
+
+        return self.carry(source, target, 0.0, lambda: self.carry(target, source, 0.0, granted))
+
+    def carry(self, source: int, target: int, nbytes: float, then: Callable[[], None]) -> None:
+        """Carry a message: piece by piece through the cores of the sender, the link, and the cores
         of the receiver."""
         pieces = max(1, min(_PIECES, math.ceil(nbytes / _PIECE_BYTES)))
         links, left = self.cluster.links, [pieces, pieces]  # to send, to receive
-        work = (links.message_s + nbytes * self.cluster.byte_s) / pieces
+        work = (self.message_s + nbytes * self.byte_s) / pieces
         wire = 0.0 if self.cluster.one_machine else nbytes / pieces / links.bytes_per_s
 
         def leave() -> None:

@@ -1,0 +1,106 @@
+"""The messages of `scaling.py`'s null step without a session: what they take of the processor.
+
+    python scaling_transport.py server INDEX FOLDER
+    python scaling_transport.py worker INDEX FOLDER SERVERS ELEMENTS
+
+In a trip a worker sends each server a message, gets a tensor of f32[ELEMENTS], sends a number, and
+gets a message. Workers speak on stdin and stdout as those of `scaling_worker.py` do.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scaling_worker import obey
+
+from weft.comm.endpoint import Endpoint
+from weft.comm.rendezvous import MASTER_SHIFT
+
+BEGIN, DONE = 1, 2
+PARAMETERS, GRADIENT = 0, 1
+WARM_SECONDS = 0.5
+
+
+def address(folder: str, name: str) -> str:
+    """Where a process listens."""
+    return f"ipc://{folder}/{name}"
+
+
+def serve(index: int, folder: str) -> None:
+    """Answer until killed."""
+    held: dict[int, Any] = {}
+    links: list[Endpoint] = []
+
+    def begin(message: Any) -> None:
+        end, peer, step, size = links[0], message.peer, message.step, int(message.meta["n"])
+        if size not in held:
+            held[size] = np.zeros(size, np.float32)
+
+        def done(_: Any) -> None:
+            end.send(peer, DONE, step)
+            end.forget(step)
+
+        end.rendezvous.get(step, (GRADIENT, (int(message.meta["w"]),)), done)
+        end.send_tensor(peer, step, PARAMETERS, (index,), held[size])
+
+    name = f"server{index}"
+    with Endpoint(name, address(folder, name), on_message=begin) as end:
+        links.append(end)
+        print("ready", flush=True)
+        threading.Event().wait()
+
+
+class Worker:
+    """One worker, and how many answers its trip waits for."""
+
+    def __init__(self, index: int, folder: str, servers: int, elements: int) -> None:
+        self.index, self.elements = index, elements
+        self.names = [f"server{j}" for j in range(servers)]
+        self.done = threading.Semaphore(0)
+        name = f"worker{index}"
+        self.end = Endpoint(name, address(folder, name), on_message=lambda _: self.done.release())
+        for server in self.names:
+            self.end.connect(server, address(folder, server))
+        self.step = (index + 1) << MASTER_SHIFT
+        self.number = np.zeros(1, np.float32)
+
+    def trip(self) -> None:
+        """One trip to all servers."""
+        self.step += 1
+        step = self.step
+        for j, server in enumerate(self.names):
+
+            def came(_: Any, server: str = server) -> None:
+                self.end.send_tensor(server, step, GRADIENT, (self.index,), self.number)
+
+            self.end.rendezvous.get(step, (PARAMETERS, (j,)), came)
+        for server in self.names:
+            self.end.send(server, BEGIN, step, {"n": self.elements, "w": self.index})
+        for _ in self.names:
+            self.done.acquire()
+        self.end.forget(step)
+
+
+def work(index: int, folder: str, servers: int, elements: int) -> None:
+    """Trips for as long as stdin says."""
+    worker = Worker(index, folder, servers, elements)
+    obey(worker.trip, WARM_SECONDS)
+    worker.end.close()
+
+
+def main() -> None:
+    """See the module's text."""
+    role, index, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    assert Path(folder).is_dir()
+    if role == "server":
+        serve(index, folder)
+    else:
+        work(index, folder, int(sys.argv[4]), int(sys.argv[5]))
+
+
+if __name__ == "__main__":
+    main()
