@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from weft.codegen.jit import Kernel
 from weft.ir.attributes import ConstArray
 from weft.ir.graph import Value
+from weft.ir.sizes import is_traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,20 @@ class Pool:
     """The address of a small constant that the plan keeps."""
 
     array: ConstArray
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The address of integers that lie in the plan's words: sizes that may become others."""
+
+    values: tuple[int, ...]
+
+
+def table_of(values: Sequence[int]) -> Pool | Numbers:
+    """The address of an array of int64."""
+    if any(map(is_traced, values)):
+        return Numbers(tuple(values))
+    return Pool(ConstArray(np.array(values, np.int64)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +90,7 @@ class Routine:
     name: str
 
 
-Arg = Address | Pool | Scratch | WorkerScratch | Status | Stacks | Code | Routine | int
+Arg = Address | Pool | Numbers | Scratch | WorkerScratch | Status | Stacks | Code | Routine | int
 
 
 @dataclass(frozen=True, slots=True)

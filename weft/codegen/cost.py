@@ -8,6 +8,7 @@ streamed bytes are in `weft.ir.prices`.
 from __future__ import annotations
 
 from weft.ir.prices import NS_PER_BYTE_CACHED, arithmetic, streamed
+from weft.ir.sizes import is_wide, of_sizes
 
 __all__ = ["NS_PER_BYTE", "NS_PER_BYTE_CACHED", "arithmetic", "split", "streamed"]
 
@@ -28,8 +29,15 @@ NS_PER_BYTE = 0.05
 def split(units: int, nanoseconds_per_unit: float) -> int:
     """The chunk of a call of so many units: how many a thread takes at a time; 0: do not cut."""
     total = units * nanoseconds_per_unit
-    if units < 2 or total < WORTH_CUTTING_NS:
+    if not (is_wide(units) or is_wide(total)) and (units < 2 or total < WORTH_CUTTING_NS):
         return 0
+    return _chunk(units, total)[0]
+
+
+@of_sizes
+def _chunk(units: int, total: float) -> tuple[int]:
+    if units < 2 or total < WORTH_CUTTING_NS:
+        return (0,)
     chunks = max(LEAST_CHUNKS, min(MOST_CHUNKS, int(total // CHUNK_NS)))
     chunk = -(-units // min(chunks, units))
-    return chunk if chunk < units else 0
+    return (chunk if chunk < units else 0,)

@@ -11,6 +11,7 @@ import numpy as np
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import TypeRuleError, suggest
+from weft.ir.sizes import is_traced
 
 
 class ConstArray:
@@ -90,11 +91,16 @@ class AttrSpec:
             case "strs":
                 return isinstance(value, tuple) and all(isinstance(v, str) for v in value)
             case "ints":
-                return isinstance(value, tuple) and all(type(v) is int for v in value)
+                return isinstance(value, tuple) and all(_is_size(v) for v in value)
             case "shape":
                 return isinstance(value, tuple) and all(
-                    v is None or type(v) in (int, SymbolicDim) for v in value
+                    v is None or type(v) is SymbolicDim or _is_size(v) for v in value
                 )
+
+
+def _is_size(value: object) -> bool:
+    """Whether `value` is an integer, of which its users may take what they like: no bool."""
+    return type(value) is int or is_traced(value)
 
 
 def complete_attrs(op: str, schema: Mapping[str, AttrSpec], given: Attrs) -> dict[str, AttrValue]:

@@ -14,17 +14,14 @@ import numpy as np
 from weft.codegen.faults import describe_fault
 from weft.codegen.jit import compile_count, compile_kernels, kernel_asm, kernel_llvm, load_count
 from weft.ir.errors import (
-    FailedPreconditionError,
     InternalError,
     InvalidArgumentError,
     ResourceExhaustedError,
-    ShapeError,
     UnknownError,
     WeftError,
 )
 from weft.ir.graph import Graph
 from weft.ir.ops.stack import STACK_OPS
-from weft.ir.types import RefType, TensorType
 from weft.passes.manager import (
     PLAN_FILE,
     PassOptions,
@@ -44,7 +41,7 @@ from weft.runtime.pool.pool import POOL
 from weft.runtime.stacks import no_room
 from weft.runtime.step_passes import for_machine
 from weft.runtime.step_plan import StepPlan, step_plan
-from weft.runtime.variables import VariableState
+from weft.runtime.variables import VariableState, check_variables
 
 Array = np.ndarray[Any, Any]
 _log = logging.getLogger("weft.compile")
@@ -109,12 +106,12 @@ class Executable:
     @property
     def pool(self) -> int:
         """The address of the pool's words; 0 if the step uses one thread."""
-        return self._enter_pool()[0]
+        return self.pool_and_threads()[0]
 
     @property
     def threads(self) -> int:
         """How many threads a call may use at most."""
-        return self._enter_pool()[1]
+        return self.pool_and_threads()[1]
 
     def with_variables(self, variables: Mapping[str, VariableState]) -> Executable:
         """The same step on other variables."""
@@ -122,7 +119,8 @@ class Executable:
             self.name, self.plan, variables, self._addresses, self._details, self.threads
         )
 
-    def _enter_pool(self) -> tuple[int, int]:
+    def pool_and_threads(self) -> tuple[int, int]:
+        """`pool` and `threads`."""
         if self._pool is None:
             self._pool = POOL.enter(self._limit, self.plan.table.worker_bytes)
         return self._pool
@@ -150,7 +148,14 @@ class Executable:
     def run_on(self, frame: Frame, inputs: list[Array], walk: Callable[[int], object]) -> list[Any]:
         """Run one step on `frame`; `walk`, given its header, carries the table out."""
         results = [None if r is None else np.empty(r[0], r[1]) for r in self._results]
-        slots = frame.slots
+        return self.run_with(frame, inputs, results, walk)
+
+    def run_with(
+        self, frame: Frame, inputs: list[Array], results: list[Any],
+        walk: Callable[[int], object] | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """As `run_on`, into arrays that are there."""
+        walk, slots = walk or self._walker, frame.slots
         for i, array in enumerate(inputs):
             slots[i] = id(array)
         for result, slot in zip(results, self._result_slots, strict=True):
@@ -177,7 +182,7 @@ class Executable:
     def own_frame(self, *, one_thread: bool = False) -> tuple[Frame, int, list[int]]:
         """For the dataflow executor: a frame of its own, the walker's address, the results' slots
         (-1: a token). one_thread: one that never uses the pool."""
-        pool = (0, 1) if one_thread else self._enter_pool()
+        pool = (0, 1) if one_thread else self.pool_and_threads()
         return Frame(self._linked, *pool), self._walker_address, self._result_slots
 
     @property
@@ -196,7 +201,7 @@ class Executable:
             pass
         if self._pool is None and not POOL.is_ready():
             return Frame(self._linked, 0, 1)  # the first call does not wait for the pool's code
-        return Frame(self._linked, *self._enter_pool())
+        return Frame(self._linked, *self.pool_and_threads())
 
     def describe(self) -> str:
         """The step for people: each kernel call as pseudo-code, then where the values are."""
@@ -265,7 +270,7 @@ class Executable:
     def new_frame(self) -> int:
         """The address of the words of a new frame, which belongs to who asked."""
         try:
-            frame = Frame(self._linked, *self._enter_pool())
+            frame = Frame(self._linked, *self.pool_and_threads())
         except MemoryError:
             self.raise_no_memory()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(frame))
@@ -338,7 +343,7 @@ def compile_graph(
     """
     started, before, loaded = time.perf_counter(), compile_count(), load_count()
     passes, variables = for_machine(passes), variables or {}
-    _check_variables(graph, variables)
+    check_variables(graph, variables)
     compile_ahead()
     options = PassOptions.from_environment()
     configure_logging(options.log)
@@ -375,20 +380,3 @@ def compile_graph(
     if folder is not None:
         (folder / PLAN_FILE).write_text(made.describe() + "\n", encoding="utf-8")
     return made
-
-
-def _check_variables(graph: Graph, variables: Mapping[str, VariableState]) -> None:
-    for op in graph.ops:
-        if op.name != "variable":
-            continue
-        name, ref = str(op.attrs["name"]), op.result.type
-        if name not in variables:
-            raise FailedPreconditionError(
-                f"there is no variable '{name}' to run the graph with", location=op.locations
-            )
-        held, wanted = variables[name], ref.tensor if isinstance(ref, RefType) else None
-        given = TensorType(held.dtype, held.shape)
-        if given != wanted:
-            raise ShapeError(
-                f"variable '{name}' holds {given}, the graph wants {wanted}", location=op.locations
-            )

@@ -62,6 +62,8 @@ class Frame:
             self.words[word] = workers
         for word in table.status:
             self.words[word] = ctypes.addressof(self.status)
+        for word, place in table.own:
+            self.words[word] = self.words.ctypes.data + 8 * place
         given = {
             "words": self.words.ctypes.data,
             "calls": linked.calls.ctypes.data,

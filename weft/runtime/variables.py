@@ -6,7 +6,7 @@ import itertools
 import re
 import threading
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ import numpy as np
 from weft.ir.dtypes import DType
 from weft.ir.errors import FailedPreconditionError, ShapeError
 from weft.ir.fork import around_fork
+from weft.ir.graph import Graph
 from weft.ir.interpreter_state import counted
+from weft.ir.types import RefType, TensorType
 
 Array = np.ndarray[Any, Any]
 
@@ -140,3 +142,22 @@ _copies = itertools.count(1)
 def copy_name(name: str) -> str:
     """`name_copy_N`, with an N that no other copy has."""
     return f"{_SUFFIX.sub('', name)}_copy_{next(_copies)}"
+
+
+def check_variables(graph: Graph, variables: Mapping[str, VariableState]) -> None:
+    """FailedPreconditionError for a variable of the graph that is not there, ShapeError for one of
+    another dtype or shape."""
+    for op in graph.ops:
+        if op.name != "variable":
+            continue
+        name, ref = str(op.attrs["name"]), op.result.type
+        if name not in variables:
+            raise FailedPreconditionError(
+                f"there is no variable '{name}' to run the graph with", location=op.locations
+            )
+        held, wanted = variables[name], ref.tensor if isinstance(ref, RefType) else None
+        given = TensorType(held.dtype, held.shape)
+        if given != wanted:
+            raise ShapeError(
+                f"variable '{name}' holds {given}, the graph wants {wanted}", location=op.locations
+            )

@@ -12,10 +12,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from weft.codegen.cost import CHUNK_NS, MOST_CHUNKS, WORTH_CUTTING_NS
 from weft.codegen.gemm.product import K_BY_COLUMNS, PACKED_BEFORE
 from weft.codegen.gemm.tile import Tile, converts
+from weft.ir.sizes import of_sizes
 
 #: A run of k: its part of a panel of B (48 columns of f32) and of A fit into L1 together.
 RUN = 256
@@ -82,7 +84,7 @@ def dense_product(
     m, n, k = sizes
     a_steps = (1, m) if transposed[0] else (k, 1)
     b_steps = (1, k) if transposed[1] else (n, 1)
-    c_at = tuple(range(0, len(a_at) * m * n, m * n)) if m * n else (0,) * len(a_at)
+    c_at = tuple([i * m * n for i in range(len(a_at))])
     return Product(dtype, m, n, k, a_at, b_at, c_at, a_steps, b_steps, n)
 
 
@@ -115,11 +117,11 @@ def blocking(p: Product, tile: Tile, computed: tuple[bool, bool] = (False, False
     if computed[0]:  # all of k for the rows of a block stays in L2
         fit = COMPUTED_BYTES // (computed_row(p.k) * item)
         most = max(tile.rows, min(most, fit // tile.rows * tile.rows))
-    grid = _grid(*sizes, tile, pack_b, most, BLOCK_COLUMNS, computed)
+    rows, columns, chunk = _blocks(*sizes, tile, pack_b, most, BLOCK_COLUMNS, computed)
     far = p.a_steps[1] * item >= 4096 and p.n > tile.columns
     pack_a = converts(p.dtype) or far
-    columns = up(grid.columns, tile.columns) if pack_b else grid.columns  # packed: whole panels
-    return Blocking(grid.rows, columns, k, pack_a, pack_b, grid.chunk)
+    columns = up(columns, tile.columns) if pack_b else columns  # packed: whole panels
+    return Blocking(rows, columns, k, pack_a, pack_b, chunk)
 
 
 def computed_row(k: int) -> int:
@@ -170,6 +172,12 @@ class _Grid:
     def badness(self) -> float:
         """Two threads are what most steps find; with eight the shares must not be useless."""
         return self.on(2) + self.on(8)
+
+
+@of_sizes
+def _blocks(*sizes: Any) -> tuple[int, int, int]:
+    grid = _grid(*sizes)
+    return grid.rows, grid.columns, grid.chunk
 
 
 @lru_cache(maxsize=1024)

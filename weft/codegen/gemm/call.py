@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
-from weft.codegen.call import Address, Arg, Code, KernelCall, Pool, Scratch, WorkerScratch
+from weft.codegen.call import (
+    Address,
+    Arg,
+    Code,
+    KernelCall,
+    Numbers,
+    Pool,
+    Scratch,
+    WorkerScratch,
+    table_of,
+)
 from weft.codegen.cost import split, streamed
 from weft.codegen.gemm.blocking import (
     MULTIPLY_ADDS_PER_NS,
@@ -29,9 +37,9 @@ from weft.codegen.gemm.product import (
 )
 from weft.codegen.gemm.tile import Tile, tile_of
 from weft.codegen.nests.folds import Partials, combine_call
-from weft.ir.attributes import ConstArray
 from weft.ir.deep_products import k_pieces
 from weft.ir.dtypes import as_dtype
+from weft.ir.sizes import smallest
 
 
 def gemm_calls(
@@ -53,7 +61,7 @@ def gemm_calls(
     computed = before[0] is not None, before[1] is not None
     cut = blocking(p, tile, computed)
     item = tile.itemsize
-    depth = min(max(p.k, 1), cut.k)
+    depth = smallest(max(p.k, 1), cut.k)
     b_bytes = up((p.k if cut.pack_b == 1 else depth) * cut.columns * item, 64)
     b_bytes = 0 if cut.pack_b in (0, PACKED_BEFORE) else b_bytes
     first: list[KernelCall] = []
@@ -105,7 +113,7 @@ def _steps(p: Product, cut: Blocking, before: Prologues) -> tuple[int, int, int,
 
 def _nanoseconds(p: Product, cut: Blocking, follow: Follow | None, before: Prologues) -> float:
     """Of one unit. A vector operation costs about as much as eight multiply-adds in the tile."""
-    rows, columns = min(p.m, cut.rows), min(p.n, cut.columns)
+    rows, columns = smallest(p.m, cut.rows), smallest(p.n, cut.columns)
     work = rows * columns * (max(p.k, 8) + 8 * (follow.statements if follow else 0))
     for made, size in zip(before, (rows, columns), strict=True):
         work += 8 * p.k * size * (made.statements if made else 0)
@@ -132,7 +140,7 @@ def deep_calls(p: Product, c: Address, a: Address, b: Address, pieces: int) -> l
         k=k,
         a_at=tuple(p.a_at[0] + start * p.a_steps[1] for start in starts),
         b_at=tuple(p.b_at[0] + start * p.b_steps[0] for start in starts),
-        c_at=tuple(range(0, len(starts) * p.m * p.n, p.m * p.n)),
+        c_at=tuple([i * p.m * p.n for i in range(len(starts))]),
         c_row=p.n,
     )
     partial = Scratch(len(starts) * p.m * p.n * item)
@@ -150,5 +158,5 @@ def _pack_call(p: Product, b: Address, target: Scratch, cut: Blocking, tile: Til
     return KernelCall(pack_kernel(p.dtype), args, units, split(units, each))
 
 
-def _offsets(at: tuple[int, ...]) -> Pool:
-    return Pool(ConstArray(np.array(at, np.int64)))
+def _offsets(at: tuple[int, ...]) -> Pool | Numbers:
+    return table_of(at)

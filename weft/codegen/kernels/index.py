@@ -6,13 +6,13 @@ scatter_nd_* as rows that a tuple of indices numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import numpy as np
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, KernelCall, Pool, Status
+from weft.codegen.call import Address, Arg, KernelCall, Status, table_of
 from weft.codegen.cost import split, streamed
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.emitter import I64, Emitter
@@ -21,7 +21,6 @@ from weft.codegen.jit import Kernel
 from weft.codegen.kernels.shape import strided_copy, tensor
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.units import unit_parts
-from weft.ir.attributes import ConstArray
 from weft.ir.graph import Operation, Value
 from weft.ir.index_maps import contiguous_strides
 
@@ -40,7 +39,7 @@ _COMBINE = {
 
 
 def _count(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
+    return math.prod(shape)
 
 
 def lower_along_axis(op: Operation) -> list[KernelCall]:
@@ -82,8 +81,8 @@ def lower_nd(op: Operation) -> list[KernelCall]:
     depth, rows, inner = picks[-1], _count(picks[:-1]), _count(shape[picks[-1] :])
     strides = [_count(shape[k + 1 :]) for k in range(depth)]
     tables = (
-        Pool(ConstArray(np.array(shape[:depth], np.int64))),
-        Pool(ConstArray(np.array(strides, np.int64))),
+        table_of(shape[:depth]),
+        table_of(strides),
     )
     cut = _cut(op, rows, inner, inner, NS_PER_INDEX / max(inner, 1))
     return _calls(op, rows, (depth, rows, inner), tables, cut, _emit_nd)
@@ -149,8 +148,7 @@ def check_call(op: Operation, index: Value) -> KernelCall:
     sizes, dtype = index_sizes(op), tensor(index).dtype.short
     rows = _count(tensor(index).static_shape) // max(len(sizes), 1)
     kernel = Kernel(f"check-3-{dtype}", f"check_{dtype}", lambda e: _emit_check(e, dtype))
-    table = Pool(ConstArray(np.array(sizes, np.int64)))
-    args = (Address(index), Status(), table, len(sizes), rows)
+    args = (Address(index), Status(), table_of(sizes), len(sizes), rows)
     return KernelCall(kernel, args, rows, split(rows, len(sizes) * NS_PER_INDEX / 4))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall
@@ -20,7 +21,7 @@ NS_PER_BLOCK = 0.7
 
 def lower_random_bits(op: Operation) -> list[KernelCall]:
     """Element i is word i & 1 of the block with counter i >> 1."""
-    count = int(np.prod(tensor(op.result).static_shape, dtype=np.int64))
+    count = math.prod(tensor(op.result).static_shape)
     blocks = (count + 1) // 2
     kernel = Kernel("random-bits-2", "random_bits", _emit_bits)
     args = (Address(op.result), Address(op.operands[0]), count)

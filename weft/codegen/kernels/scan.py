@@ -7,10 +7,10 @@ a block of neighbouring columns is, with one accumulator for each, so that loops
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall
@@ -43,8 +43,8 @@ def axis_sizes(op: Operation) -> tuple[int, int, int]:
     """(outer, n, inner) of the first operand around the op's axis."""
     shape, axis = tensor(op.operands[0]).static_shape, op.attrs["axis"]
     assert isinstance(axis, int)
-    outer = int(np.prod(shape[:axis], dtype=np.int64))
-    return outer, shape[axis], int(np.prod(shape[axis + 1 :], dtype=np.int64))
+    outer = math.prod(shape[:axis])
+    return outer, shape[axis], math.prod(shape[axis + 1 :])
 
 
 def _cut(op: str, sizes: tuple[int, int, int], itemsize: int) -> tuple[int, int]:

@@ -5,12 +5,11 @@ A copy does not look at its elements, so every dtype of one width shares a kerne
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 from weft.codegen.call import Address, KernelCall
 from weft.codegen.nests.emit import call_nest
 from weft.codegen.nests.nest import Access, Nest, Store, simplify_nest
-from weft.ir.attributes import ConstArray
 from weft.ir.graph import Operation, Value
 from weft.ir.index_maps import contiguous_strides
 from weft.ir.types import TensorType
@@ -50,7 +49,7 @@ def lower_concat(op: Operation) -> list[KernelCall]:
     assert isinstance(axis, int)
     out, itemsize = tensor(op.result), tensor(op.result).dtype.itemsize
     into = contiguous_strides(out.static_shape)
-    row = int(np.prod(out.static_shape[axis + 1 :], dtype=np.int64)) * itemsize
+    row = math.prod(out.static_shape[axis + 1 :]) * itemsize
     calls, offset = [], 0
     for operand in op.operands:
         shape = tensor(operand).static_shape
@@ -98,6 +97,6 @@ def lower_dim_size(op: Operation) -> list[KernelCall]:
     """The size is known when the plan is made: store it."""
     axis = op.attrs["axis"]
     assert isinstance(axis, int)
-    size = ConstArray(np.array(tensor(op.operands[0]).static_shape[axis], np.int64))
-    load, store = Access(size, "i64", 0, ()), Store(0, "i64", ("load", 0), None, ())
+    size = tensor(op.operands[0]).static_shape[axis]
+    load, store = Access("index", "i64", size, ()), Store(0, "i64", ("load", 0), None, ())
     return [call_nest(Nest("dim_size", (), (), (load,), (), (store,)), [Address(op.result)], [])]

@@ -11,9 +11,9 @@ The units are the rows; a binary search's are the values searched for.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-import numpy as np
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall, WorkerScratch, worker_stride
@@ -66,7 +66,7 @@ def lower_searchsorted(op: Operation) -> list[KernelCall]:
     kernel = Kernel(
         f"searchsorted-5-{dtype}", f"searchsorted_{dtype}", lambda e: _emit_search(e, dtype)
     )
-    count = int(np.prod(tensor(values).static_shape, dtype=np.int64))
+    count = math.prod(tensor(values).static_shape)
     sizes = (tensor(data).static_shape[0], count, int(op.attrs["side"] == "right"))
     args = (Address(op.result), Address(data), Address(values), *sizes)
     each = NS_PER_STEP * max(1, sizes[0].bit_length())

@@ -25,6 +25,7 @@ from weft.codegen.nests.folds import (
     running_dtype,
 )
 from weft.codegen.nests.nest import Access, Nest
+from weft.ir.sizes import smallest
 
 CutKind = Literal["none", "single", "pair", "partial", "partial_pair"]
 #: Elements of an innermost loop that make one unit: whole cache lines of every dtype.
@@ -105,7 +106,7 @@ def cut_nest(nest: Nest, outputs: list[Address]) -> Cut:
     if kind == "pair":
         deep = _product(extents[2:])
         block = max(1, -(-ELEMENTS // max(deep, 1))) if first < 4 * MOST_PARTIALS else extents[1]
-        block = min(block, max(extents[1], 1))
+        block = smallest(block, max(extents[1], 1))
         blocks = max(_blocks(extents[1], block), 1)
         return Cut(kind, first * blocks, 1, block, blocks)
     return _cut_folds(nest, kind, outputs)

@@ -12,6 +12,7 @@ from weft.codegen.call import (
     Address,
     Arg,
     Code,
+    Numbers,
     Pool,
     Routine,
     Scratch,
@@ -38,6 +39,7 @@ from weft.codegen.steps.walker import (
 from weft.ir.attributes import ConstArray
 from weft.ir.errors import InternalError
 from weft.ir.graph import Operation, Value
+from weft.ir.sizes import largest
 
 if TYPE_CHECKING:
     from weft.codegen.steps.parts import Parts
@@ -72,7 +74,7 @@ class Table:
     patches: (word, slot number, byte offset) to fill per call; arena: (word, byte offset) to fill
     per frame; workers: words that hold the address of the workers' scratch (`worker_bytes` for each
     thread that may run the step); status: words that hold the address of the status word; stacks:
-    of the words of the arena of stacks.
+    of the words of the arena of stacks; own: (word, the word at whose address it points).
     """
 
     words: list[int] = field(default_factory=list)
@@ -84,6 +86,7 @@ class Table:
     workers: list[int] = field(default_factory=list)
     status: list[int] = field(default_factory=list)
     stacks: list[int] = field(default_factory=list)
+    own: list[tuple[int, int]] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
     rows: list[tuple[int, int]] = field(default_factory=list)
     codes: list[tuple[int, int]] = field(default_factory=list)
@@ -308,12 +311,16 @@ class _Layout:
                     table.arrays.append(held.array)
                 table.constants.append((word, self.pool[held], 0))
                 return 0
+            case Numbers(values):
+                table.own.append((word, len(table.words)))
+                table.words += values
+                return 0
             case Scratch(nbytes):
-                table.scratch_bytes = max(table.scratch_bytes, nbytes)
+                table.scratch_bytes = largest(table.scratch_bytes, nbytes)
                 table.arena.append((word, -1))
                 return 0
             case WorkerScratch(nbytes):
-                table.worker_bytes = max(table.worker_bytes, worker_stride(nbytes))
+                table.worker_bytes = largest(table.worker_bytes, worker_stride(nbytes))
                 table.workers.append(word)
                 return 0
             case Status():

@@ -15,10 +15,13 @@ from weft.frontend.session.step import step_graph
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
+from weft.passes.manager import Pass
+from weft.passes.pipelines import STANDARD
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.lowered import dataflow_step, executor_op, holds_strings
 from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.local_graph import on_local_device
+from weft.runtime.size_plans import Filled
 
 if TYPE_CHECKING:
     from weft.runtime.distributed.definition import ClusterStep
@@ -31,7 +34,10 @@ class Step(Specialization):
     __slots__ = ("executable", "ops", "seconds")
 
     def __init__(
-        self, executable: Executable | DataflowStep | ClusterStep, ops: int, seconds: float
+        self,
+        executable: Executable | Filled | DataflowStep | ClusterStep,
+        ops: int,
+        seconds: float,
     ) -> None:
         super().__init__()
         self.executable, self.ops, self.seconds = executable, ops, seconds
@@ -79,6 +85,7 @@ def compile_step(
     done: frozenset[Value],
     control_flow: str,
     options: Mapping[str, Any],
+    passes: Sequence[Pass] = STANDARD,
 ) -> Step:
     """The compiled step. UnsupportedError where control_flow="native" cannot hold it; `options` go
     to the dataflow executor."""
@@ -94,7 +101,9 @@ def compile_step(
         )
     executable: Executable | DataflowStep
     if choice.executor:
-        executable = dataflow_step(step, states, graph.resources, control_flow, **options)
+        executable = dataflow_step(
+            step, states, graph.resources, control_flow, passes=passes, **options
+        )
     else:
-        executable = compile_graph(step, states, name=graph.name)
+        executable = compile_graph(step, states, name=graph.name, passes=passes)
     return Step(executable, len(step.ops), time.perf_counter() - begun)

@@ -11,6 +11,7 @@ from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.trace import TraceRecorder
 from weft.runtime.executable import Executable
 from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.size_plans import Filled
 from weft.runtime.traced_run import run_traced
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ def execute(
         if isinstance(recorder, TraceRecorder):
             return run_traced(executable, arrays, recorder)
         return executable(arrays)
+    if isinstance(executable, Filled):
+        return executable(arrays)
     limit = None if options is None else options.seconds
     if isinstance(executable, DataflowStep):
         nodes = recorder if isinstance(recorder, TraceRecorder) else None
@@ -44,6 +47,6 @@ def new_recorder(step: Step, options: RunOptions | None) -> Recorder:
     """What records a run of the step; None if the options do not ask for that."""
     if options is None or not options.traces:
         return None
-    if isinstance(step.executable, (Executable, DataflowStep)):
+    if isinstance(step.executable, (Executable, Filled, DataflowStep)):
         return TraceRecorder()
     return step.executable.new_trace()

@@ -178,7 +178,7 @@ class Graph:
         lines, constants and initial values bit for bit, the names of tensors and effects.
 
         Not in it: the values of variables (see `wf.train.Saver`), what queues hold, and Python
-        functions (running a graph with `wf.py_function` read from text is an error).
+        functions (of those the names: `wf.register_function`).
         """
         return print_graph(to_ir(self))
 

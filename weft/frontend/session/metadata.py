@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from weft.frontend.session.chrome_trace import chrome_events
 from weft.frontend.session.compiling import Step
 from weft.frontend.session.graph import Graph
-from weft.ir.errors import FailedPreconditionError
+from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.ir.source import caller_location
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.layout import HOST
 from weft.runtime.dataflow.trace import TraceEvent, TraceRecorder
 from weft.runtime.executable import Executable
+from weft.runtime.size_plans import Filled
 
 if TYPE_CHECKING:  # what only sessions on clusters load
     from weft.runtime.distributed.recorded import StepTrace
@@ -84,24 +85,12 @@ class RunMetadata:
         )
 
     def chrome_trace(self) -> str:
-        """The events as JSON in Chrome's trace format, for https://ui.perfetto.dev.
+        """The events as JSON in Chrome's trace format, for https://ui.perfetto.dev; for several
+        runs see `wf.chrome_trace`.
 
         FailedPreconditionError before a run, or where it was not traced.
         """
-        self._check_filled()
-        if not self.traced:
-            raise FailedPreconditionError(
-                "this run was not traced",
-                hint="run with options=wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)",
-                location=caller_location(),
-            )
-        about = {"graph": self.graph, "step_ops": self.step_ops, "dropped": self.dropped}
-        if self.timeline is not None:
-            from weft.runtime.distributed.timeline_json import perfetto
-
-            return perfetto(self.timeline, about)
-        return json.dumps({"traceEvents": chrome_events(self.events, self.graph),
-                           "displayTimeUnit": "ns", "otherData": about})  # fmt: skip
+        return chrome_trace([self])
 
     def cluster_report(self) -> str:
         """A traced run on a cluster as text: the critical path and the straggler, who waited for
@@ -165,6 +154,7 @@ class RunMetadata:
             self.executor, plans = "native", [step.executable]
             self.nodes = self.regions = self.host_ops = 0
         else:
+            assert not isinstance(step.executable, Filled)  # this step has a plan of its own
             self.executor, plans = "cluster", []
             self.nodes = len(step.executable.parts)
             self.regions = self.host_ops = 0
@@ -181,3 +171,37 @@ class RunMetadata:
             self.timeline = merge(recorder.parts, recorder.begin_ns, recorder.end_ns)
             self.events = tuple(span.event for span in self.timeline.spans)
             self.dropped = self.timeline.dropped
+
+
+def chrome_trace(runs: Sequence[RunMetadata]) -> str:
+    """Several traced runs of this process as one trace: JSON in Chrome's format, for
+    https://ui.perfetto.dev. On a cluster with a critical path for each of them.
+
+    FailedPreconditionError for one that is empty or was not traced, InvalidArgumentError for none,
+    or for runs on a cluster and others together.
+    """
+    for run in runs:
+        run._check_filled()
+        if not run.traced:
+            raise FailedPreconditionError(
+                "this run was not traced",
+                hint="run with options=wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)",
+                location=caller_location(),
+            )
+    lines = [run.timeline for run in runs if run.timeline is not None]
+    if not runs or 0 < len(lines) < len(runs):
+        raise InvalidArgumentError(
+            "wf.chrome_trace takes traced runs that were all on a cluster or all were not",
+            location=caller_location(),
+        )
+    graphs = ", ".join(dict.fromkeys(run.graph for run in runs))
+    about = {
+        "graph": graphs, "step_ops": runs[0].step_ops, "dropped": sum(r.dropped for r in runs)
+    }  # fmt: skip
+    if lines:
+        from weft.runtime.distributed.timeline_json import perfetto
+
+        return perfetto(lines, about)
+    events = [event for run in runs for event in run.events]
+    return json.dumps({"traceEvents": chrome_events(events, graphs), "displayTimeUnit": "ns",
+                       "otherData": about})  # fmt: skip

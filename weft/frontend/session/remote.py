@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.comm.errors import CommError
 from weft.frontend.queues.sharing import shared_as
 from weft.frontend.session.compiling import Step, pruned
 from weft.frontend.session.graph import Graph
+from weft.ir.dtypes import bfloat16
 from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
 from weft.ir.source import caller_location
 from weft.passes.partition.partition import partition
+from weft.passes.partition.parts import Partitioned
 from weft.passes.placement import Device, Placement, place
 from weft.passes.placement.report import explain_placement
 from weft.passes.tie_sizes import tie_sizes
@@ -48,8 +50,10 @@ class Remote:
         recv_seconds: float | None = None,
         soft_placement: bool = False,
         spread: bool = False,
+        bfloat16_sendrecv: bool = False,
         whole: bool = True,
     ) -> None:
+        self._bfloat16 = bfloat16_sendrecv
         self._recv_seconds, self._soft, self._spread = recv_seconds, soft_placement, spread
         try:
             self._address = ClientAddress(target)
@@ -86,16 +90,19 @@ class Remote:
         self.master.state |= made.state
         return made
 
-    def step(self, graph: Graph, step: IRGraph, control_flow: str) -> ClusterStep:
+    def step(
+        self, graph: Graph, step: IRGraph, control_flow: str, pipeline: str = "standard"
+    ) -> ClusterStep:
         """A step definition on the cluster. Errors as placing and partitioning have;
         UnsupportedError for Python functions."""
-        made = partition(self.placed(step).graph, self.master.devices[0])
+        made = self._partition(self.placed(step))
         return ClusterStep(
             self.master,
             graph.name,
             parts_of(made.parts, state_keys(graph)),
             result_types(step),
             control_flow="auto" if control_flow == "native" else control_flow,
+            pipeline=pipeline,
             recv_seconds=self._recv_seconds,
         )
 
@@ -106,19 +113,23 @@ class Remote:
         feeds: Mapping[Value, Any],
         done: frozenset[Value],
         control_flow: str,
+        pipeline: str,
     ) -> Step:
         """The step definition for these fetches and feeds. Errors as `step`."""
         begun = time.perf_counter()
         step = pruned(graph, values, feeds, done)
-        made = self.step(graph, step, control_flow)
+        made = self.step(graph, step, control_flow, pipeline)
         return Step(made, len(step.ops), time.perf_counter() - begun)
 
     def explain(self, graph: Graph, step: IRGraph) -> str:
         """Where each op of a step runs and why, and what goes between tasks."""
         placed = self.placed(step)
-        made = partition(placed.graph, self.master.devices[0])
+        made = self._partition(placed)
         head = f"step of '{graph.name}': {len(step.ops)} ops, {len(made.parts)} parts"
-        return f"{head}\n{explain_placement(placed)}"
+        return "\n".join([head, explain_placement(placed), *_rounded(made)])
+
+    def _partition(self, placed: Placement) -> Partitioned:
+        return partition(placed.graph, self.master.devices[0], bfloat16=self._bfloat16)
 
     def reset(self, containers: Any) -> None:
         """Clear containers on all tasks."""
@@ -132,6 +143,16 @@ class Remote:
         """Let the tasks forget the session."""
         self.master.close()
         self._address.close()
+
+
+def _rounded(made: Partitioned) -> Iterator[str]:
+    """What goes between tasks as bfloat16."""
+    edges = [edge for edge in made.edges if edge.type.dtype is bfloat16]
+    if edges:
+        yield f"\n{len(edges)} messages in bfloat16"
+    for edge in edges:
+        size = "" if edge.nbytes is None else f", {edge.nbytes:,} bytes"
+        yield f"  {edge.tensor}  {edge.src} -> {edge.dst}: {edge.type}{size}"
 
 
 def state_keys(graph: Graph) -> dict[str, Key]:
@@ -150,10 +171,11 @@ def connected(
     cluster: Cluster,
     key_file: str | os.PathLike[str] | None,
     secret: Secret | None,
-    connect_seconds: float,
     recv_seconds: float | None,
+    connect_seconds: float,
     soft_placement: bool,
     spread: bool,
+    bfloat16_sendrecv: bool,
     deterministic: bool,
 ) -> Remote | None:
     """The master of a session, None for this process. InvalidArgumentError for options that the
@@ -174,12 +196,14 @@ def connected(
             recv_seconds=recv_seconds,
             soft_placement=soft_placement,
             spread=spread,
+            bfloat16_sendrecv=bfloat16_sendrecv,
         )
     given = (cluster, key_file, secret, recv_seconds)
-    if soft_placement or spread or any(option is not None for option in given):
+    flags = (soft_placement, spread, bfloat16_sendrecv)
+    if any(flags) or any(option is not None for option in given):
         raise InvalidArgumentError(
-            "wf.Session: cluster=, key_file=, secret=, recv_seconds=, soft_placement= and spread= "
-            "are for sessions on a cluster",
+            "wf.Session: cluster=, key_file=, secret=, recv_seconds=, soft_placement=, spread= and "
+            "bfloat16_sendrecv= are for sessions on a cluster",
             hint="give the address of a task: wf.Session('tcp://host:port')",
             location=caller_location(),
         )

@@ -34,6 +34,7 @@ from weft.frontend.session.metadata import RunMetadata
 from weft.frontend.session.options import RunOptions, check_options
 from weft.frontend.session.partial import PartialRuns
 from weft.frontend.session.reset import reset
+from weft.frontend.session.sizes import SizedSteps, own_step
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.effect import Effect
 from weft.ir.errors import (
@@ -45,6 +46,7 @@ from weft.ir.errors import (
 from weft.ir.graph import Value
 from weft.ir.source import caller_location
 from weft.passes.control.lowering_choice import MODES
+from weft.passes.pipelines import PIPELINES
 from weft.runtime.resources.cancel import CancelToken
 
 if TYPE_CHECKING:  # what only sessions on clusters load
@@ -62,9 +64,11 @@ class Session:
     control_flow: "native" runs a step as one plan, "dataflow" lowers branches and loops to Switch
     and Merge and runs them by the dataflow executor, with the same bits; "auto" takes the executor
     for steps that have ops of the host (queues), and lowers what is around those. deterministic:
-    the dataflow executor begins nodes one at a time, always in the same order. As a context manager
-    it also makes its graph and itself the default, and closes at the end. Any number of threads may
-    call `run` at once.
+    the dataflow executor begins nodes one at a time, always in the same order. reproducible: the
+    bits of each op's results depend on its operands alone, so that a graph has the same results
+    however it is cut over tasks (docs/numerics.md says at what price). As a context manager it also
+    makes its graph and itself the default, and closes at the end. Any number of threads may call
+    `run` at once.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Session:
         *,
         control_flow: str = "auto",
         deterministic: bool = False,
+        reproducible: bool = False,
         cluster: Cluster = None,
         key_file: str | os.PathLike[str] | None = None,
         secret: Secret | None = None,
@@ -81,6 +86,7 @@ class Session:
         recv_seconds: float | None = None,
         soft_placement: bool = False,
         spread: bool = False,
+        bfloat16_sendrecv: bool = False,
     ) -> None:
         if graph is not None and not isinstance(graph, Graph):
             raise TypeRuleError(
@@ -95,24 +101,17 @@ class Session:
             )
         self._remote: Remote | None = None
         of_clusters = (cluster, key_file, secret, recv_seconds)
-        if target or soft_placement or spread or any(given is not None for given in of_clusters):
+        flags = (soft_placement, spread, bfloat16_sendrecv)
+        if target or any(flags) or any(given is not None for given in of_clusters):
             # who has no cluster does not wait for these modules
             from weft.frontend.session.remote import connected
 
-            self._remote = connected(
-                target,
-                cluster,
-                key_file,
-                secret,
-                connect_seconds,
-                recv_seconds,
-                soft_placement,
-                spread,
-                deterministic,
-            )
+            self._remote = connected(target, *of_clusters, connect_seconds, *flags, deterministic)
         self.graph = get_default_graph() if graph is None else graph
         self._control_flow = control_flow
         self._options: dict[str, Any] = {"deterministic": True} if deterministic else {}
+        self._pipeline = "reproducible" if reproducible else "standard"
+        self._sized = SizedSteps(self.graph, PIPELINES[self._pipeline])
         self._growth = GrowthWatch(self.graph.name)
         self._cancel = CancelToken()
         self._steps: Specializations[Step] = Specializations(f"Session of {self.graph.name}")
@@ -304,7 +303,8 @@ class Session:
         step = self._steps.entries.get(key)
         if step is None:
             feeds = dict(zip(fed, arrays, strict=True))
-            step = self._steps.get_or_make(key, lambda: self._compile(values, feeds))
+            make = self._sized.step
+            step = self._steps.get_or_make(key, lambda: make(values, feeds, self._compile))
         step.used = True
         made = self._execute(step, arrays, options)
         if len(made) == len(values):
@@ -340,8 +340,11 @@ class Session:
     ) -> Step:
         self._growth.note(self.graph._trace.builder.ops)
         if self._remote is not None:
-            return self._remote.compiled(self.graph, values, feeds, done, self._control_flow)
-        return compile_step(self.graph, values, feeds, done, self._control_flow, self._options)
+            return self._remote.compiled(
+                self.graph, values, feeds, done, self._control_flow, self._pipeline
+            )
+        flow, passes = self._control_flow, PIPELINES[self._pipeline]
+        return compile_step(self.graph, values, feeds, done, flow, self._options, passes)
 
     def _step(self, values: Fetches, feeds: Mapping[Value, Array]) -> tuple[Step, bool]:
         """The step definition, and whether it was there."""
@@ -352,7 +355,7 @@ class Session:
             return made[0]
 
         key = (values, tuple([(v, a.shape) for v, a in feeds.items()]))
-        return self._steps.get_or_make(key, make), not made
+        return own_step(self._steps, key, make), not made
 
     def _execute(
         self,

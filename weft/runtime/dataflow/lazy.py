@@ -1,55 +1,65 @@
-"""Regions whose sizes are known only when they run: compiled then, once for each set of sizes."""
+"""Regions whose sizes are known only when they run: planned then.
+
+The first set of sizes is planned for by itself, as a region whose sizes are known is: many regions
+never see another one. With the second set a plan is made that other sizes fill in
+(`runtime/size_plan.py`); another such plan where planning would have decided otherwise.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph
 from weft.ir.types import TensorType
+from weft.passes.manager import Pass
+from weft.passes.pipelines import STANDARD
 from weft.passes.specialize import specialize_inputs
 from weft.runtime.executable import Executable, compile_graph
+from weft.runtime.size_plan import SizedGraph
+from weft.runtime.size_plans import Filled, SizePlans
 from weft.runtime.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 Shapes = tuple[tuple[int, ...], ...]
-#: For so many sets of sizes a region keeps what was compiled; those used last stay.
+#: For so many sets of sizes a region keeps what it found out; those used last stay.
 MOST_SIZES = 64
-#: The plans of so many are kept on disk, too: for steps that see few sizes. Writing takes longer
-#: than making most of them.
-SIZES_ON_DISK = 4
 
 
 class _Entry:
     __slots__ = ("made", "used")
 
-    def __init__(self, made: Executable) -> None:
+    def __init__(self, made: Executable | Filled) -> None:
         self.made = made
         self.used = True
 
 
 class LazyRegion:
     """Called as an `Executable` is, by any number of threads; its results have the sizes that
-    follow from those of the inputs. Another size makes a plan, but no kernel that is not there."""
+    follow from those of the inputs. Other sizes compile no kernel that is not there."""
 
     def __init__(
         self,
         graph: Graph,
         variables: Mapping[str, VariableState],
         threads: int | None = None,
+        passes: Sequence[Pass] = STANDARD,
     ) -> None:
         self.graph = graph
-        self._variables, self._threads = variables, threads
-        types = [a.type for a in graph.args]
+        self._variables, self._threads, self._passes = variables, threads, passes
+        types = tuple([a.type for a in graph.args])
         self._open = [
             i for i, t in enumerate(types) if isinstance(t, TensorType) and not t.is_static
         ]
+        sized = SizedGraph(graph.name, types, partial(specialize_inputs, graph))
+        self._plans = SizePlans(sized, variables, threads, passes)
         self._made: dict[Shapes, _Entry] = {}
-        self._count = 0  # how many were compiled
-        self._lock = threading.Lock()
+        self._own = 0  # how many sets of sizes were planned for by themselves
+        self._lock = ForkLock()
 
     def __call__(self, arrays: list[Array]) -> list[Any]:
         """The results. ShapeError where sizes differ that must be equal."""
@@ -59,30 +69,43 @@ class LazyRegion:
         """As `Executable.run_kept`."""
         return self._plan(arrays).run_kept(arrays, keep)
 
-    def _plan(self, arrays: list[Array]) -> Executable:
+    def __len__(self) -> int:
+        """For how many sets of sizes it knows what to do."""
+        return len(self._made)
+
+    @property
+    def planned(self) -> int:
+        """How often passes and planning ran."""
+        return self._own + self._plans.made
+
+    def _plan(self, arrays: list[Array]) -> Executable | Filled:
         key = tuple([arrays[i].shape for i in self._open])
         entry = self._made.get(key)
         if entry is None:
-            entry = self._compile(key, arrays)
+            entry = self._keep(key, _Entry(self._new(tuple([a.shape for a in arrays]))))
         entry.used = True
         return entry.made
 
-    def __len__(self) -> int:
-        """For how many sets of sizes it is compiled."""
-        return len(self._made)
+    def _new(self, shapes: Shapes) -> Executable | Filled:
+        if not self._own:
+            return self._alone(shapes)
+        return self._plans.find(shapes) or self._plans.make(shapes) or self._alone(shapes)
 
-    def _compile(self, key: Shapes, arrays: list[Array]) -> _Entry:
-        graph = specialize_inputs(self.graph, [a.shape for a in arrays])
-        kept = self._count < SIZES_ON_DISK
-        self._count += 1
-        compiled = compile_graph(
-            graph, self._variables, name=graph.name, threads=self._threads, kept=kept
-        )
+    def _alone(self, shapes: Shapes) -> Executable:
+        graph = specialize_inputs(self.graph, shapes)
+        kept = not self._own  # on disk; writing others takes longer than making most of them
+        self._own += 1
+        return compile_graph(
+            graph, self._variables, name=graph.name, passes=self._passes,
+            threads=self._threads, kept=kept,
+        )  # fmt: skip
+
+    def _keep(self, key: Shapes, entry: _Entry) -> _Entry:
         with self._lock:
             while len(self._made) >= MOST_SIZES:
                 oldest = next(iter(self._made))
-                entry = self._made.pop(oldest)
-                if entry.used:  # since it was last looked at: it gets another turn
-                    entry.used = False
-                    self._made[oldest] = entry
-            return self._made.setdefault(key, _Entry(compiled))
+                held = self._made.pop(oldest)
+                if held.used:  # since it was last looked at: it gets another turn
+                    held.used = False
+                    self._made[oldest] = held
+            return self._made.setdefault(key, entry)

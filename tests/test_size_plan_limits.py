@@ -1,0 +1,118 @@
+"""Plans for many sizes where things go wrong: memory that is not there, variables without a value,
+numbers that do not fit; and what such plans must not cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.ir.size_tape import Tape
+from weft.ir.sizes import hint, new_size, terms_of
+from weft.runtime.size_plan import SizePlan
+from weft.runtime.size_plans import SizePlans
+
+
+def plans_of(session: wf.Session) -> list[SizePlans]:
+    return [plans for plans, _ in session._sized._known.values()]
+
+
+def filled_by(session: wf.Session) -> list[SizePlan]:
+    return [plan for plans in plans_of(session) for plan in plans._plans]
+
+
+def test_no_memory_is_told_of_the_sizes_that_came() -> None:
+    """Of the arena, and of the results."""
+    with wf.Graph().as_default():
+        x = wf.placeholder(wf.float32, [None, 1])
+        wide = wf.tile(x, [1, 1 << 44])
+        session = wf.Session()
+        for wanted, more in ((wide, 0), (wf.sum(wf.sort(wide + 1, axis=0)), 1)):
+            for n in (3, 2, 5, 6):
+                needed = f"{n * (4 << 44) * (1 + more):,}"[:9]
+                with pytest.raises(wf.errors.ResourceExhaustedError, match=f"needs {needed}"):
+                    session.run(wanted, {x: np.ones((n, 1))})
+        assert len(filled_by(session)) >= 2
+
+
+def test_a_plan_made_for_large_sizes_takes_no_memory_for_small_ones() -> None:
+    with wf.Graph().as_default():
+        x, y = (wf.placeholder(wf.float32, [None, 1]) for _ in range(2))
+        out = wf.sum(wf.sort(x @ wf.transpose(y, (1, 0)), axis=0))
+        session = wf.Session()
+        for n in (1 << 20, 1 << 19):
+            with pytest.raises(wf.errors.ResourceExhaustedError):
+                session.run(out, {x: np.ones((n, 1)), y: np.ones((n + 64, 1))})
+        (plan,) = filled_by(session)
+        assert plan._made.plan.arena_bytes == 0
+        assert len(plan._new_frame([]).arena) < 1 << 26  # what threads need by themselves
+        session.close()
+
+
+def test_a_variable_without_a_value() -> None:
+    with wf.Graph().as_default():
+        x, v = wf.placeholder(wf.float32, [None, 4]), wf.Variable(np.ones((4, 4), np.float32))
+        out = wf.tanh(x @ v)
+        with wf.Session() as session:
+            for n in (3, 4, 5, 6):
+                with pytest.raises(wf.errors.FailedPreconditionError, match="'variable' is not"):
+                    session.run(out, {x: np.ones((n, 4))})
+            session.run(wf.global_variables_initializer())
+            assert session.run(out, {x: np.ones((7, 4))}).shape == (7, 4)
+        assert filled_by(session)
+
+
+@pytest.mark.parametrize("power", [4, 2])
+def test_numbers_that_do_not_fit_have_no_plan(power: int) -> None:
+    """A sum that would wrap, and a monomial that is no int64."""
+    tape = Tape()
+    n: Any = new_size(tape, 3)
+    sizes = tape.sizes([terms_of(n**power * 10000)])
+    small = sizes.evaluate([100])
+    assert small is not None
+    assert small.tolist() == [100**power * 10000]
+    for given in (8192, 1 << 16, 1 << 25, 1 << 39):
+        found = sizes.evaluate([given])
+        assert found is None or found.tolist() == [given**power * 10000]
+    assert sizes.evaluate([1 << 39]) is None
+
+
+def test_a_size_is_known_without_what_has_it() -> None:
+    with wf.Graph().as_default():
+        x = wf.placeholder(wf.float32, [None, 64])
+        rows = wf.shape(wf.sort(x @ wf.transpose(x, (1, 0)), axis=0))[0] * 2
+        with wf.Session() as session:
+            for n in (5, 6, 7, 8):
+                assert session.run(rows, {x: np.ones((n, 64))}) == 2 * n
+            (plan,) = filled_by(session)
+        kernels = "".join(plan._made.plan.table.kernels)
+        assert "sort" not in kernels
+        assert "gemm" not in kernels
+
+
+def test_sizes_that_leave_nothing_open_are_not_in_vain() -> None:
+    with wf.Graph().as_default():
+        x = wf.placeholder(wf.float32, [None, 3])
+        out = x * 2
+        with wf.Session() as session:
+            for n in (5, 1, 0, 1, 0):
+                assert session.run(out, {x: np.ones((n, 3))}).shape == (n, 3)
+            (plans,) = plans_of(session)
+            assert (plans.made, plans._in_vain) == (0, 0)
+
+
+def test_equal_prices_do_not_tell_sizes_apart() -> None:
+    """The work of `where` costs what its bytes cost: rounded differently, the same whatever n."""
+    tape = Tape()
+    n: Any = new_size(tape, 7)
+    price, other = n * 36 * 0.1, 36 * (n * 0.1)
+    assert price.terms.keys() == other.terms.keys()
+    for a, b in ((0.1 + 0.2, 0.3), (0.3, 0.1 + 0.2)):
+        assert isinstance(bool(n * a > n * b), bool)
+    sizes = tape.sizes([terms_of(n)])
+    found = sizes.evaluate([900])
+    assert found is not None
+    assert found.tolist() == [900]
+    assert hint(n) == 7
