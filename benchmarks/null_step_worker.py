@@ -142,23 +142,23 @@ def zmq_ps(cluster: dict[str, list[str]], index: int, kind: str, megabytes: int)
     inbox.bind(f"tcp://{cluster['ps'][index]}")
     print("ready", flush=True)
     nbytes = _message_bytes(kind, len(cluster["ps"]), megabytes)
-    value, update = bytearray(nbytes), bytearray(nbytes)
-    view = memoryview(update)
+    value = bytearray(nbytes)
+    updates: dict[bytes, list[Any]] = {}  # of each client: the bytes, and how many have come
     while True:
-        client, what = inbox.recv(), inbox.recv()
-        if what == b"end":
+        client = inbox.recv()
+        update = updates.setdefault(client, [memoryview(bytearray(max(nbytes, 3))), 0])
+        part, at = update
+        size = inbox.recv_into(part[at : max(at + CHUNK, 3)])
+        if size == 3 and part[at : at + 3] == b"end":
             return
-        if what == b"run":
+        if size == 3 and part[at : at + 3] == b"run":
             for start in range(0, nbytes, CHUNK):
                 inbox.send(client, zmq.SNDMORE)
                 inbox.send(memoryview(value)[start : start + CHUNK], copy=nbytes < CHUNK)
-        else:
-            at = 0
-            view[: len(what)] = what
-            at += len(what)
-            while at < nbytes:
-                inbox.recv()
-                at += inbox.recv_into(view[at : at + CHUNK])
+            continue
+        update[1] += size
+        if update[1] == nbytes:
+            update[1] = 0
             inbox.send_multipart([client, b"done"])
 
 

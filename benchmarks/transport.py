@@ -2,7 +2,8 @@
 
     python benchmarks/transport.py [--json transport.json] [--quick]
 
-One trip: an array goes to the other process, which has asked for it, and 4 bytes come back. Raw
+One trip: an array goes to the other process, which has asked for it, and 4 bytes come back; through
+shared memory as the executor sends: copied once, and read where it then is. Raw
 ZeroMQ does it with the same kinds of sockets (a ROUTER that is read by a blocking loop, a DEALER to
 send on), one whole zero-copy frame, and no header, no checks and no array at the other end.
 """
@@ -118,7 +119,7 @@ def weft_trips(way: str, folder: str) -> Iterator[Callable[[Any], None]]:
             def trip(x: Any) -> None:
                 number = next(trips)
                 end.rendezvous.get(STEP, (DONE, (number,)), done.put)
-                end.send_tensor("there", STEP, DATA, (number,), x)
+                end.send_tensor("there", STEP, DATA, (number,), x, lend=True)
                 value = done.get(timeout=60)
                 if isinstance(value, BaseException):
                     raise value

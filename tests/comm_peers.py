@@ -23,7 +23,13 @@ from weft.comm.rendezvous import DEAD
 #: Patient enough for a busy machine; tests of heartbeats have times of their own.
 TIMES: dict[str, float] = {"heartbeat_s": 0.2, "heartbeat_timeout_s": 5.0, "connect_s": 10.0}
 FAST = Limits(**TIMES)  # type: ignore[arg-type]
-ECHO, EXIT, READ, FORGET = 1, 2, 3, 4  # kinds of messages that a process of `spawn` understands
+ECHO, EXIT, READ, FORGET, LEND = (
+    1,
+    2,
+    3,
+    4,
+    5,
+)  # kinds of messages that a process of `spawn` understands
 
 
 class Here(Endpoint):
@@ -105,12 +111,12 @@ def _serve(name: str, bind: str) -> None:
             endpoint.send(message.peer, ECHO, message.step, message.meta, message.buffers)
         if message.kind == FORGET:
             endpoint.forget(message.step)
-        if message.kind == READ:  # read the tensor `meta`, and send it back with the key + 1
-            key, step, peer = message.meta, message.step, message.peer
+        if message.kind in (READ, LEND):  # read the tensor `meta`, send it back with the key + 1
+            key, step, peer, lend = message.meta, message.step, message.peer, message.kind == LEND
 
             def back(value: Any) -> None:
                 if value is DEAD or isinstance(value, np.ndarray):
-                    endpoint.send_tensor(peer, step, key + 1, (), value)
+                    endpoint.send_tensor(peer, step, key + 1, (), value, lend=lend)
 
             endpoint.rendezvous.get(step, (key, ()), back)
 

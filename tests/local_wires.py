@@ -22,6 +22,8 @@ class LocalMessage:
     step: int
     meta: Any
     buffers: tuple[Any, ...]
+    key: int = 0
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,17 @@ class LocalEndpoint:
         message = LocalMessage(self.name, self.incarnation, kind, step, meta, tuple(buffers))
         self._link(peer)._inbox.put(message)
 
-    def send_tensor(self, peer: str, step: int, key: int, iterations: Any, value: Any) -> None:
+    def signal(self, peer: str, kind: int, step: int, key: int, offset: int = 0) -> None:
+        self.sent.append((peer, kind))
+        who = self.name, self.incarnation
+        self._link(peer)._inbox.put(LocalMessage(*who, kind, step, None, (), key, offset))
+
+    def room(self, peer: str, shape: Any, dtype: Any) -> None:
+        """There is no other process."""
+
+    def send_tensor(
+        self, peer: str, step: int, key: int, iterations: Any, value: Any, *, lend: bool = False
+    ) -> None:
         other = self._link(peer)
         other._inbox.put(lambda: other.rendezvous.put(step, (key, iterations), value))
 

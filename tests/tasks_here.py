@@ -49,6 +49,9 @@ class HereExchange:
         if came is not None:
             came(held)
 
+    def room(self, device: str, shape: tuple[int, ...], dtype: Any) -> None:
+        """As `weft.runtime.dataflow.host_ops.communication.Exchange`."""
+
     def receive(
         self, op: Operation, iterations: tuple[int, ...], came: Callable[[Any], None]
     ) -> None:

@@ -1,7 +1,9 @@
 """Tasks as processes: `weft worker`, killed and stopped in the middle of things."""
 
+import collections
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -175,3 +177,32 @@ with wf.Graph().as_default():
             time.sleep(0.3)
             session.run(put)
             assert session.run(taken, options=wf.RunOptions(timeout_in_ms=5000)) == 4
+
+
+def test_large_tensors_of_tasks_that_are_killed(tasks: Tasks) -> None:
+    """Updates are read in the worker's memory, which outlives it: a variable gets whole ones."""
+    n, rng = 1 << 20, random.Random(0)
+    with wf.Graph().as_default():
+        with wf.device(PS):
+            v = wf.Variable(wf.zeros([n]), name="large")
+        with wf.device(WORKER):
+            delta = v.read() * 1e-9 + 1.0
+        with wf.device(PS):
+            step = wf.group(v.assign_add(delta))
+            extent = wf.reduce_min(v.read()), wf.reduce_max(v.read())
+        init = wf.global_variables_initializer()
+        with wf.Session(f"tcp://{tasks.addresses['ps'][0]}") as session:
+            session.run(init)
+            for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL):
+                process = tasks.processes["worker:0"]
+                timer = threading.Timer(rng.uniform(0.05, 0.3), process.send_signal, [number])
+                timer.start()
+                with pytest.raises(wf.errors.UnavailableError, match=f"{WORKER} was lost"):
+                    collections.deque(iter(lambda: session.run(step), "never"), maxlen=0)
+                timer.join()
+                low, high = session.run(extent)
+                assert low == high
+                process.kill()
+                process.wait()
+                session.run(init)
+                tasks.listens(tasks.start("worker", 0))

@@ -324,6 +324,37 @@ def test_partial_run(graph: wf.Graph, target: str) -> None:
         assert session.partial_run(handle, scaled, {b: first}) == 4
 
 
+def test_a_step_with_nothing_to_do(graph: wf.Graph, target: str) -> None:
+    x = wf.placeholder(wf.float32, [2], name="x")
+    init, nothing = wf.global_variables_initializer(), wf.no_op()
+    with wf.Session(target, graph=graph) as session:
+        assert session.run([]) == []
+        assert session.run([init, nothing]) == [None, None]
+        options = wf.RunOptions(timeout_in_ms=5000, trace_level=wf.RunOptions.FULL_TRACE)
+        assert session.run(nothing, options=options, run_metadata=wf.RunMetadata()) is None
+        assert session.run(x, {x: [1, 2]}).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("value", [-1.0, 1.0])
+def test_a_fetch_that_may_be_dead(graph: wf.Graph, target: str, value: float) -> None:
+    """As in one process: whether it is dead in this run or not."""
+    x = wf.placeholder(wf.float32, [], name="x")
+    with wf.device(PS):
+        below, _ = wf.switch(x, x > 0)
+    with wf.device(WORKER):
+        y = below + 1
+    for where in (target, ""):
+        if not where:
+            with wf.Graph().as_default() as graph:
+                x = wf.placeholder(wf.float32, [], name="x")
+                y = wf.switch(x, x > 0)[0] + 1
+        with (
+            wf.Session(where, graph=graph) as session,
+            pytest.raises(wf.errors.InvalidArgumentError, match=r"may be dead: .* is true"),
+        ):
+            session.run(y, {x: value})
+
+
 def test_what_is_refused(servers: list[Server]) -> None:
     with pytest.raises(wf.errors.InvalidArgumentError, match="for sessions on a cluster"):
         wf.Session(recv_seconds=1.0)

@@ -5,6 +5,7 @@ import gc
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -473,3 +474,25 @@ def test_step_threads() -> None:
     threads.close()
     threads.submit(gate.clear)
     assert gate.is_set()
+
+
+def test_an_idle_thread_holds_nothing_of_what_it_ran() -> None:
+    """Else a step's arrays, which may lie in another task's memory, stay as long as the thread."""
+
+    class Held:
+        def run(self) -> None:
+            """Nothing."""
+
+    threads = StepThreads("test")
+    try:
+        for _ in range(2):  # a thread's first work, and what it is given later
+            held = Held()
+            gone = weakref.ref(held)
+            threads.submit(held.run)
+            del held
+            until = time.monotonic() + 5
+            while gone() is not None or not threads._idle:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+    finally:
+        threads.close()

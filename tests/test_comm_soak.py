@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from comm_peers import FORGET, READ, Here, spawn
+from comm_peers import FORGET, LEND, READ, Here, spawn
 
 from weft.comm.limits import Limits
 
@@ -42,8 +42,8 @@ def test_memory_and_descriptors_are_flat(shared: bool) -> None:
             while time.monotonic() < end:
                 step += 1
                 for key, x in enumerate(arrays):
-                    here.send("peer", READ, step, 2 * key)
-                    here.send_tensor("peer", step, 2 * key, (), x)
+                    here.send("peer", LEND if shared else READ, step, 2 * key)
+                    here.send_tensor("peer", step, 2 * key, (), x, lend=shared)
                 for key, x in enumerate(arrays):
                     assert here.take(step, 2 * key + 1).nbytes == x.nbytes
                 here.forget(step)

@@ -34,9 +34,11 @@ ELSEWHERE = {
     "truncated_normal": "test_random",
     "get_num_threads": "test_pool", "set_num_threads": "test_pool", "bench": "test_bench",
     "colocate_with": "test_device_scopes", "device": "test_device_scopes",
+    "bfloat16_transfer": "test_bfloat16_transfer",
     "create_partitioned_variables": "test_replica_devices",
     "py_function": "test_py_function", "register_gradient": "test_extend",
     "register_kernel": "test_extend", "register_op": "test_extend",
+    "chrome_trace": "test_session_trace", "register_function": "test_registered_functions",
     **dict.fromkeys(
         ["enter", "exit", "loop_cond", "merge", "next_iteration", "switch"], "test_switch_merge"),
     **dict.fromkeys(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from trace_format import read_trace
 
 import weft as wf
 from weft.ir.errors import (
@@ -144,28 +145,31 @@ def test_chrome_traces(tmp_path: Path) -> None:
             metadata.save(str(tmp_path / "two.json"))
     seen: set[str] = set()
     for name in ("one", "two"):
-        made = json.loads((tmp_path / f"{name}.json").read_text())
-        assert made["otherData"]["graph"] == "queues"
-        events = made["traceEvents"]
-        assert {e["name"] for e in events if e["ph"] == "M"} == {"process_name", "thread_name"}
-        begun: dict[Any, float] = {}
-        for e in events:
-            assert isinstance(e["pid"], int)
-            assert isinstance(e["tid"], int)
-            assert isinstance(e["name"], str)
-            assert e["ts"] >= 0
-            if e["ph"] == "X":
-                assert e["dur"] >= 0
-                assert isinstance(e["args"]["ops"], list)
-            elif e["ph"] == "b":
-                begun[e["id"]] = e["ts"]
-            elif e["ph"] == "e":
-                assert e["ts"] >= begun.pop(e["id"])
-            else:
-                assert e["ph"] == "M"
-            seen.update(e.get("args", {}).get("ops", ()))
-        assert not begun
+        made = read_trace((tmp_path / f"{name}.json").read_text())
+        assert made.other["graph"] == "queues"
+        for event in [*made.waits, *(s for track in made.slices.values() for s in track)]:
+            seen.update(event.args["ops"])
     assert {"dequeue", "add", "next_iteration", "switch"} <= seen
+
+
+def test_several_runs_are_one_trace() -> None:
+    with wf.Graph("g").as_default():
+        x = wf.placeholder(wf.float32, [2], name="x")
+        y = wf.exp(x) @ x
+        with wf.Session() as session:
+            runs = [wf.RunMetadata() for _ in range(3)]
+            for run in runs:
+                session.run(y, {x: [1, 2]}, FULL, run)
+            plain = wf.RunMetadata()
+            session.run(y, {x: [1, 2]}, run_metadata=plain)
+    trace = read_trace(wf.chrome_trace(runs))
+    found = [s for track in trace.slices.values() for s in track]
+    assert len(found) == 3 * len(runs[0].events)
+    assert found[-1].begin > found[0].end
+    with pytest.raises(wf.errors.FailedPreconditionError, match="not traced"):
+        wf.chrome_trace([*runs, plain])
+    with pytest.raises(wf.errors.InvalidArgumentError, match="all on a cluster or all"):
+        wf.chrome_trace([])
 
 
 def test_a_traced_run_of_nothing() -> None:

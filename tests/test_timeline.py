@@ -6,10 +6,12 @@ import contextlib
 import itertools
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from trace_format import read_trace
 
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.source import Location
@@ -207,37 +209,53 @@ def test_loops_have_a_message_for_each_iteration() -> None:
 
 def test_perfetto_json() -> None:
     line = two_workers().timeline()
-    data = json.loads(perfetto(line, {"graph": "g"}))
-    rows = data["traceEvents"]
-    assert data["otherData"]["graph"] == "g"
-    assert set(data["otherData"]["clocks"]) == {PS, W0, W1}
-    names = {r["pid"]: r["args"]["name"] for r in rows if r["name"] == "process_name"}
-    assert list(names.values()) == ["critical path", "session", PS, W0, W1]
-    slices = [r for r in rows if r["ph"] == "X"]
-    assert all(r["dur"] >= 0 for r in slices)
-    by_track: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for r in slices:
-        by_track.setdefault((r["pid"], r["tid"]), []).append((r["ts"], r["ts"] + r["dur"]))
-    for track, spans in by_track.items():
-        open_until: list[float] = []
-        for begin, end in sorted(spans, key=lambda t: (t[0], -t[1])):
-            while open_until and open_until[-1] <= begin + 1e-6:
-                open_until.pop()
-            assert not open_until or end <= open_until[-1] + 1e-6, f"slices cross on {track}"
-            open_until.append(end)
-    flows = {kind: {r["id"]: r for r in rows if r["ph"] == kind} for kind in "sf"}
-    assert set(flows["s"]) == set(flows["f"])
-    assert len(flows["s"]) == 4
-    for number, start in flows["s"].items():
-        finish = flows["f"][number]
-        assert finish["ts"] >= start["ts"]
-        assert finish["bp"] == "e"
-        for end in (start, finish):  # each within a slice of its track
-            spans = by_track[end["pid"], end["tid"]]
-            assert any(a - 1e-6 <= end["ts"] <= b + 1e-6 for a, b in spans)
-    waits = [r for r in slices if r["name"].startswith("recv")]
-    assert len(waits) == 4
-    assert {"tensor", "key", "from", "to", "bytes", "source"} <= set(waits[0]["args"])
+    trace = read_trace(perfetto([line], {"graph": "g"}))
+    assert trace.other["graph"] == "g"
+    assert set(trace.other["clocks"]) == {PS, W0, W1}
+    assert list(trace.processes.values()) == ["critical path", "session", PS, W0, W1]
+    assert len(trace.arrows) == 4
+    for sent, came in trace.arrows:
+        assert (sent.name[:4], came.name[:4]) == ("send", "recv")
+        assert came.end >= sent.begin
+        assert {"tensor", "key", "from", "to", "bytes", "source"} <= set(came.args)
+    waits = [s for task in (PS, W0, W1) for s in trace.track(task, "waits for tensors")]
+    assert sorted(s.name for s in waits) == sorted(came.name for _, came in trace.arrows)
+
+
+def test_several_steps_are_one_trace() -> None:
+    """Two that follow each other, and one that overlaps them, with tasks of its own."""
+    steps = [two_workers().timeline() for _ in range(3)]
+    long = steps[0].end_ns - steps[0].begin_ns
+    moved = [_later(step, by) for step, by in zip(steps, (0, long + MS, long // 2), strict=True)]
+    trace = read_trace(perfetto(moved))
+    rows = trace.track("session", "steps")
+    assert sorted(s.name for s in rows) == ["step 1", "step 2", "step 3"]
+    assert [round((s.end - s.begin) * 1e3) for s in rows] == [long] * 3
+    assert len(trace.arrows) == 12
+    assert len(trace.track("critical path")) == 3 * len(critical_path(steps[0]))
+    with pytest.raises(InvalidArgumentError, match="no step"):
+        perfetto([])
+
+
+def _later(line: Timeline, by: int) -> Timeline:
+    """The same step at another time, on threads of its own."""
+
+    def shift(event: Any, *times: str) -> Any:
+        changed = {t: getattr(event, t) + by for t in times}
+        return replace(event, **changed, **({"thread": by} if hasattr(event, "thread") else {}))
+
+    both, ends = ("begin_ns", "end_ns"), ("sent", "received")
+    return replace(
+        shift(line, *both),
+        parts=tuple(
+            shift(p, "run_ns", "begun_ns", "fed_ns", "done_ns", "answered_ns") for p in line.parts
+        ),
+        spans=tuple(replace(s, event=shift(s.event, *both)) for s in line.spans),
+        transfers=tuple(
+            replace(t, **{e: shift(getattr(t, e), *both) for e in ends if getattr(t, e)})
+            for t in line.transfers
+        ),
+    )
 
 
 def test_waits_at_once_are_on_tracks_of_their_own() -> None:
@@ -246,7 +264,7 @@ def test_waits_at_once_are_on_tracks_of_their_own() -> None:
         s.part(task, 1 * MS, 9 * MS)
     for key in range(6):
         s.send(PS, W0, key, 2 * MS + key * 1000, 1 * MS + key * 500)
-    rows = json.loads(perfetto(s.timeline()))["traceEvents"]
+    rows = json.loads(perfetto([s.timeline()]))["traceEvents"]
     tracks = [r["tid"] for r in rows if r["ph"] == "X" and r["name"].startswith("recv")]
     assert len(set(tracks)) == 6
 
@@ -274,7 +292,7 @@ def test_a_step_that_failed_half_way() -> None:
     assert sum(t.sent is None for t in line.transfers) == 1
     path = critical_path(line)
     assert path[0].begin_ns == line.begin_ns
-    json.loads(perfetto(line))
+    json.loads(perfetto([line]))
     assert "critical path" in report(line)
     with pytest.raises(InvalidArgumentError, match="no task recorded"):
         merge([], 0, 1)

@@ -109,11 +109,11 @@ def test_no_step_in_the_interval() -> None:
     assert row.per_second == 0
 
 
-def shown(rows: Any, **options: Any) -> str:
+def shown(rows: Any, width: int = 160, **options: Any) -> str:
     from rich.console import Console
 
     out = io.StringIO()
-    Console(file=out, width=160).print(tables(rows, "tcp://h:1", **options))
+    Console(file=out, width=width).print(tables(rows, "tcp://h:1", **options))
     return out.getvalue()
 
 
@@ -142,7 +142,21 @@ def test_the_busiest_edges() -> None:
     edges = [[PS, f"t{i}", 1, i * 1000] for i in range(30)]
     now = {W0: look(1, 1.0) | {"edges": edges}}
     assert [e.tensor for e in edges_of(rows_of(now, {}), 3)] == ["t29", "t28", "t27"]
-    assert shown(rows_of(now, {}), most=5).count(PS) == 5
+    assert shown(rows_of(now, {}), most=5).count("ps:0") == 5
+
+
+def test_it_fits_into_80_columns() -> None:
+    rows = rows_of(
+        {
+            f"/job:worker/task:{i}": look(12_345_678, 100.0, sent=10**13, failed=12)
+            for i in range(12)
+        },
+        {f"/job:worker/task:{i}": look(0, 1.0) for i in range(12)},
+    )
+    text = shown(rows, width=80)
+    for word in ("worker:11", "12345678", " 124704 ", "vars", "101.0 GB"):
+        assert word in text, text
+    assert "\u2026" not in text
 
 
 def test_sizes() -> None:

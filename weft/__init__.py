@@ -92,13 +92,13 @@ if TYPE_CHECKING:
     from weft.frontend.control.scan import foldl, foldr, map_fn, scan
     from weft.frontend.tracing.custom_gradient import custom_gradient
     from weft.frontend.benchmark import bench
-    from weft.frontend.devices import colocate_with, device
+    from weft.frontend.devices import bfloat16_transfer, colocate_with, device
     from weft.frontend.train.replicas.partitioned import create_partitioned_variables
     from weft.ir.device import DeviceSpec
     from weft.frontend.extend.gradients import register_gradient
     from weft.frontend.extend.kernels import register_kernel
     from weft.frontend.extend.ops import register_op
-    from weft.frontend.extend.py_function import py_function
+    from weft.frontend.extend.py_function import py_function, register_function
     from weft.frontend.indexed_slices import IndexedSlices
     from weft.frontend.calls.function import CompiledFunction, compile
     from weft.frontend.session.graph import (
@@ -127,7 +127,7 @@ if TYPE_CHECKING:
     from weft.frontend.session.growth import GraphGrowthWarning
     from weft.frontend.session.importing import import_graph_def
     from weft.frontend.session.interactive import InteractiveSession
-    from weft.frontend.session.metadata import RunMetadata
+    from weft.frontend.session.metadata import RunMetadata, chrome_trace
     from weft.frontend.session.options import RunOptions
     from weft.frontend.session.session import Session
     from weft.frontend.calls.specializations import RecompileWarning
@@ -175,13 +175,13 @@ _LATER = {
     "weft.frontend.control.scan": "foldl foldr map_fn scan",
     "weft.frontend.tracing.custom_gradient": "custom_gradient",
     "weft.frontend.benchmark": "bench",
-    "weft.frontend.devices": "colocate_with device",
+    "weft.frontend.devices": "bfloat16_transfer colocate_with device",
     "weft.frontend.train.replicas.partitioned": "create_partitioned_variables",
     "weft.ir.device": "DeviceSpec",
     "weft.frontend.extend.gradients": "register_gradient",
     "weft.frontend.extend.kernels": "register_kernel",
     "weft.frontend.extend.ops": "register_op",
-    "weft.frontend.extend.py_function": "py_function",
+    "weft.frontend.extend.py_function": "py_function register_function",
     "weft.frontend.indexed_slices": "IndexedSlices",
     "weft.frontend.calls.function": "CompiledFunction compile",
     "weft.frontend.session.graph":
@@ -204,7 +204,7 @@ _LATER = {
     "weft.frontend.session.growth": "GraphGrowthWarning",
     "weft.frontend.session.importing": "import_graph_def",
     "weft.frontend.session.interactive": "InteractiveSession",
-    "weft.frontend.session.metadata": "RunMetadata",
+    "weft.frontend.session.metadata": "RunMetadata chrome_trace",
     "weft.frontend.session.options": "RunOptions",
     "weft.frontend.session.session": "Session",
     "weft.frontend.calls.specializations": "RecompileWarning",
@@ -277,38 +277,39 @@ __all__ = [
     "Variable", "VariableScope", "WholeFileReader", "abs", "acos", "acosh", "add", "all", "any",
     "arange", "argmax", "argmin", "argsort", "argwhere", "as_string", "asarray", "asin",
     "asinh", "assert_variables_initialized", "assign", "assign_add", "assign_sub", "astype",
-    "atan", "atan2", "atanh", "bench", "bfloat16", "bitcast", "bitwise_and", "bitwise_invert",
-    "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "bool_",
-    "boolean_mask", "broadcast_arrays", "broadcast_to", "can_cast", "case", "cast", "cbrt",
-    "ceil", "clip", "clip_by_global_norm", "clip_by_norm", "clip_by_value", "colocate_with",
-    "compile", "complex128", "complex64", "concat", "cond", "conj", "constant", "container",
-    "control_dependencies", "copysign", "cos", "cosh", "count_nonzero", "count_up_to",
-    "create_partitioned_variables", "cross", "cumprod", "cumsum", "cumulative_logsumexp",
-    "cumulative_max", "cumulative_min", "cumulative_prod", "cumulative_sum", "custom_gradient",
-    "data", "decode_csv", "decode_image", "decode_jpeg", "decode_png", "decode_raw", "deg2rad",
-    "device", "diag", "diagonal", "diff", "digamma", "divide", "dot", "dynamic_partition",
-    "dynamic_stitch", "e", "einsum", "empty", "empty_like", "ensure_shape", "enter", "equal",
-    "erf", "erfc", "erfinv", "errors", "exit", "exp", "exp2", "expand_dims", "expm1", "eye",
-    "fill", "finfo", "flatten", "flip", "float16", "float32", "float64", "floor",
-    "floor_divide", "fma", "foldl", "foldr", "fori_loop", "from_dlpack", "full", "full_like",
-    "gather", "gather_nd", "get_default_graph", "get_default_session", "get_num_threads",
-    "get_variable", "get_variable_scope", "global_norm", "global_variables",
-    "global_variables_initializer", "grad", "gradients", "greater", "greater_equal", "group",
-    "hypot", "identity", "iinfo", "imag", "import_graph_def", "inf", "initialize_all_variables",
-    "inner", "int16", "int32", "int64", "int8", "iota", "is_variable_initialized", "isclose",
-    "isdtype", "isfinite", "isinf", "isnan", "jvp", "less", "less_equal", "lgamma", "linalg",
-    "linspace", "local_variables_initializer", "log", "log10", "log1p", "log2", "logaddexp",
-    "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lookup",
-    "loop_cond", "map_fn", "matching_files", "matmul", "matrix_norm", "matrix_power",
-    "matrix_transpose", "max", "maximum", "mean", "merge", "meshgrid", "min", "minimum",
-    "moveaxis", "multiply", "name_scope", "name_tensor", "nan", "nan_to_num", "negative",
-    "newaxis", "next_iteration", "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot",
-    "ones", "ones_like", "outer", "pad", "parse_example", "parse_single_example",
-    "permute_dims", "pi", "placeholder", "positive", "pow", "prod", "py_function", "rad2deg",
-    "random", "random_normal", "random_shuffle", "random_uniform", "rank", "read_file", "real",
-    "reciprocal", "reduce_all", "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean",
-    "reduce_min", "reduce_prod", "reduce_sum", "register_gradient", "register_kernel",
-    "register_op", "register_pytree", "remainder", "repeat", "report_uninitialized_variables",
+    "atan", "atan2", "atanh", "bench", "bfloat16", "bfloat16_transfer", "bitcast",
+    "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "bool", "bool_", "boolean_mask", "broadcast_arrays", "broadcast_to",
+    "can_cast", "case", "cast", "cbrt", "ceil", "chrome_trace", "clip", "clip_by_global_norm",
+    "clip_by_norm", "clip_by_value", "colocate_with", "compile", "complex128", "complex64",
+    "concat", "cond", "conj", "constant", "container", "control_dependencies", "copysign",
+    "cos", "cosh", "count_nonzero", "count_up_to", "create_partitioned_variables", "cross",
+    "cumprod", "cumsum", "cumulative_logsumexp", "cumulative_max", "cumulative_min",
+    "cumulative_prod", "cumulative_sum", "custom_gradient", "data", "decode_csv",
+    "decode_image", "decode_jpeg", "decode_png", "decode_raw", "deg2rad", "device", "diag",
+    "diagonal", "diff", "digamma", "divide", "dot", "dynamic_partition", "dynamic_stitch", "e",
+    "einsum", "empty", "empty_like", "ensure_shape", "enter", "equal", "erf", "erfc", "erfinv",
+    "errors", "exit", "exp", "exp2", "expand_dims", "expm1", "eye", "fill", "finfo", "flatten",
+    "flip", "float16", "float32", "float64", "floor", "floor_divide", "fma", "foldl", "foldr",
+    "fori_loop", "from_dlpack", "full", "full_like", "gather", "gather_nd", "get_default_graph",
+    "get_default_session", "get_num_threads", "get_variable", "get_variable_scope",
+    "global_norm", "global_variables", "global_variables_initializer", "grad", "gradients",
+    "greater", "greater_equal", "group", "hypot", "identity", "iinfo", "imag",
+    "import_graph_def", "inf", "initialize_all_variables", "inner", "int16", "int32", "int64",
+    "int8", "iota", "is_variable_initialized", "isclose", "isdtype", "isfinite", "isinf",
+    "isnan", "jvp", "less", "less_equal", "lgamma", "linalg", "linspace",
+    "local_variables_initializer", "log", "log10", "log1p", "log2", "logaddexp", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "logsumexp", "lookup", "loop_cond", "map_fn",
+    "matching_files", "matmul", "matrix_norm", "matrix_power", "matrix_transpose", "max",
+    "maximum", "mean", "merge", "meshgrid", "min", "minimum", "moveaxis", "multiply",
+    "name_scope", "name_tensor", "nan", "nan_to_num", "negative", "newaxis", "next_iteration",
+    "nextafter", "nn", "no_op", "nonzero", "not_equal", "one_hot", "ones", "ones_like", "outer",
+    "pad", "parse_example", "parse_single_example", "permute_dims", "pi", "placeholder",
+    "positive", "pow", "prod", "py_function", "rad2deg", "random", "random_normal",
+    "random_shuffle", "random_uniform", "rank", "read_file", "real", "reciprocal", "reduce_all",
+    "reduce_any", "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod",
+    "reduce_sum", "register_function", "register_gradient", "register_kernel", "register_op",
+    "register_pytree", "remainder", "repeat", "report_uninitialized_variables",
     "reset_default_graph", "reshape", "result_type", "roll", "rot90", "round", "rsqrt", "scan",
     "scatter_add", "scatter_nd", "scatter_nd_add", "scatter_nd_max", "scatter_nd_min",
     "scatter_nd_update", "scatter_sub", "scatter_update", "searchsorted", "segment_max",

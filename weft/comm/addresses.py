@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -73,8 +74,9 @@ def check_reach(address: Address, secured: bool, allow_plain: bool) -> None:
         return
     raise InsecureAddressError(
         f"{address} can be reached from other machines, and whoever reaches a task can run graphs "
-        "in it: give all tasks one secret (`weft keygen FILE`), or say allow_plain=True if the "
-        "network is encrypted and closed below (WireGuard, IPsec)"
+        "in it: give all tasks and sessions one secret (`weft keygen FILE`, then key_file=, "
+        "--key-file or WEFT_KEY_FILE), or say allow_plain=True if the network is encrypted and "
+        "closed below (WireGuard, IPsec)"
     )
 
 
@@ -98,3 +100,33 @@ def check_free(address: Address) -> None:
         except OSError:
             return  # its task is gone
     raise AddressError(f"another task listens at {address}")
+
+
+def advertised(name: str, bound: Address, advertise: str | None) -> str:
+    """The address that peers connect to: `advertise`, else where the task `name` listens.
+    AddressError for one that is no place."""
+    address = parse_address(advertise) if advertise is not None else bound
+    if advertise is not None and address.scheme == "tcp" and address.port == 0:
+        address = Address("tcp", address.host, bound.port)
+    if address.is_wildcard:
+        raise AddressError(
+            f"{name} listens at {bound}, which is no address to connect to: say with "
+            "advertise= how others reach it"
+        )
+    return str(address)
+
+
+def socket_file(bound: Address) -> tuple[str, int] | None:
+    """The file, and its inode, of an ipc address that was bound just now: its user's alone from
+    here on."""
+    if bound.scheme != "ipc" or bound.host.startswith("@"):
+        return None
+    os.chmod(bound.host, 0o600)
+    return bound.host, os.stat(bound.host).st_ino
+
+
+def remove_socket_file(path: str, inode: int) -> None:
+    """libzmq leaves it; another task may have taken its place."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.stat(path).st_ino == inode:
+            os.unlink(path)

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from weft.comm import compress, wire
+from weft.comm import wire
 from weft.comm.errors import BadFrameError, CommError, LimitError, StepOverError
 from weft.comm.inbox import Incoming
 from weft.comm.landing import Landing, Landings
+from weft.comm.lending import LENT, SLOT, Lending
 from weft.comm.limits import CHUNK_BYTES
 from weft.comm.link import Link
 from weft.comm.rendezvous import MASTER_SHIFT, Key
@@ -39,7 +40,7 @@ THEIRS, MINE = 0, 1  # whose transfer a CANCEL names, seen from its sender
 class Outgoing:
     """A tensor that is offered, or on its way. `data` is read until `end`, and not copied."""
 
-    __slots__ = ("_released", "data", "flags", "link", "number", "sent", "shared", "step")
+    __slots__ = ("_released", "data", "link", "number", "sent", "shared", "step")
 
     def __init__(
         self,
@@ -47,14 +48,12 @@ class Outgoing:
         number: int,
         step: int,
         data: Array,
-        flags: int,
         released: Callable[[], None] | None,
     ) -> None:
         self.link = link
         self.number = number
         self.step = step
         self.data = data
-        self.flags = flags
         self.sent = 0
         self.shared = False  # whether the peer reads it from shared memory
         self._released = released
@@ -79,6 +78,7 @@ class Transfers:
         self._outgoing: dict[int, Outgoing] = {}
         self._queues: dict[Link, deque[Outgoing]] = {}  # granted; of the service thread
         self._landings = Landings(endpoint)
+        self.lending = Lending(endpoint)
 
     @property
     def outgoing(self) -> int:
@@ -100,18 +100,20 @@ class Transfers:
         code: int,
         shape: tuple[int, ...],
         data: Array,
-        flags: int,
-        nbytes: int,
         released: Callable[[], None] | None,
+        lend: bool,
     ) -> None:
-        """Offer `data`, which is read until the peer has it, the step ends or the link is lost."""
+        """Lend `data`, if that is allowed and possible, else offer it: it is read until the peer
+        has it, the step ends or the link is lost."""
+        if lend and self.lending.lend(link, step, key, code, shape, data, released):
+            return
         number = next(self._numbers)
-        outgoing = Outgoing(link, number, step, data, flags, released)
+        outgoing = Outgoing(link, number, step, data, released)
         with self._lock:
             self._outgoing[number] = outgoing
-        meta = wire.pack_tensor_meta(code, shape, key[1], nbytes)
+        meta = wire.pack_tensor_meta(code, shape, key[1], data.nbytes)
         try:
-            self._endpoint.deliver(link, (wire.OFFER, flags, step, key[0], number, meta, ()))
+            self._endpoint.deliver(link, (wire.OFFER, 0, step, key[0], number, meta, ()))
         except CommError:
             self._end(outgoing)
             raise
@@ -224,10 +226,9 @@ class Transfers:
         header = message.header
         message.verify()
         meta = wire.unpack_tensor_meta(bytes(message.meta))
-        compressed = compress.check(meta, header.flags)
         if meta.nbytes > self._endpoint.limits.tensor_bytes:
             raise BadFrameError("tensor larger than the limit")
-        landing = Landing(link, header.offset, header.step, header.key, meta, compressed)
+        landing = Landing(link, header.offset, header.step, header.key, meta)
         try:
             self._landings.offer(landing)
         except (StepOverError, LimitError):
@@ -260,7 +261,7 @@ class Transfers:
             self._landings.land(landing)
 
     def _release(self, link: Link, slot: int) -> None:
-        self._endpoint.connections.tell(link, (wire.RELEASE, 0, 0, 0, slot, b"", ()))
+        self._endpoint.connections.tell(link, (wire.RELEASE, 0, 0, SLOT, slot, b"", ()))
 
     def on_cancel(self, link: Link, message: Incoming) -> None:
         message.verify()
@@ -283,8 +284,11 @@ class Transfers:
         return descriptor, slot
 
     def on_release(self, link: Link, message: Incoming) -> None:
-        """The peer has read a slot of the ring."""
+        """The peer has read a slot of the ring, or does not need what it was lent any more."""
         message.verify()
+        if message.header.key == LENT:
+            self.lending.on_release(link, message)
+            return
         slot = message.header.offset
 
         def free() -> None:
@@ -324,6 +328,7 @@ class Transfers:
         for outgoing in ended:
             self._end(outgoing)
         self._landings.drop(lambda g: g.link is link)
+        self.lending.lose(link)
         self._endpoint.service.post(lambda: self._forget_queue(link))
 
     def _forget_queue(self, link: Link) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import threading
 import time
@@ -31,8 +32,17 @@ from weft.comm.security import Keys
 from weft.comm.service import Service
 from weft.comm.shared import AVAILABLE, PeerMemory, Proof
 
-MOST_SHARED = 1 << 30  # bytes of a peer's ring that are mapped
+_log = logging.getLogger("weft.comm")
+MOST_SHARED = 1 << 36  # bytes of a peer's memory that are mapped
 PARTING_S = 2.0  # a peer that could not be told so far that the link is over is tried for so long
+
+
+def _proof() -> Proof | None:
+    try:
+        return Proof()
+    except OSError as error:  # a sandbox without memfd_create, say
+        _log.warning("no shared memory, large tensors go over connections: %s", error)
+        return None
 
 
 class Connections:
@@ -57,7 +67,7 @@ class Connections:
         self._allow_plain = allow_plain
         self._checksums = checksums
         self._on_gone = on_gone
-        self._proof = Proof() if shared and AVAILABLE else None
+        self._proof = _proof() if shared and AVAILABLE else None
         self._making = threading.Lock()
         self.peers = Peers(limits.peers, self._gone)
 
@@ -158,6 +168,8 @@ class Connections:
         if other is not None and other is not link:
             self.peers.lose(other, PeerLostError(f"{greeting.name} connected anew"))
         self._know(link, greeting, source)
+        if link.memory is not None:
+            self.sign(link)
         return link
 
     def _know(self, link: Link, greeting: Greeting, source: int) -> None:
@@ -255,8 +267,13 @@ class Connections:
                 error = PeerLostError(f"{link.name} has said nothing for {seconds}")
                 self.peers.lose(link, error)
                 continue
-            with contextlib.suppress(CommError):
-                link.try_send((wire.PING, 0, 0, 0, 0, b"", ()))
+            self.sign(link)
+
+    def sign(self, link: Link) -> None:
+        """A sign of life, if the link has room; it says whether the peer's memory can be read."""
+        flags = 0 if link.memory is None else wire.SHARED_FLAG
+        with contextlib.suppress(CommError):
+            link.try_send((wire.PING, flags, 0, 0, 0, b"", ()))
 
     def _gone(self, link: Link, error: CommError, tell: bool) -> None:
         self._service.post(lambda: self._retire(link))

@@ -1,6 +1,6 @@
 """The receiving half of a task: one socket for all peers, read by one thread that never blocks
-elsewhere. A small frame is read into the thread's own buffer; a large payload goes straight into
-the array that was made for it."""
+elsewhere. A small frame is read where libzmq has it; a large payload goes straight into the array
+that was made for it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import logging
 import threading
 from collections.abc import Callable
 
-import numpy as np
 import zmq
 
 from weft.comm import wire
 from weft.comm.errors import BadFrameError
-from weft.comm.limits import CHUNK_BYTES, FRAME_BYTES
+from weft.comm.limits import CHUNK_BYTES
 from weft.comm.rejections import Rejections
 from weft.comm.sockets import Socket
 from weft.comm.wire import Array, Header
@@ -22,34 +21,31 @@ _log = logging.getLogger("weft.comm")
 
 
 class Incoming:
-    """A message while it is read. Valid until the handler returns."""
+    """A message while it is read. Valid until the handler returns. more: whether further frames
+    follow."""
 
-    __slots__ = ("_check", "_frame", "_socket", "header")
+    __slots__ = ("_check", "_socket", "frame", "header", "more")
 
-    def __init__(self, socket: Socket, frame: memoryview, header: Header) -> None:
+    def __init__(self, socket: Socket, frame: memoryview, header: Header, more: bool) -> None:
         self.header = header
+        self.more = more
         self._socket = socket
         self._check = 0
         if header.flags & wire.CHECKSUM_FLAG:
             self._check = 4
             if len(frame) < wire.HEADER.size + header.meta_bytes + 4:
                 raise BadFrameError("truncated checksum")
-        self._frame = frame
+        self.frame = frame
 
     @property
     def meta(self) -> memoryview:
-        return self._frame[wire.HEADER.size : wire.HEADER.size + self.header.meta_bytes]
+        return self.frame[wire.HEADER.size : wire.HEADER.size + self.header.meta_bytes]
 
     @property
     def inline(self) -> memoryview:
         """What follows the meta data in the header's frame."""
         start = wire.HEADER.size + self.header.meta_bytes
-        return self._frame[start : len(self._frame) - self._check]
-
-    @property
-    def more(self) -> bool:
-        """Whether further frames follow."""
-        return bool(self._socket.get(zmq.RCVMORE))
+        return self.frame[start : len(self.frame) - self._check]
 
     def read_into(self, target: Array) -> None:
         """Read following frames into `target` (uint8), which they fill exactly, in chunks of
@@ -57,15 +53,20 @@ class Incoming:
         view = target.data
         for start in range(0, target.nbytes, CHUNK_BYTES):
             part = view[start : start + CHUNK_BYTES]
-            if not self.more or self._socket.recv_into(part) != part.nbytes:
+            if not self.more or self._next(part) != part.nbytes:
                 raise BadFrameError("payload size")
+
+    def _next(self, part: memoryview) -> int:
+        size = self._socket.recv_into(part)
+        self.more = bool(self._socket.get(zmq.RCVMORE))
+        return size
 
     def verify(self, *payload: Array) -> None:
         """Compare the checksum, if there is one, of the header's frame and `payload`."""
         if not self._check:
             return
-        body = self._frame[: len(self._frame) - 4]
-        if wire.checksum(body, *(part.data for part in payload)) != self._frame[-4:]:
+        body = self.frame[: len(self.frame) - 4]
+        if wire.checksum(body, *(part.data for part in payload)) != self.frame[-4:]:
             raise BadFrameError("wrong checksum")
 
 
@@ -103,16 +104,19 @@ class Inbox:
             self._socket.close(0)
 
     def _read(self) -> None:
-        socket = self._socket
-        buffer = np.empty(FRAME_BYTES, np.uint8)
-        view = buffer.data
+        socket, handle = self._socket, self._handle
         while True:
-            socket.recv_into(view)  # the routing id, which says nothing that can be relied on
-            size = socket.recv_into(view)
+            held = socket.recv(0, copy=False)  # asking the socket for RCVMORE takes longer
+            more = held.more
             try:
-                frame = view[:size]
-                self._handle(Incoming(socket, frame, wire.unpack_header(frame, size)))
+                frame = held.buffer
+                message = Incoming(socket, frame, wire.unpack_header(frame, len(frame)), more)
+                try:
+                    handle(message)
+                finally:
+                    more = message.more
             except BadFrameError as error:
                 self._rejections.count(str(error))
-            while socket.get(zmq.RCVMORE):  # leave it where a message begins
-                socket.recv_into(view)
+            while more:  # leave it where a message begins
+                socket.recv_into(bytearray())
+                more = bool(socket.get(zmq.RCVMORE))

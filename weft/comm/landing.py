@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.comm import compress, wire
+from weft.comm import wire
 from weft.comm.errors import DuplicateKeyError, LimitError
 from weft.comm.limits import CHUNK_BYTES
 from weft.comm.link import Link
@@ -23,13 +23,10 @@ class Landing:
     """A tensor that a peer has offered; its array is made when it is granted."""
 
     __slots__ = (
-        "_array", "_bytes", "_squeezed", "key", "link", "meta", "number", "received", "reserved",
-        "step", "total",
+        "_array", "_bytes", "key", "link", "meta", "number", "received", "reserved", "step",
     )  # fmt: skip
 
-    def __init__(
-        self, link: Link, number: int, step: int, key: int, meta: TensorMeta, compressed: bool
-    ) -> None:
+    def __init__(self, link: Link, number: int, step: int, key: int, meta: TensorMeta) -> None:
         self.link = link
         self.number = number  # the sender's, of the transfer
         self.step = step
@@ -37,8 +34,6 @@ class Landing:
         self.meta = meta
         self.received = 0
         self.reserved = False  # whether it counts against the room
-        self.total = meta.nbytes // 2 if compressed else meta.nbytes  # bytes on the wire
-        self._squeezed: Array | None = np.empty(0, np.uint8) if compressed else None
         self._array: Array | None = None
         self._bytes: Array | None = None
 
@@ -51,23 +46,14 @@ class Landing:
             self._bytes = self._array.reshape(-1).view(np.uint8)
 
     def part(self) -> Array:
-        """Where the next chunk is read into: bytes of the array itself, unless compressed."""
-        size = min(CHUNK_BYTES, self.total - self.received)
-        if self._squeezed is None:
-            assert self._bytes is not None
-            return self._bytes[self.received : self.received + size]
-        if self._squeezed.nbytes < size:
-            self._squeezed = np.empty(size, np.uint8)
-        return self._squeezed[:size]
+        """Where the next chunk is read into: bytes of the array itself."""
+        assert self._bytes is not None
+        return self._bytes[self.received : self.received + CHUNK_BYTES]
 
     def advance(self, part: Array) -> bool:
         """`part` has been read; True if it was the last one."""
-        if self._squeezed is not None:
-            assert self._bytes is not None
-            start = 2 * self.received
-            compress.expand(part, self._bytes[start : start + 2 * part.nbytes])
         self.received += part.nbytes
-        return self.received == self.total
+        return self.received == self.meta.nbytes
 
     def tensor(self) -> Array:
         """All of it, once it is there. BadFrameError for strings that are not well formed."""

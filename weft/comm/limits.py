@@ -25,7 +25,8 @@ class Limits:
     somebody waits for is received beyond it. `held_bytes`: tensors of all kinds that wait in the
     rendezvous; a step that would exceed it is aborted. `steps`: steps with something in the
     rendezvous. `keys`: keys of one step. `peers`: links. `backlog`: control messages of the
-    endpoint's own threads that wait for one peer.
+    endpoint's own threads that wait for one peer. `shared_bytes`: the ring of a peer of this host.
+    `lent_bytes`: tensors that such a peer reads in this process's memory and has not given back.
 
     Seconds: `heartbeat_s` between signs of life, `heartbeat_timeout_s` without one until the
     connection is lost; `silence_s` without any message from a peer's Python threads until the link
@@ -43,6 +44,7 @@ class Limits:
     peers: int = 1000
     backlog: int = 1 << 16
     shared_bytes: int = 8 * MIB
+    lent_bytes: int = GIB
     heartbeat_s: float = 1.0
     heartbeat_timeout_s: float = 3.0
     silence_s: float = 30.0

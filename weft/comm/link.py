@@ -7,22 +7,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from types import MethodType
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from weft.comm import wire
+from weft.comm.arena import Arena
 from weft.comm.errors import AddressError, BackpressureError, CommError, PeerLostError
 from weft.comm.limits import CHUNK_BYTES
 from weft.comm.shared import PeerMemory, Ring
 from weft.comm.sockets import Socket
+from weft.comm.wire import INLINE_BYTES
 
 if TYPE_CHECKING:
     from weft.comm.wire import Array
 
-#: Payloads up to this size travel in the header's frame: a second frame costs half a round trip
-#: more (docs/comm.md).
-INLINE_BYTES = 64 << 10
 MAX_REASON = 500
 _EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -32,8 +32,11 @@ _EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
 
-#: A frame that is not sent yet: kind, flags, step, key, offset, meta data, payload.
-Frame = tuple[int, int, int, int, int, bytes, Sequence["Array"]]
+#: A frame that is not sent yet: kind, flags, step, key, offset, meta data, payload: arrays, or
+#: bytes that travel in the header's frame.
+Frame = tuple[int, int, int, int, int, bytes, "Sequence[Array] | bytes"]
+_DONTWAIT = int(zmq.DONTWAIT)
+_PACK = wire.HEADER.pack
 
 
 class Link:
@@ -59,8 +62,11 @@ class Link:
         self.bulk_monitor: Socket | None = None
         self.ring: Ring | None = None  # of this process, for the peer to read; the service thread's
         self.memory: PeerMemory | None = None  # the peer's, if it can be read; the inbox thread's
+        self.lends = False  # whether the peer can read this process's
+        self.arena: Arena | None = None  # what it reads
         self.monitor: Socket = ctl.get_monitor_socket(_EVENTS)
         self._ctl = ctl
+        self._push = MethodType(zmq.backend.Socket.send, ctl)  # what `ctl.send` comes to
         self._lock = threading.Lock()
         self._sequence = [0, 0]
         self._backlog: deque[Frame] = deque()
@@ -88,6 +94,31 @@ class Link:
             if not self.alive:
                 raise self.lost()
             return not self._backlog and self._send(frame)
+
+    def try_push(
+        self, kind: int, step: int, key: int, offset: int, meta: bytes, data: bytes
+    ) -> bool:
+        """As `try_send`, of a frame without flags whose payload is bytes: most messages."""
+        with self._lock:
+            if not self.alive:
+                raise self.lost()
+            if self._backlog:
+                return False
+            if self.checksums:
+                return self._send((kind, 0, step, key, offset, meta, data))
+            count = self._sequence[wire.CTL]
+            head = _PACK(
+                wire.MAGIC, wire.VERSION, kind, len(meta), wire.CTL, 0,
+                self.token, self.incarnation, step, key, count, offset,
+            )  # fmt: skip
+            try:
+                self._push(head + meta + data, _DONTWAIT)
+            except zmq.Again:
+                return False
+            except zmq.ZMQError as error:
+                raise PeerLostError(f"the link to {self.name} broke: {error}") from None
+            self._sequence[wire.CTL] = (count + 1) & 0xFFFFFFFF
+            return True
 
     def post(self, frame: Frame, limit: int) -> bool:
         """Send, or queue for the service thread to send in order: never blocks, for threads that
@@ -129,11 +160,14 @@ class Link:
         if self.checksums:
             flags |= wire.CHECKSUM_FLAG
         head = self.header(wire.CTL, kind, flags, step, key, offset, len(meta))
-        parts = [p.data for p in payload if p.nbytes]
+        if isinstance(payload, bytes):
+            parts: list[Any] = [payload]
+        else:
+            parts = [p.data for p in payload if p.nbytes]
         check = [wire.checksum(head, meta, *parts)] if self.checksums else []
         try:
-            if sum(p.nbytes for p in parts) <= INLINE_BYTES:
-                self._ctl.send(b"".join([head, meta, *parts, *check]), zmq.DONTWAIT)
+            if isinstance(payload, bytes) or sum(p.nbytes for p in parts) <= INLINE_BYTES:
+                self._ctl.send(b"".join([head, meta, *parts, *check]), _DONTWAIT)
             else:
                 self._ctl.send(b"".join([head, meta, *check]), zmq.DONTWAIT | zmq.SNDMORE)
                 chunks = [

@@ -9,13 +9,12 @@ later one says that frames were lost, and ends the link.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from weft.comm import compress, wire
+from weft.comm import wire
 from weft.comm.errors import (
     BadFrameError,
     CommError,
@@ -26,9 +25,9 @@ from weft.comm.errors import (
 )
 from weft.comm.inbox import Incoming
 from weft.comm.limits import CHUNK_BYTES
-from weft.comm.link import INLINE_BYTES, MAX_REASON, Link
-from weft.comm.rendezvous import DEAD
-from weft.comm.wire import Array, Header, TensorMeta
+from weft.comm.link import MAX_REASON, Link
+from weft.comm.rendezvous import DEAD, Key
+from weft.comm.wire import INLINE_BYTES, Array, Header, TensorMeta
 
 if TYPE_CHECKING:
     from weft.comm.endpoint import Endpoint
@@ -40,9 +39,9 @@ MAX_NAME = 256
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A control message. `kind` and `meta` are the sender's; `buffers` are arrays of their own."""
+class Message(NamedTuple):
+    """A control message. `kind` and `meta` are the sender's; `buffers` are arrays of their own;
+    `key` and `offset` are of a `signal`, whose `meta` is None."""
 
     peer: str
     incarnation: int
@@ -50,6 +49,8 @@ class Message:
     step: int
     meta: Any
     buffers: tuple[Array, ...] = ()
+    key: int = 0
+    offset: int = 0
 
 
 class Greeting(NamedTuple):
@@ -72,12 +73,13 @@ class Protocol:
     def __init__(self, endpoint: Endpoint, on_message: Callable[[Message], None]) -> None:
         self._endpoint = endpoint
         self._on_message = on_message
+        self._incarnation = endpoint.incarnation
         self._greeted: dict[int, None] = {}  # sources that were seen, oldest first
         transfers = endpoint.transfers
         self._handlers: dict[int, Callable[[Link, Incoming], None]] = {
             wire.HELLO_ACK: self._on_ack,
             wire.BYE: self._on_bye,
-            wire.PING: self._on_ping,
+            wire.PING: transfers.lending.on_ping,
             wire.TENSOR: self._on_tensor,
             wire.OFFER: transfers.on_offer,
             wire.GRANT: transfers.on_grant,
@@ -88,24 +90,45 @@ class Protocol:
 
     def handle(self, message: Incoming) -> None:
         """One message, whatever is in it. BadFrameError for what is counted and dropped."""
-        header = message.header
-        link = self._endpoint.peers.of_source(header.source)
+        header = message.header  # taken apart at once: a field by its name takes much longer
+        _, _, kind, meta_bytes, lane, flags, source, destination, step, key, sequence, offset = (
+            header
+        )
+        link = self._endpoint.peers.of_source(source)
         if link is None:
             self._greet(message)
             return
-        if header.destination != self._endpoint.incarnation:
+        if destination != self._incarnation:
             raise BadFrameError("for another incarnation")
-        expected = link.expected[header.lane]
-        if header.sequence != expected:
-            self._out_of_order(link, header.sequence, expected)
+        expected = link.expected[lane]
+        if sequence != expected:
+            self._out_of_order(link, sequence, expected)
             return
-        link.expected[header.lane] = (expected + 1) & 0xFFFFFFFF
+        link.expected[lane] = (expected + 1) & 0xFFFFFFFF
         link.heard += 1
         try:
-            self._dispatch(link, message)
-        except BadFrameError:
-            link.expected[header.lane] = expected  # it was not the peer's: its own is still to come
-            raise
+            if kind >= wire.USER:
+                if meta_bytes or flags:
+                    self._on_control(link, message)
+                    return
+                if len(message.frame) != wire.HEADER.size:
+                    raise BadFrameError("payload size")
+                told = link.name, link.incarnation, kind - wire.USER, step, None, (), key, offset
+                self._on_message(tuple.__new__(Message, told))  # what `Message` does, in time
+            elif kind == wire.TENSOR and not flags:
+                self._on_plain_tensor(message, meta_bytes, step, key)
+            elif kind in self._handlers:
+                self._handlers[kind](link, message)
+            else:
+                raise BadFrameError("unknown kind")
+        except Exception as error:
+            refused = self._failed(link, header, error)
+            if refused is None:
+                return
+            link.expected[lane] = expected  # it was not the peer's: its own is still to come
+            if refused is error:
+                raise
+            raise refused from error
 
     def _out_of_order(self, link: Link, sequence: int, expected: int) -> None:
         if (sequence - expected) & 0xFFFFFFFF >= 1 << 31:
@@ -115,28 +138,22 @@ class Protocol:
         )
         self._endpoint.peers.lose(link, error)
 
-    def _dispatch(self, link: Link, message: Incoming) -> None:
-        kind = message.header.kind
-        handler = self._on_control if kind >= wire.USER else self._handlers.get(kind)
-        if handler is None:
-            raise BadFrameError("unknown kind")
-        try:
-            handler(link, message)
-        except BadFrameError:
-            raise
-        except StepOverError:
+    def _failed(self, link: Link, header: Header, error: Exception) -> BadFrameError | None:
+        """A message was not handled: what it is refused with, if it is not the peer's."""
+        if isinstance(error, BadFrameError):
+            return error
+        if isinstance(error, DuplicateKeyError):
+            return BadFrameError("duplicate key")
+        if isinstance(error, StepOverError):
             self._endpoint.rejections.count("late", expected=True)
-        except DuplicateKeyError as error:
-            raise BadFrameError("duplicate key") from error
-        except (LimitError, MemoryError) as error:
-            self._over_limit(link, message.header, error)
-        except Exception as error:
-            if self._endpoint.peers.closed is not None:
-                return  # sockets go away under it
+        elif isinstance(error, (LimitError, MemoryError)):
+            self._over_limit(link, header, error)
+        elif self._endpoint.peers.closed is None:  # else sockets go away under it
             # The message is lost for whoever waits for its effect; they must hear of it.
-            _log.exception("a message of %s could not be handled", link.name)
+            _log.error("a message of %s could not be handled", link.name, exc_info=error)
             lost = PeerLostError(f"a message of {link.name} could not be handled: {error!r}")
             self._endpoint.peers.lose(link, lost)
+        return None
 
     def _over_limit(self, link: Link, header: Header, error: Exception) -> None:
         """The message is dropped: its step ends, or, where that reaches nobody, the link."""
@@ -207,10 +224,22 @@ class Protocol:
         error = PeerLostError(f"{link.name} closed the connection: {reason}")
         self._endpoint.peers.lose(link, error)
 
-    def _on_ping(self, link: Link, message: Incoming) -> None:
-        message.verify()
-
     # ---- tensors and control messages
+
+    def _on_plain_tensor(self, message: Incoming, meta_bytes: int, step: int, place: int) -> None:
+        """One without flags, as most are."""
+        frame, start = message.frame, wire.HEADER.size + meta_bytes
+        meta = wire.unpack_tensor_meta(bytes(frame[wire.HEADER.size : start]))
+        size = len(frame) - start
+        if meta.dtype is None or meta.nbytes > INLINE_BYTES:
+            array = self._payload(message, meta)
+        elif meta.nbytes != size:
+            raise BadFrameError("payload size")
+        else:
+            array = self._endpoint.allocate(meta.shape, meta.dtype)
+            if size:
+                array[...] = np.ndarray(meta.shape, meta.dtype, frame, start)
+        self._put(step, (place, meta.iterations), meta, array)
 
     def _on_tensor(self, link: Link, message: Incoming) -> None:
         header = message.header
@@ -219,46 +248,34 @@ class Protocol:
             iterations = wire.unpack_tensor_meta(bytes(message.meta)).iterations
             self._endpoint.rendezvous.put(header.step, (header.key, iterations), DEAD)
             return
+        if header.flags & wire.SHARED_FLAG:
+            self._endpoint.transfers.lending.on_lent(link, message)
+            return
         meta = wire.unpack_tensor_meta(bytes(message.meta))
-        compressed = compress.check(meta, header.flags)
-        size = meta.nbytes // 2 if compressed else meta.nbytes
-        if size > CHUNK_BYTES:  # is offered
-            raise BadFrameError("payload size")
-        if size > INLINE_BYTES:
-            array = self._read_tensor(message, meta, size, compressed)
-        else:
-            array = self._inline_tensor(message, meta, size, compressed)
-        if not self._endpoint.rendezvous.put(
-            header.step, (header.key, meta.iterations), array, size=meta.nbytes
-        ):
+        self._put(header.step, (header.key, meta.iterations), meta, self._payload(message, meta))
+
+    def _put(self, step: int, key: Key, meta: TensorMeta, array: Array) -> None:
+        if not self._endpoint.rendezvous.put(step, key, array, size=meta.nbytes):
             self._endpoint.rejections.count("late", expected=True)
 
-    def _inline_tensor(
-        self, message: Incoming, meta: TensorMeta, size: int, compressed: bool
-    ) -> Array:
+    def _payload(self, message: Incoming, meta: TensorMeta) -> Array:
+        if meta.nbytes > CHUNK_BYTES:  # is offered
+            raise BadFrameError("payload size")
+        if meta.nbytes > INLINE_BYTES:
+            return self._read_tensor(message, meta)
         payload = message.inline
-        if len(payload) != size:
+        if len(payload) != meta.nbytes:
             raise BadFrameError("payload size")
         message.verify()
-        if not compressed:
-            return copy_out(payload, meta, self._endpoint.allocate)
-        array = self._endpoint.allocate(meta.shape, np.dtype(np.float32))
-        compress.expand(np.frombuffer(payload, np.uint8), array.reshape(-1).view(np.uint8))
-        return array
+        return copy_out(payload, meta, self._endpoint.allocate)
 
-    def _read_tensor(
-        self, message: Incoming, meta: TensorMeta, size: int, compressed: bool
-    ) -> Array:
+    def _read_tensor(self, message: Incoming, meta: TensorMeta) -> Array:
         """The payload is a frame of its own: it is read into the array itself."""
-        if compressed or meta.dtype is None:
-            raw = np.empty(size, np.uint8)
+        if meta.dtype is None:
+            raw = np.empty(meta.nbytes, np.uint8)
             message.read_into(raw)
             message.verify(raw)
-            if meta.dtype is None:
-                return wire.unpack_strings(raw, meta.shape)
-            array = self._endpoint.allocate(meta.shape, meta.dtype)
-            compress.expand(raw, array.reshape(-1).view(np.uint8))
-            return array
+            return wire.unpack_strings(raw, meta.shape)
         array = self._endpoint.allocate(meta.shape, meta.dtype)
         data = array.reshape(-1).view(np.uint8)
         message.read_into(data)
@@ -266,7 +283,15 @@ class Protocol:
         return array
 
     def _on_control(self, link: Link, message: Incoming) -> None:
-        header = message.header
+        header, kind = message.header, message.header.kind - wire.USER
+        if not header.meta_bytes and not header.flags & wire.BUFFERS_FLAG:  # a signal
+            message.verify()
+            if len(message.inline):
+                raise BadFrameError("payload size")
+            step, key, offset = header.step, header.key, header.offset
+            who = link.name, link.incarnation
+            self._on_message(Message(*who, kind, step, None, (), key, offset))
+            return
         if not header.flags & wire.BUFFERS_FLAG:
             message.verify()
             if len(message.inline):
@@ -275,7 +300,6 @@ class Protocol:
             buffers: tuple[Array, ...] = ()
         else:
             meta, buffers = self._read_buffers(message)
-        kind = header.kind - wire.USER
         self._on_message(Message(link.name, link.incarnation, kind, header.step, meta, buffers))
 
     def _read_buffers(self, message: Incoming) -> tuple[Any, tuple[Array, ...]]:
@@ -315,3 +339,21 @@ def as_tensor(data: Array, meta: TensorMeta) -> Array:
     if meta.dtype is None:
         return wire.unpack_strings(data, meta.shape)
     return data.view(meta.dtype).reshape(meta.shape)
+
+
+def own_message(
+    name: str,
+    incarnation: int,
+    kind: int,
+    step: int,
+    head: bytes,
+    buffers: Sequence[tuple[int, tuple[int, ...], Array]],
+) -> Message:
+    """What a task that sends itself a control message gets."""
+    meta = wire.unpack_meta(head)
+    arrays = []
+    for code, shape, data in buffers:
+        copied = TensorMeta(wire.dtype_of(code), shape, (), data.nbytes)
+        arrays.append(as_tensor(data.copy(), copied))
+    user = meta[0] if buffers else meta
+    return Message(name, incarnation, kind, step, user, tuple(arrays))

@@ -133,36 +133,33 @@ class Rendezvous:
         value is taken or dropped. False if the step is over or aborted: the value is dropped.
         Raises DuplicateKeyError for a second value, LimitError where it would exceed the limits.
         """
-        waiter: _Waiter | None = None
         with self._lock:
-            try:
-                state = self._step(step)
-            except StepOverError:
-                dropped = True
-            else:
-                dropped = state.error is not None
-                if not dropped:
-                    waiter = self._store(state, step, key, _Value(value, size, on_taken))
-                    if waiter is None:
-                        return True
-        if waiter is not None:
-            waiter.callback(value)
+            state = self._steps.get(step)
+            entry = None if state is None or state.error is not None else state.entries.get(key)
+            if state is not None and type(entry) is _Waiter:
+                self._remove(state, step, key)
+            elif self._keep(step, key, _Value(value, size, on_taken)):
+                return True
+        if type(entry) is _Waiter:
+            entry.callback(value)
         if on_taken is not None:
             on_taken()
-        return not dropped
+        return type(entry) is _Waiter
 
-    def _store(self, state: _Step, step: int, key: Key, new: _Value) -> _Waiter | None:
-        """Under the lock: the waiter to call, or None where the value is kept."""
-        entry = state.entries.get(key)
-        if type(entry) is _Waiter:
-            self._remove(state, step, key)
-            return entry
-        if entry is not None:
+    def _keep(self, step: int, key: Key, new: _Value) -> bool:
+        """Under the lock: keep a value that nobody waits for. False if the step is over."""
+        try:
+            state = self._step(step)
+        except StepOverError:
+            return False
+        if state.error is not None:
+            return False
+        if key in state.entries:
             raise DuplicateKeyError(f"step {step} has a value for key {key} already")
         self._check_room(state, step, new.bytes)
         state.entries[key] = new
         self._held += new.bytes
-        return None
+        return True
 
     def _remove(self, state: _Step, step: int, key: Key) -> None:
         """Under the lock. Of a step without entries nothing is known but that it is not over."""

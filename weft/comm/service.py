@@ -53,8 +53,10 @@ class Service:
 
     # ---- for the service thread, and before it is started
 
-    def watch(self, socket: Socket, handler: Callable[[], None], events: int = zmq.POLLIN) -> None:
-        """Call `handler` whenever `socket` is readable (or as `events` says)."""
+    def watch(
+        self, socket: Socket | int, handler: Callable[[], None], events: int = zmq.POLLIN
+    ) -> None:
+        """Call `handler` whenever `socket`, or a descriptor, is readable (or as `events` says)."""
         self._poller.register(socket, events)
         self._handlers[socket] = handler
 

@@ -1,4 +1,5 @@
-"""Large tensors between processes of one host: chunks go through memory that both have mapped.
+"""Memory that processes of one host share: rings, which large tensors go through in chunks, and
+what arenas (arena.py) are made of.
 
 The sender writes a chunk into a slot of a ring (a memfd, of one link) and says so on the lane for
 large tensors; the receiver copies it out and gives the slot back. A memfd has no name in any
@@ -9,6 +10,7 @@ and first makes sure with a small one, whose contents the greeting tells, that i
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -19,14 +21,18 @@ from typing import Final
 
 import numpy as np
 
-from weft.comm.errors import BadFrameError
+from weft.comm.errors import BadFrameError, LimitError
 from weft.comm.limits import CHUNK_BYTES
 from weft.comm.wire import Array
 
 _NAME: Final = "weft-ring"
 _LINK: Final = f"/memfd:{_NAME}"
 _NONCE_BYTES: Final = 16
-AVAILABLE: Final = sys.platform == "linux" and hasattr(os, "memfd_create")
+_SHORT: Final = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_MOST_MAPPED: Final = 2  # a ring and an arena
+AVAILABLE: Final = (
+    sys.platform == "linux" and hasattr(os, "memfd_create") and hasattr(os, "eventfd")
+)
 
 
 def _memfd(size: int) -> int:
@@ -100,12 +106,12 @@ class Ring(Region):
 
 
 class PeerMemory:
-    """The receiver's end: the rings of one peer, opened when they are first named."""
+    """The receiver's end: the memory of one peer, mapped when it is first named."""
 
     def __init__(self, pid: int, limit: int) -> None:
         self._pid = pid
         self._limit = limit
-        self._ring: tuple[int, mmap.mmap, Array] | None = None
+        self._mapped: dict[int, Array] = {}  # by descriptor
 
     @staticmethod
     def of(told: Sequence[object], limit: int) -> PeerMemory | None:
@@ -126,25 +132,32 @@ class PeerMemory:
 
     def read(self, descriptor: int, slot: int, target: Array) -> None:
         """Copy a chunk out. BadFrameError for memory that is not a ring's."""
-        if self._ring is None or self._ring[0] != descriptor:
-            self.close()
-            try:
-                mapped = _open(self._pid, descriptor, None, self._limit)
-            except (OSError, ValueError) as error:
-                raise BadFrameError("shared memory") from error
-            self._ring = descriptor, mapped, np.frombuffer(mapped, np.uint8)
-        data = self._ring[2]
+        data = self.memory(descriptor)
         start = slot * CHUNK_BYTES
         if start + target.nbytes > data.nbytes:
             raise BadFrameError("shared memory")
         np.copyto(target, data[start : start + target.nbytes])
 
+    def memory(self, descriptor: int) -> Array:
+        """All of a memfd of the peer's, to read; mapped as long as arrays over it are there.
+        BadFrameError if it is none, LimitError if the system maps no more."""
+        found = self._mapped.get(descriptor)
+        if found is not None:
+            return found
+        try:
+            mapped = _open(self._pid, descriptor, None, self._limit)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in _SHORT:
+                raise LimitError(f"a peer's memory cannot be mapped: {error}") from None
+            raise BadFrameError("shared memory") from error
+        if len(self._mapped) >= _MOST_MAPPED:
+            self._mapped.clear()
+        made: Array = np.frombuffer(mapped, np.uint8)
+        self._mapped[descriptor] = made
+        return made
+
     def close(self) -> None:
-        if self._ring is not None:
-            _, mapped, data = self._ring
-            self._ring = None
-            del data
-            mapped.close()
+        self._mapped.clear()
 
 
 def _open(pid: int, descriptor: int, size: int | None, limit: int = 0) -> mmap.mmap:

@@ -11,7 +11,7 @@ import zmq
 from weft.comm.limits import FRAME_BYTES, Limits
 from weft.comm.security import Keys
 
-ROUTER_HWM = 16  # messages of one connection that wait for the inbox; a chunk of 1 MB is one
+INBOX_HWM = 16  # messages of one connection that wait for the inbox; a chunk of 1 MB is one
 CTL_HWM = 256  # messages that wait for one peer's connection; tensors among them up to 256 KB
 BULK_HWM = 4
 
@@ -31,10 +31,12 @@ def _common(socket: Socket, limits: Limits) -> Socket:
     return socket
 
 
-def router(context: Context, limits: Limits, keys: Keys | None) -> Socket:
-    """The inbox of a task, not bound yet."""
-    socket = _common(context.socket(zmq.ROUTER), limits)
-    socket.set(zmq.RCVHWM, ROUTER_HWM)
+def inbox(context: Context, limits: Limits, keys: Keys | None) -> Socket:
+    """The inbox of a task, not bound yet. A DEALER, which shows the messages of all who connect as
+    a ROUTER does, but without a frame before each that says by which connection it came: frames
+    say that themselves."""
+    socket = _common(context.socket(zmq.DEALER), limits)
+    socket.set(zmq.RCVHWM, INBOX_HWM)
     if keys is not None:
         keys.serve(socket)
     return socket

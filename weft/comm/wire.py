@@ -36,6 +36,9 @@ Array = npt.NDArray[Any]
 MAGIC: Final = b"WF"
 VERSION: Final = 1
 HEADER: Final = struct.Struct("<2sBBHBBQQQIIQ")
+#: Payloads up to this size travel in the header's frame: a second frame costs half a round trip
+#: more (docs/comm.md).
+INLINE_BYTES: Final = 64 << 10
 META_BYTES: Final = 60 << 10  # the most meta data of a frame
 MAX_RANK: Final = 32
 MAX_ITERATIONS: Final = 64
@@ -46,7 +49,7 @@ USER: Final = 128
 CTL, BULK = 0, 1  # lanes
 
 # Flags of a frame.
-DEAD_FLAG, BF16_FLAG, BUFFERS_FLAG, CHECKSUM_FLAG, SHARED_FLAG = 1, 2, 4, 8, 16
+DEAD_FLAG, BUFFERS_FLAG, CHECKSUM_FLAG, SHARED_FLAG = 1, 2, 4, 8
 
 _NAMES = [
     "bool",
@@ -98,15 +101,17 @@ def unpack_header(frame: bytes | memoryview | bytearray, size: int) -> Header:
     """The header of a frame of `size` bytes. BadFrameError where it cannot be one of ours."""
     if size < HEADER.size:
         raise BadFrameError("truncated header")
-    header = Header._make(HEADER.unpack_from(frame))
-    if header.magic != MAGIC:
+    fields = HEADER.unpack_from(frame)
+    magic, version, _, meta_bytes, lane = fields[:5]
+    if magic != MAGIC:
         raise BadFrameError("wrong magic")
-    if header.version != VERSION:
+    if version != VERSION:
         raise BadFrameError("wrong version")
-    if header.lane > BULK:
+    if lane > BULK:
         raise BadFrameError("unknown lane")
-    if HEADER.size + header.meta_bytes > size or header.meta_bytes > META_BYTES:
+    if HEADER.size + meta_bytes > size or meta_bytes > META_BYTES:
         raise BadFrameError("truncated meta data")
+    header: Header = tuple.__new__(Header, fields)  # what `_make` does
     return header
 
 
@@ -136,8 +141,7 @@ def unpack_meta(packed: bytes | memoryview) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TensorMeta:
-    """What a frame says of a tensor. `dtype` None: strings. `nbytes`: of its payload, not
-    compressed."""
+    """What a frame says of a tensor. `dtype` None: strings. `nbytes`: of its payload."""
 
     dtype: np.dtype[Any] | None
     shape: tuple[int, ...]
@@ -217,6 +221,16 @@ def as_sendable(array: object) -> tuple[int, tuple[int, ...], Array]:
         code = dtype_code(native)
         x = x.astype(native)
     return code, x.shape, x.reshape(-1).view(np.uint8)
+
+
+def as_inline(array: object) -> tuple[int, tuple[int, ...], bytes] | None:
+    """As `as_sendable`, the bytes copied, for an array that fits into a header's frame; None for
+    what is larger, or of an unusual kind."""
+    if isinstance(array, np.ndarray) and array.nbytes <= INLINE_BYTES:
+        code = _CODES.get(array.dtype)
+        if code is not None:
+            return code, array.shape, array.tobytes()
+    return None
 
 
 def _pack_strings(x: Array) -> Array:

@@ -1,4 +1,5 @@
-"""`wf.device` and `wf.colocate_with`: where the ops of a graph are to run."""
+"""`wf.device`, `wf.colocate_with`, `wf.bfloat16_transfer`: where the ops of a graph are to run, and
+what goes between the devices."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from weft.frontend.ops.promotion import TensorLike, cast
 from weft.frontend.queues.in_graph import RESOURCES, handle
-from weft.frontend.tensor import Tensor
+from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.device_scope import (
     DeviceFunction,
     Scope,
@@ -23,6 +25,7 @@ from weft.frontend.tracing.region_trace import graph_around
 from weft.frontend.tracing.trace import Trace, check_usable, current_trace
 from weft.frontend.variable import Variable
 from weft.ir.device import DeviceSpec
+from weft.ir.dtypes import bfloat16, float32
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.graph import Operation, Value
 from weft.ir.source import caller_location
@@ -108,6 +111,24 @@ def beside(item: Variable | Tensor) -> Iterator[None]:
         return
     with colocate_with(item):
         yield
+
+
+def bfloat16_transfer(x: TensorLike) -> Tensor:
+    """`x` rounded to bfloat16 (8 bits of precision, to nearest even), as a float32 tensor: another
+    task gets it in half the bytes.
+
+    It is rounded for all who read it, so results do not depend on where they run. TypeRuleError for
+    anything that is not float32.
+    """
+    given = as_tensor(x)
+    if given.dtype is not float32:
+        raise TypeRuleError(
+            f"wf.bfloat16_transfer takes float32, got {given.dtype}", location=caller_location()
+        )
+    with beside(given):
+        low = cast(given, bfloat16)
+    with beside(low):
+        return cast(low, float32)
 
 
 def put_beside(made: Variable, variable: Variable) -> Variable:

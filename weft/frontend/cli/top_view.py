@@ -43,7 +43,7 @@ class TaskRow:
     queues: tuple[tuple[str, int, int], ...] = ()
     variable_bytes: int = 0
     memory: int = 0
-    rejected: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
     edges: tuple[EdgeRow, ...] = field(default=(), repr=False)
 
 
@@ -80,7 +80,7 @@ def _row(task: str, now: Stats, old: Stats | None) -> TaskRow:
         steps["begun"] - steps["done"] - steps["failed"], ended / seconds,
         spent / ended if ended else None, now["waiting"],
         tuple(now["waits"]), tuple((n, s, c) for n, s, c in now["queues"]),
-        now["variables"][1], now["memory"], sum(now["rejected"].values()), tuple(edges),
+        now["variables"][1], now["memory"], now["rejected"], tuple(edges),
     )  # fmt: skip
 
 
@@ -98,9 +98,9 @@ def tables(rows: Sequence[TaskRow], target: str, most: int = 12) -> Any:
     from rich.text import Text
 
     made: list[Any] = [Text(f"cluster of {target}: {len(rows)} tasks")]
-    tasks = Table(box=None, pad_edge=False)
-    for title in ("task", "steps", "failed", "running", "steps/s", "ms/step", "waiting",
-                  "variables", "memory", "sent"):  # fmt: skip
+    tasks = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # fits into 80 columns
+    for title in ("task", "steps", "failed", "runs", "steps/s", "ms/step", "waits", "vars",
+                  "memory", "sends/s"):  # fmt: skip
         tasks.add_column(title, justify="left" if title == "task" else "right", no_wrap=True)
     for row in rows:
         tasks.add_row(*_cells(row))
@@ -112,33 +112,39 @@ def tables(rows: Sequence[TaskRow], target: str, most: int = 12) -> Any:
             left = title in ("from", "to", "tensor")
             table.add_column(title, justify="left" if left else "right")
         for e in edges:
-            table.add_row(e.source, e.target, e.tensor, f"{e.per_second:,.1f}",
+            table.add_row(short(e.source), short(e.target), e.tensor, f"{e.per_second:,.1f}",
                           size_text(e.bytes_per_second), size_text(e.nbytes))  # fmt: skip
         made.append(table)
     made += [Text(line) for line in _lines(rows, most)]
     return Group(*made)
 
 
+def short(task: str) -> str:
+    """`ps:0` for "/job:ps/task:0"."""
+    return task.removeprefix("/job:").replace("/task:", ":")
+
+
 def _cells(row: TaskRow) -> list[str]:
     if row.problem:
-        return [row.task, f"lost: {row.problem}", *[""] * 8]
+        return [short(row.task), "lost", *[""] * 8]
     mean = "" if row.step_seconds is None else f"{row.step_seconds * 1e3:.2f}"
+    rate = f"{row.per_second:.{0 if row.per_second >= 1000 else 1}f}"
     sent = sum(e.bytes_per_second for e in row.edges)
     return [
-        row.task, f"{row.done:,}", str(row.failed), str(row.in_flight), f"{row.per_second:,.1f}",
-        mean, str(row.waiting), size_text(row.variable_bytes), size_text(row.memory),
-        f"{size_text(sent)}/s",
+        short(row.task), str(row.done), str(row.failed), str(row.in_flight), rate, mean,
+        str(row.waiting), size_text(row.variable_bytes), size_text(row.memory), size_text(sent),
     ]  # fmt: skip
 
 
 def _lines(rows: Sequence[TaskRow], most: int) -> list[str]:
-    lines = []
+    lines = [f"{row.task} is lost: {row.problem}" for row in rows if row.problem]
     for row in rows:
         for name, size, capacity in row.queues[:most]:
             bound = "" if capacity < 0 else f" of {capacity:,}"
             lines.append(f"queue {name!r} on {row.task}: {size:,}{bound} elements")
         if row.rejected:
-            lines.append(f"{row.task} refused {row.rejected:,} frames")
+            why = ", ".join(f"{reason}: {count:,}" for reason, count in row.rejected.items())
+            lines.append(f"{row.task} refused {sum(row.rejected.values()):,} frames ({why})")
     waits = [(wait[3], row.task, wait) for row in rows for wait in row.waits]
     for seconds, task, wait in sorted(waits, key=lambda w: -w[0])[:most]:
         where = f" ({wait[4]})" if wait[4] else ""

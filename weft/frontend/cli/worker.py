@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import signal
+import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 
-from weft.ir.errors import InvalidArgumentError
+from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.runtime.cluster.environment import from_environment
 from weft.runtime.cluster.spec import ClusterSpec
 from weft.runtime.distributed.server import Server
@@ -24,13 +27,23 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--job", help="the job that this task belongs to")
     parser.add_argument("--task", type=int, metavar="N", help="its number in the job")
     parser.add_argument(
+        "--import",
+        dest="modules",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="import a module first, from here or as Python finds it: one that registers ops, "
+        "kernels and functions which graphs use; may be given again",
+    )
+    parser.add_argument(
         "--key-file", metavar="FILE", help="the cluster's secret, made by `weft keygen`"
     )
 
 
 def run_worker(args: Namespace, say: Callable[[str], None]) -> None:
     """Run the task until SIGTERM or SIGINT. `say` gets a line when it listens. Errors as Server
-    has."""
+    has, and those of importing."""
+    _import(args.modules)
     if args.cluster is None:
         if args.job is not None or args.task is not None:
             raise InvalidArgumentError(
@@ -39,6 +52,12 @@ def run_worker(args: Namespace, say: Callable[[str], None]) -> None:
             )
         here = from_environment()
         cluster, job, task = here.cluster, here.job, here.task
+    elif args.job is None or args.task is None:
+        raise InvalidArgumentError(
+            "weft worker: --cluster says which tasks there are, --job and --task which of them "
+            "this is: all three are needed",
+            hint=f"weft worker --cluster {args.cluster} --job worker --task 0",
+        )
     else:
         cluster, job, task = ClusterSpec.load(args.cluster), args.job, args.task
     with Server(cluster, job, task, key_file=args.key_file) as server:
@@ -50,3 +69,19 @@ def run_worker(args: Namespace, say: Callable[[str], None]) -> None:
             signal.signal(number, stop)
         say(f"{server.name} listens at {server.target}")
         server.join()
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Import the user's modules. NotFoundError for one that is not there."""
+    if modules and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+                raise  # one that the module itself imports
+            raise NotFoundError(
+                f"weft worker: there is no module '{name}'",
+                hint=f"it is looked for in {os.getcwd()} and on PYTHONPATH",
+            ) from error

@@ -36,6 +36,7 @@ from weft.ir.graph import Block
 from weft.ir.interpreter import type_of
 from weft.ir.ops import lookup
 from weft.ir.registered import REGISTERED, register, registration, unregister
+from weft.ir.sizes import fixed
 from weft.ir.source import caller_location
 from weft.ir.spec import OpSpec, tensors
 from weft.ir.types import TensorType, Type
@@ -240,8 +241,10 @@ class _Rule:
             return [alike]
         assert self.function is not None  # `_checked` wants a rule of ops that are not elementwise
         listed = ", ".join(map(str, given))
+        plain = [TensorType(t.dtype, fixed(t.shape)) for t in given]  # users' code: Python's own
+        attrs = {name: fixed(value) for name, value in attrs.items()}
         try:
-            made = self.function(*given, **of_weft(attrs))
+            made = self.function(*plain, **of_weft(attrs))
         except WeftError:
             raise
         except Exception as error:

@@ -26,7 +26,7 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.ir.ops.host_function import FunctionName
+from weft.ir.ops.host_function import FunctionName, register_host_function
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
 
@@ -50,15 +50,17 @@ def py_function(
     InvalidArgumentError for ValueError and TypeError, NotFoundError for LookupError, else
     UnknownError; weft's own as they are. Not differentiable by itself: wrap it with
     wf.custom_gradient. In the body of a branch or loop of a wf.Graph it is called each time the
-    body runs, in the order of the iterations. In @wf.compile, and in branches and loops outside of
-    graphs, it raises UnsupportedError.
+    body runs, in the order of the iterations. On a task of a cluster, and in a graph that is read
+    from text, it is the function that was registered there by its name (`wf.register_function`). In
+    @wf.compile, and in branches and loops outside of graphs, it raises UnsupportedError.
     """
     try:
         types = _Types(Tout, shapes)
         if not callable(func):
             raise InvalidArgumentError(f"wf.py_function: func must be a function, got {func!r}")
         inputs = [strong_tensor(x) for x in (inp if isinstance(inp, (list, tuple)) else [inp])]
-        called = name or str(getattr(func, "__qualname__", type(func).__name__))
+        registered = registered_name(func)
+        called = registered or name or str(getattr(func, "__qualname__", type(func).__name__))
         function = _Function(func, called, types)
         trace = current_trace()
         if trace is None:
@@ -69,14 +71,61 @@ def py_function(
             known = types.known(called)
             function.running = trace.root().running
             attrs: Mapping[str, AttrValue] = {
-                "function": FunctionName(called, function),
+                "function": FunctionName(called, function, registered is not None),
                 "parts": tuple(str(t) for t in known),
+                "listed": registered is not None and not types.single,
                 "sizes": fresh_for(trace, "py_function", known),
             }
             results = apply_many("py_function", inputs, attrs)
     except WeftError as error:
         raise error.at(caller_location()) from error.__cause__
     return results[0] if types.single else list(results)
+
+
+#: Functions by the names that they have been given.
+_functions: dict[str, Callable[..., Any]] = {}
+
+
+def register_function(
+    name: str, func: Callable[..., Any] | None = None, *, replace: bool = False
+) -> Any:
+    """Give a Python function a name by which `wf.py_function` calls it in other processes, too.
+
+    name: the same in all of them. func: the function, which is returned; without it, this is a
+    decorator. Every process that runs a graph with it registers a function of that name: a task of
+    a cluster by `weft worker --import MODULE`, or in its own program. Code is never sent. replace:
+    take the place of one that has the name, which else is an InvalidArgumentError.
+    """
+    given: tuple[object, object] = name, func  # whatever the caller gave
+    if not (isinstance(given[0], str) and name and (func is None or callable(given[1]))):
+        raise InvalidArgumentError(
+            f"wf.register_function takes a name and a function, got {name!r} and {func!r}",
+            hint="@wf.register_function('tokenize')",
+            location=caller_location(),
+        )
+    if func is None:
+        return lambda given: register_function(name, given, replace=replace)
+    if not replace and _functions.get(name, func) is not func:
+        raise InvalidArgumentError(
+            f"wf.register_function: there is a function '{name}'",
+            hint="give it another name, or pass replace=True",
+            location=caller_location(),
+        )
+    _functions[name] = func
+
+    def make(parts: Sequence[TensorType], listed: bool) -> _Function:
+        dtypes = [t.dtype for t in parts]
+        shapes = [tuple(d if isinstance(d, int) else None for d in t.shape) for t in parts]
+        types = _Types(dtypes, shapes) if listed or len(parts) != 1 else _Types(*dtypes, *shapes)
+        return _Function(func, name, types)
+
+    register_host_function(name, make)
+    return func
+
+
+def registered_name(func: object) -> str | None:
+    """The name that a function was given."""
+    return next((name for name, known in _functions.items() if known is func), None)
 
 
 def _check_trace(trace: Trace, name: str) -> None:

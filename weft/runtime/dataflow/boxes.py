@@ -58,6 +58,10 @@ class Boxes:
         one."""
         return self._arrays.get(cell) if cell in self._arrays else self._shared.get(cell)
 
+    def drop(self) -> None:
+        """Let all arrays go: the step has failed, and nobody reads its cells any more."""
+        self._arrays.clear()
+
     def reclaim(self) -> None:
         """Let the arrays go whose cells nobody reads any more."""
         cell, self._free_list.value = self._free_list.value, 0

@@ -34,6 +34,7 @@ from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.host_ops.dynamic import READ_ONLY
 from weft.runtime.dataflow.hosts import Resources, Start, at_once, host_start, kept_to_the_end
 from weft.runtime.dataflow.lazy import LazyRegion
+from weft.runtime.dataflow.lent import LentRegion, large_results, sent_values
 from weft.runtime.dataflow.nodes import Frame, Node, Port
 from weft.runtime.dataflow.state import ExternalCell
 from weft.runtime.executable import Executable, compile_graph
@@ -123,6 +124,7 @@ class _Builder:
         planned = plan_regions(graph)
         if most > 1 and not deterministic:
             planned = split_regions(planned, users(graph))
+        self.sent = sent_values(graph)
         self.frames, self.partial, self.label = planned.frames, planned.partial, planned.label
         owner = {op: region for region in planned.regions for op in region.ops}
         for number, arg in enumerate(graph.args):
@@ -240,23 +242,10 @@ class _Builder:
             at.PLAN, self._frame(region.frames), inputs, self._after(region.after),
             len(region.results), len(self.built.plans),
         )  # fmt: skip
-        if isinstance(made, LazyRegion) or made.uses_state:  # whose locks are Python's
-            types = tuple(v.type for v in region.inputs if isinstance(v.type, TensorType))
+        lent = {} if isinstance(made, LazyRegion) else self._lent(region, made)
+        if lent or isinstance(made, LazyRegion) or made.uses_state:  # whose locks are Python's
             node.kind, node.number = at.HOST, len(self.built.hosts)
-            gives = tuple(r.type for r in region.results)
-            leaves = leaves_stacks(region.graph(self.name).block)
-            start = kept_to_the_end(made.run_kept) if leaves else at_once(made)
-            self.built.hosts.append(
-                HostOp(
-                    start,
-                    types,
-                    region.ops[-1],
-                    gives,
-                    reads_only=True,
-                    dear=self._beside(region),
-                    now=None if leaves else made,
-                )
-            )
+            self.built.hosts.append(self._host_region(region, made, lent))
         else:
             self.built.plans.append(made)
             self.built.regions.append(region)
@@ -269,6 +258,33 @@ class _Builder:
                 self.ports[r] = node.out(at.CONTROL)
         self.ports.update((r, node.out(i)) for i, r in enumerate(region.results))
 
+    def _host_region(
+        self, region: Region, made: Executable | LazyRegion, lent: dict[int, str]
+    ) -> HostOp:
+        """A region that Python calls."""
+        start: Start = at_once(made)
+        now: Callable[[list[Array]], list[Any]] | None = made
+        if lent and isinstance(made, Executable):
+            start, now = LentRegion(made, region, lent).start, None
+        elif leaves_stacks(region.graph(self.name).block):
+            start, now = kept_to_the_end(made.run_kept), None
+        return HostOp(
+            start,
+            tuple(v.type for v in region.inputs if isinstance(v.type, TensorType)),
+            region.ops[-1],
+            tuple(r.type for r in region.results),
+            reads_only=True,
+            dear=self._beside(region),
+            now=now,
+        )
+
+    def _lent(self, region: Region, made: Executable) -> dict[int, str]:
+        """The large results that are sent, if they can be computed anywhere."""
+        lent = large_results(region, self.sent)
+        if made.plan.donated or (lent and leaves_stacks(region.graph(self.name).block)):
+            return {}
+        return lent
+
     def _beside(self, region: Region) -> bool:
         """Whether it may run on a thread of its own, and is worth that."""
         alone = self.built.deterministic or self.built.threads == 1
@@ -280,7 +296,7 @@ class _Builder:
         """A region, compiled at once if all its sizes are known."""
         graph = region.graph(self.name)
         if is_symbolic(graph.block):
-            return LazyRegion(graph, self.variables, self.threads)
+            return LazyRegion(graph, self.variables, self.threads, self.passes)
         return compile_graph(
             graph,
             self.variables,

@@ -12,11 +12,7 @@ from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, get_ident
 from typing import Any
 
-from weft.ir.errors import (
-    CancelledError,
-    InvalidArgumentError,
-    WeftError,
-)
+from weft.ir.errors import CancelledError, InvalidArgumentError, WeftError
 from weft.ir.graph import Operation
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Array, Built, HostOp
@@ -114,6 +110,7 @@ class Running:
         except BaseException:
             own.cancel("its step has failed")
             self._end_helpers()
+            self.state.boxes.drop()
             self._forget_stacks(own)  # whoever keeps the error keeps this frame, too
             raise
 

@@ -17,13 +17,14 @@ from weft.ir.errors import (
     CancelledError,
     DeadlineExceededError,
     InternalError,
+    InvalidArgumentError,
     UnavailableError,
     WeftError,
 )
 from weft.ir.types import TensorType
 from weft.runtime.distributed import messages as m
 from weft.runtime.distributed.exchange import Array, sendable
-from weft.runtime.distributed.master import Master
+from weft.runtime.distributed.master import NOTHING, Master
 from weft.runtime.distributed.parts import Part
 from weft.runtime.distributed.pending import Failure, Pending, Who
 from weft.runtime.distributed.recorded import StepTrace
@@ -42,7 +43,8 @@ BRIEF_SECONDS = 0.3
 class ClusterStep:
     """Called as an `Executable` is. Any number of threads may call it at once.
 
-    results: the types of the results of the whole, None for a token. recv_seconds: after how long a
+    results: the types of the results of the whole, None for a token. pipeline: the passes that the
+    parts go through, by name. recv_seconds: after how long a
     part that waits for another one's tensor gives up.
     """
 
@@ -54,16 +56,19 @@ class ClusterStep:
         results: Sequence[TensorType | None],
         *,
         control_flow: str = "auto",
+        pipeline: str = "standard",
         recv_seconds: float | None = None,
     ) -> None:
         self.name, self.parts = name, tuple(parts)
         self._master, self._results = master, tuple(results)
-        self._control_flow, self._recv_seconds = control_flow, recv_seconds
+        self._control_flow, self._pipeline = control_flow, pipeline
+        self._recv_seconds = recv_seconds
         self._tasks = tuple(dict.fromkeys(part.task for part in parts))
         self._needed = tuple(dict.fromkeys(t for p in parts for t in (p.task, *p.peers)))
         self._lock = threading.Lock()
         self._known: Mapping[str, tuple[str, int]] | None = None  # the tasks that have it
         self._handles: tuple[int, ...] = ()
+        self._seen = -1  # `Master.changes` when these were the handles
         self._given: list[list[Who]] = []  # the parts that tasks hold, by when they were given
         weakref.finalize(self, _drop, master, self._given).atexit = False
 
@@ -118,8 +123,12 @@ class ClusterStep:
     # --------------------------------------------------------------------------- the definition
     def _registered(self) -> tuple[int, ...]:
         """The handles of the parts, which all tasks know."""
+        changes = self._master.changes  # before the look
+        if changes == self._seen:
+            return self._handles
         known = self._master.require(self._needed)
         if known == self._known:
+            self._seen = changes
             return self._handles
         with self._lock:
             if known != self._known:
@@ -129,7 +138,7 @@ class ClusterStep:
 
     def forget(self) -> None:
         """Register it anew before the next run."""
-        self._known = None
+        self._known, self._seen = None, -1
 
     def _register(self, known: Mapping[str, tuple[str, int]]) -> tuple[int, ...]:
         _drop(self._master, self._given[:-1])  # a run of another thread may use the last one
@@ -145,6 +154,7 @@ class ClusterStep:
                 meta: dict[str, Any] = {
                     "h": handle,
                     "control_flow": self._control_flow,
+                    "pipeline": self._pipeline,
                     "timeout": REGISTER_SECONDS,
                 }
                 named = {
@@ -172,10 +182,17 @@ class ClusterStep:
         inputs: Sequence[Array],
         timeout: float | None,
     ) -> None:
-        low = self._master.low_water()
-        # those in this process last: they may run at once
-        pairs = sorted(zip(who, self.parts, strict=True), key=lambda p: self._is_here(p[1]))
+        low, master = self._master.low_water(), self._master
+        pairs = list(zip(who, self.parts, strict=True))
+        pairs.sort(key=self._is_here)  # those in this process last: they may run at once
+        plain = timeout is None and self._recv_seconds is None and waits.trace is None
         for (task, handle), part in pairs:
+            if plain and not part.feeds:
+                try:
+                    master.signal(task, m.RUN, step, handle, low)
+                except CommError as error:
+                    self._unsent(waits, task, error)
+                continue
             meta: dict[str, Any] = {"h": handle, "l": low}
             if timeout is not None:  # the master's own comes first, and says more
                 meta["t"] = timeout + GRACE_SECONDS
@@ -187,8 +204,8 @@ class ClusterStep:
                 waits.trace.run_sent(task, handle)
             self._to(waits, task, m.RUN, step, m.FEED, meta, feeds)
 
-    def _is_here(self, part: Part) -> bool:
-        return self._master.is_here(part.task)
+    def _is_here(self, pair: tuple[Who, Part]) -> bool:
+        return self._master.is_here(pair[0][0])
 
     def _to(
         self,
@@ -211,7 +228,7 @@ class ClusterStep:
         try:
             wire.send(task, kind, step, meta, small)
             for place, array in large.items():
-                wire.send_tensor(task, step, first + place, (), array)
+                wire.send_tensor(task, step, first + place, (), array, lend=kind == m.RUN)
         except CommError as error:
             self._unsent(waits, task, error)
 
@@ -259,18 +276,22 @@ class ClusterStep:
             owing = ", ".join(dict.fromkeys(task for task, _ in waits.owing()))
             _LOG.warning("%s still runs its part of a step of '%s', which failed", owing, self.name)
         self._master.wire.abort(step, first)
+        if waits.trace is not None:
+            _add_cut(waits)
         return waits.error or first
 
     def _assembled(self, waits: Pending, who: Sequence[Who]) -> list[Array | None]:
         out: list[Array | None] = [None] * len(self._results)
         for one, part in zip(who, self.parts, strict=True):
-            _, small, large = waits.answers[one]
+            found = waits.answers[one]
+            if found is NOTHING and not part.fetches:
+                continue
+            _, small, large = found
             left = iter(small)
             count = len(small) + len(large)
-            if waits.trace is not None:  # the last array is no result
+            if waits.trace is not None:
                 count -= 1
-                packed = large.get(count)
-                waits.trace.add(*one, small[-1] if packed is None else packed)
+                waits.trace.add(*one, _trace_in(small, large))
             if count != len(part.fetches):
                 raise InternalError(f"{one[0]} gave {count} results of {len(part.fetches)}")
             for i, place in enumerate(part.fetches):
@@ -280,6 +301,24 @@ class ClusterStep:
         if missing:
             raise InternalError(f"no task gave result {missing[0]} of '{self.name}'")
         return out
+
+
+def _trace_in(small: Sequence[Array], large: Mapping[int, Array]) -> Array:
+    """The trace in an answer: its last array, which is no result."""
+    packed = large.get(len(small) + len(large) - 1)
+    return small[-1] if packed is None else packed
+
+
+def _add_cut(waits: Pending) -> None:
+    """What the parts of a step that failed have done until then, as far as they have said it."""
+    assert waits.trace is not None
+    owing = set(waits.owing())
+    found = {who: _trace_in(*a[1:]) for who, a in waits.answers.items() if who not in owing}
+    for who, packed in {**found, **waits.cut_traces}.items():
+        try:
+            waits.trace.add(*who, packed)
+        except InvalidArgumentError as error:  # what has failed first matters more
+            _LOG.warning("%s", error)
 
 
 def _drop(master: Master, given: Sequence[Sequence[Who]]) -> None:

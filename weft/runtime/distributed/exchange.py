@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -44,6 +45,28 @@ def sendable(array: Array) -> Array:
     return array
 
 
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What a `send` or `recv` says of the messages that it moves: their key, the tasks that they
+    go between, the name of the tensor, whether its elements are strings."""
+
+    op: Operation
+    key: int
+    source: str
+    target: str
+    tensor: str
+    is_text: bool
+
+    @classmethod
+    def of(cls, op: Operation) -> Edge:
+        """As the attributes of the op have it."""
+        key = int_attr(op.attrs, "key")
+        kind: Any = (op.operands[0] if op.name == "send" else op.result).type
+        source, target = (task_of(str(op.attrs[end])) for end in ("src", "dst"))
+        is_text = bool(kind.dtype.numpy.hasobject)
+        return cls(op, key, source, target, str(op.attrs.get("tensor", key)), is_text)
+
+
 class StepExchange:
     """The messages of one step in one task.
 
@@ -68,37 +91,54 @@ class StepExchange:
 
     def send(self, op: Operation, iterations: tuple[int, ...], value: Any) -> None:
         """Hand a message over. UnavailableError if its task cannot be reached."""
-        key, task = int_attr(op.attrs, "key"), task_of(str(op.attrs["dst"]))
-        held = WIRE_DEAD if value is DEAD else sendable(value)
+        self.send_on(Edge.of(op), iterations, value)
+
+    def send_on(self, edge: Edge, iterations: tuple[int, ...], value: Any) -> None:
+        """As `send`."""
+        key, task = edge.key, edge.target
+        held: Any = WIRE_DEAD if value is DEAD else value
         begin = 0 if self._trace is None else clock()
+        nbytes = 0
+        if held is not WIRE_DEAD:
+            held = sendable(held) if edge.is_text else held
+            nbytes = held.nbytes
         try:
             if task == self._task:
                 self.wire.rendezvous.put(self._step, (key, iterations), held)
             else:
-                self.wire.send_tensor(task, self._step, key, iterations, held)
+                self.wire.send_tensor(task, self._step, key, iterations, held, lend=True)
         except CommError as error:
-            raise LostLinkError(
-                f"{self._task} cannot send {_named(op)} to {task}: {error}", location=op.locations
-            ) from None
-        nbytes = held.nbytes if isinstance(held, np.ndarray) else 0
+            raise unsent(edge, self._task, error) from None
         if self._counters is not None and task != self._task:
-            self._counters.sent(task, str(op.attrs.get("tensor", key)), nbytes)
+            self._counters.sent(task, edge.tensor, nbytes)
         if self._trace is not None:
-            self._trace.message(op, task, iterations, begin, nbytes, value is DEAD)
+            self._trace.message(edge.op, task, iterations, begin, nbytes, value is DEAD)
+
+    def room(self, device: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
+        """An array that the device's task reads where it lies, if it is sent there."""
+        task = task_of(device)
+        try:
+            made: Array | None = self.wire.room(task, shape, dtype) if task != self._task else None
+        except CommError:
+            return None  # sending it says why
+        return made
 
     def receive(self, op: Operation, iterations: tuple[int, ...], came: Came) -> None:
         """Have `came` called with the message, or with the error that ends the step."""
+        self.receive_on(Edge.of(op), iterations, came)
+
+    def receive_on(self, edge: Edge, iterations: tuple[int, ...], came: Came) -> None:
+        """As `receive`."""
         trace = self._trace
         begin = 0 if trace is None else clock()
 
         def call(made: Any) -> None:
             if trace is not None and not isinstance(made, BaseException):
                 nbytes = 0 if made is WIRE_DEAD else np.asarray(made).nbytes
-                source = task_of(str(op.attrs["src"]))
-                trace.message(op, source, iterations, begin, nbytes, made is WIRE_DEAD)
-            came(self._outcome(op, made) if not isinstance(made, np.ndarray) else made)
+                trace.message(edge.op, edge.source, iterations, begin, nbytes, made is WIRE_DEAD)
+            came(made if isinstance(made, np.ndarray) else outcome_of(edge.op, self._task, made))
 
-        self.wire.rendezvous.get(self._step, (int_attr(op.attrs, "key"), iterations), call)
+        self.wire.rendezvous.get(self._step, (edge.key, iterations), call)
 
     def runs(self, waits: Callable[[], list[Operation]]) -> None:
         """The step begins; `waits` says which ops of the host are under way."""
@@ -151,17 +191,26 @@ class StepExchange:
                 rows.append([_named(op), list(wait.key[1]), source, wait.seconds, where])
         return rows
 
-    def _outcome(self, op: Operation, made: Any) -> Any:
-        """What came, if it is no array: DEAD, or why nothing comes."""
-        if made is WIRE_DEAD:
-            return DEAD
-        if isinstance(made, WeftError):  # several ops get it, and each says where it is
-            return type(made)(made.what, hint=made.hint, location=made.locations)
-        if isinstance(made, BaseException):
-            return UnavailableError(
-                f"{self._task} waited for {_named(op)} in vain: {made}", location=op.locations
-            )
-        return np.asarray(made)
+
+def outcome_of(op: Operation, task: str, made: Any) -> Any:
+    """What came for a `recv`, if it is no array: DEAD, or why nothing comes."""
+    if made is WIRE_DEAD:
+        return DEAD
+    if isinstance(made, WeftError):  # several ops get it, and each says where it is
+        return type(made)(made.what, hint=made.hint, location=made.locations)
+    if isinstance(made, BaseException):
+        return UnavailableError(
+            f"{task} waited for {_named(op)} in vain: {made}", location=op.locations
+        )
+    return np.asarray(made)
+
+
+def unsent(edge: Edge, task: str, error: CommError) -> LostLinkError:
+    """The error of a message that its task cannot be given."""
+    op = edge.op
+    return LostLinkError(
+        f"{task} cannot send {_named(op)} to {edge.target}: {error}", location=op.locations
+    )
 
 
 def _named(op: Operation) -> str:

@@ -6,16 +6,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.runtime.distributed.messages import Received
 
 Deliver = Callable[[Received], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Direct:
+class Direct(NamedTuple):
     """A message within the process; its arrays are the sender's own, and nobody writes to them."""
 
     peer: str
@@ -24,6 +22,8 @@ class Direct:
     step: int
     meta: Any
     buffers: tuple[Any, ...]
+    key: int = 0
+    offset: int = 0
 
 
 _lock = threading.Lock()

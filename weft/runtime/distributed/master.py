@@ -29,7 +29,7 @@ from weft.runtime.cluster.spec import ClusterSpec
 from weft.runtime.distributed import messages as m
 from weft.runtime.distributed.here import Deliver, Direct, announce, find, withdraw
 from weft.runtime.distributed.messages import Received, Wire
-from weft.runtime.distributed.pending import Failure, Pending, Who
+from weft.runtime.distributed.pending import Failure, Pending, Who, take_part
 from weft.runtime.distributed.wire_errors import Derived, from_wire
 
 _LOG = logging.getLogger("weft.cluster")
@@ -39,6 +39,8 @@ MakeWire = Callable[[str, Callable[[Any], None], Callable[[str, str], None]], Wi
 CONNECT_SECONDS, RECONNECT_SECONDS = 60.0, 2.0
 #: After so many steps the session forgets what came for those that are over.
 FORGET_EVERY = 32
+#: An answer without results: meta data, small ones, and by their places those that are large.
+NOTHING: tuple[Any, Any, dict[int, Any]] = ({}, (), {})
 _AGAIN = 0.2  # seconds after which a task that does not answer is asked again
 
 
@@ -83,6 +85,7 @@ class Master:
         self._handles = itertools.count(1)
         self._dropped: deque[Who] = deque()
         self.closed = False
+        self.changes = 0  # how often a task was found, or lost
         self.state: dict[str, str] = {}  # where steps so far have put variables and resources
         self.name = f"{m.CLIENT}{secrets.token_hex(8)}"
         announce(self.name, self._on_message)
@@ -196,6 +199,7 @@ class Master:
             task.name, task.incarnation = peer.name, peer.incarnation
             task.devices, task.cause = tuple(welcome["devices"]), ""
             task.deliver = find(peer.incarnation)
+            self.changes += 1
         return welcome
 
     def require(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:
@@ -238,6 +242,11 @@ class Master:
     # ------------------------------------------------------------------------------- what comes
     def _on_message(self, message: Received) -> None:
         peer, kind, meta = message.peer, message.kind, message.meta
+        if meta is None and kind == m.DONE:  # as most are
+            waits = self._waits.get(message.step)
+            if waits is not None:
+                waits.answer((peer, message.key), NOTHING)
+            return
         who = (peer, int(meta.get("h", 0)))
         if kind == m.WELCOME:
             waits = self._hellos.get(peer)
@@ -249,7 +258,7 @@ class Master:
         if waits is None:
             return  # for what has ended
         if "e" in meta:
-            waits.failed(who, Failure(*from_wire(meta["e"])))
+            waits.failed(who, Failure(*from_wire(meta["e"])), message.buffers)
             return
         large = [int(place) for place in meta.get("g", ())]
         if not waits.answer(who, (meta, message.buffers, {}), len(large)):
@@ -257,7 +266,7 @@ class Master:
         arrays = waits.answers[who][2]
         for place in large:
             key = (m.keys_of(m.FETCH, who[1]) + place, ())
-            came = partial(_take, waits, who, arrays, place)
+            came = partial(take_part, waits, who, arrays, place)
             self.wire.rendezvous.get(message.step, key, came)
 
     def lost(self, peer: str, cause: object) -> None:
@@ -270,6 +279,7 @@ class Master:
                 return
             if task is not None:  # else the target, which has not said yet who it is
                 task.incarnation, task.cause, task.deliver = 0, str(cause), None
+            self.changes += 1
             waits = list(self._waits.values())
         failure = Failure(
             UnavailableError(
@@ -302,6 +312,15 @@ class Master:
                 self._forgotten = number
         if over:
             self.wire.forget(self.low_water())
+
+    def signal(self, task: str, kind: int, step: int, key: int, offset: int) -> None:
+        """Send a message that is two numbers. Raises CommError."""
+        deliver = self._tasks[task].deliver
+        if deliver is None:
+            self.wire.signal(task, kind, step, key, offset)
+        else:
+            me, incarnation = self.name, self.wire.incarnation
+            deliver(Direct(me, incarnation, kind, step, None, (), key, offset))
 
     def low_water(self) -> int:
         """All steps up to this one are over."""
@@ -377,13 +396,3 @@ class Master:
                 raise waits.error or UnavailableError(f"{owing} did not clear its containers")
         finally:
             self.end(number)
-
-
-def _take(waits: Pending, who: Who, arrays: dict[int, Any], place: int, made: Any) -> None:
-    """A large result came."""
-    if isinstance(made, BaseException):
-        error = made if isinstance(made, WeftError) else UnavailableError(str(made))
-        waits.failed(who, Failure(error, Derived.LOST))
-    else:
-        arrays[place] = made
-        waits.part(who)

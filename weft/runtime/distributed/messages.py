@@ -1,5 +1,8 @@
 """What master and tasks say to each other: the kinds of messages and where their parts are.
 
+A RUN with nothing but the part's handle and the step up to which all are over, and a DONE with
+nothing but the handle, are signals: `key` is the handle, `offset` that step, and `meta` is None.
+
 What is larger than `SMALL` bytes does not go in a message but as a tensor of the
 step, under a key from `FEED` on; the keys of the graph's own messages are below.
 """
@@ -15,7 +18,7 @@ import numpy as np
 from weft.comm.rendezvous import Rendezvous
 
 #: Differs where either side would not understand the other.
-PROTOCOL = 1
+PROTOCOL = 2
 
 HELLO, WELCOME = 1, 2
 REGISTER, REGISTERED, RUN, DONE, ABORT = 16, 17, 18, 19, 20
@@ -77,6 +80,10 @@ class Received(Protocol):
     def meta(self) -> Any: ...
     @property
     def buffers(self) -> Sequence[Any]: ...
+    @property
+    def key(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
 
 
 class Peer(Protocol):
@@ -104,9 +111,18 @@ class Wire(Protocol):
     def send(
         self, peer: str, kind: int, step: int, meta: dict[Any, Any], buffers: Sequence[Any] = ()
     ) -> Any: ...
+    def signal(self, peer: str, kind: int, step: int, key: int, offset: int = 0) -> Any: ...
     def send_tensor(
-        self, peer: str, step: int, key: int, iterations: tuple[int, ...], value: Any
+        self,
+        peer: str,
+        step: int,
+        key: int,
+        iterations: tuple[int, ...],
+        value: Any,
+        *,
+        lend: bool = False,
     ) -> Any: ...
+    def room(self, peer: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any: ...
     def abort(self, step: int, error: BaseException) -> Any: ...
     def forget(self, low_water: int) -> Any: ...
     def close(self) -> Any: ...

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from weft.comm.errors import CommError
@@ -12,6 +13,7 @@ from weft.ir.errors import AbortedError, CancelledError, UnavailableError, WeftE
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.stepping import Stepping
 from weft.runtime.distributed import messages as m
+from weft.runtime.distributed.brief import BriefRun
 from weft.runtime.distributed.counters import Counters
 from weft.runtime.distributed.exchange import Array, LostLinkError, StepExchange, sendable
 from weft.runtime.distributed.here import Deliver, Direct
@@ -45,72 +47,139 @@ class Client:
         else:
             self._wire.send(self.name, kind, step, meta, arrays)
 
+    def signal(self, kind: int, step: int, key: int) -> None:
+        """Answer it with a number. Raises CommError."""
+        if self.deliver is not None:
+            incarnation = self._wire.incarnation
+            self.deliver(Direct(self._task, incarnation, kind, step, None, (), key))
+        else:
+            self._wire.signal(self.name, kind, step, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What all runs of a task share. over: called with a run when it has ended, before the answer
+    is sent."""
+
+    name: str
+    wire: Wire
+    counters: Counters
+    over: Callable[[PartRun], None]
+
 
 class PartRun:
-    """A part of a step, from its RUN to its DONE. over: called with it when it has ended, before
-    the answer is sent."""
+    """A part of a step, from its RUN to its DONE. meta: of the RUN."""
+
+    __slots__ = (
+        "_begun", "_brief", "_cancel", "_derived", "_error", "_exchange", "_home", "_meta",
+        "buffers", "client", "handle", "part", "step", "trace",
+    )  # fmt: skip
 
     def __init__(
         self,
         client: Client,
-        message: Received,
+        home: Home,
         part: Registered,
-        exchange: StepExchange,
-        trace: RunTrace | None,
-        counters: Counters,
-        over: Callable[[PartRun], None],
+        step: int,
+        handle: int,
+        meta: Mapping[str, Any],
+        buffers: Sequence[Array],
     ) -> None:
-        self.client, self.part, self.exchange, self.trace = client, part, exchange, trace
-        self.step, self.handle = message.step, int(message.meta["h"])
-        self.cancel = CancelToken(exchange)
-        self._message, self._counters, self._over = message, counters, over
+        self.client, self.part, self.step, self.handle = client, part, step, handle
+        self.buffers = buffers
+        self.trace = RunTrace(home.name, handle) if "trace" in meta else None
+        self._home, self._meta = home, meta
+        self._exchange: StepExchange | None = None
+        self._cancel: CancelToken | None = None
+        self._brief: BriefRun | None = None
         self._error: WeftError | None = None  # which another one's error is the cause of
         self._derived = Derived.ABORTED
         self._begun = time.monotonic()
-        counters.begun()
+        home.counters.begun()
+
+    @property
+    def exchange(self) -> StepExchange:
+        """What its ops `send` and `recv` use; a brief one sends and receives by itself."""
+        found = self._exchange
+        if found is None:
+            home, limit = self._home, self._meta.get("r")
+            found = self._exchange = StepExchange(
+                home.wire, home.name, self.step, self.part.receivers, limit, home.counters,
+                self.trace,
+            )  # fmt: skip
+            if self._brief is not None:
+                found.runs(self._brief.waits)
+        return found
 
     def end(self, error: WeftError, derived: int) -> None:
         """End what it waits for; the first call counts."""
         if self._error is None:
-            self._error, self._derived = error, derived
-            self.cancel.cancel(error.what)
+            self._derived = derived
+            self._error = error  # before the look: what begins later sees it
+            if self._brief is not None:
+                self._brief.stop(error.what)
+            elif self._cancel is not None:
+                self._cancel.cancel(error.what)
+
+    def _token(self) -> CancelToken:
+        """Ends the step when `end` is called, or was."""
+        self._cancel = token = CancelToken(self.exchange)
+        if self._error is not None:
+            token.cancel(self._error.what)
+        return token
 
     @property
     def is_brief(self) -> bool:
         """Whether `begin` may run it on a thread that others need."""
-        return self.part.small and self.trace is None and not self._message.meta.get("g")
+        return self.part.small and self.trace is None and "g" not in self._meta
 
     def begin(self) -> None:
         """Run it on this thread, and give that back where it would wait; whoever brings what it
         waits for goes on."""
-        step = self.part.step
+        step, brief = self.part.step, self.part.brief
         if not isinstance(step, DataflowStep):
             self.carry_out()
             return
         try:
-            ready = self.part.inputs(self._message.buffers)
+            ready = self.part.inputs(self.buffers)
         except WeftError as error:
             self._finish(error)
             return
-        Stepping(step, self._finish).begin(ready, self.cancel)
+        if brief is None:
+            Stepping(step, self._finish).begin(ready, self._token())
+            return
+        home = self._home
+        run = BriefRun(brief, home.wire, home.name, self.step, home.counters, self._finish)
+        self._brief = run
+        if self._error is not None:
+            run.stop(self._error.what)
+        run.begin(ready)
 
     def carry_out(self) -> None:
         """Run it on this thread, which may wait."""
-        timeout = self._message.meta.get("t")
+        timeout = self._meta.get("t")
         try:
             first = m.keys_of(m.FEED, self.handle)
-            feeds = arrays_of(self._message, self.exchange.wire, first, timeout)
+            wire = self._home.wire
+            feeds = arrays_of(self._meta, self.buffers, wire, self.step, first, timeout)
             recorder = None
             if self.trace is not None:
                 self.trace.fed()
                 recorder = self.trace.recorder
-            made: Any = self.part(feeds, timeout, self.cancel, recorder)
+            made: Any = self.part(feeds, timeout, self._token(), recorder)
         except Exception as error:  # whatever it is, the session waits for an answer
             made = error
         self._finish(made)
 
     def _finish(self, made: list[Array] | BaseException) -> None:
         """Answer."""
+        if not made and not isinstance(made, BaseException) and self.trace is None:
+            self._end(failed=False)
+            try:
+                self.client.signal(m.DONE, self.step, self.handle)
+            except Exception as error:  # the session waits for an answer, whatever it is
+                self._answer_failed(error)
+            return
         meta: dict[str, Any] = {"h": self.handle}
         arrays: list[Array] = []
         try:
@@ -121,14 +190,20 @@ class PartRun:
         except Exception as error:  # strings that have no bytes
             made = error
         if isinstance(made, BaseException):
+            arrays = [] if self.trace is None else [self.trace.packed(m.SMALL)]
             meta["e"] = self._failed(made)
-            self.exchange.wire.abort(self.step, AbortedError("its step has failed on this task"))
-        self._counters.ended(time.monotonic() - self._begun, "e" in meta)
-        self._over(self)
+            why = AbortedError("its step has failed on this task")
+            self._home.wire.abort(self.step, why)
+            made.__traceback__ = None  # its frames hold arrays, and one of them the error itself
+        self._end("e" in meta)
         try:
             self._answer(meta, arrays)
-        except Exception as error:  # the session waits for an answer, whatever it is
+        except Exception as error:
             self._answer_failed(error)
+
+    def _end(self, failed: bool) -> None:
+        self._home.counters.ended(time.monotonic() - self._begun, failed)
+        self._home.over(self)
 
     def _answer_failed(self, error: Exception) -> None:
         """The answer cannot be sent: say that, or end the link, so that the session hears of it."""
@@ -150,7 +225,7 @@ class PartRun:
         self.client.send(m.DONE, self.step, meta, small)
         for place, array in large.items():
             key = m.keys_of(m.FETCH, self.handle) + place
-            self.exchange.wire.send_tensor(self.client.name, self.step, key, (), array)
+            self._home.wire.send_tensor(self.client.name, self.step, key, (), array)
 
     def _failed(self, error: BaseException) -> dict[str, Any]:
         """The error as the session is to see it."""
@@ -164,16 +239,23 @@ class PartRun:
         return to_wire(error, Derived.LOST_LINK if lost else Derived.ROOT)
 
 
-def arrays_of(message: Received, wire: Wire, base: int, timeout: float | None) -> list[Array]:
+def arrays_of(
+    meta: Mapping[str, Any],
+    buffers: Sequence[Array],
+    wire: Wire,
+    step: int,
+    base: int,
+    timeout: float | None,
+) -> list[Array]:
     """The arrays of a message; the large ones, which "g" places, came by themselves."""
-    small = iter(message.buffers)
+    small = iter(buffers)
     large: dict[int, Array] = {}
-    places = [int(place) for place in message.meta.get("g", ())]
+    places = [int(place) for place in meta.get("g", ())]
     if places:
         keys = [(base + place, ()) for place in places]
-        found = all_of(wire.rendezvous, message.step, keys, timeout)
+        found = all_of(wire.rendezvous, step, keys, timeout)
         large = dict(zip(places, found, strict=True))
-    count = len(message.buffers) + len(large)
+    count = len(buffers) + len(large)
     return [large[i] if i in large else next(small) for i in range(count)]
 
 

@@ -12,6 +12,7 @@ from weft.ir.attributes import ConstArray
 from weft.ir.builder import remapped
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.ops.host_function import is_registered
 from weft.ir.text.printer import print_graph
 from weft.ir.types import HandleType, RefType, TensorType
 from weft.runtime.distributed.exchange import task_of
@@ -51,15 +52,16 @@ class Part:
 
 
 def parts_of(parts: Sequence[PartGraph], keys: Mapping[str, Key]) -> list[Part]:
-    """The parts as text. UnsupportedError for a Python function, which no other process has."""
+    """The parts as text. UnsupportedError for a Python function that is not registered by name."""
     made = []
     for part in parts:
         for op in part.graph.walk():
-            if op.name == "py_function":
+            if op.name == "py_function" and not is_registered(op):
                 raise UnsupportedError(
                     f"the Python function '{op.attrs['function']}' cannot run on {part.device}: "
                     "functions are not sent to tasks",
-                    hint="compute it before the step and feed the result",
+                    hint="give it a name with wf.register_function, here and in the task (`weft "
+                    "worker --import MODULE`); or compute it before the step and feed the result",
                     location=op.locations,
                 )
         task = task_of(part.device)

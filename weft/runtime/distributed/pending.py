@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.ir.errors import WeftError
+from weft.ir.errors import UnavailableError, WeftError
 from weft.runtime.distributed.recorded import StepTrace
 from weft.runtime.distributed.wire_errors import Derived
 
@@ -25,9 +25,39 @@ class Failure:
     lost: tuple[str, str] | None = None
 
 
+class Once:
+    """As `threading.Event`, which takes five times as long to make and to set: for what is set by
+    one thread at a time, and never cleared."""
+
+    __slots__ = ("_gate", "_is_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._gate = threading.Lock()  # held until it is set
+        self._gate.acquire()
+
+    def is_set(self) -> bool:
+        """Whether `set` was called."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Let all pass who wait, and who will."""
+        if not self._is_set:
+            self._is_set = True
+            self._gate.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, so many seconds at most: whether it is."""
+        if not self._is_set and self._gate.acquire(timeout=-1 if timeout is None else timeout):
+            self._gate.release()  # for the next one
+        return self._is_set
+
+
 class Pending:
     """Answers that are to come. `stop` is set by the last answer and by the first failure, `over`
     by the last answer, or the loss of who owed it."""
+
+    __slots__ = ("_failures", "_left", "_lock", "answers", "cut_traces", "over", "stop", "trace")
 
     def __init__(self, expected: Iterable[Who]) -> None:
         self._lock = threading.Lock()
@@ -35,7 +65,11 @@ class Pending:
         self._failures: list[Failure] = []
         self.answers: dict[Who, Any] = {}
         self.trace: StepTrace | None = None  # is told when answers come
-        self.stop, self.over = threading.Event(), threading.Event()
+        self.cut_traces: dict[Who, Any] = {}  # of parts that have failed
+        self.stop, self.over = Once(), Once()
+        if not self._left:  # a step that has nothing to do
+            self.stop.set()
+            self.over.set()
 
     def answer(self, who: Who, given: Any, further: int = 0) -> bool:
         """An answer came, after which as many `further` parts of it are to come. False if nobody
@@ -54,9 +88,12 @@ class Pending:
         with self._lock:
             self._take(who, -1)
 
-    def failed(self, who: Who, failure: Failure) -> None:
-        """An answer came, and it is an error."""
+    def failed(self, who: Who, failure: Failure, given: Sequence[Any] = ()) -> None:
+        """An answer came, and it is an error; of a traced step with what was done until then."""
         with self._lock:
+            if self.trace is not None and given:
+                self.trace.answered(*who)
+                self.cut_traces[who] = given[-1]
             self._failures.append(failure)
             self.stop.set()
             self._take(who, -self._left.get(who, 0))
@@ -118,3 +155,13 @@ class Pending:
         if not self._left:
             self.stop.set()
             self.over.set()
+
+
+def take_part(waits: Pending, who: Who, arrays: dict[int, Any], place: int, made: Any) -> None:
+    """A large result came."""
+    if isinstance(made, BaseException):
+        error = made if isinstance(made, WeftError) else UnavailableError(str(made))
+        waits.failed(who, Failure(error, Derived.LOST))
+    else:
+        arrays[place] = made
+        waits.part(who)

@@ -101,17 +101,24 @@ class RunTrace:
             if len(self._messages) < MOST_EVENTS:
                 self._messages.append(made)
 
-    def packed(self) -> Array:
-        """All of it, as an array of bytes; the part is done."""
-        events = self.recorder.events()
+    def packed(self, most_bytes: int | None = None) -> Array:
+        """All of it, as an array of bytes; the part is done. most_bytes: of what is more than that
+        only the last events."""
+        events, dropped, done = self.recorder.events(), self.recorder.dropped, clock()
         with self._lock:
-            messages = tuple(self._messages)
-        return pack(
-            TaskTrace(
-                self.task, self.handle, self.begun_ns, self.fed_ns, clock(), tuple(events),
-                messages, self.recorder.dropped,
-            )
-        )  # fmt: skip
+            messages = list(self._messages)
+        while True:
+            made = pack(
+                TaskTrace(
+                    self.task, self.handle, self.begun_ns, self.fed_ns, done, tuple(events),
+                    tuple(messages), dropped,
+                )
+            )  # fmt: skip
+            if most_bytes is None or made.nbytes <= most_bytes or (not events and not messages):
+                return made
+            less, fewer = (len(events) + 1) // 2, (len(messages) + 1) // 2
+            dropped += less
+            events, messages = events[less:], messages[fewer:]
 
 
 # ------------------------------------------------------------------------------------ on the wire

@@ -15,10 +15,12 @@ from weft.ir.graph import Graph, Operation
 from weft.ir.rules import int_attr
 from weft.ir.text.parser import parse_graph
 from weft.ir.verify import verify
+from weft.passes.pipelines import PIPELINES
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.lowered import dataflow_step, executor_op, holds_strings
 from weft.runtime.dataflow.stepping import is_small
 from weft.runtime.dataflow.trace import TraceRecorder
+from weft.runtime.distributed.brief import BriefProgram, brief_program
 from weft.runtime.distributed.store import Key, Store
 from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.resources.cancel import CancelToken
@@ -30,8 +32,9 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True, slots=True)
 class Registered:
     """constants: the last inputs, the same in every run. peers: the tasks that it sends to and
-    receives from. receivers: its ops `recv` by their keys. small: see `stepping.is_small`.
-    generation: of the store that it was read with; again: reads it once more."""
+    receives from. receivers: its ops `recv` by their keys. small: see `stepping.is_small`. brief:
+    what runs it if it is small and has no control flow. generation: of the store that it was read
+    with; again: reads it once more."""
 
     graph: Graph
     step: Executable | DataflowStep
@@ -39,6 +42,7 @@ class Registered:
     peers: frozenset[str]
     receivers: Mapping[int, Operation]
     small: bool
+    brief: BriefProgram | None
     generation: int
     again: Callable[[], Registered]
 
@@ -62,6 +66,8 @@ class Registered:
 
     def inputs(self, feeds: Sequence[Array]) -> list[Array]:
         """What the step takes. InvalidArgumentError for feeds that do not fit."""
+        if not (feeds or self.constants or self.graph.args):
+            return []
         given = [*feeds, *self.constants]
         if len(given) != len(self.graph.args):
             raise InvalidArgumentError(
@@ -84,24 +90,30 @@ def read_part(
     keys: Mapping[str, Key],
     peers: frozenset[str],
     control_flow: str,
+    pipeline: str = "standard",
 ) -> Registered:
-    """Read and compile a part. Errors as parsing, verifying and compiling have."""
+    """Read and compile a part. Errors as parsing, verifying and compiling have; KeyError for a
+    pipeline that there is not."""
+    passes = PIPELINES[pipeline]
     graph, generation = parse_graph(text), store.generation
     verify(graph)
     variables, resources = store.of_graph(graph, keys)
     communicates = any(op.name in ("send", "recv") for op in graph.walk())
     step: Executable | DataflowStep
     if communicates or executor_op(graph) is not None or holds_strings(graph):
-        step = dataflow_step(graph, variables, resources, control_flow)
+        step = dataflow_step(graph, variables, resources, control_flow, passes=passes)
     else:
         traced = graph.at_stage("dataflow" if is_dataflow(graph.block) else "traced")
         if control_flow == "dataflow":
-            step = dataflow_step(traced, variables, resources, control_flow)
+            step = dataflow_step(traced, variables, resources, control_flow, passes=passes)
         else:
-            step = compile_graph(traced, variables, name=graph.name)
+            step = compile_graph(traced, variables, name=graph.name, passes=passes)
     if isinstance(step, DataflowStep):
         step.give_back(step.take())  # the first run is not to wait for the executor's own code
     receivers = {int_attr(op.attrs, "key"): op for op in graph.walk() if op.name == "recv"}
-    again = partial(read_part, text, constants, store, keys, peers, control_flow)
+    again = partial(read_part, text, constants, store, keys, peers, control_flow, pipeline)
     small = is_small(graph)
-    return Registered(graph, step, tuple(constants), peers, receivers, small, generation, again)
+    brief = brief_program(step) if small and isinstance(step, DataflowStep) else None
+    return Registered(
+        graph, step, tuple(constants), peers, receivers, small, brief, generation, again
+    )

@@ -32,7 +32,9 @@ class StepThreads:
         if box is not None:
             box.put(work)
             return
-        threading.Thread(target=self._serve, args=(work,), name=self._name, daemon=True).start()
+        made: SimpleQueue[Work | None] = SimpleQueue()
+        made.put(work)  # a thread holds its arguments to its end
+        threading.Thread(target=self._serve, args=(made,), name=self._name, daemon=True).start()
 
     def close(self) -> None:
         """Let the idle ones end; what runs goes on."""
@@ -42,8 +44,8 @@ class StepThreads:
         for box in idle:
             box.put(None)
 
-    def _serve(self, work: Work | None) -> None:
-        box: SimpleQueue[Work | None] = SimpleQueue()
+    def _serve(self, box: SimpleQueue[Work | None]) -> None:
+        work = box.get()
         while work is not None:
             try:
                 work()

@@ -129,6 +129,21 @@ def merge(runs: Sequence[PartRun], begin_ns: int, end_ns: int) -> Timeline:
     )  # fmt: skip
 
 
+def joined(steps: Sequence[Timeline]) -> Timeline:
+    """Several steps of one session as one timeline. InvalidArgumentError for none."""
+    if not steps:
+        raise InvalidArgumentError("there is no step to show")
+    return Timeline(
+        tuple(sorted({task for step in steps for task in step.tasks})),
+        {task: clock for step in steps for task, clock in step.clocks.items()},
+        tuple(part for step in steps for part in step.parts),
+        tuple(sorted((s for t in steps for s in t.spans), key=lambda s: s.event.begin_ns)),
+        tuple(sorted((s for t in steps for s in t.transfers), key=lambda s: s.event.begin_ns)),
+        min(step.begin_ns for step in steps), max(step.end_ns for step in steps),
+        sum(step.dropped for step in steps),
+    )  # fmt: skip
+
+
 _Pair = tuple[str, str, MessageEvent | None, MessageEvent | None]
 
 

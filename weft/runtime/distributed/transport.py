@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: The file with the cluster's secret, where none is given.
 KEY_FILE = "WEFT_KEY_FILE"
+#: 1: what this process sends carries checksums.
+CHECKSUMS = "WEFT_CHECKSUMS"
 
 
 def as_weft_error(error: CommError, what: str) -> WeftError:
@@ -48,17 +50,30 @@ def open_endpoint(
     on_message: Callable[[Received], None],
     on_link_lost: Callable[[str, object], None],
 ) -> Wire:
-    """An endpoint at `bind`. The errors of the transport as weft's."""
+    """An endpoint at `bind`. The errors of the transport as weft's; InvalidArgumentError for a
+    value of WEFT_CHECKSUMS that is not 0 or 1."""
     from weft.comm.endpoint import Endpoint  # loads ZeroMQ, which only clusters need
 
     try:
         given = secret if secret is not None else secret_for([bind], key_file)
         made: Any = Endpoint(
-            name, bind, secret=given, on_message=on_message, on_link_lost=on_link_lost
+            name,
+            bind,
+            secret=given,
+            on_message=on_message,
+            on_link_lost=on_link_lost,
+            checksums=_checksums(),
         )
     except CommError as error:
         raise as_weft_error(error, f"{name} cannot listen at {bind}") from None
     return made  # type: ignore[no-any-return]
+
+
+def _checksums() -> bool:
+    given = os.environ.get(CHECKSUMS, "")
+    if given not in ("", "0", "1"):
+        raise InvalidArgumentError(f"{CHECKSUMS}={given!r} is neither 0 nor 1")
+    return given == "1"
 
 
 def secret_for(addresses: Iterable[str], key_file: str | os.PathLike[str] | None) -> Secret | None:

@@ -19,11 +19,9 @@ from weft.ir.errors import (
 )
 from weft.runtime.distributed import messages as m
 from weft.runtime.distributed.counters import Counters, task_stats
-from weft.runtime.distributed.exchange import StepExchange
 from weft.runtime.distributed.here import announce, find, withdraw
 from weft.runtime.distributed.messages import Received, Wire
-from weft.runtime.distributed.part_run import Client, PartRun, arrays_of, later
-from weft.runtime.distributed.recorded import RunTrace
+from weft.runtime.distributed.part_run import Client, Home, PartRun, arrays_of, later
 from weft.runtime.distributed.registered import Registered, read_part
 from weft.runtime.distributed.store import Store
 from weft.runtime.distributed.threads import StepThreads
@@ -34,6 +32,7 @@ _LOG = logging.getLogger("weft.cluster")
 LOOK_SECONDS = 0.05
 #: After so many steps those that are over are forgotten.
 FORGET_EVERY = 32
+_NO_META: Mapping[str, Any] = {}
 
 
 class Worker:
@@ -56,6 +55,7 @@ class Worker:
         self._closed = threading.Event()
         self._watched = False
         self._wire: Wire | None = None
+        self._home: Home | None = None
         self._kinds: dict[int, Callable[[Received], None]] = {
             m.HELLO: self._later(self._hello),
             m.REGISTER: self._later(self._register),
@@ -77,6 +77,7 @@ class Worker:
     def attach(self, wire: Wire) -> None:
         """Use this endpoint."""
         self._wire = wire
+        self._home = Home(self.name, wire, self.counters, self._over)
         announce(wire.incarnation, self.on_message)
 
     def close(self) -> None:
@@ -189,7 +190,9 @@ class Worker:
     def _read(self, message: Received) -> Registered:
         meta = message.meta
         first = m.keys_of(m.CONSTANT, int(meta["h"]))
-        text, more, *constants = arrays_of(message, self.wire, first, meta["timeout"])
+        text, more, *constants = arrays_of(
+            meta, message.buffers, self.wire, message.step, first, meta["timeout"]
+        )
         named = m.from_array(more)
         peers: dict[str, list[Any]] = named["peers"]
         for peer, (address, incarnation) in peers.items():
@@ -203,35 +206,35 @@ class Worker:
             {str(name): (str(c), str(s)) for name, (c, s) in named["state"].items()},
             frozenset(peers),
             str(meta["control_flow"]),
+            str(meta["pipeline"]),
         )
 
     # -------------------------------------------------------------------------------------- steps
     def _run(self, message: Received) -> None:
-        meta, step = message.meta, message.step
-        handle, limit = int(meta["h"]), meta.get("r")
-        trace = RunTrace(self.name, handle) if meta.get("trace") else None
-        client = self._clients.get(message.peer)
+        meta: Mapping[str, Any] | None = message.meta
+        if meta is None:
+            meta, handle, low = _NO_META, message.key, message.offset
+        else:
+            handle, low = int(meta["h"]), int(meta["l"])
+        step, client, home = message.step, self._clients.get(message.peer), self._home
         part = None if client is None else client.parts.get(handle)
-        if client is None or part is None or self._closed.is_set():
+        if client is None or part is None or home is None or self._closed.is_set():
             self._refuse(message, client, handle)
             return
         if part.generation != self.store.generation:  # what it names was cleared meanwhile
-            self._threads.submit(lambda: self._read_again(client, part, message))
+            self._threads.submit(lambda: self._read_again(client, part, message, handle))
             return
         client.last = max(client.last, step)
-        exchange = StepExchange(
-            self.wire, self.name, step, part.receivers, limit, self.counters, trace
-        )
-        run = PartRun(client, message, part, exchange, trace, self.counters, self._over)
+        run = PartRun(client, home, part, step, handle, meta, message.buffers)
         lost = self._added(run)
         if lost is None:
             self.counters.ended(0.0, failed=True)
             self._refuse(message, client, handle)
             return
-        self._forget(int(meta["l"]))
+        self._forget(low)
         for peer, cause in lost:
-            self._end(run, exchange.lost(peer, cause), Derived.LOST_LINK)
-        if limit is not None:
+            self._end(run, run.exchange.lost(peer, cause), Derived.LOST_LINK)
+        if "r" in meta:
             self._watch()
         if run.is_brief:
             run.begin()
@@ -241,12 +244,14 @@ class Worker:
     def _added(self, run: PartRun) -> list[tuple[str, str]] | None:
         """Note a run: the peers that it needs and that are gone, and why. None if it must not
         begin: who has just ended all runs of its session, or of the task, has not seen it."""
+        who = run.step, run.handle
         with self._lock:
             known = self._clients.get(run.client.name) is run.client
-            if self._closed.is_set() or not known or (run.step, run.handle) in self._runs:
+            if self._closed.is_set() or not known or who in self._runs:
                 return None
-            self._runs[run.step, run.handle] = run
-            return [(p, self._lost[p]) for p in run.part.peers if p in self._lost]
+            self._runs[who] = run
+            lost = self._lost
+            return [(p, lost[p]) for p in run.part.peers if p in lost] if lost else []
 
     def _refuse(self, message: Received, client: Client | None, handle: int) -> None:
         """Answer that a part cannot run, to a session that may not be known."""
@@ -259,9 +264,8 @@ class Worker:
         else:
             self.wire.send(message.peer, m.DONE, message.step, reply)
 
-    def _read_again(self, client: Client, part: Registered, message: Received) -> None:
+    def _read_again(self, client: Client, part: Registered, message: Received, handle: int) -> None:
         """Run a part whose variables and queues are others now."""
-        handle = int(message.meta["h"])
         try:
             client.parts[handle] = part.again()
             if self.wire.rendezvous.is_over(message.step):  # it was ended meanwhile

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import numpy as np
+
 from weft.ir.errors import CancelledError, FailedPreconditionError, WeftError
 from weft.ir.graph import Operation
 from weft.runtime.dataflow.host_ops.row import Array, Begin, Done
@@ -26,6 +28,11 @@ class Exchange(Protocol):
     def send(self, op: Operation, iterations: tuple[int, ...], value: Any) -> None:
         """Hand a message over, an array or DEAD; nobody writes to it any more. Raises a WeftError
         where the other side cannot be reached."""
+        ...
+
+    def room(self, device: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
+        """An array that the device's task reads where it lies, if it is sent there; None if it
+        cannot."""
         ...
 
     def receive(
