@@ -263,6 +263,20 @@ def test_ops_that_wait_for_others_than_messages(brief: bool) -> None:
     assert isinstance(p.error(), WeftError)
 
 
+def test_ctrl_c_goes_on_to_the_thread_that_was_stopped() -> None:
+    """The part ends, so that the step does on all tasks; who pressed it sees that."""
+    part = Part(SERVER)
+
+    def pressed(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    part.wire.send_tensor = pressed  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        part.begin()
+    (outcome,) = part.outcomes
+    assert isinstance(outcome, KeyboardInterrupt)
+
+
 @pytest.mark.parametrize("text", [SERVER, ADDER, TAKER])
 def test_it_leaves_no_work_to_the_collector(text: str) -> None:
     p = Part(text)

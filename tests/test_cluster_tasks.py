@@ -145,6 +145,30 @@ def test_one_message_each_way(cluster: Cluster) -> None:
         assert [kind for _, kind in sent.sent] == [messages.DONE] * 3 * apart
 
 
+def test_a_link_that_is_lost_while_a_step_begins(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the parts are to be registered anew is not forgotten."""
+    step = cluster.both()
+    step([X, X])
+    before, real = step._handles, cluster.master.require
+
+    class Known(dict[str, tuple[str, int]]):
+        def __eq__(self, other: object) -> bool:
+            same = dict.__eq__(self, other)
+            step.forget()  # as another thread's step may, whose tasks have lost each other
+            return same
+
+        __hash__ = None  # type: ignore[assignment]
+
+    monkeypatch.setattr(cluster.master, "require", lambda names: Known(real(names)))
+    step([X, X])
+    monkeypatch.undo()
+    assert step._handles == before
+    assert step([X, X])[0].tolist() == [2, 4]
+    assert step._handles != before
+
+
 def test_devices_and_tables_stay_small(cluster: Cluster) -> None:
     assert cluster.master.devices == [f"{WORKER}/cpu:0", f"{PS}/cpu:0"]
     step = cluster.both()

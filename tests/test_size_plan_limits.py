@@ -3,6 +3,7 @@ numbers that do not fit; and what such plans must not cost."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -116,3 +117,53 @@ def test_equal_prices_do_not_tell_sizes_apart() -> None:
     assert found is not None
     assert found.tolist() == [900]
     assert hint(n) == 7
+
+
+def test_sizes_that_do_not_fit_are_no_plans() -> None:
+    with wf.Graph().as_default():
+        x, y = (wf.placeholder(wf.float32, [None]) for _ in range(2))
+        out = x * y
+        with wf.Session() as session:
+            for n in (3, 4, 5):
+                for other in (0, n + 1, n + 2):
+                    if other:
+                        with pytest.raises(wf.errors.ShapeError):
+                            session.run(out, {x: np.ones(n), y: np.ones(other)})
+                    else:
+                        assert len(session.run(out, {x: np.ones(n), y: np.ones(n)})) == n
+            (plans,) = plans_of(session)
+            assert plans.made == 1
+
+
+@pytest.mark.parametrize("error", [TypeError, AttributeError, OverflowError])
+def test_code_that_takes_no_such_numbers_gets_a_plan_for_each_size(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any) -> Any:
+        raise error("no such number")
+
+    monkeypatch.setattr("weft.runtime.size_plan._planned", fails)
+    with wf.Graph().as_default():
+        x = wf.placeholder(wf.float32, [None])
+        out = x * 2
+        with wf.Session() as session:
+            for n in (3, 4, 5):
+                assert len(session.run(out, {x: np.ones(n)})) == n
+            assert not filled_by(session)
+
+
+def test_layers_of_other_widths_share_memory() -> None:
+    """What is as large as needed for any size serves smaller ones, too."""
+    with wf.Graph().as_default():
+        x = wf.placeholder(wf.float32, [None, 64])
+        value: Any = x
+        widths = (64, 96, 128, 160, 192, 224, 256, 128, 64, 32)
+        for a, b in itertools.pairwise(widths):
+            value = wf.sort(wf.tanh(value @ wf.constant(np.eye(a, b, dtype=np.float32))), axis=1)
+        out = wf.sum(value)
+        with wf.Session() as session:
+            for n in (1000, 1010, 1020):
+                session.run(out, {x: np.ones((n, 64))})
+            (plan,) = filled_by(session)
+            (frame,) = plan._idle
+            assert frame.room < 5 * 1020 * 256 * 4

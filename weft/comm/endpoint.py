@@ -120,6 +120,8 @@ class Endpoint:
             bound = parse_address(socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))
             self.address = addresses.advertised(self.name, bound, advertise)
         except (zmq.ZMQError, AddressError) as error:
+            self.connections.close(EndpointClosedError(f"{self.name} never listened"))
+            self.service.discard()
             self._context.destroy(0)
             if isinstance(error, AddressError):
                 raise

@@ -39,6 +39,13 @@ class Service:
     def start(self) -> None:
         self.thread.start()
 
+    def discard(self) -> None:
+        """In place of `start`: give the descriptors back."""
+        with self._lock:
+            self._ended = True
+            os.close(self._wake_in)
+            os.close(self._wake_out)
+
     def post(self, call: Callable[[], None]) -> None:
         """Have the thread call it, after what was posted before. Once the thread has ended it is
         called at once: what is to be closed must be."""

@@ -315,7 +315,7 @@ class Sizes:
             if monomials is None:
                 return None
             values = np.array(monomials, np.int64)
-        except (ZeroDivisionError, OverflowError):
+        except (ZeroDivisionError, OverflowError, ValueError):
             return None  # of what is only right where the conditions hold; too large
         if max(map(abs, monomials)) > self.large:  # sums might not fit
             if (np.abs(self.matrix * 1.0) @ np.abs(values * 1.0) >= FAR).any():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from weft.ir.polynomials import Terms, atoms_in, text_of
+from weft.ir.polynomials import Terms, atoms_in, subtracted, text_of
 from weft.ir.size_tape import FAR, Tape
 from weft.ir.traced_floats import OnTape, now
 from weft.ir.traced_sizes import Traced
@@ -64,6 +64,15 @@ def is_wide(x: object) -> bool:
 def same_size(a: int, b: int) -> bool:
     """Whether two sizes are equal whatever the sizes are that they are made of; no condition."""
     return a is b or terms_of(a) == terms_of(b)
+
+
+def at_most(a: int, b: int) -> bool:
+    """Whether a <= b is known, whatever the sizes are that they are made of; no condition."""
+    given: tuple[Any, Any] = (a, b)
+    tape = next((x.tape for x in given if type(x) is Traced), None)
+    if tape is None or same_size(a, b):
+        return hint(a) <= hint(b)
+    return bool(tape.interval(subtracted(terms_of(b), terms_of(a)))[0] >= 0)
 
 
 def largest(a: Any, b: Any) -> int:

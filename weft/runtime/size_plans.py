@@ -73,14 +73,15 @@ class SizePlans:
         are to have a plan of their own."""
         if self._in_vain >= MOST_IN_VAIN or not self._has_open(shapes) or _watched():
             return None
-        self.made += 1
         begun = time.perf_counter()
         try:
-            plan = self._make(shapes, wide=self.made > MOST_NARROW)
-        except TypeError as error:  # code that takes no number but Python's own
+            plan = self._make(shapes, wide=self.made >= MOST_NARROW)
+        except (TypeError, AttributeError, OverflowError) as error:
+            # code that takes no number but Python's own, or none so large
             _log.warning("no plan of %s for many sizes: %s", self._name, error)
             self._in_vain = MOST_IN_VAIN
             return None
+        self.made += 1  # those that raise for sizes that do not fit are not counted
         _log.info("planned %s for many sizes: %d conditions, %.1f ms", self._name, plan.conditions,
                   (time.perf_counter() - begun) * 1e3)  # fmt: skip
         numbers = plan.numbers(shapes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.sizes import is_traced, same_size
+from weft.ir.sizes import at_most, hint, is_traced
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 SlotKind = Literal["input", "variable", "constant", "result", "arena", "moving"]
@@ -176,13 +176,13 @@ class Arena:
         return {name: best[id(r)] for name, r in self.ranges.items()}, peak
 
     def _pack_alike(self) -> tuple[dict[int, int], int]:
-        """As `pack`, where some sizes are to be others later: only ranges of one size, whatever it
-        will be, share memory."""
+        """As `pack`, where some sizes are to be others later: a range takes the place of one
+        that is at least as large, whatever the sizes will be."""
         fixed = {n: r for n, r in self.ranges.items() if not is_traced(r.size)}
         best, peak = _place(list(fixed.values()), closest=False)
         offsets = {name: best[id(r)] for name, r in fixed.items()}
         places: list[tuple[int, int, list[_Range]]] = []  # offset, size, what is there
-        for name, one in self.ranges.items():
+        for name, one in sorted(self.ranges.items(), key=lambda row: -hint(row[1].size)):
             if name in fixed:
                 continue
             place = next((p for p in places if _has_room(p, one)), (peak, one.size, list[_Range]()))
@@ -200,7 +200,7 @@ class Arena:
 
 def _has_room(place: tuple[int, int, list[_Range]], one: _Range) -> bool:
     _, size, held = place
-    return same_size(size, one.size) and not any(one.meets(other) for other in held)
+    return at_most(one.size, size) and not any(one.meets(other) for other in held)
 
 
 def _place(order: Sequence[_Range], closest: bool) -> tuple[dict[int, int], int]:

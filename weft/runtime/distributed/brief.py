@@ -221,6 +221,8 @@ class BriefRun:
                 self._turn.release()
             if outcome is not None:
                 self._end(outcome)
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
+                raise outcome  # Ctrl-C, in the thread of a session in this process
             if self._over or not self._came or not self._turn.acquire(blocking=False):
                 return
 

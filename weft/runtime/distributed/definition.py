@@ -124,7 +124,7 @@ class ClusterStep:
     def _registered(self) -> tuple[int, ...]:
         """The handles of the parts, which all tasks know."""
         changes = self._master.changes  # before the look
-        if changes == self._seen:
+        if changes == self._seen and self._known is not None:
             return self._handles
         known = self._master.require(self._needed)
         if known == self._known:
