@@ -12,6 +12,7 @@ Distributed Systems, 1987).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -215,12 +216,16 @@ def _clocks(
     for i in first:
         high = min(at + bounds[k, i] for k, at in fixed)
         low = max(at - bounds[i, k] for k, at in fixed)
+        wrong: int | None = None
         if np.isfinite(high) and np.isfinite(low):
-            at, wrong = (high + low) / 2, round(float(bounds[here, i] + bounds[i, here]) / 2)
+            at = (high + low) / 2
+            # it may be anywhere within its own bounds; `at` is their middle only if no other
+            # task, which may be wrong itself, has moved it
+            wrong = math.ceil(max(bounds[here, i] - at, at + bounds[i, here]))
         elif np.isfinite(high) or np.isfinite(low):
-            at, wrong = high if np.isfinite(high) else low, None
+            at = high if np.isfinite(high) else low
         else:
-            at, wrong = 0.0, None
+            at = 0.0
         fixed.append((i, at))
         drift, origin = drifts.get(tasks[i], (0.0, 0))
         made[tasks[i]] = Clock(round(at), drift, origin, wrong, round(violated))
