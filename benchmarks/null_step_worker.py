@@ -146,8 +146,9 @@ def zmq_ps(cluster: dict[str, list[str]], index: int, kind: str, megabytes: int)
     updates: dict[bytes, list[Any]] = {}  # of each client: the bytes, and how many have come
     while True:
         client = inbox.recv()
-        update = updates.setdefault(client, [memoryview(bytearray(max(nbytes, 3))), 0])
-        part, at = update
+        if client not in updates:
+            updates[client] = [memoryview(bytearray(max(nbytes, 3))), 0]
+        part, at = update = updates[client]
         size = inbox.recv_into(part[at : max(at + CHUNK, 3)])
         if size == 3 and part[at : at + 3] == b"end":
             return

@@ -6,10 +6,10 @@ clock.
 
 The simulator (`weft/passes/placement/simulate.py`) is fitted to what the paper says of *one* worker
 (and of backup workers, to the likelihood of stragglers); all else is prediction. `--measure`
-runs null steps (read all parameters, add one number on each server) in processes of this machine.
-What more processes than cores cost each other is taken from the transport alone: the same messages
-without a session (`scaling_transport.py`), of one worker and of the most. The null steps of *one*
-worker give the rest, and those of all others are predicted.
+runs null steps (read all parameters, add one number on each server) in processes of this machine,
+in short windows that take turns (`scaling_windows.py`). What the steps of *one* worker take of the
+processors, and how much longer messages without a session take of eight than of one
+(`scaling_transport.py`), give the simulator's machine (`scaling_measured.py`).
 """
 
 from __future__ import annotations
@@ -160,9 +160,9 @@ def draw(result: dict[str, Any], path: Path) -> None:
         for axis, nbytes in zip(axes[:, 2], sorted({r["bytes"] for r in result["measured"]}),
                                 strict=True):  # fmt: skip
             mine = [r for r in result["measured"] if r["bytes"] == nbytes]
-            for key in ("median", "predicted"):
+            for key in ("mean", "predicted"):
                 axis.plot([r["workers"] for r in mine], [r[key] * 1e3 for r in mine], "o-",
-                          label=key.replace("median", "measured"))  # fmt: skip
+                          label=key.replace("mean", "measured"))  # fmt: skip
             axis.set(title=f"here: {nbytes:,} bytes from 4 PS", xlabel="workers", ylabel="ms")
     for axis in axes.flat:
         axis.legend(fontsize=8)
@@ -190,11 +190,15 @@ def show(result: dict[str, Any]) -> None:
         table.add_row(what, f"{value} (b={b})", f"{got:.3f} (b={best})", f"{got / value:.2f}")
     console.print(table)
     if "measured" in result:
-        table = Table("workers", "bytes", "measured ms", "predicted ms", "ratio", title="here")
+        table = Table(
+            "workers", "bytes", "measured ms", "10-90 %", "predicted ms", "ratio",
+            "processors busy", "by others", title="here",
+        )  # fmt: skip
         for row in result["measured"]:
             table.add_row(
-                str(row["workers"]), f"{row['bytes']:,}", f"{row['median'] * 1e3:.3f}",
-                f"{row['predicted'] * 1e3:.3f}", f"{row['ratio']:.2f}",
+                str(row["workers"]), f"{row['bytes']:,}", f"{row['mean'] * 1e3:.3f}",
+                "{:.2f}-{:.2f}".format(*row["spread"]), f"{row['predicted'] * 1e3:.3f}",
+                f"{row['ratio']:.2f}", f"{row['own']:.2f}", f"{row['others']:.2f}",
             )  # fmt: skip
         console.print(table)
 
@@ -205,7 +209,7 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true", help="null steps of processes here")
     parser.add_argument("--servers", type=int, default=4)
     parser.add_argument("--workers", type=int, default=8, help="at most")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each figure that count")
     parser.add_argument("--json", type=Path, default=HERE / "scaling.json")
     parser.add_argument("--png", type=Path, default=HERE / "scaling.png")
     args = parser.parse_args()

@@ -1,212 +1,147 @@
 """Null steps in processes of this machine, and the simulator's predictions of them (`scaling.py`).
 
-What more processes than cores cost each other is taken from the transport alone: the same messages
-without a session (`scaling_transport.py`), of one worker and of the most. The null steps of *one*
-worker give the rest, and those of all others are predicted.
+The simulator is told what the steps of *one* worker take of the processors, by who takes it:
+workers and servers, threads that handle messages and that carry them. What bytes take, and how much
+longer all that takes among more processes (caches are cold), is measured of the transport alone
+(`scaling_transport.py`): the same messages without a session, of one worker and of the most. How
+long a processor that has nothing to do takes to begin is measured of two processes and two pipes.
+No time of any step is fitted, not even that of one worker. A step is the mean, as what it takes of
+the processors is, of windows of which the median counts.
 """
 
 from __future__ import annotations
 
-import json
+import gzip
 import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scaling_windows import Figure, cores, in_turns, processes
 
-from weft.comm.limits import Limits
-from weft.passes.placement import Links
+from weft.passes.placement.processors import Ends, Machine
 from weft.passes.placement.simulate import Cluster, Workload, simulate
+from weft.runtime.dataflow.lent import LEAST_BYTES
 
-HERE = Path(__file__).parent
-
-
-@contextmanager
-def processes(
-    servers: int, workers: int, elements: int, bare: bool
-) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Tasks of a cluster as processes, killed at the end: (servers, workers). bare: only what sends
-    and receives."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cluster.json"
-        jobs = {"ps": servers, "worker": workers}
-        path.write_text(json.dumps(
-            {job: [f"ipc://{folder}/{job}{i}" for i in range(n)] for job, n in jobs.items()}
-        ))  # fmt: skip
-        made: list[subprocess.Popen[str]] = []
-
-        def start(*argv: object) -> subprocess.Popen[str]:
-            made.append(subprocess.Popen(
-                [sys.executable, *map(str, argv)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                text=True,
-            ))  # fmt: skip
-            return made[-1]
-
-        try:
-            command = ("-m", "weft", "worker", "--cluster", path, "--job", "ps", "--task")
-            alone = HERE / "scaling_transport.py"
-            tasks = [
-                start(alone, "server", i, folder) if bare else start(*command, i)
-                for i in range(servers)
-            ]
-            for task in tasks:
-                heard(task)
-            script = HERE / "scaling_worker.py"
-            clients = [
-                start(alone, "worker", i, folder, servers, elements)
-                if bare
-                else start(script, path, i, elements)
-                for i in range(workers)
-            ]
-            for client in clients:
-                heard(client)
-            yield tasks, clients
-        finally:
-            for process in made:
-                process.kill()
-            for process in made:
-                process.communicate()
-
-
-def heard(process: subprocess.Popen[str]) -> str:
-    """The next line of a process; an error if it has ended."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise RuntimeError(f"a task ended with status {process.wait()}")
-    return line
-
-
-def tell(clients: Sequence[subprocess.Popen[str]], line: str) -> None:
-    """Say something to all clients."""
-    for client in clients:
-        assert client.stdin is not None
-        client.stdin.write(line + "\n")
-        client.stdin.flush()
-
-
-def cpu_seconds(process: subprocess.Popen[str]) -> float:
-    """Of the processor, so far."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def measure(
-    servers: int, workers: int, elements: int, seconds: float, bare: bool = False
-) -> dict[str, float]:
-    """Null steps for so long, or (bare) only their messages: the median step, and the processor's
-    seconds for each."""
-    with processes(servers, workers, elements, bare) as (tasks, clients):
-        tell(clients, "warm up")
-        for client in clients:
-            heard(client)
-        before = sum(map(cpu_seconds, tasks))
-        tell(clients, str(seconds))
-        rows = [json.loads(heard(client)) for client in clients]
-        after = sum(map(cpu_seconds, tasks))
-        tell(clients, "end")
-    times = np.concatenate([r["times"] for r in rows])
-    cpu = after - before + sum(r["cpu"] for r in rows)
-    return {
-        "servers": servers, "workers": workers, "bytes": 4 * elements * servers,
-        "median": float(np.median(times)), "cpu": cpu / len(times), "steps": len(times),
-    }  # fmt: skip
-
-
-def crowding(bare: Sequence[dict[str, float]], offers: float) -> tuple[float, float]:
-    """(message_crowd, byte_crowd) of this machine, from the transport's small and large trips of
-    one worker and of the most: small, large, small, large."""
-    more = [max(0, int(row["servers"] + row["workers"]) - cores()) for row in bare[::2]]
-    messages = [row["cpu"] for row in bare[::2]]
-    nbytes = [
-        large["cpu"] - small["cpu"] * offers
-        for small, large in zip(bare[::2], bare[1::2], strict=True)
-    ]
-
-    def part(first: float, last: float) -> float:
-        """So that 1 + more * part grows as what was measured does."""
-        grows = last / first
-        if grows <= 1:
-            return 0.0
-        if grows * more[0] >= more[1]:
-            raise RuntimeError(
-                f"a message takes {grows:.1f} times as long: the machine is not quiet"
-            )
-        return (grows - 1) / (more[1] - grows * more[0])
-
-    return part(*messages), part(*nbytes)
-
-
-def cores() -> int:
-    """Of this machine, as far as this process may use them."""
-    return len(os.sched_getaffinity(0))
-
-
-#: Small messages of a trip for each server; an offered tensor takes two more.
-MESSAGES, OFFERED = 4, 2
-
-
-def fitted(
-    first: dict[str, float], large: dict[str, float], bare: Sequence[dict[str, float]]
-) -> Cluster:
-    """This machine, from the null steps of one worker with small and with large parameters, and
-    from the transport's trips (`crowding`).
-
-    The processor's time is given: that of the small step by message, that of the bytes of the
-    large one by byte. What the small step takes beyond what is busy are latencies.
-    """
-    servers = int(first["servers"])
-    offers = (MESSAGES + OFFERED) / MESSAGES
-    messages, nbytes = crowding(bare, offers)
-    more = max(0, servers + 1 - cores())
-    message_s = first["cpu"] / (2 * MESSAGES * servers) / (1 + more * messages)
-    byte_s = max(0.0, large["cpu"] - first["cpu"] * offers) / (2 * large["bytes"])
-    links = Links(latency_s=0.0, message_s=message_s)
-    cluster = Cluster(
-        links, cores(), byte_s / (1 + more * nbytes), one_machine=True, message_crowd=messages,
-        byte_crowd=nbytes, offer_bytes=Limits().eager_bytes,
-    )  # fmt: skip
-    load = Workload.even(servers, first["bytes"], 4.0 * servers, 0.0)
-    low, high = 0.0, first["median"]
-    for _ in range(30):
-        latency = (low + high) / 2
-        cluster = replace(cluster, links=replace(links, latency_s=latency))
-        got = simulate(load, 1, cluster, synchronous=False, steps=3).median
-        low, high = (latency, high) if got < first["median"] else (low, latency)
-    return cluster
-
-
+#: Messages of a null step, or of a trip, for each server.
+MESSAGES = 4
 SMALL, LARGE = 1, 1_000_000
+#: A window's seconds; of how many steps, and seeds (where threads ran last), a prediction is made.
+WINDOW_S, STEPS, SEEDS = 0.5, 30, 12
+
+Row = dict[str, Any]
+
+
+def wake_seconds(trips: int = 4000) -> float:
+    """From a byte in a pipe to the process that waits for it, on a processor that has nothing else
+    to do; what the two processes work is taken off."""
+    there, back = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            while os.read(there[0], 1) == b"x":
+                os.write(back[1], b"x")
+        finally:
+            os._exit(0)
+    try:
+        clock = ~child << 3 | 2  # Linux: of a process
+        for count in (trips // 4, trips):  # the first ones warm up
+            begin, own, other = time.perf_counter(), time.process_time(), time.clock_gettime(clock)
+            for _ in range(count):
+                os.write(there[1], b"x")
+                os.read(back[0], 1)
+            wall = time.perf_counter() - begin
+            work = time.process_time() - own + time.clock_gettime(clock) - other
+        return max(0.0, wall - work) / (2 * trips)
+    finally:
+        os.write(there[1], b"e")
+        os.waitpid(child, 0)
+        for end in (*there, *back):
+            os.close(end)
+
+
+def crowding(first: float, last: float, more: int) -> float:
+    """So that 1 + more * crowding is how what was measured grows among `more` tasks."""
+    return (last / first - 1) / more if more and first > 0 else 0.0
+
+
+def ends(role: str, null: Sequence[Row], bare: Sequence[Row]) -> Ends:
+    """What a message costs at the role's end. null: small and large steps of one worker; bare:
+    small and large trips of one worker, then of the most."""
+    servers = int(null[0]["servers"])
+    more = int(bare[2]["workers"] - bare[0]["workers"])
+    app, carrier = f"{role}_app", f"{role}_io"
+
+    def larger(small: Row, large: Row) -> float:
+        return float(sum(large[key] - small[key] for key in (app, carrier)))
+
+    trips = [max(0.0, larger(*bare[:2])), max(0.0, larger(*bare[2:]))]
+    return Ends(
+        null[0][app] / (MESSAGES * servers), null[0][carrier] / (MESSAGES * servers),
+        max(0.0, larger(*null) - trips[0]) / servers, trips[0] / bare[1]["bytes"],
+        *(crowding(bare[0][key], bare[2][key], more) for key in (app, carrier)),
+        crowding(*trips, more),
+    )  # fmt: skip
+
+
+def predicted(machine: Machine, row: Row) -> float:
+    """The mean step."""
+    load = Workload.even(int(row["servers"]), row["bytes"], 4.0 * row["servers"], 0.0)
+    runs = [
+        simulate(
+            load, int(row["workers"]), Cluster(machine=machine), synchronous=False, steps=STEPS,
+            seed=seed,
+        )
+        for seed in range(SEEDS)
+    ]  # fmt: skip
+    return float(np.mean([np.mean(run.steps) for run in runs]))
+
+
+def tick_seconds() -> float:
+    """1 / CONFIG_HZ, as far as the kernel says it; 4 ms otherwise."""
+    for place in (Path("/proc/config.gz"), Path(f"/boot/config-{os.uname().release}")):
+        if place.exists():
+            data = place.read_bytes()
+            text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+            for line in text.splitlines():
+                if line.startswith("CONFIG_HZ="):
+                    return 1 / int(line.partition("=")[2])
+    return 4e-3
 
 
 def compare(servers: int, seconds: float, most: int) -> dict[str, Any]:
     """Measured and predicted steps for 1 to `most` workers, small and large parameters; and what
     the predictions are made from."""
     counts = [n for n in (1, 2, 3, 4, 6, 8) if n <= most]
-    found = {}
-    for size in (SMALL, LARGE):
-        measure(servers, 1, size, 1.0)  # what is compiled is in the cache afterwards
-        found[size] = [measure(servers, n, size, seconds) for n in counts]
-    bare = [
-        measure(servers, n, size, seconds, bare=True)
-        for n in (1, counts[-1])
-        for size in (SMALL, LARGE)
-    ]
-    cluster = fitted(found[SMALL][0], found[LARGE][0], bare)
-    rows = []
-    for row in (r for group in found.values() for r in group):
-        load = Workload.even(servers, row["bytes"], 4.0 * servers, 0.0)
-        run = simulate(load, int(row["workers"]), cluster, synchronous=False, steps=10)
-        rows.append({**row, "predicted": run.median, "ratio": run.median / row["median"]})
-    fit = {
-        "message_s": cluster.links.message_s, "latency_s": cluster.links.latency_s,
-        "byte_s": cluster.byte_s, "message_crowd": cluster.message_crowd,
-        "byte_crowd": cluster.byte_crowd,
-    }  # fmt: skip
-    return {"measured": rows, "transport": bare, "machine_fit": fit}
+    wake_s = float(np.median([wake_seconds() for _ in range(5)]))
+    with ExitStack() as stack:
+
+        def tasks(elements: int, bare: bool) -> Any:
+            return stack.enter_context(processes(servers, most, elements, bare))
+
+        figures = []
+        for name, numbers in (("null", counts), ("bare", (1, counts[-1]))):
+            group = [tasks(size, name == "bare") for size in (SMALL, LARGE)]
+            figures += [Figure(name, made, n) for n in numbers for made in group]
+        log: list[Row] = []
+        rows = in_turns(figures, max(1, round(seconds / WINDOW_S)), WINDOW_S, log)
+    return concluded(rows, wake_s)
+
+
+def concluded(rows: Sequence[Row], wake_s: float) -> dict[str, Any]:
+    """The machine that these figures say, and its predictions of the null steps."""
+    null = [row for row in rows if row["name"] == "null"]
+    bare = [row for row in rows if row["name"] == "bare"]
+    machine = Machine(
+        cores(), ends("worker", null[:2], bare), ends("server", null[:2], bare),
+        int(null[0]["servers"]) + 1, LEAST_BYTES, wake_s, balance_s=tick_seconds(),
+    )  # fmt: skip
+    for row in null:
+        row["predicted"] = predicted(machine, row)
+        row["ratio"] = row["predicted"] / row["mean"]
+    null.sort(key=lambda row: row["bytes"])
+    return {"measured": null, "transport": bare, "machine_fit": asdict(machine)}

@@ -19,6 +19,7 @@ from scaling_worker import obey
 
 from weft.comm.endpoint import Endpoint
 from weft.comm.rendezvous import MASTER_SHIFT
+from weft.runtime.dataflow.lent import LEAST_BYTES
 
 BEGIN, DONE = 1, 2
 PARAMETERS, GRADIENT = 0, 1
@@ -45,7 +46,13 @@ def serve(index: int, folder: str) -> None:
             end.forget(step)
 
         end.rendezvous.get(step, (GRADIENT, (int(message.meta["w"]),)), done)
-        end.send_tensor(peer, step, PARAMETERS, (index,), held[size])
+        array = held[size]
+        if array.nbytes >= LEAST_BYTES:  # as tasks do: computed where the peer reads it
+            room = end.room(peer, array.shape, array.dtype)
+            if room is not None:
+                np.copyto(room, array)
+                array = room
+        end.send_tensor(peer, step, PARAMETERS, (index,), array, lend=True)
 
     name = f"server{index}"
     with Endpoint(name, address(folder, name), on_message=begin) as end:

@@ -3,8 +3,8 @@
     python scaling_worker.py CLUSTER.json INDEX ELEMENTS
 
 It is task INDEX of the job `worker`, and the session's master. Lines on stdin let it go on: warm
-up, run for so many seconds (the line says them), end. Lines on stdout: "ready", "warm", and JSON
-with the seconds of each step and the processor's seconds.
+up; run for so many seconds (the line says them), again and again; end. Lines on stdout: "ready",
+"warm", and each time JSON with the seconds of each step.
 """
 
 from __future__ import annotations
@@ -40,19 +40,21 @@ def obey(run: Callable[[], object], warm_seconds: float) -> None:
     """Run again and again, as the lines on stdin say, and answer on stdout."""
     print("ready", flush=True)
     sys.stdin.readline()
-    begin = time.perf_counter()
-    while time.perf_counter() - begin < warm_seconds:
-        run()
+    repeat(run, warm_seconds)
     print("warm", flush=True)
-    seconds = float(sys.stdin.readline())
+    while (line := sys.stdin.readline().strip()) != "end":
+        print(json.dumps(repeat(run, float(line))), flush=True)
+
+
+def repeat(run: Callable[[], object], seconds: float) -> list[float]:
+    """Run for so long: the seconds of each run."""
     times = []
-    begin, cpu = time.perf_counter(), time.process_time()
+    begin = time.perf_counter()
     while time.perf_counter() - begin < seconds:
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
-    print(json.dumps({"times": times, "cpu": time.process_time() - cpu}), flush=True)
-    sys.stdin.readline()
+    return times
 
 
 def main() -> None:

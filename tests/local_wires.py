@@ -99,7 +99,8 @@ class LocalEndpoint:
         self, peer: str, step: int, key: int, iterations: Any, value: Any, *, lend: bool = False
     ) -> None:
         other = self._link(peer)
-        other._inbox.put(lambda: other.rendezvous.put(step, (key, iterations), value))
+        place, who = (key, iterations), self.name
+        other._inbox.put(lambda: other.rendezvous.put(step, place, value, source=who))
 
     def abort(self, step: int, error: BaseException) -> None:
         self.rendezvous.abort(step, error)

@@ -52,6 +52,19 @@ ADDER = f"""graph @g(%x: f32[]) -> (f32[], f32[]) stage=partitioned {{
   %7 = send(%0) {{key=4, tensor="d", {ENDS}}} : token
   return %5, %x
 }}"""
+#: What waits for one of three values, for two and for all, some of it for what waited for fewer.
+JOINER = f"""graph @g() -> (f32[], f32[]) stage=partitioned {{
+  %0 = recv() {{key=1, tensor="a", {BACK}, {TYPE}}} : f32[]
+  %1 = recv() {{key=2, tensor="b", {BACK}, {TYPE}}} : f32[]
+  %2 = recv() {{key=5, tensor="e", {BACK}, {TYPE}}} : f32[]
+  %3 = send(%0) {{key=3, tensor="c", {ENDS}}} : token
+  %4 = add(%0, %1) : f32[]
+  %5 = send(%4) {{key=4, tensor="d", {ENDS}}} : token
+  %6 = multiply(%4, %2) : f32[]
+  %7 = recv() after(%5) {{key=6, tensor="f", {BACK}, {TYPE}}} : f32[]
+  %8 = add(%6, %7) : f32[]
+  return %8, %0
+}}"""
 #: An element of a queue, when it comes.
 TAKER = f"""graph @g() -> (f32[]) stage=partitioned {{
   %0 = queue() {{name="q", kind="fifo", capacity=9, parts=["f32[]"]}} : queue<f32[]>
@@ -340,3 +353,28 @@ def test_once() -> None:
     assert once.is_set()
     assert once.wait()
     assert once.wait(0.0)
+
+
+@both
+@pytest.mark.parametrize("order", list(itertools.permutations([1, 2, 5])))
+def test_what_waits_for_several(brief: bool, order: tuple[int, ...]) -> None:
+    for last in range(4):  # so many come before the value that is asked for after a send
+        p = Part(JOINER, brief)
+        p.begin()
+        for i, key in enumerate((*order[:last], 6, *order[last:])):
+            p.give(key, float(key))
+            assert len(p.outcomes) == (i == 3)
+        assert p.result() == [(1.0 + 2.0) * 5.0 + 6.0, 1.0]
+        assert sorted(p.wire.sent) == [(OTHER, 3, (), 1.0), (OTHER, 4, (), 3.0)]
+
+
+@pytest.mark.parametrize("dead", [{1}, {2}, {5}, {6}, {1, 2, 5}, {2, 6}])
+def test_what_is_dead_is_dead_for_all_who_wait(dead: set[int]) -> None:
+    found = []
+    for brief in (True, False):
+        p = Part(JOINER, brief)
+        p.begin()
+        for key in (5, 2, 6, 1):
+            p.give(key, DEAD if key in dead else float(key))
+        found.append((sorted(p.wire.sent, key=str), str(p.error())))
+    assert found[0] == found[1]

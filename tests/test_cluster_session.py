@@ -1,6 +1,7 @@
 """`wf.Session` on a cluster of tasks in this process, over ZeroMQ on loopback."""
 
 import os
+import re
 import tempfile
 import threading
 import time
@@ -247,11 +248,12 @@ def test_deadline_says_who_waits_for_whom(graph: wf.Graph, target: str) -> None:
     with wf.Session(target, graph=graph) as session:
         begun = time.monotonic()
         with pytest.raises(wf.errors.DeadlineExceededError) as caught:
-            session.run(y, options=wf.RunOptions(timeout_in_ms=300))
-        assert time.monotonic() - begun < 4
+            # compiling comes first and has to be over by then on a busy machine too
+            session.run(y, options=wf.RunOptions(timeout_in_ms=1500))
+        assert time.monotonic() - begun < 5
     text = str(caught.value)
     assert f"{WORKER} waits for 'dequeue" in text
-    assert f"from {PS} since 0.3 s, at " in text
+    assert re.search(rf"from {PS} since (0\.\d|1\.[0-5]) s, at ", text)
     assert "test_cluster_session.py" in text
     assert f"{PS} waits in its own op dequeue at " in text
 

@@ -3,6 +3,7 @@ long (default 10; the promise is 600)."""
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import re
@@ -29,6 +30,7 @@ def usage(pid: int) -> tuple[int, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_memory_and_descriptors_are_flat(shared: bool) -> None:
+    faulthandler.dump_traceback_later(3 * SECONDS + 300, exit=True)  # pytest's own ends at 600 s
     sizes = [4, 1000, 50_000, 70_000, 1 << 20, 5_000_000]
     arrays = [np.random.default_rng(0).integers(0, 256, n).astype(np.uint8) for n in sizes]
     limits = Limits(heartbeat_timeout_s=30.0)

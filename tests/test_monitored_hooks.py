@@ -7,22 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_monitored_session import model
 from trace_format import read_trace
 
 import weft as wf
 
 train = wf.train
-
-
-def model() -> tuple[wf.Graph, Any, Any]:
-    """w <- w + x at each step; returns (graph, x, update)."""
-    graph = wf.Graph("monitored")
-    with graph.as_default():
-        x = wf.placeholder(wf.float32, [], name="x")
-        w = wf.Variable(1.0, name="w")
-        step = train.get_or_create_global_step()
-        update = wf.group(w.assign_add(x), step.assign_add(1), name="update")
-    return graph, x, update
 
 
 def test_a_profiler_writes_timelines(tmp_path: Path) -> None:
@@ -50,7 +40,7 @@ def test_a_profiler_writes_timelines(tmp_path: Path) -> None:
 
 
 def test_a_saver_hook_by_itself(tmp_path: Path) -> None:
-    graph, x, update = model()
+    graph, x, update, _ = model()
     hooks = [train.CheckpointSaverHook(tmp_path, save_steps=2)]
     with graph.as_default(), train.MonitoredTrainingSession(hooks=hooks) as session:
         for _ in range(3):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fault_tasks import Supervisor
+from test_saver_killed import END_AT
 
 import weft as wf
 
@@ -201,19 +202,13 @@ def test_files_of_saves_that_failed_are_removed(folder: Path) -> None:
 
 
 #: Ends as a kill does at the n-th call that changes the folder, for every n.
-EVERY_MOMENT = """
-import os, sys
+EVERY_MOMENT = (
+    END_AT
+    + """
+import sys
 from pathlib import Path
 sys.path.insert(0, "tests")
 from test_sharded_saver import Model, steps_in
-
-def count_down(left, function):
-    def counted(*args, **options):
-        left[0] -= 1
-        if left[0] == 0:
-            os._exit(9)
-        return function(*args, **options)
-    return counted
 
 def save(model, folder):
     model.train()
@@ -232,9 +227,7 @@ for name in ("steps", "overwritten"):
         if not child:
             model.session.run(model.init)
             save(model, folder)
-            left = [n]
-            for call in ("open", "write", "fsync", "replace", "unlink"):
-                setattr(os, call, count_down(left, getattr(os, call)))
+            end_at(n)
             save(model, folder)
             save(model, folder)
             os._exit(0)
@@ -264,6 +257,7 @@ for name in ("steps", "overwritten"):
         else:
             steps_in(folder)
 """
+)
 
 
 def end_at_moments(folder: Path, stride: int) -> None:

@@ -19,13 +19,20 @@ from typing import TYPE_CHECKING
 import zmq
 
 from weft.comm import wire
-from weft.comm.errors import BadFrameError, CommError, LimitError, StepOverError
+from weft.comm.entries import Key
+from weft.comm.errors import (
+    BadFrameError,
+    CommError,
+    LimitError,
+    StepOverError,
+    WrongSenderError,
+)
 from weft.comm.inbox import Incoming
 from weft.comm.landing import Landing, Landings
 from weft.comm.lending import LENT, SLOT, Lending
 from weft.comm.limits import CHUNK_BYTES
 from weft.comm.link import Link
-from weft.comm.rendezvous import MASTER_SHIFT, Key
+from weft.comm.rendezvous import MASTER_SHIFT
 from weft.comm.shared import Ring
 from weft.comm.sockets import Socket
 from weft.comm.wire import Array
@@ -231,7 +238,7 @@ class Transfers:
         landing = Landing(link, header.offset, header.step, header.key, meta)
         try:
             self._landings.offer(landing)
-        except (StepOverError, LimitError):
+        except (StepOverError, LimitError, WrongSenderError):
             self._cancel(link, THEIRS, header.offset)
             raise
 

@@ -6,10 +6,12 @@ import atexit
 import logging
 import os
 import secrets
+import struct
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from weft.comm import addresses, sockets, wire
 from weft.comm.addresses import Address, check_free, check_reach, parse_address
 from weft.comm.bulk import Transfers
 from weft.comm.connections import Connections
+from weft.comm.entries import Key
 from weft.comm.errors import (
     AddressError,
     BackpressureError,
@@ -35,8 +38,8 @@ from weft.comm.limits import Limits
 from weft.comm.link import Frame, Link
 from weft.comm.peers import Peer
 from weft.comm.protocol import MAX_NAME, Allocate, Message, Protocol, own_message
-from weft.comm.rejections import Rejections
-from weft.comm.rendezvous import DEAD, Key, Rendezvous
+from weft.comm.rejections import STRAY, Rejections
+from weft.comm.rendezvous import DEAD, Rendezvous
 from weft.comm.security import Keys
 from weft.comm.service import Service
 from weft.comm.zap import Gate
@@ -84,7 +87,7 @@ class Endpoint:
         self.incarnation = secrets.randbits(62) | 1
         self.allocate = allocate
         self.rejections = Rejections(name)
-        self.rendezvous = Rendezvous(self.limits)
+        self.rendezvous = Rendezvous(self.limits, partial(self.rejections.count, STRAY))
         self._on_message = on_message or (lambda message: None)
         self._on_link_lost = on_link_lost or (lambda peer, error: None)
         self._closing = threading.Lock()
@@ -112,9 +115,8 @@ class Endpoint:
             gate = Gate(self._context, keys, self.rejections)
             self.service.watch(gate.socket, gate.answer)
         socket = sockets.inbox(self._context, self.limits, keys)
-        self._inbox = Inbox(
-            socket, self.name, self._protocol.handle, self.rejections, self._crashed
-        )
+        taken, handle = self._protocol.take, self._protocol.handle
+        self._inbox = Inbox(socket, self.name, taken, handle, self.rejections, self._crashed)
         try:
             socket.bind(str(where))
             bound = parse_address(socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))
@@ -176,8 +178,7 @@ class Endpoint:
 
     def connected(self) -> list[Peer]:
         """The peers that there are links to."""
-        links = [link for link in self.peers.links() if link.source]
-        return [Peer(link.name, link.address, link.incarnation) for link in links]
+        return [Peer(x.name, x.address, x.incarnation) for x in self.peers.links() if x.source]
 
     # ---- sending
 
@@ -212,15 +213,19 @@ class Endpoint:
     def signal(self, peer: str, kind: int, step: int, key: int, offset: int = 0) -> None:
         """Send a control message whose meta data is None and which has two numbers: `key`, of 32
         bits, and `offset`, of 64. Cheaper than `send`, which it is like in all else."""
-        if not (0 <= kind < 256 - wire.USER and 0 <= key < 1 << 32 and 0 <= offset < 1 << 64):
+        number = kind + wire.USER
+        if peer != self.name and 0 <= kind <= wire.MOST_USER:
+            try:
+                if self.peers.named(peer).try_push(number, step, key, offset, b"", b""):
+                    return
+            except struct.error:  # what is too large is looked for below
+                pass
+        if not (0 <= kind <= wire.MOST_USER and 0 <= key < 1 << 32 and 0 <= offset < 1 << 64):
             raise UnsendableError(f"kind {kind}, key {key} or offset {offset} cannot be sent")
         if peer == self.name:
-            message = Message(peer, self.incarnation, kind, step, None, (), key, offset)
-            self._give_self(message)
-            return
-        link = self.peers.named(peer)
-        if not link.try_push(kind + wire.USER, step, key, offset, b"", b""):
-            self.deliver(link, (kind + wire.USER, 0, step, key, offset, b"", b""))
+            self._give_self(Message(peer, self.incarnation, kind, step, None, (), key, offset))
+        else:
+            self.deliver(self.peers.named(peer), (number, 0, step, key, offset, b"", b""))
 
     def send_tensor(
         self,
@@ -250,9 +255,10 @@ class Endpoint:
         link = self.peers.named(peer)
         small = wire.as_inline(array)
         if small is not None:
-            meta = wire.pack_tensor_meta(small[0], small[1], place[1], len(small[2]))
-            if not link.try_push(wire.TENSOR, step, key, 0, meta, small[2]):
-                self.deliver(link, (wire.TENSOR, 0, step, key, 0, meta, small[2]))
+            code, shape, raw = small
+            meta = wire.pack_tensor_meta(code, shape, place[1], len(raw))
+            if not link.try_push(wire.TENSOR, step, key, 0, meta, raw):
+                self.deliver(link, (wire.TENSOR, 0, step, key, 0, meta, raw))
             if released is not None:
                 released()
             return
@@ -280,7 +286,7 @@ class Endpoint:
         if array is not DEAD:
             array = np.asarray(array) if released is None else np.array(array)
             size = array.nbytes
-        self.rendezvous.put(step, key, array, size=size)
+        self.rendezvous.put(step, key, array, size=size, source=self.name)
         if released is not None:
             released()
 
@@ -308,8 +314,7 @@ class Endpoint:
                 held = [part.copy() for part in held]
             self.connections.tell(link, (*frame[:-1], held))
             return
-        deadline = time.monotonic() + self.limits.send_s
-        pause = 5e-5
+        deadline, pause = time.monotonic() + self.limits.send_s, 5e-5
         while not link.try_send(frame):
             if time.monotonic() > deadline:
                 raise BackpressureError(

@@ -66,6 +66,10 @@ class DuplicateKeyError(CommError, ValueError):
     """A key of a step was put, or asked for, twice."""
 
 
+class WrongSenderError(CommError, ValueError):
+    """A tensor under a key that another task's send owns."""
+
+
 class StepOverError(CommError):
     """The step was forgotten: its messages come too late."""
 

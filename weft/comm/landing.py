@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.comm import wire
-from weft.comm.errors import DuplicateKeyError, LimitError
+from weft.comm.entries import Key
+from weft.comm.errors import DuplicateKeyError, LimitError, WrongSenderError
 from weft.comm.limits import CHUNK_BYTES
 from weft.comm.link import Link
-from weft.comm.rendezvous import Key
 from weft.comm.wire import Array, TensorMeta
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Landings:
             self._deferred[place] = landing
         try:
             waited = self._endpoint.rendezvous.offer(
-                landing.step, landing.key, lambda: self._grant(landing)
+                landing.step, landing.key, lambda: self._grant(landing), landing.link.name
             )
         except BaseException:
             with self._lock:
@@ -109,7 +109,7 @@ class Landings:
                     return
                 del self._deferred[landing.link.token, landing.number]
                 self._room -= landing.meta.nbytes
-            if self._endpoint.rendezvous.withdraw(landing.step, landing.key):
+            if self._endpoint.rendezvous.withdraw(landing.step, landing.key, landing.link.name):
                 landing.reserved = True
                 self._grant(landing)
             else:  # a reader was first, and has granted it, or the step is over
@@ -144,11 +144,18 @@ class Landings:
         try:
             tensor = landing.tensor()
             self._endpoint.rendezvous.put(
-                landing.step, landing.key, tensor, size=size, on_taken=free
+                landing.step,
+                landing.key,
+                tensor,
+                size=size,
+                on_taken=free,
+                source=landing.link.name,
             )
         except BaseException as error:
             if free is not None:
                 free()
+            if isinstance(error, WrongSenderError):  # nobody waits for this one
+                raise
             self._endpoint.abort(landing.step, error)  # who waits for it must hear of that
             if not isinstance(error, (LimitError, MemoryError)):
                 raise

@@ -24,10 +24,10 @@ import numpy as np
 
 from weft.comm import wire
 from weft.comm.arena import ALIGNMENT, Arena, Block
+from weft.comm.entries import Key
 from weft.comm.errors import BadFrameError, CommError, LimitError
 from weft.comm.inbox import Incoming
 from weft.comm.link import Link
-from weft.comm.rendezvous import Key
 from weft.comm.shared import AVAILABLE
 from weft.comm.wire import Array
 
@@ -269,7 +269,7 @@ class Lending:
         array = np.asarray(lease).view(meta.dtype).reshape(meta.shape)
         del lease
         key = header.key, meta.iterations
-        if not self._endpoint.rendezvous.put(header.step, key, array):
+        if not self._endpoint.rendezvous.put(header.step, key, array, source=link.name):
             self._endpoint.rejections.count("late", expected=True)
 
     def _woken(self) -> None:

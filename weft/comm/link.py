@@ -35,8 +35,9 @@ _EVENTS = (
 #: A frame that is not sent yet: kind, flags, step, key, offset, meta data, payload: arrays, or
 #: bytes that travel in the header's frame.
 Frame = tuple[int, int, int, int, int, bytes, "Sequence[Array] | bytes"]
-_DONTWAIT = int(zmq.DONTWAIT)
-_PACK = wire.HEADER.pack
+_DONTWAIT, _SNDMORE = int(zmq.DONTWAIT), int(zmq.SNDMORE)
+_PACK = wire.SHORT_HEADER.pack
+_WORDS = tuple([wire.word_of(kind) for kind in range(256)])
 
 
 class Link:
@@ -106,18 +107,21 @@ class Link:
                 return False
             if self.checksums:
                 return self._send((kind, 0, step, key, offset, meta, data))
-            count = self._sequence[wire.CTL]
+            count = self._sequence[0]  # of the lane CTL
             head = _PACK(
-                wire.MAGIC, wire.VERSION, kind, len(meta), wire.CTL, 0,
-                self.token, self.incarnation, step, key, count, offset,
-            )  # fmt: skip
+                _WORDS[kind], len(meta), 0, self.token, self.incarnation, step, key, count, offset
+            )
+            # Before: Ctrl-C mostly comes after a call, and what goes next would be taken for a
+            # repetition. If it kept this one from being sent, the gap ends the link, with an error.
+            self._sequence[0] = (count + 1) & 0xFFFFFFFF
             try:
-                self._push(head + meta + data, _DONTWAIT)
+                self._push(head + meta + data if meta else head, _DONTWAIT)
             except zmq.Again:
+                self._sequence[0] = count
                 return False
             except zmq.ZMQError as error:
+                self._sequence[0] = count
                 raise PeerLostError(f"the link to {self.name} broke: {error}") from None
-            self._sequence[wire.CTL] = (count + 1) & 0xFFFFFFFF
             return True
 
     def post(self, frame: Frame, limit: int) -> bool:
@@ -165,23 +169,41 @@ class Link:
         else:
             parts = [p.data for p in payload if p.nbytes]
         check = [wire.checksum(head, meta, *parts)] if self.checksums else []
+        if isinstance(payload, bytes) or sum(p.nbytes for p in parts) <= INLINE_BYTES:
+            frames = [b"".join([head, meta, *parts, *check])]
+        else:
+            chunks = [
+                p[i : i + CHUNK_BYTES] for p in parts for i in range(0, p.nbytes, CHUNK_BYTES)
+            ]
+            frames = [b"".join([head, meta, *check]), *chunks]
         try:
-            if isinstance(payload, bytes) or sum(p.nbytes for p in parts) <= INLINE_BYTES:
-                self._ctl.send(b"".join([head, meta, *parts, *check]), _DONTWAIT)
-            else:
-                self._ctl.send(b"".join([head, meta, *check]), zmq.DONTWAIT | zmq.SNDMORE)
-                chunks = [
-                    p[i : i + CHUNK_BYTES] for p in parts for i in range(0, p.nbytes, CHUNK_BYTES)
-                ]
-                for chunk in chunks[:-1]:
-                    self._ctl.send(chunk, zmq.SNDMORE)
-                self._ctl.send(chunks[-1])
+            self._send_whole(frames)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
             raise PeerLostError(f"the link to {self.name} broke: {error}") from None
-        self.count(wire.CTL)
         return True
+
+    def _send_whole(self, frames: list[Any]) -> None:
+        """Send and count one message, all of it: Ctrl-C, which comes after a call, waits for its
+        end. zmq.Again if there is no room for it."""
+        count, flags, interrupt = self._sequence[0], _DONTWAIT, None
+        while frames:
+            try:
+                while frames:  # nothing is called between taking a frame and sending it
+                    frame = frames[0]
+                    del frames[0]
+                    more = _SNDMORE if frames else 0
+                    flags, now = 0, flags
+                    self._sequence[0] = (count + 1) & 0xFFFFFFFF
+                    self._push(frame, now | more)
+            except KeyboardInterrupt as error:
+                interrupt = error
+            except zmq.ZMQError:
+                self._sequence[0] = count
+                raise
+        if interrupt is not None:
+            raise interrupt
 
     def close(self, reason: str, linger_ms: int) -> None:
         """Say why, and close the lane `ctl`; the caller has set `alive` to False. What never was

@@ -4,7 +4,7 @@ their frames carry, and by what ours do."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from weft.comm.errors import CommError, LimitError, UnknownPeerError
@@ -76,6 +76,11 @@ class Peers:
     def name_at(self, address: str) -> str:
         """The name of the peer that is known to be at the address, or ""."""
         return next((x.name for x in self.links() if x.source and x.address == address), "")
+
+    @property
+    def by_source(self) -> Mapping[int, Link]:
+        """The links by what the frames of their peers carry."""
+        return self._by_source
 
     def of_source(self, source: int) -> Link | None:
         return self._by_source.get(source)

@@ -22,11 +22,13 @@ from weft.comm.errors import (
     LimitError,
     PeerLostError,
     StepOverError,
+    WrongSenderError,
 )
 from weft.comm.inbox import Incoming
 from weft.comm.limits import CHUNK_BYTES
 from weft.comm.link import MAX_REASON, Link
-from weft.comm.rendezvous import DEAD, Key
+from weft.comm.rejections import STRAY
+from weft.comm.rendezvous import DEAD
 from weft.comm.wire import INLINE_BYTES, Array, Header, TensorMeta
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("weft.comm")
 MAX_NAME = 256
+_HEADER_BYTES, _FIELDS = wire.HEADER.size, wire.SHORT_HEADER.unpack_from
+_TENSOR = wire.word_of(wire.TENSOR)
+_SIGNALS = {wire.word_of(kind): kind - wire.USER for kind in range(wire.USER, 256)}
 
 #: Makes the array that a tensor is received into: shape, dtype.
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
@@ -73,7 +78,8 @@ class Protocol:
     def __init__(self, endpoint: Endpoint, on_message: Callable[[Message], None]) -> None:
         self._endpoint = endpoint
         self._on_message = on_message
-        self._incarnation = endpoint.incarnation
+        self._incarnation, self._links = endpoint.incarnation, endpoint.peers.by_source
+        self._put, self._allocate = endpoint.rendezvous.put, endpoint.allocate
         self._greeted: dict[int, None] = {}  # sources that were seen, oldest first
         transfers = endpoint.transfers
         self._handlers: dict[int, Callable[[Link, Incoming], None]] = {
@@ -88,17 +94,59 @@ class Protocol:
             wire.RELEASE: transfers.on_release,
         }
 
+    def take(self, frame: bytes) -> bool:
+        """A signal, or a tensor without flags that is all in this frame, as most messages are.
+        False for anything else, which `handle` gets: also for what is wrong with it."""
+        size = len(frame)
+        if size < _HEADER_BYTES:
+            return False
+        word, meta_bytes, lane_flags, source, destination, step, key, sequence, offset = _FIELDS(
+            frame
+        )
+        link = self._links.get(source)
+        if link is None or lane_flags or destination != self._incarnation:
+            return False
+        expected = link.expected
+        if sequence != expected[0]:
+            return False
+        start, dtype = _HEADER_BYTES + meta_bytes, None
+        if word == _TENSOR:
+            try:
+                meta = wire.unpack_tensor_meta(frame[_HEADER_BYTES:start])
+            except BadFrameError:
+                return False
+            dtype = meta.dtype
+            if dtype is None or not meta.nbytes == size - start <= INLINE_BYTES:
+                return False
+        else:
+            kind = _SIGNALS.get(word)
+            if kind is None or meta_bytes or size != _HEADER_BYTES:
+                return False
+        expected[0] = (sequence + 1) & 0xFFFFFFFF
+        link.heard += 1
+        try:
+            if dtype is None:
+                told = link.name, link.incarnation, kind, step, None, (), key, offset
+                self._on_message(tuple.__new__(Message, told))  # what `Message` does, in time
+                return True
+            array = self._allocate(meta.shape, dtype)
+            if meta.nbytes:
+                array[...] = np.ndarray(meta.shape, dtype, frame, start)
+            place = key, meta.iterations
+            if not self._put(step, place, array, size=meta.nbytes, source=link.name):
+                self._endpoint.rejections.count("late", expected=True)
+        except Exception as error:
+            self._not_handled(link, wire.unpack_header(frame, size), error)
+        return True
+
     def handle(self, message: Incoming) -> None:
         """One message, whatever is in it. BadFrameError for what is counted and dropped."""
-        header = message.header  # taken apart at once: a field by its name takes much longer
-        _, _, kind, meta_bytes, lane, flags, source, destination, step, key, sequence, offset = (
-            header
-        )
-        link = self._endpoint.peers.of_source(source)
+        header, link = message.header, self._endpoint.peers.of_source(message.header.source)
+        kind, lane, sequence = header.kind, header.lane, header.sequence
         if link is None:
             self._greet(message)
             return
-        if destination != self._incarnation:
+        if header.destination != self._incarnation:
             raise BadFrameError("for another incarnation")
         expected = link.expected[lane]
         if sequence != expected:
@@ -108,27 +156,23 @@ class Protocol:
         link.heard += 1
         try:
             if kind >= wire.USER:
-                if meta_bytes or flags:
-                    self._on_control(link, message)
-                    return
-                if len(message.frame) != wire.HEADER.size:
-                    raise BadFrameError("payload size")
-                told = link.name, link.incarnation, kind - wire.USER, step, None, (), key, offset
-                self._on_message(tuple.__new__(Message, told))  # what `Message` does, in time
-            elif kind == wire.TENSOR and not flags:
-                self._on_plain_tensor(message, meta_bytes, step, key)
+                self._on_control(link, message)
             elif kind in self._handlers:
                 self._handlers[kind](link, message)
             else:
                 raise BadFrameError("unknown kind")
         except Exception as error:
-            refused = self._failed(link, header, error)
-            if refused is None:
-                return
-            link.expected[lane] = expected  # it was not the peer's: its own is still to come
-            if refused is error:
-                raise
-            raise refused from error
+            self._not_handled(link, header, error)
+
+    def _not_handled(self, link: Link, header: Header, error: Exception) -> None:
+        """After an error of handling a message. BadFrameError if it is not the peer's."""
+        refused = self._failed(link, header, error)
+        if refused is None:
+            return
+        link.expected[header.lane] = header.sequence  # the peer's own is still to come
+        if refused is error:
+            raise error
+        raise refused from error
 
     def _out_of_order(self, link: Link, sequence: int, expected: int) -> None:
         if (sequence - expected) & 0xFFFFFFFF >= 1 << 31:
@@ -144,7 +188,9 @@ class Protocol:
             return error
         if isinstance(error, DuplicateKeyError):
             return BadFrameError("duplicate key")
-        if isinstance(error, StepOverError):
+        if isinstance(error, WrongSenderError):
+            self._endpoint.rejections.count(STRAY, f": {error}")
+        elif isinstance(error, StepOverError):
             self._endpoint.rejections.count("late", expected=True)
         elif isinstance(error, (LimitError, MemoryError)):
             self._over_limit(link, header, error)
@@ -226,36 +272,19 @@ class Protocol:
 
     # ---- tensors and control messages
 
-    def _on_plain_tensor(self, message: Incoming, meta_bytes: int, step: int, place: int) -> None:
-        """One without flags, as most are."""
-        frame, start = message.frame, wire.HEADER.size + meta_bytes
-        meta = wire.unpack_tensor_meta(bytes(frame[wire.HEADER.size : start]))
-        size = len(frame) - start
-        if meta.dtype is None or meta.nbytes > INLINE_BYTES:
-            array = self._payload(message, meta)
-        elif meta.nbytes != size:
-            raise BadFrameError("payload size")
-        else:
-            array = self._endpoint.allocate(meta.shape, meta.dtype)
-            if size:
-                array[...] = np.ndarray(meta.shape, meta.dtype, frame, start)
-        self._put(step, (place, meta.iterations), meta, array)
-
     def _on_tensor(self, link: Link, message: Incoming) -> None:
         header = message.header
         if header.flags & wire.DEAD_FLAG:
             message.verify()
             iterations = wire.unpack_tensor_meta(bytes(message.meta)).iterations
-            self._endpoint.rendezvous.put(header.step, (header.key, iterations), DEAD)
+            self._put(header.step, (header.key, iterations), DEAD, source=link.name)
             return
         if header.flags & wire.SHARED_FLAG:
             self._endpoint.transfers.lending.on_lent(link, message)
             return
         meta = wire.unpack_tensor_meta(bytes(message.meta))
-        self._put(header.step, (header.key, meta.iterations), meta, self._payload(message, meta))
-
-    def _put(self, step: int, key: Key, meta: TensorMeta, array: Array) -> None:
-        if not self._endpoint.rendezvous.put(step, key, array, size=meta.nbytes):
+        array, key = self._payload(message, meta), (header.key, meta.iterations)
+        if not self._put(header.step, key, array, size=meta.nbytes, source=link.name):
             self._endpoint.rejections.count("late", expected=True)
 
     def _payload(self, message: Incoming, meta: TensorMeta) -> Array:

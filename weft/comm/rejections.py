@@ -7,6 +7,8 @@ import threading
 from collections import Counter
 
 _log = logging.getLogger("weft.comm")
+#: A tensor under a key that another task's send owns.
+STRAY = "wrong sender"
 
 
 class Rejections:

@@ -3,6 +3,9 @@
 Nothing here blocks, and callbacks run outside of the lock: in `put`'s thread if somebody waited, in
 `get`'s if the value was there first. A large tensor may first be offered by its sender: it is
 fetched when somebody asks for it, or earlier if there is room (`offer`'s `claim`).
+
+A reader names who sends what it waits for. What others put under its key is refused: at once if it
+waits, else when it comes; until then both lie there, so whoever is first keeps nobody out.
 """
 
 from __future__ import annotations
@@ -13,13 +16,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from weft.comm.entries import (
+    STRAYS,
+    Callback,
+    Entry,
+    Key,
+    Offer,
+    Several,
+    Strays,
+    Value,
+    Waiter,
+    each,
+    fits,
+    wrong_sender,
+)
 from weft.comm.errors import DuplicateKeyError, LimitError, StepOverError
 from weft.comm.limits import Limits
-
-#: The number of the message in the partitioned program, and the counters of the enclosing loops.
-Key = tuple[int, tuple[int, ...]]
-#: Takes the value, DEAD, or an exception.
-Callback = Callable[[Any], None]
 
 MASTER_SHIFT: Final = 36  # a step's number: its master's (28 bits), and that one's count of steps
 
@@ -45,41 +57,27 @@ class Waiting:
     offered: bool
 
 
-@dataclass(slots=True)
-class _Value:
-    value: Any
-    bytes: int
-    on_taken: Callable[[], None] | None
-
-
-@dataclass(slots=True)
-class _Waiter:
-    callback: Callback
-    since: float
-    offered: bool = False
-
-
-@dataclass(slots=True)
-class _Offer:
-    claim: Callable[[], None]
-
-
-_Entry = _Value | _Waiter | _Offer
-
-
 class _Step:
     __slots__ = ("entries", "error")
 
     def __init__(self) -> None:
-        self.entries: dict[Key, _Entry] = {}
+        self.entries: dict[Key, Entry] = {}
         self.error: BaseException | None = None
 
 
 class Rendezvous:
-    """The table of one task's steps. Thread-safe."""
+    """The table of one task's steps. Thread-safe.
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    on_stray: called with ": " and what a reader did not take as it was another sender's.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        on_stray: Callable[[str], None] | None = None,
+    ) -> None:
         self._limits = limits or Limits()
+        self._on_stray = on_stray
         self._lock = threading.Lock()
         self._steps: dict[int, _Step] = {}
         self._low: dict[int, int] = {}  # per master, the last step that is forgotten
@@ -126,27 +124,32 @@ class Rendezvous:
         *,
         size: int = 0,
         on_taken: Callable[[], None] | None = None,
+        source: str | None = None,
     ) -> bool:
         """Give `value` (or DEAD) to who waits or will wait for `key`.
 
         `size`: its bytes, which count as held until it is taken. `on_taken` is called once the
-        value is taken or dropped. False if the step is over or aborted: the value is dropped.
-        Raises DuplicateKeyError for a second value, LimitError where it would exceed the limits.
+        value is taken or dropped. source: who sends it; None fits every reader. False if the step
+        is over or aborted: the value is dropped. Raises DuplicateKeyError for a second value,
+        WrongSenderError where a reader waits for another one's, LimitError where it would exceed
+        the limits.
         """
         with self._lock:
             state = self._steps.get(step)
             entry = None if state is None or state.error is not None else state.entries.get(key)
-            if state is not None and type(entry) is _Waiter:
+            if state is not None and type(entry) is Waiter:
+                if source != entry.source and not fits(source, entry.source):
+                    raise wrong_sender(step, key, source, entry.source)
                 self._remove(state, step, key)
-            elif self._keep(step, key, _Value(value, size, on_taken)):
+            elif self._keep(step, key, Value(value, size, on_taken, source)):
                 return True
-        if type(entry) is _Waiter:
+        if type(entry) is Waiter:
             entry.callback(value)
         if on_taken is not None:
             on_taken()
-        return type(entry) is _Waiter
+        return type(entry) is Waiter
 
-    def _keep(self, step: int, key: Key, new: _Value) -> bool:
+    def _keep(self, step: int, key: Key, new: Value) -> bool:
         """Under the lock: keep a value that nobody waits for. False if the step is over."""
         try:
             state = self._step(step)
@@ -154,12 +157,22 @@ class Rendezvous:
             return False
         if state.error is not None:
             return False
-        if key in state.entries:
-            raise DuplicateKeyError(f"step {step} has a value for key {key} already")
-        self._check_room(state, step, new.bytes)
-        state.entries[key] = new
+        self._add(state, step, key, new, new.bytes)
         self._held += new.bytes
         return True
+
+    def _add(self, state: _Step, step: int, key: Key, new: Value | Offer, size: int) -> None:
+        """Under the lock: something more of a step that goes on."""
+        there = state.entries.get(key)
+        if there is None:
+            self._check_room(state, step, size)
+            state.entries[key] = new
+            return
+        others = list(each([there]))
+        if type(there) is Waiter or any(fits(new.source, other.source) for other in others):
+            raise DuplicateKeyError(f"step {step} has an offer or value for key {key} already")
+        self._check_room(state, step, size)
+        state.entries[key] = Several([*others, new])
 
     def _remove(self, state: _Step, step: int, key: Key) -> None:
         """Under the lock. Of a step without entries nothing is known but that it is not over."""
@@ -176,52 +189,73 @@ class Rendezvous:
                 f"limit of {self._limits.held_bytes} (Limits.held_bytes)"
             )
 
-    def offer(self, step: int, key: Key, claim: Callable[[], None]) -> bool:
+    def offer(
+        self, step: int, key: Key, claim: Callable[[], None], source: str | None = None
+    ) -> bool:
         """A sender has a value for `key`, which `claim` fetches: called (once, outside of the
         lock) when somebody asks for the key, at once if somebody waits. Its `put` comes later.
 
-        True if somebody waited. Raises DuplicateKeyError, LimitError and StepOverError (also if
-        the step is aborted).
+        True if somebody waited. Raises as `put` does, and StepOverError (also if the step is
+        aborted).
         """
         with self._lock:
             state = self._step(step)
             if state.error is not None:
                 raise StepOverError(f"step {step} is aborted: {state.error}")
             entry = state.entries.get(key)
-            if entry is None:
-                self._check_room(state, step, 0)
-                state.entries[key] = _Offer(claim)
+            if type(entry) is not Waiter:
+                self._add(state, step, key, Offer(claim, source), 0)
                 return False
-            if type(entry) is not _Waiter or entry.offered:
+            if not fits(source, entry.source):
+                raise wrong_sender(step, key, source, entry.source)
+            if entry.offered:
                 raise DuplicateKeyError(f"step {step} has an offer or value for key {key} already")
             entry.offered = True
         claim()
         return True
 
-    def withdraw(self, step: int, key: Key) -> bool:
+    def withdraw(self, step: int, key: Key, source: str | None = None) -> bool:
         """Take an offer that nobody has asked for out of the table, to fetch it early (its `put`
         comes later). False if it is not there any more."""
         with self._lock:
             state = self._steps.get(step)
-            if state is None or type(state.entries.get(key)) is not _Offer:
+            there = None if state is None else state.entries.get(key)
+            if state is None or there is None:
                 return False
-            self._remove(state, step, key)
+            held = list(each([there]))
+            rest = [x for x in held if type(x) is not Offer or x.source != source]
+            if len(rest) == len(held):
+                return False
+            self._leave(state, step, key, rest)
             return True
 
-    def get(self, step: int, key: Key, callback: Callback) -> None:
-        """Call `callback` with the value for `key`, DEAD or an exception, now or later, once."""
+    def _leave(self, state: _Step, step: int, key: Key, rest: list[Value | Offer]) -> None:
+        """Under the lock: only these are still under the key."""
+        if rest:
+            state.entries[key] = rest[0] if len(rest) == 1 else Several(rest)
+        else:
+            self._remove(state, step, key)
+
+    def get(self, step: int, key: Key, callback: Callback, source: str | None = None) -> None:
+        """Call `callback` with the value for `key`, DEAD or an exception, now or later, once.
+        source: who may send it; None: anyone."""
         claim: Callable[[], None] | None = None
+        entry: Value | Strays | BaseException | None
         with self._lock:
-            entry: _Value | BaseException | None
             try:
-                state = self._step(step)
+                state = self._steps.get(step) or self._step(step)
+                entry, claim = self._take(state, step, key, callback, source)
             except (StepOverError, LimitError) as error:
                 entry = error
-            else:
-                entry, claim = self._take(state, step, key, callback)
+        if entry is None and claim is None:
+            return
+        if entry is STRAYS:
+            self._refuse_strays(step, key, source)
+            self.get(step, key, callback, source)
+            return
         if claim is not None:
             claim()
-        elif isinstance(entry, _Value):
+        elif isinstance(entry, Value):
             if entry.on_taken is not None:
                 entry.on_taken()
             callback(entry.value)
@@ -229,27 +263,47 @@ class Rendezvous:
             callback(entry)
 
     def _take(
-        self, state: _Step, step: int, key: Key, callback: Callback
-    ) -> tuple[_Value | BaseException | None, Callable[[], None] | None]:
+        self, state: _Step, step: int, key: Key, callback: Callback, source: str | None
+    ) -> tuple[Value | Strays | BaseException | None, Callable[[], None] | None]:
         if state.error is not None:
             return state.error, None
         entry = state.entries.get(key)
-        if type(entry) is _Value:
+        if type(entry) is Waiter:
+            return DuplicateKeyError(f"step {step} waits for key {key} already"), None
+        if entry is not None and entry.source != source and not fits(entry.source, source):
+            return STRAYS, None
+        if type(entry) is Value:
             self._held -= entry.bytes
             self._remove(state, step, key)
             return entry, None
-        if type(entry) is _Waiter:
-            return DuplicateKeyError(f"step {step} waits for key {key} already"), None
-        claim = entry.claim if type(entry) is _Offer else None
-        state.entries[key] = _Waiter(callback, time.monotonic(), claim is not None)
+        claim = entry.claim if type(entry) is Offer else None
+        state.entries[key] = Waiter(callback, time.monotonic(), source, claim is not None)
         return None, claim
+
+    def _refuse_strays(self, step: int, key: Key, source: str | None) -> None:
+        """Drop what is under the key and not of its reader's sender."""
+        with self._lock:
+            state = self._steps.get(step)
+            there = None if state is None else state.entries.get(key)
+            if state is None or there is None or type(there) is Waiter:
+                return
+            held = list(each([there]))
+            fitting = [x for x in held if fits(x.source, source)][:1]
+            strays = [x for x in held if x not in fitting]
+            self._leave(state, step, key, fitting)
+            self._held -= sum(x.bytes for x in strays if type(x) is Value)
+        for stray in strays:
+            if type(stray) is Value and stray.on_taken is not None:
+                stray.on_taken()
+            if self._on_stray is not None:
+                self._on_stray(f": {wrong_sender(step, key, stray.source, source)}")
 
     def cancel(self, step: int, key: Key, error: BaseException) -> bool:
         """Call who waits for `key` with `error` (a deadline, say); False if nobody does."""
         with self._lock:
             state = self._steps.get(step)
             entry = None if state is None else state.entries.get(key)
-            if state is None or type(entry) is not _Waiter:
+            if state is None or type(entry) is not Waiter:
                 return False
             self._remove(state, step, key)
         entry.callback(error)
@@ -269,7 +323,7 @@ class Rendezvous:
                 return False
             state.error = error
             entries, state.entries = state.entries, {}
-            self._held -= sum(e.bytes for e in entries.values() if type(e) is _Value)
+            self._held -= sum(e.bytes for e in each(entries.values()) if type(e) is Value)
         _end(entries, error)
         return True
 
@@ -290,9 +344,8 @@ class Rendezvous:
             self._low[master] = low_water
             over = [s for s in self._steps if s <= low_water and s >> MASTER_SHIFT == master]
             dropped = [(s, self._steps.pop(s).entries) for s in over]
-            self._held -= sum(
-                e.bytes for _, entries in dropped for e in entries.values() if type(e) is _Value
-            )
+            held = [e for _, entries in dropped for e in each(entries.values())]
+            self._held -= sum(e.bytes for e in held if type(e) is Value)
         for step, entries in dropped:
             _end(entries, StepOverError(f"step {step} is over"))
 
@@ -311,7 +364,7 @@ class Rendezvous:
             found = [
                 Waiting(key, now - entry.since, entry.offered)
                 for key, entry in (state.entries.items() if state else ())
-                if type(entry) is _Waiter
+                if type(entry) is Waiter
             ]
         return sorted(found, key=lambda w: -w.seconds)
 
@@ -322,13 +375,14 @@ class Rendezvous:
             return [
                 key
                 for key, entry in (state.entries.items() if state else ())
-                if type(entry) is not _Waiter
+                if type(entry) is not Waiter
             ]
 
 
-def _end(entries: dict[Key, _Entry], error: BaseException) -> None:
+def _end(entries: dict[Key, Entry], error: BaseException) -> None:
     for entry in entries.values():
-        if type(entry) is _Waiter:
+        if type(entry) is Waiter:
             entry.callback(error)
-        elif type(entry) is _Value and entry.on_taken is not None:
-            entry.on_taken()
+    for held in each(entries.values()):
+        if type(held) is Value and held.on_taken is not None:
+            held.on_taken()

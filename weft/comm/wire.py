@@ -36,6 +36,8 @@ Array = npt.NDArray[Any]
 MAGIC: Final = b"WF"
 VERSION: Final = 1
 HEADER: Final = struct.Struct("<2sBBHBBQQQIIQ")
+#: The same, with magic, version and kind as one number, and lane and flags as one.
+SHORT_HEADER: Final = struct.Struct("<IHHQQQIIQ")
 #: Payloads up to this size travel in the header's frame: a second frame costs half a round trip
 #: more (docs/comm.md).
 INLINE_BYTES: Final = 64 << 10
@@ -46,6 +48,7 @@ MAX_ITERATIONS: Final = 64
 # Kinds of the transport's own frames; those of its user begin at USER.
 HELLO, HELLO_ACK, BYE, PING, TENSOR, OFFER, GRANT, CHUNK, CANCEL, RELEASE = range(1, 11)
 USER: Final = 128
+MOST_USER: Final = 255 - USER
 CTL, BULK = 0, 1  # lanes
 
 # Flags of a frame.
@@ -78,6 +81,11 @@ OBJECT: Final = np.dtype(object)
 
 if sys.byteorder != "little":
     raise ImportError("weft.comm sends arrays as they lie in memory, and that is little-endian")
+
+
+def word_of(kind: int) -> int:
+    """The first number of a SHORT_HEADER."""
+    return int.from_bytes(MAGIC + bytes([VERSION, kind]), "little")
 
 
 class Header(NamedTuple):

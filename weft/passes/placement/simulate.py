@@ -19,6 +19,7 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -27,6 +28,7 @@ from weft.ir.device import DeviceSpec
 from weft.ir.errors import InvalidArgumentError
 from weft.passes.placement.devices import Links
 from weft.passes.placement.placer import Placement
+from weft.passes.placement.processors import Machine, Processors, Tasks
 
 #: Messages go in so many pieces at most, none smaller than this (bytes).
 _PIECES, _PIECE_BYTES = 4, 1 << 18
@@ -102,25 +104,13 @@ def _task(device: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """What the tasks run on. cores: of each machine. byte_s: seconds of a core for each byte that
-    it sends or receives. one_machine: all tasks share the cores of one machine, and no link; then
-    a message takes longer by the part `message_crowd`, and a byte by `byte_crowd`, for each task
-    that there are more than cores: caches are cold when its turn comes. offer_bytes: larger
-    messages are offered and granted first, by two messages more."""
+    it sends or receives. machine: all tasks are processes of this one, and there are no links; the
+    others do not count then."""
 
     links: Links = field(default_factory=Links)
     cores: int = 8
     byte_s: float = 0.0
-    one_machine: bool = False
-    message_crowd: float = 0.0
-    byte_crowd: float = 0.0
-    offer_bytes: float = math.inf
-
-    def on_cores(self, tasks: int) -> tuple[float, float]:
-        """Seconds of a core at each end of a message, and for each of its bytes, among so many
-        tasks."""
-        more = max(0, tasks - self.cores) if self.one_machine else 0
-        message_s = self.links.message_s * (1 + more * self.message_crowd)
-        return message_s, self.byte_s * (1 + more * self.byte_crowd)
+    machine: Machine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +202,11 @@ class _Steps:
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.count, self.now = 0, 0.0
         tasks = workers + self.servers
-        self.message_s, self.byte_s = cluster.on_cores(tasks)
-        one = _Pool(cluster.cores)
-        self.cores = [one if cluster.one_machine else _Pool(cluster.cores) for _ in range(tasks)]
+        self.here: Tasks | None = None
+        if cluster.machine is not None:
+            processors = Processors(cluster.machine, self.at, lambda: self.now)
+            self.here = Tasks(cluster.machine, workers, self.servers, self.random, processors)
+        self.cores = [_Pool(cluster.cores) for _ in range(tasks)]
         self.out, self.into = ([_Pool(1) for _ in range(tasks)] for _ in range(2))
         self.version = 0  # of the parameters: how many steps are over
         self.step = [0] * workers  # the version that each worker has
@@ -252,23 +244,22 @@ class _Steps:
 
     # -- messages ----------------------------------------------------------------------------------
 
+    def work(self, task: int, seconds: float, then: Callable[[], None]) -> None:
+        """Have a task compute for so long."""
+        if self.here is not None:
+            self.here.work(task, seconds, then)
+        else:
+            self.at(self.cores[task].take(self.now, seconds), then)
+
     def send(self, source: int, target: int, nbytes: float, then: Callable[[], None]) -> None:
-        """Send a message, a large one after its offer was granted."""
-        if nbytes <= self.cluster.offer_bytes:
-            return self.carry(source, target, nbytes, then)
-
-        def granted() -> None:
-            self.carry(source, target, nbytes, then)
-
-        return self.carry(source, target, 0.0, lambda: self.carry(target, source, 0.0, granted))
-
-    def carry(self, source: int, target: int, nbytes: float, then: Callable[[], None]) -> None:
         """Carry a message: piece by piece through the cores of the sender, the link, and the cores
         of the receiver."""
+        if self.here is not None:
+            return self.here.carry(source, target, nbytes, then)
         pieces = max(1, min(_PIECES, math.ceil(nbytes / _PIECE_BYTES)))
         links, left = self.cluster.links, [pieces, pieces]  # to send, to receive
-        work = (self.message_s + nbytes * self.byte_s) / pieces
-        wire = 0.0 if self.cluster.one_machine else nbytes / pieces / links.bytes_per_s
+        work = (links.message_s + nbytes * self.cluster.byte_s) / pieces
+        wire = nbytes / pieces / links.bytes_per_s
 
         def leave() -> None:
             gone = self.out[source].take(self.now, wire) if wire else self.now
@@ -289,6 +280,7 @@ class _Steps:
                 then()
 
         self.at(self.cores[source].take(self.now, work), leave)
+        return None
 
     # -- workers -----------------------------------------------------------------------------------
 
@@ -312,7 +304,7 @@ class _Steps:
             if self.random.random() < self.load.straggle:
                 slower = (self.load.straggle_factor - 1) * self.random.exponential()
                 seconds *= 1 + max(0.0, slower)
-            self.at(self.cores[worker].take(self.now, seconds), lambda: self.push(worker))
+            self.work(worker, seconds, lambda: self.push(worker))
 
     def push(self, worker: int) -> None:
         self.missing[worker] = self.servers
@@ -323,8 +315,8 @@ class _Steps:
             def arrive(server: int = server) -> None:
                 stale = self.synchronous and version < self.version
                 work = 0.0 if stale else self.load.apply_s[server]
-                core = self.cores[self.workers + server]
-                self.at(core.take(self.now, work), lambda: self.applied(worker, server, version))
+                applied = partial(self.applied, worker, server, version)
+                self.work(self.workers + server, work, applied)
 
             self.send(worker, self.workers + server, self.load.push[server], arrive)
 

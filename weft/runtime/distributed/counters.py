@@ -21,8 +21,9 @@ MOST_WAITS = 8
 
 
 class Counters:
-    """Steps and messages of one task. Any thread may call it; what it counts since it was made only
-    grows, so that two snapshots and their times give rates."""
+    """Steps and messages of one task; what it counts since it was made only grows, so that two
+    snapshots and their times give rates. `begun` and `ended` are called under the task's lock, the
+    others by any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,27 +34,27 @@ class Counters:
 
     def begun(self) -> None:
         """A part of a step begins."""
-        with self._lock:
-            self._begun += 1
+        self._begun += 1
 
     def ended(self, seconds: float, failed: bool) -> None:
         """A part of a step has ended after so many seconds."""
-        with self._lock:
-            self._failed += failed
-            self._done += not failed
-            self._step_seconds += seconds
+        if failed:
+            self._failed += 1
+        else:
+            self._done += 1
+        self._step_seconds += seconds
 
     def sent(self, target: str, tensor: str, nbytes: int) -> None:
         """A tensor was handed over to go to `target`."""
-        key = (target, tensor)
         with self._lock:
-            row = self._edges.get(key)
-            if row is None:
-                if len(self._edges) >= MOST_EDGES:
-                    key = (OTHERS, OTHERS)
-                row = self._edges.setdefault(key, [0, 0])
+            row = self._edges.get((target, tensor)) or self._new_edge(target, tensor)
             row[0] += 1
             row[1] += nbytes
+
+    def _new_edge(self, target: str, tensor: str) -> list[int]:
+        """Under the lock."""
+        known = len(self._edges) < MOST_EDGES
+        return self._edges.setdefault((target, tensor) if known else (OTHERS, OTHERS), [0, 0])
 
     def snapshot(self) -> Stats:
         """seconds: since when is counted; steps: {begun, done, failed}; step_seconds: of all parts

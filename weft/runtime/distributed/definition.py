@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,16 @@ REGISTER_SECONDS, GRACE_SECONDS, STALL_SECONDS = 600.0, 5.0, 30.0
 BRIEF_SECONDS = 0.3
 
 
+class _Route(NamedTuple):
+    """Who gets the RUNs of a step: the parts in order, and with those in this process last, as they
+    may run at once. changes: `Master.changes` when it was made."""
+
+    handles: tuple[int, ...]
+    changes: int
+    who: tuple[Who, ...]
+    order: tuple[tuple[Who, Part], ...]
+
+
 class ClusterStep:
     """Called as an `Executable` is. Any number of threads may call it at once.
 
@@ -60,7 +70,8 @@ class ClusterStep:
         recv_seconds: float | None = None,
     ) -> None:
         self.name, self.parts = name, tuple(parts)
-        self._master, self._results = master, tuple(results)
+        self._master, self._count = master, len(results)
+        self._wanted = tuple([i for i, kind in enumerate(results) if kind is not None])
         self._control_flow, self._pipeline = control_flow, pipeline
         self._recv_seconds = recv_seconds
         self._tasks = tuple(dict.fromkeys(part.task for part in parts))
@@ -68,6 +79,7 @@ class ClusterStep:
         self._lock = threading.Lock()
         self._known: Mapping[str, tuple[str, int]] | None = None  # the tasks that have it
         self._handles: tuple[int, ...] = ()
+        self._route: _Route | None = None
         self._seen = -1  # `Master.changes` when these were the handles
         self._given: list[list[Who]] = []  # the parts that tasks hold, by when they were given
         weakref.finalize(self, _drop, master, self._given).atexit = False
@@ -96,8 +108,8 @@ class ClusterStep:
         here; UnavailableError names a task that was lost.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        handles = self._registered()
-        who = [(part.task, handle) for part, handle in zip(self.parts, handles, strict=True)]
+        route = self._found_route(self._registered())
+        who = route.who
         step, waits = self._master.begin(who)
         waits.trace = trace
         forget = None
@@ -105,7 +117,7 @@ class ClusterStep:
             token = cancel
             forget = token.register(lambda: waits.fail(_cancelled(token)))
         try:
-            self._send(step, waits, who, inputs, timeout)
+            self._send(step, waits, route, inputs, timeout)
             self._wait(step, waits, until)
             if waits.error is not None:
                 raise self._failed(step, waits)
@@ -135,6 +147,21 @@ class ClusterStep:
                 self._handles = self._register(known)
                 self._known = known
             return self._handles
+
+    def _found_route(self, handles: tuple[int, ...]) -> _Route:
+        """As the parts have these handles."""
+        found, changes = self._route, self._master.changes
+        if found is None or found.changes != changes or found.handles is not handles:
+            parts, master = self.parts, self._master
+            who = tuple([(part.task, one) for part, one in zip(parts, handles, strict=True)])
+            pairs = zip(who, parts, strict=True)
+            order = sorted(pairs, key=lambda pair: master.is_here(pair[0][0]))
+            found = self._route = _Route(handles, changes, who, tuple(order))
+        return found
+
+    def prepare(self) -> None:
+        """Have the tasks compile their parts now. What they say against them is raised here."""
+        self._registered()
 
     def forget(self) -> None:
         """Register it anew before the next run."""
@@ -178,15 +205,13 @@ class ClusterStep:
         self,
         step: int,
         waits: Pending,
-        who: Sequence[Who],
+        route: _Route,
         inputs: Sequence[Array],
         timeout: float | None,
     ) -> None:
         low, master = self._master.low_water(), self._master
-        pairs = list(zip(who, self.parts, strict=True))
-        pairs.sort(key=self._is_here)  # those in this process last: they may run at once
         plain = timeout is None and self._recv_seconds is None and waits.trace is None
-        for (task, handle), part in pairs:
+        for (task, handle), part in route.order:
             if plain and not part.feeds:
                 try:
                     master.signal(task, m.RUN, step, handle, low)
@@ -203,9 +228,6 @@ class ClusterStep:
                 meta["trace"] = True
                 waits.trace.run_sent(task, handle)
             self._to(waits, task, m.RUN, step, m.FEED, meta, feeds)
-
-    def _is_here(self, pair: tuple[Who, Part]) -> bool:
-        return self._master.is_here(pair[0][0])
 
     def _to(
         self,
@@ -281,7 +303,7 @@ class ClusterStep:
         return waits.error or first
 
     def _assembled(self, waits: Pending, who: Sequence[Who]) -> list[Array | None]:
-        out: list[Array | None] = [None] * len(self._results)
+        out: list[Array | None] = [None] * self._count
         for one, part in zip(who, self.parts, strict=True):
             found = waits.answers[one]
             if found is NOTHING and not part.fetches:
@@ -297,9 +319,9 @@ class ClusterStep:
             for i, place in enumerate(part.fetches):
                 made = large[i] if i in large else next(left)
                 out[place] = np.array(made) if made.base is not None else made
-        missing = [i for i, t in enumerate(self._results) if t is not None and out[i] is None]
-        if missing:
-            raise InternalError(f"no task gave result {missing[0]} of '{self.name}'")
+        for i in self._wanted:
+            if out[i] is None:
+                raise InternalError(f"no task gave result {i} of '{self.name}'")
         return out
 
 

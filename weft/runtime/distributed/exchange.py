@@ -104,7 +104,7 @@ class StepExchange:
             nbytes = held.nbytes
         try:
             if task == self._task:
-                self.wire.rendezvous.put(self._step, (key, iterations), held)
+                self.wire.rendezvous.put(self._step, (key, iterations), held, source=task)
             else:
                 self.wire.send_tensor(task, self._step, key, iterations, held, lend=True)
         except CommError as error:
@@ -138,7 +138,7 @@ class StepExchange:
                 trace.message(edge.op, edge.source, iterations, begin, nbytes, made is WIRE_DEAD)
             came(made if isinstance(made, np.ndarray) else outcome_of(edge.op, self._task, made))
 
-        self.wire.rendezvous.get(self._step, (edge.key, iterations), call)
+        self.wire.rendezvous.get(self._step, (edge.key, iterations), call, edge.source)
 
     def runs(self, waits: Callable[[], list[Operation]]) -> None:
         """The step begins; `waits` says which ops of the host are under way."""

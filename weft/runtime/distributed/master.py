@@ -267,7 +267,7 @@ class Master:
         for place in large:
             key = (m.keys_of(m.FETCH, who[1]) + place, ())
             came = partial(take_part, waits, who, arrays, place)
-            self.wire.rendezvous.get(message.step, key, came)
+            self.wire.rendezvous.get(message.step, key, came, peer)
 
     def lost(self, peer: str, cause: object) -> None:
         """A task cannot be reached any more: what waits for it fails, and the next step that needs

@@ -58,13 +58,13 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """What all runs of a task share. over: called with a run when it has ended, before the answer
-    is sent."""
+    """What all runs of a task share. over: called with a run, its seconds and whether it failed
+    when it has ended, before the answer is sent."""
 
     name: str
     wire: Wire
     counters: Counters
-    over: Callable[[PartRun], None]
+    over: Callable[[PartRun, float, bool], None]
 
 
 class PartRun:
@@ -95,7 +95,6 @@ class PartRun:
         self._error: WeftError | None = None  # which another one's error is the cause of
         self._derived = Derived.ABORTED
         self._begun = time.monotonic()
-        home.counters.begun()
 
     @property
     def exchange(self) -> StepExchange:
@@ -161,7 +160,8 @@ class PartRun:
         try:
             first = m.keys_of(m.FEED, self.handle)
             wire = self._home.wire
-            feeds = arrays_of(self._meta, self.buffers, wire, self.step, first, timeout)
+            who = self.client.name
+            feeds = arrays_of(self._meta, self.buffers, wire, who, self.step, first, timeout)
             recorder = None
             if self.trace is not None:
                 self.trace.fed()
@@ -202,8 +202,7 @@ class PartRun:
             self._answer_failed(error)
 
     def _end(self, failed: bool) -> None:
-        self._home.counters.ended(time.monotonic() - self._begun, failed)
-        self._home.over(self)
+        self._home.over(self, time.monotonic() - self._begun, failed)
 
     def _answer_failed(self, error: Exception) -> None:
         """The answer cannot be sent: say that, or end the link, so that the session hears of it."""
@@ -243,17 +242,18 @@ def arrays_of(
     meta: Mapping[str, Any],
     buffers: Sequence[Array],
     wire: Wire,
+    source: str,
     step: int,
     base: int,
     timeout: float | None,
 ) -> list[Array]:
-    """The arrays of a message; the large ones, which "g" places, came by themselves."""
+    """The arrays of a message of `source`; the large ones, which "g" places, came by themselves."""
     small = iter(buffers)
     large: dict[int, Array] = {}
     places = [int(place) for place in meta.get("g", ())]
     if places:
         keys = [(base + place, ()) for place in places]
-        found = all_of(wire.rendezvous, step, keys, timeout)
+        found = all_of(wire.rendezvous, step, keys, timeout, source)
         large = dict(zip(places, found, strict=True))
     count = len(buffers) + len(large)
     return [large[i] if i in large else next(small) for i in range(count)]

@@ -130,9 +130,10 @@ class Pending:
     @property
     def error(self) -> WeftError | None:
         """What went wrong first: of the errors that are the least derived, the first one."""
+        if not self._failures:
+            return None
         with self._lock:
-            found = min(self._failures, key=lambda f: f.derived, default=None)
-        return None if found is None else found.error
+            return min(self._failures, key=lambda f: f.derived).error
 
     @property
     def link_lost(self) -> bool:

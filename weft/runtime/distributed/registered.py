@@ -16,7 +16,9 @@ from weft.ir.rules import int_attr
 from weft.ir.text.parser import parse_graph
 from weft.ir.verify import verify
 from weft.passes.pipelines import PIPELINES
+from weft.passes.specialize import is_symbolic
 from weft.runtime.dataflow.executor import DataflowStep
+from weft.runtime.dataflow.lazy import LazyRegion
 from weft.runtime.dataflow.lowered import dataflow_step, executor_op, holds_strings
 from weft.runtime.dataflow.stepping import is_small
 from weft.runtime.dataflow.trace import TraceRecorder
@@ -37,7 +39,7 @@ class Registered:
     with; again: reads it once more."""
 
     graph: Graph
-    step: Executable | DataflowStep
+    step: Executable | LazyRegion | DataflowStep
     constants: tuple[Array, ...]
     peers: frozenset[str]
     receivers: Mapping[int, Operation]
@@ -59,7 +61,9 @@ class Registered:
         if isinstance(self.step, DataflowStep):
             made = self.step(ready, timeout=timeout, cancel=cancel, trace=trace)
         elif trace is not None:
-            made = run_traced(self.step, ready, trace)
+            step = self.step
+            own = step.alone([a.shape for a in ready]) if isinstance(step, LazyRegion) else step
+            made = run_traced(own, ready, trace)
         else:
             made = self.step(ready)
         return [array for array in made if array is not None]
@@ -99,13 +103,15 @@ def read_part(
     verify(graph)
     variables, resources = store.of_graph(graph, keys)
     communicates = any(op.name in ("send", "recv") for op in graph.walk())
-    step: Executable | DataflowStep
+    step: Executable | LazyRegion | DataflowStep
     if communicates or executor_op(graph) is not None or holds_strings(graph):
         step = dataflow_step(graph, variables, resources, control_flow, passes=passes)
     else:
         traced = graph.at_stage("dataflow" if is_dataflow(graph.block) else "traced")
         if control_flow == "dataflow":
             step = dataflow_step(traced, variables, resources, control_flow, passes=passes)
+        elif is_symbolic(graph.block):
+            step = LazyRegion(traced, variables, passes=passes)
         else:
             step = compile_graph(traced, variables, name=graph.name, passes=passes)
     if isinstance(step, DataflowStep):

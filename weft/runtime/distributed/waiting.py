@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from weft.comm.rendezvous import Key, Rendezvous
+from weft.comm.entries import Key
+from weft.comm.rendezvous import Rendezvous
 from weft.ir.errors import DeadlineExceededError, UnavailableError, WeftError
 
 Array = np.ndarray[Any, Any]
 
 
-def all_of(table: Rendezvous, step: int, keys: Sequence[Key], timeout: float | None) -> list[Array]:
-    """The tensors of all keys. What ends the step is raised; DeadlineExceededError after `timeout`
-    seconds."""
+def all_of(
+    table: Rendezvous, step: int, keys: Sequence[Key], timeout: float | None, source: str
+) -> list[Array]:
+    """The tensors of all keys, which `source` sends. What ends the step is raised;
+    DeadlineExceededError after `timeout` seconds."""
     found: dict[Key, Array] = {}
     failed: list[BaseException] = []
     lock, ready = threading.Lock(), threading.Event()
@@ -32,7 +35,7 @@ def all_of(table: Rendezvous, step: int, keys: Sequence[Key], timeout: float | N
                 ready.set()
 
     for key in keys:
-        table.get(step, key, partial(came, key))
+        table.get(step, key, partial(came, key), source)
     if not ready.wait(timeout):
         missing = len(keys) - len(found)
         raise DeadlineExceededError(f"{missing} of {len(keys)} tensors did not come in time")

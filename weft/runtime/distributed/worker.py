@@ -191,7 +191,7 @@ class Worker:
         meta = message.meta
         first = m.keys_of(m.CONSTANT, int(meta["h"]))
         text, more, *constants = arrays_of(
-            meta, message.buffers, self.wire, message.step, first, meta["timeout"]
+            meta, message.buffers, self.wire, message.peer, message.step, first, meta["timeout"]
         )
         named = m.from_array(more)
         peers: dict[str, list[Any]] = named["peers"]
@@ -228,7 +228,6 @@ class Worker:
         run = PartRun(client, home, part, step, handle, meta, message.buffers)
         lost = self._added(run)
         if lost is None:
-            self.counters.ended(0.0, failed=True)
             self._refuse(message, client, handle)
             return
         self._forget(low)
@@ -246,8 +245,10 @@ class Worker:
         begin: who has just ended all runs of its session, or of the task, has not seen it."""
         who = run.step, run.handle
         with self._lock:
+            self.counters.begun()
             known = self._clients.get(run.client.name) is run.client
             if self._closed.is_set() or not known or who in self._runs:
+                self.counters.ended(0.0, failed=True)
                 return None
             self._runs[who] = run
             lost = self._lost
@@ -275,9 +276,10 @@ class Worker:
         except Exception as error:
             client.send(m.DONE, message.step, {"h": handle, "e": to_wire(error)})
 
-    def _over(self, run: PartRun) -> None:
+    def _over(self, run: PartRun, seconds: float, failed: bool) -> None:
         with self._lock:
             del self._runs[run.step, run.handle]
+            self.counters.ended(seconds, failed)
 
     def _forget(self, low: int) -> None:
         """All steps up to `low` are over; looked at only now and then."""
