@@ -1,0 +1,260 @@
+"""The LLVM that numba-cuda makes of kernel source, carried out on this machine's processor.
+
+libNVVM would make PTX of the same LLVM. What only a GPU has (who a thread is, barriers, shuffles)
+is asked of this module; a thread of the grid that may wait for others is a thread here. Maths are
+the C library's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import re
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from llvmlite import binding
+
+from weft.codegen.cuda.kernel import CudaKernel, Launch
+
+Array = np.ndarray[Any, Any]
+_WORD = ctypes.c_uint32
+_TYPE = r"(?:i\d+|float|double|half|ptr|\{[^{}]*\}|\[[^\[\]]*\]|<[^<>]*>)"
+_POINTER = re.compile(_TYPE + r"\*")
+_ENTRY = re.compile(r'^define void @"?([^"(]+)"?\(', re.MULTILINE)
+_MOVE = re.compile(r'call i32 asm +"mov\.b32 \$0, \$1;", "=r,r"\s*\((i32 %"[^"]+")\)')
+# What the declared functions of NVVM are here.
+_MEANINGS = """
+declare i32 @weft_ask(i32)
+declare i32 @weft_meet(i32, i32)
+declare i32 @weft_shuffle(i32, i32, i32, i32, i32)
+declare i32 @weft_vote(i32, i32)
+define i32 @"nvvm.read.ptx.sreg.laneid"() {
+  %1 = call i32 @weft_ask(i32 0)
+  %2 = and i32 %1, 31
+  ret i32 %2
+}
+define void @"nvvm.barrier0"() {
+  %1 = call i32 @weft_meet(i32 0, i32 0)
+  ret void
+}
+define i32 @"nvvm.barrier0.or"(i32 %c) {
+  %1 = call i32 @weft_meet(i32 0, i32 %c)
+  ret i32 %1
+}
+define void @"nvvm.bar.warp.sync"(i32 %mask) {
+  %1 = call i32 @weft_meet(i32 1, i32 0)
+  ret void
+}
+define {i32, i1} @"nvvm.shfl.sync.i32"(i32 %mask, i32 %mode, i32 %v, i32 %lane, i32 %bound) {
+  %1 = call i32 @weft_shuffle(i32 %mask, i32 %mode, i32 %v, i32 %lane, i32 %bound)
+  %2 = insertvalue {i32, i1} undef, i32 %1, 0
+  ret {i32, i1} %2
+}
+define {i32, i1} @"nvvm.vote.sync"(i32 %mask, i32 %mode, i1 %c) {
+  %1 = zext i1 %c to i32
+  %2 = call i32 @weft_vote(i32 %mode, i32 %1)
+  %3 = insertvalue {i32, i1} undef, i32 %2, 0
+  %4 = icmp ne i32 %2, 0
+  %5 = insertvalue {i32, i1} %3, i1 %4, 1
+  ret {i32, i1} %5
+}
+define i32 @__nv_umulhi(i32 %a, i32 %b) {
+  %1 = zext i32 %a to i64
+  %2 = zext i32 %b to i64
+  %3 = mul i64 %1, %2
+  %4 = lshr i64 %3, 32
+  %5 = trunc i64 %4 to i32
+  ret i32 %5
+}
+define i64 @__nv_umul64hi(i64 %a, i64 %b) {
+  %1 = zext i64 %a to i128
+  %2 = zext i64 %b to i128
+  %3 = mul i128 %1, %2
+  %4 = lshr i128 %3, 64
+  %5 = trunc i128 %4 to i64
+  ret i64 %5
+}
+define float @__nv_rsqrtf(float %x) {
+  %1 = call float @__nv_sqrtf(float %x)
+  %2 = fdiv float 1.0, %1
+  ret float %2
+}
+define double @__nv_rsqrt(double %x) {
+  %1 = call double @__nv_sqrt(double %x)
+  %2 = fdiv double 1.0, %1
+  ret double %2
+}
+declare float @__nv_sqrtf(float)
+declare double @__nv_sqrt(double)
+"""
+_SPECIAL = """
+define i32 @"nvvm.read.ptx.sreg.{name}.{axis}"() {{
+  %1 = call i32 @weft_ask(i32 {what})
+  ret i32 %1
+}}
+"""
+
+
+def _meanings() -> str:
+    """The module of them. Grids and blocks have one dimension: the others are 0, or 1 wide."""
+    text = _MEANINGS
+    for what, name in enumerate(("tid", "ctaid", "ntid", "nctaid")):
+        others = 4 if name in ("tid", "ctaid") else 5
+        for axis, asked in (("x", what), ("y", others), ("z", others)):
+            text += _SPECIAL.format(name=name, axis=axis, what=asked)
+    return text
+
+
+def host_text(text: str) -> str:
+    """numba-cuda's LLVM, of typed pointers and for a GPU, as today's LLVM reads it for a CPU."""
+    text = re.sub(r"^(target .*|!.*|@\"llvm\.used\".*)$", "", text, flags=re.MULTILINE)
+    text = re.sub(r", !\w+ !\d+", "", text)
+    text = re.sub(r" addrspace\(\d\)", "", text)
+    before = ""
+    while before != text:
+        before, text = text, _POINTER.sub("ptr", text)
+    text = text.replace("addrspacecast ptr", "bitcast ptr").replace('@"llvm.nvvm.', '@"nvvm.')
+    return _MOVE.sub(r"add \1, 0", text)
+
+
+class _Grid(threading.local):
+    """Who the thread is that asks."""
+
+    thread = block = 0
+    threads = blocks = 1
+    meeting: Any = None
+
+
+_here = _Grid()
+
+
+class _Meeting:
+    """The threads of a block: where they wait for each other, and what they hand on."""
+
+    def __init__(self, threads: int) -> None:
+        self.block = threading.Barrier(threads)
+        counts = [min(32, threads - first) for first in range(0, threads, 32)]
+        self.warps = [threading.Barrier(count) for count in counts]
+        self.words = [0] * (32 * len(counts))
+
+    def of_warp(self, word: int) -> list[int]:
+        """The words of all lanes of the warp."""
+        first, lane = _here.thread // 32 * 32, _here.thread % 32
+        self.warps[first // 32].wait(timeout=60)
+        self.words[first + lane] = word
+        self.warps[first // 32].wait(timeout=60)
+        found = self.words[first : first + 32]
+        self.warps[first // 32].wait(timeout=60)
+        return found
+
+
+@ctypes.CFUNCTYPE(_WORD, _WORD)
+def _ask(what: int) -> int:
+    return (_here.thread, _here.block, _here.threads, _here.blocks, 0, 1)[what]
+
+
+@ctypes.CFUNCTYPE(_WORD, _WORD, _WORD)
+def _meet(warp: int, condition: int) -> int:
+    meeting = _here.meeting
+    if warp:
+        meeting.warps[_here.thread // 32].wait(timeout=60)
+        return 0
+    meeting.block.wait(timeout=60)
+    meeting.words[_here.thread] = condition
+    meeting.block.wait(timeout=60)
+    found = any(meeting.words[: _here.threads])
+    meeting.block.wait(timeout=60)
+    return int(found)
+
+
+@ctypes.CFUNCTYPE(_WORD, _WORD, _WORD, _WORD, _WORD, _WORD)
+def _shuffle(mask: int, mode: int, word: int, lane: int, bound: int) -> int:
+    words, own = _here.meeting.of_warp(word), _here.thread % 32
+    source = (lane, own - lane, own + lane, own ^ lane)[mode]
+    return words[source] if 0 <= source < 32 else word
+
+
+@ctypes.CFUNCTYPE(_WORD, _WORD, _WORD)
+def _vote(mode: int, condition: int) -> int:
+    words = _here.meeting.of_warp(condition)[: _here.threads - _here.thread // 32 * 32]
+    if mode == 3:
+        return sum(bit << lane for lane, bit in enumerate(words))
+    return int(all(words) if mode == 0 else any(words))
+
+
+@lru_cache(maxsize=1)
+def _names() -> Any:
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    for name, function in {
+        "weft_ask": _ask, "weft_meet": _meet, "weft_shuffle": _shuffle, "weft_vote": _vote,
+    }.items():  # fmt: skip
+        binding.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value or 0)
+    return ctypes.CDLL(ctypes.util.find_library("m"))
+
+
+@lru_cache(maxsize=64)
+def _native(kernel: CudaKernel) -> tuple[Any, Callable[..., None]]:
+    from weft.codegen.cuda.numba_language import _library
+
+    library = _names()
+    texts = [host_text(text) for text in _library(kernel, (7, 5)).llvm_strs]
+    module = binding.parse_assembly(_meanings())
+    module.triple = binding.get_process_triple()
+    for text in texts:
+        module.link_in(binding.parse_assembly(text))
+    for name in [f.name for f in module.functions if f.is_declaration]:
+        if name.startswith("__nv_"):
+            function = getattr(
+                library, name.removeprefix("__nv_")
+            )  # a name that is not there fails
+            binding.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value or 0)
+        else:
+            assert name.startswith(("weft_", "llvm.")), name
+    entry = next(m for text in texts for m in _ENTRY.findall(text) if kernel.name in m)
+    # with the processor's own instructions for 16-bit floats: nobody gives the C library's here
+    features = binding.get_host_cpu_features().flatten()
+    host = binding.Target.from_default_triple()
+    machine = host.create_target_machine(
+        cpu=binding.get_host_cpu_name(), features=features, opt=1, jit=True
+    )
+    engine = binding.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    kinds = [ctypes.c_void_p if p.kind == "pointer" else ctypes.c_int64 for p in kernel.parameters]
+    return engine, ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address(entry))
+
+
+def run(kernel: CudaKernel, blocks: int, threads: int, args: Sequence[Any]) -> None:
+    """Carry the kernel out; arrays are written in place, as `emulator.run` does."""
+    _, call = _native(kernel)
+    words = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in args]
+    waits = "sync" in kernel.source
+
+    def work(block: int, thread: int, meeting: _Meeting | None) -> None:
+        _here.thread, _here.block, _here.threads, _here.blocks = thread, block, threads, blocks
+        _here.meeting = meeting
+        call(*words)
+
+    for block in range(blocks):
+        if not waits:
+            for thread in range(threads):
+                work(block, thread, None)
+            continue
+        meeting = _Meeting(threads)
+        group = [
+            threading.Thread(target=work, args=(block, thread, meeting))
+            for thread in range(threads)
+        ]
+        for one in group:
+            one.start()
+        for one in group:
+            one.join()
+
+
+def native(launch: Launch, args: Sequence[Any]) -> None:
+    """A runner for `cuda_graphs.run`."""
+    run(launch.kernel, launch.blocks, launch.block_threads, args)

@@ -1,0 +1,231 @@
+"""Kernel source to cubins for four architectures, without a GPU."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cuda_toolchain import TARGETS, needs_toolchain
+
+from weft.codegen.cuda import compile as compiling
+from weft.codegen.cuda.compile import (
+    assemble,
+    compile_kernel,
+    describe_kernels,
+    emit_ptx,
+    forget_cubins,
+    known_cubin,
+    symbol_of,
+)
+from weft.codegen.cuda.kernel import CudaKernel, Parameter
+from weft.codegen.cuda.report import KernelReport, read_report
+from weft.codegen.jit import CodegenError
+from weft.ir.errors import ToolchainError, UnsupportedError
+
+pytestmark = needs_toolchain
+
+P = Parameter("p", "pointer", "f32")
+N = Parameter("n", "integer")
+SCALE = CudaKernel("scale", "def scale(p, n):\n    p[n] = f32(p[n] * f32(2))\n", (P, N))
+REVERSE = CudaKernel(
+    "reverse",
+    """def reverse(p, n):
+    a = cuda.shared.array(256, f32)
+    b = cuda.shared.array(64, i64)
+    t = u32(cuda.threadIdx.x)
+    a[t] = p[t]
+    b[u32(t % u32(64))] = n
+    cuda.syncthreads()
+    p[t] = f32(a[u32(u32(255) - t)] + f32(b[3]))
+""",
+    (P, N),
+)
+# More values live at once than the 32 registers that 2048 threads leave each.
+HUNGRY = CudaKernel(
+    "hungry",
+    "def hungry(p, n):\n"
+    + "".join(f"    v{k} = p[{k}]\n" for k in range(60))
+    + "    cuda.syncthreads()\n"
+    + "".join(f"    p[{60 + k}] = v{k}\n" for k in range(60)),
+    (P, N),
+)
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("WEFT_CACHE", "0")
+    monkeypatch.delenv("WEFT_CUBINS", raising=False)
+    forget_cubins()
+    yield
+    forget_cubins()
+
+
+@pytest.mark.parametrize("cc", TARGETS)
+def test_cubins_of_four_architectures(cc: tuple[int, int]) -> None:
+    cubin = compile_kernel(REVERSE, cc)
+    assert cubin.code.startswith(b"\x7fELF")
+    assert cubin.symbol == symbol_of(REVERSE) == f"weft_cuda_{REVERSE.key[5:]}"
+    assert b".text." + cubin.symbol.encode() in cubin.code
+    report = cubin.report
+    assert (report.shared, report.stack, report.spills) == (256 * 4 + 64 * 8, 0, 0)
+    assert 8 <= report.registers <= 32
+    assert f"{report.registers} registers, 1536 bytes shared" == report.describe()
+
+
+def test_the_same_source_gives_the_same_bytes() -> None:
+    from weft.codegen.cuda.numba_language import _library
+
+    assert emit_ptx(REVERSE, (9, 0)) == emit_ptx(REVERSE, (9, 0))
+    first = compile_kernel(REVERSE, (9, 0))
+    _library.cache_clear()
+    emit_ptx(SCALE, (9, 0))  # counters of names move on
+    forget_cubins()
+    again = compile_kernel(REVERSE, (9, 0))
+    assert again is not first
+    assert again == first
+
+
+def test_a_kernel_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    emit = compiling.emit_ptx
+
+    def counted(kernel: CudaKernel, cc: tuple[int, int]) -> str:
+        calls.append(cc)
+        return emit(kernel, cc)
+
+    monkeypatch.setattr(compiling, "emit_ptx", counted)
+    threads = [threading.Thread(target=compile_kernel, args=(SCALE, (9, 0))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert compile_kernel(replace(SCALE), (9, 0)) is compile_kernel(SCALE, (9, 0))
+    assert calls == [(9, 0)]
+    compile_kernel(SCALE, (8, 0))
+    assert calls == [(9, 0), (8, 0)]
+
+
+def test_what_is_known_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = compile_kernel(SCALE, (9, 0))
+    monkeypatch.setattr(compiling, "emit_ptx", lambda kernel, cc: pytest.fail("compiled"))
+    assert known_cubin(SCALE, (9, 0)) is made
+    assert known_cubin(SCALE, (8, 0)) is None
+    assert describe_kernels([SCALE, REVERSE], (9, 0)) == [
+        f"scale    {made.report.registers} registers, 0 bytes shared",
+        "reverse  not compiled yet",
+    ]
+
+
+def test_few_cubins_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "MOST_KEPT", 1)
+    made = compile_kernel(SCALE, (9, 0))
+    assert compile_kernel(SCALE, (9, 0)) is made
+    compile_kernel(REVERSE, (9, 0))
+    assert known_cubin(SCALE, (9, 0)) is None
+
+
+def test_threads_and_blocks_bound_the_registers() -> None:
+    ptx = emit_ptx(replace(HUNGRY, threads=1024, blocks=2), (9, 0))
+    assert ".maxntid 1024" in ptx
+    assert ".minnctapersm 2" in ptx
+    few = compile_kernel(replace(HUNGRY, threads=1024, blocks=2), (9, 0)).report
+    many = compile_kernel(replace(HUNGRY, threads=128), (9, 0)).report
+    assert few.registers <= 32 < many.registers
+    assert few.spills > 0 == many.spills
+    assert few.stack > 0 == many.stack
+    assert "bytes of stack" in few.describe()
+    assert "bytes spilled" in few.describe()
+
+
+def test_the_report_agrees_with_nvjitlink_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = []
+
+    def noted(code: bytes, symbol: str, log: str) -> KernelReport:
+        logs.append(log)
+        return read_report(code, symbol, log)
+
+    monkeypatch.setattr(compiling, "read_report", noted)
+    for kernel in (REVERSE, replace(HUNGRY, threads=1024, blocks=2)):
+        for cc in TARGETS:
+            report = compile_kernel(kernel, cc).report
+            (last,) = (line for line in logs[-1].splitlines() if "bytes smem" in line)
+            assert f"used {report.registers} registers" in last
+            assert f"{report.stack} stack" in last
+            shared = re.search(r"(\d+) bytes smem", last)
+            reserved = 1024 if cc == (9, 0) else 0  # the system's own
+            assert shared
+            assert int(shared[1]) == report.shared + (reserved if report.shared else 0)
+
+
+def test_what_is_no_cubin_has_no_report() -> None:
+    cubin = compile_kernel(SCALE, (9, 0))
+    with pytest.raises(ValueError, match="no ELF"):
+        read_report(b"PTX", cubin.symbol, "")
+    with pytest.raises(ValueError, match="not in list"):
+        read_report(cubin.code, "another", "")
+    assert KernelReport(**cubin.report.fields()) == cubin.report
+
+
+def test_old_and_unknown_architectures() -> None:
+    with pytest.raises(UnsupportedError, match=r"not compiled for sm_70\n.*hint.*sm_75"):
+        compile_kernel(SCALE, (7, 0))
+    with pytest.raises(ToolchainError, match=r"nvJitLink 1\d\.\S+ \(/\S+\) does not know sm_999"):
+        compile_kernel(SCALE, (99, 9))
+
+
+def test_ptx_that_does_not_assemble_names_kernel_and_log() -> None:
+    ptx = emit_ptx(SCALE, (9, 0)).replace("mul.f32", "mull.f32").replace("add.f32", "addd.f32")
+    with pytest.raises(CodegenError, match="kernel 'scale' does not compile for sm_90") as caught:
+        assemble(SCALE, ptx, (9, 0))
+    assert "Not a name of any known instruction" in str(caught.value)
+    assert "   2     p[n] = f32(p[n] * f32(2))" in str(caught.value)
+
+
+def test_a_cubin_from_the_cache_loads_no_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE", "1")
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiling, "store_cubin", storing_always())
+    want = compile_kernel(SCALE, (9, 0))
+    program = f"""
+import sys
+import weft.codegen.cuda.cache as cache
+cache.cuda_sources = lambda: "the same"
+from weft.codegen.cuda.compile import compile_kernel
+from weft.codegen.cuda.kernel import CudaKernel, Parameter
+kernel = CudaKernel({SCALE.name!r}, {SCALE.source!r}, {SCALE.parameters!r})
+cubin = compile_kernel(kernel, (9, 0))
+compilers = ("numba", "numba_cuda", "cuda.bindings", "cuda.pathfinder")
+loaded = [name for name in compilers if name in sys.modules]
+print(len(cubin.code), loaded)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split(maxsplit=1) == [str(len(want.code)), "[]\n"]
+
+
+def storing_always() -> object:
+    """Other people may be editing weft while this test runs: the cache would be off."""
+    from weft.codegen.cuda import cache
+
+    def store(kernel: CudaKernel, cc: tuple[int, int], cubin: object) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cache, "cuda_sources", lambda: "the same")
+            cache.store_cubin(kernel, cc, cubin)  # type: ignore[arg-type]
+
+    return store
+
+
+def test_a_driver_that_is_too_old_for_what_is_compiled() -> None:
+    with pytest.raises(ToolchainError, match=r"writes PTX .* but the driver \(CUDA 12\.0\)"):
+        compile_kernel(SCALE, (9, 0), driver=(12, 0))
+    made = compile_kernel(SCALE, (9, 0))  # one that is there is not compiled: it may be loaded
+    assert compile_kernel(SCALE, (9, 0), driver=(12, 0)) is made

@@ -1,0 +1,129 @@
+"""Matrix products as CUDA launches, in the emulator, against the reference interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_ops import run_graph
+
+from weft.codegen.cuda import products
+from weft.codegen.cuda.lowerings import launches_of
+from weft.ir.builder import Builder
+from weft.ir.dtypes import as_dtype
+from weft.ir.errors import UnsupportedError
+from weft.ir.graph import Graph
+from weft.ir.interpreter import DictState, interpret
+from weft.ir.types import TensorType
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+RTOL = {"f32": 2e-6, "f64": 1e-14, "f16": 1e-3, "bf16": 1e-2}
+
+
+def product_graph(a: Shape, b: Shape, dtype: str, ta: bool = False, tb: bool = False) -> Graph:
+    """`matmul` alone."""
+    builder = Builder()
+    operands = [builder.add_arg(TensorType(as_dtype(dtype), s)) for s in (a, b)]
+    (made,) = builder.emit("matmul", operands, {"transpose_a": ta, "transpose_b": tb})
+    return builder.graph("product", ("a", "b"), [made])
+
+
+def check(graph: Graph, dtype: str, seed: int | None = None) -> None:
+    """Against the interpreter: bits for integers, else relative to the largest."""
+    rng = np.random.default_rng(0)
+    kind = as_dtype(dtype).numpy
+    shapes = [v.type.static_shape for v in graph.args]  # type: ignore[union-attr]
+    if dtype in RTOL:
+        inputs = [rng.standard_normal(s).astype(kind) for s in shapes]
+    else:
+        low = 0 if dtype.startswith("u") else -9
+        inputs = [rng.integers(low, 100, s).astype(kind) for s in shapes]
+    (got,) = run_graph(graph, inputs, seed=seed)
+    (wanted,) = interpret(graph, inputs, DictState({}))
+    if dtype not in RTOL:
+        np.testing.assert_array_equal(got, wanted)
+        return
+    scale = max(float(np.abs(np.asarray(wanted, np.float64)).max(initial=0.0)), 1e-30)
+    apart = np.abs(np.asarray(got, np.float64) - np.asarray(wanted, np.float64))
+    assert apart.max(initial=0.0) <= RTOL[dtype] * scale
+
+
+@pytest.mark.parametrize("ta", [False, True])
+@pytest.mark.parametrize("tb", [False, True])
+@pytest.mark.parametrize(("m", "k", "n"), [(5, 7, 3), (33, 65, 40), (1, 40, 1)])
+def test_transposes_and_edges(m: int, k: int, n: int, ta: bool, tb: bool) -> None:
+    a, b = ((k, m) if ta else (m, k)), ((n, k) if tb else (k, n))
+    check(product_graph(a, b, "f32", ta, tb), "f32")
+
+
+@pytest.mark.parametrize(
+    "dtype", ["f64", "f16", "bf16", "i8", "u8", "i16", "u16", "i32", "i64", "u64"]
+)
+def test_dtypes(dtype: str) -> None:
+    check(product_graph((20, 37), (37, 35), dtype), dtype)
+
+
+def test_integers_wrap() -> None:
+    graph = product_graph((3, 4), (4, 2), "i64")
+    inputs = [np.full(s, 3**39 + 1) for s in ((3, 4), (4, 2))]
+    (wanted,) = interpret(graph, inputs, DictState({}))
+    np.testing.assert_array_equal(run_graph(graph, inputs)[0], wanted)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((4, 6, 5), (4, 5, 7)),
+        ((4, 6, 5), (5, 7)),
+        ((3, 1, 6, 5), (2, 5, 7)),
+        ((1, 6, 5), (3, 5, 7)),
+    ],
+)
+def test_batches(a: Shape, b: Shape) -> None:
+    check(product_graph(a, b, "f32"), "f32")
+    turned = (*b[:-2], b[-1], b[-2])
+    check(product_graph(a, turned, "f32", False, True), "f32")
+
+
+@pytest.mark.parametrize(("a", "b"), [((0, 4), (4, 3)), ((3, 0), (0, 4)), ((0, 2, 3), (0, 3, 2))])
+def test_nothing_to_do_or_to_add(a: Shape, b: Shape) -> None:
+    check(product_graph(a, b, "f32"), "f32")
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "i8"])
+def test_long_k_is_cut_into_parts(dtype: str, batch: Shape) -> None:
+    graph = product_graph((*batch, 10, 1100), (*batch, 1100, 36), dtype)
+    (op,) = graph.ops
+    assert len(launches_of(op)) == 2
+    check(graph, dtype)
+
+
+@pytest.mark.parametrize(("tile", "dtype"), [(0, "f32"), (1, "f32"), (0, "f64")])
+def test_large_tiles(tile: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiles = products.TILES_OF_64 if dtype == "f64" else products.TILES
+    monkeypatch.setattr(products, "ENOUGH", 1)
+    monkeypatch.setattr(products, "TILES", tiles[tile:])
+    size = tiles[tile].size + 9
+    graph = product_graph((size, 37), (37, size), dtype)
+    (op,) = graph.ops
+    (launch,) = launches_of(op)
+    assert f"{tiles[tile].size}x{tiles[tile].size}" in launch.kernel.name
+    check(graph, dtype)
+
+
+def test_threads_in_any_order() -> None:
+    graph = product_graph((7, 40), (40, 5), "f32")
+    rng = np.random.default_rng(1)
+    inputs = [rng.standard_normal(s).astype(np.float32) for s in ((7, 40), (40, 5))]
+    (wanted,) = run_graph(graph, inputs)
+    (got,) = run_graph(graph, inputs, seed=3)
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_complex_numbers_are_refused() -> None:
+    (op,) = product_graph((2, 2), (2, 2), "c64").ops
+    with pytest.raises(UnsupportedError, match="'matmul' on complex64 has no GPU"):
+        launches_of(op)

@@ -1,0 +1,170 @@
+"""Kernel source to machine code: numba-cuda makes PTX, nvJitLink a cubin. No GPU, no driver.
+
+numba-cuda is loaded when the first kernel is compiled, not for cubins that a cache has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from weft.codegen.cuda.cache import Cc, Cubin, architecture, load_cubin, store_cubin
+from weft.codegen.cuda.kernel import CudaKernel
+from weft.codegen.cuda.report import read_report
+from weft.codegen.cuda.toolchain import Toolchain, Version, toolchain
+from weft.codegen.jit import CodegenError
+from weft.ir.errors import ToolchainError, UnsupportedError
+from weft.ir.fork import ForkLock
+
+#: The oldest architecture: what CUDA 13 compiles for begins with it.
+OLDEST: Cc = (7, 5)
+_ENTRY = re.compile(r"^\.visible \.entry ([\w$]+)\(", re.MULTILINE)
+# What numba-cuda keeps for errors raised in kernels: nothing refers to it, and its names hold a
+# counter of the process, as those of shared arrays do.
+_ENVIRONMENT = re.compile(r"^\.(?:common|visible) \.global [^\n]*NumbaEnv\w*;\n", re.MULTILINE)
+_SHARED = re.compile(r"\b_cudapy_[sl]mem_\d+\b")
+#: Cubins that this process keeps; the least recently compiled go first.
+MOST_KEPT = 1024
+_kept: dict[tuple[str, Cc], Cubin] = {}
+_lock = ForkLock()
+
+
+def compile_kernel(kernel: CudaKernel, cc: Cc, driver: Version | None = None) -> Cubin:
+    """The kernel's machine code for compute capability `cc`, (9, 0) for example.
+
+    From this process, a folder of WEFT_CUBINS, the cache on disk, or compiled. Raises
+    UnsupportedError for an architecture before sm_75, ToolchainError if there is no toolchain or
+    its parts do not fit each other or the driver that shall load it (`driver`: its release of CUDA,
+    (13, 0)), CodegenError, with the source, for a kernel that does not compile."""
+    if cc < OLDEST:
+        raise UnsupportedError(
+            f"CUDA kernels are not compiled for {architecture(cc)}",
+            hint=f"the oldest architecture is {architecture(OLDEST)}",
+        )
+    with _lock:  # two threads may want one kernel; numba-cuda compiles one at a time anyway
+        cubin = _found(kernel, cc)
+        if cubin is None:
+            toolchain().check(driver)
+            cubin = assemble(kernel, emit_ptx(kernel, cc), cc)
+            store_cubin(kernel, cc, cubin)
+            _keep(kernel, cc, cubin)
+        return cubin
+
+
+def known_cubin(kernel: CudaKernel, cc: Cc) -> Cubin | None:
+    """As `compile_kernel`, but None for what would have to be compiled."""
+    try:
+        with _lock:
+            return _found(kernel, cc)
+    except ToolchainError:  # without one, no cache is asked
+        return None
+
+
+def _found(kernel: CudaKernel, cc: Cc) -> Cubin | None:
+    cubin = _kept.get((kernel.key, cc))
+    if cubin is None:
+        cubin = load_cubin(kernel, cc)
+        if cubin is not None:
+            _keep(kernel, cc, cubin)
+    return cubin
+
+
+def _keep(kernel: CudaKernel, cc: Cc, cubin: Cubin) -> None:
+    if len(_kept) >= MOST_KEPT:
+        del _kept[next(iter(_kept))]
+    _kept[kernel.key, cc] = cubin
+
+
+def describe_kernels(kernels: Sequence[CudaKernel], cc: Cc) -> list[str]:
+    """What each kernel takes, one line each, of those that are compiled for `cc` already."""
+    width = max((len(kernel.name) for kernel in kernels), default=0)
+    lines = []
+    for kernel in kernels:
+        cubin = known_cubin(kernel, cc)
+        told = "not compiled yet" if cubin is None else cubin.report.describe()
+        lines.append(f"{kernel.name:<{width}}  {told}")
+    return lines
+
+
+def forget_cubins() -> None:
+    """Forget what this process compiled or loaded (for tests)."""
+    _kept.clear()
+
+
+def symbol_of(kernel: CudaKernel) -> str:
+    """The kernel's name in its cubin."""
+    return "weft_" + kernel.key.replace("-", "_")
+
+
+def emit_ptx(kernel: CudaKernel, cc: Cc) -> str:
+    """The kernel's PTX for `cc`: the same text in every process. Errors as `compile_kernel`."""
+    toolchain()
+    # loads numba-cuda: half a second that cubins from the cache do without
+    from weft.codegen.cuda import numba_language
+
+    try:
+        text = numba_language.compile_to_ptx(kernel, cc)
+    except CodegenError:
+        raise
+    except Exception as error:  # Numba's, libNVVM's: all sorts
+        raise _failed(kernel, cc, "numba-cuda", str(error)) from error
+    return _normalised(text, symbol_of(kernel))
+
+
+def _normalised(ptx: str, symbol: str) -> str:
+    entry = _ENTRY.search(ptx)
+    assert entry is not None
+    ptx = _ENVIRONMENT.sub("", ptx).replace(entry[1], symbol)
+    names = {name: f"array_{k}" for k, name in enumerate(dict.fromkeys(_SHARED.findall(ptx)))}
+    return _SHARED.sub(lambda found: names[found[0]], ptx)
+
+
+def assemble(kernel: CudaKernel, ptx: str, cc: Cc) -> Cubin:
+    """The cubin of the kernel's PTX, by nvJitLink. Errors as `compile_kernel`."""
+    found = toolchain()
+    from cuda.bindings import nvjitlink
+
+    # -verbose: the log says what is spilled
+    options = [f"-arch={architecture(cc)}", "-verbose"]
+    try:
+        handle = nvjitlink.create(len(options), options)
+    except nvjitlink.nvJitLinkError as error:
+        raise _unknown(found, cc) from error
+    try:
+        data = ptx.encode()
+        nvjitlink.add_data(handle, nvjitlink.InputType.PTX, data, len(data), kernel.name)
+        nvjitlink.complete(handle)
+        code = bytearray(nvjitlink.get_linked_cubin_size(handle))
+        nvjitlink.get_linked_cubin(handle, code)
+        log = _log(nvjitlink.get_info_log_size, nvjitlink.get_info_log, handle)
+    except nvjitlink.nvJitLinkError as error:
+        log = _log(nvjitlink.get_error_log_size, nvjitlink.get_error_log, handle)
+        raise _failed(kernel, cc, "nvJitLink", f"{error}\n{log}") from error
+    finally:
+        nvjitlink.destroy(handle)
+    symbol = symbol_of(kernel)
+    return Cubin(bytes(code), symbol, read_report(bytes(code), symbol, log))
+
+
+def _log(size: Any, read: Any, handle: int) -> str:
+    text = bytearray(size(handle))
+    if text:
+        read(handle, text)
+    return text.decode(errors="replace").strip("\0")
+
+
+def _unknown(found: Toolchain, cc: Cc) -> ToolchainError:
+    return ToolchainError(
+        f"nvJitLink {found.nvjitlink.version} ({found.nvjitlink.path}) does not know "
+        f"{architecture(cc)}"
+    )
+
+
+def _failed(kernel: CudaKernel, cc: Cc, tool: str, log: str) -> CodegenError:
+    lines = enumerate(kernel.source.splitlines(), 1)
+    source = "\n".join(f"{number:4} {line}" for number, line in lines)
+    return CodegenError(
+        f"kernel '{kernel.name}' does not compile for {architecture(cc)}; {tool} says\n"
+        f"{log.strip()}\nof the source\n{source}"
+    )

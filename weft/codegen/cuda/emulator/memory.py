@@ -1,0 +1,211 @@
+"""Memory as kernels see it from lanes: pointers that look at every index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.codegen.cuda.emulator.kinds import NUMPY, poison
+from weft.codegen.cuda.emulator.masks import Mask, Value, select
+from weft.codegen.cuda.emulator.races import Shadow
+
+if TYPE_CHECKING:
+    from weft.codegen.cuda.emulator.lanes import Lanes
+
+Lane = npt.NDArray[np.intp]
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+
+
+class Elements:
+    """Elements in global memory, or in the shared memory of each block.
+
+    `size`: elements that an index may name; `starts`: where each thread's lie in `data` (None:
+    all have the same); `shadow`: who touched which (None: not looked at), where the elements are
+    `each` words from `base` on."""
+
+    def __init__(
+        self,
+        k: Lanes,
+        name: str,
+        data: npt.NDArray[Any],
+        size: int,
+        starts: Lane | None = None,
+        shadow: Shadow | None = None,
+        base: int = 0,
+        each: int = 1,
+    ) -> None:
+        self.k, self.name, self.data, self.size = k, name, data, size
+        self.starts, self.shadow, self.base, self.each = starts, shadow, base, each
+
+    def words(self, places: Lane, lanes: Lane) -> tuple[Lane, Lane]:
+        """The words of the shadow that elements at `places` have, and the threads again."""
+        if self.each == 1:
+            return places + self.base, lanes
+        words = (places * self.each + self.base)[:, None] + np.arange(self.each)
+        return words.ravel(), np.repeat(lanes, self.each)
+
+    def element(self, word: int) -> str:
+        """What a word of the shadow is called."""
+        return f"{self.name}[{(word - self.base) // self.each % self.size}]"
+
+    def load(self, index: Value, mask: Mask, line: int) -> Value:
+        """The elements that the threads of `mask` name; others get any value."""
+        if self.starts is None and not isinstance(index, np.ndarray):
+            self.check(index, mask, line)
+            if self.shadow is not None:
+                lanes = self.k.present(mask)
+                self.shadow.read(self.k, np.full(lanes.size, int(index)), lanes, self, line)
+            return self.data[int(index)]
+        places = self.places(index, mask, line)
+        if self.shadow is not None:
+            lanes = self.k.present(mask)
+            self.shadow.read(self.k, places[lanes], lanes, self, line)
+        return self.data.take(places)
+
+    def store(self, index: Value, value: Value, mask: Mask, line: int) -> None:
+        """Stores the value of each thread of `mask`."""
+        places = self.places(index, mask, line)
+        if mask is not True or self.shadow is not None:
+            lanes = self.k.present(mask)
+            places = places[lanes]
+            if isinstance(value, np.ndarray):
+                value = value[lanes]
+            if self.shadow is not None:
+                self.shadow.write(self.k, places, lanes, self, line)
+        self.data[places] = value
+
+    def atomic(self, name: str, index: Value, value: Value, mask: Mask, line: int) -> Value:
+        """One thread after the other: what was there before."""
+        lanes = self.k.present(mask)
+        places = self.places(index, mask, line)[lanes]
+        values = np.broadcast_to(value, self.k.count)[lanes]
+        if self.shadow is not None:
+            self.shadow.atomic(self.k, places, lanes, self, line)
+        before = np.zeros(self.k.count, self.data.dtype)
+        order = np.argsort(places, kind="stable")
+        if (np.diff(places[order]) != 0).all():  # no two at one element: all at once
+            before[lanes] = old = self.data[places]
+            self.data[places] = _COMBINE[name](old, values)
+            return before
+        for lane, place, new in zip(lanes, places, values, strict=True):
+            before[lane] = self.data[place]
+            self.data[place] = _COMBINE[name](self.data[place], new)
+        return before
+
+    def load_wide(self, index: Value, count: int, mask: Mask, line: int) -> tuple[Value, ...]:
+        """`count` elements from each index on, which lies at a multiple of 16 bytes."""
+        places = self.wide(index, count, mask, line)
+        if self.shadow is not None:
+            lanes = self.k.present(mask)
+            for i in range(count):
+                self.shadow.read(self.k, places[lanes] + i, lanes, self, line)
+        return tuple(self.data.take(places + i) for i in range(count))
+
+    def store_wide(self, index: Value, values: tuple[Value, ...], mask: Mask, line: int) -> None:
+        """Stores each thread's elements from its index on."""
+        lanes = self.k.present(mask)
+        places = self.wide(index, len(values), mask, line)[lanes]
+        for i, value in enumerate(values):
+            if self.shadow is not None:
+                self.shadow.write(self.k, places + i, lanes, self, line)
+            self.data[places + i] = value[lanes] if isinstance(value, np.ndarray) else value
+
+    def wide(self, index: Value, count: int, mask: Mask, line: int) -> Lane:
+        last = np.asarray(index).astype(np.int64) + (count - 1)
+        self.check(last, mask, line)
+        places = self.places(index, mask, line)
+        off = (self.data.ctypes.data + places * self.data.itemsize) % 16 != 0
+        if mask is not True:
+            off &= mask
+        if off.any():
+            lane = int(np.flatnonzero(off)[0])
+            what = f"128 bits at {self.name}[{_at(index, lane)}], no multiple of 16 bytes"
+            raise self.k.fault(what, line, lane)
+        return places
+
+    def places(self, index: Value, mask: Mask, line: int) -> Lane:
+        """Where in `data` each thread's element lies; 0 for threads that are not there."""
+        self.check(index, mask, line)
+        if not isinstance(index, np.ndarray):
+            index = np.full(self.k.count, int(index))
+        elif mask is not True:
+            index = np.where(mask, index, 0)
+        places: Lane = index.astype(np.intp, copy=False)
+        return places if self.starts is None else places + self.starts
+
+    def check(self, index: Value, mask: Mask, line: int) -> None:
+        """Looks whether the indices of `mask` are within bounds."""
+        if not isinstance(index, np.ndarray):
+            bad = not 0 <= int(index) < self.size
+        else:
+            seen = index if mask is True else index[mask]
+            bad = bool(seen.size and seen.view(_UNSIGNED[seen.itemsize]).max() >= self.size)
+        if bad:
+            lanes = self.k.present(mask)
+            numbers = np.broadcast_to(index, self.k.count)[lanes]
+            first = int(np.flatnonzero((numbers < 0) | (numbers >= self.size))[0])
+            what = f"{self.name}[{numbers[first]}] of {self.size} elements"
+            raise self.k.fault(what, line, int(lanes[first]))
+
+
+_COMBINE = {"add": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def _at(index: Value, lane: int) -> int:
+    return int(index[lane]) if isinstance(index, np.ndarray) else int(index)
+
+
+class Locals:
+    """An array of each thread."""
+
+    def __init__(self, k: Lanes, line: int, dtype: str, size: int) -> None:
+        self.k, self.dtype, self.size = k, dtype, size
+        self.rows: list[Value] = [poison(dtype)] * size
+        self.written: list[Mask] = [False] * size
+
+    def load(self, index: Value, mask: Mask, line: int) -> Value:
+        """The elements that the threads of `mask` name."""
+        if isinstance(index, np.ndarray):
+            value: Value = NUMPY[self.dtype].type(0)
+            for row, who in self.by_row(index, mask, line):
+                value = select(who, self.load(np.int64(row), who, line), value)
+            return value
+        self.bound(int(index), mask, line)
+        if self.k.check:
+            written = self.written[int(index)]
+            missing = (
+                np.zeros(self.k.count, np.bool_) if written is True else ~self.k.array(written)
+            )
+            lanes = np.flatnonzero(missing & self.k.array(mask))
+            if lanes.size:
+                raise self.k.fault(f"[{index}] of a local array is not set", line, int(lanes[0]))
+        return self.rows[int(index)]
+
+    def store(self, index: Value, value: Value, mask: Mask, line: int) -> None:
+        """Stores the value of each thread of `mask`."""
+        if isinstance(index, np.ndarray):
+            for row, who in self.by_row(index, mask, line):
+                self.store(np.int64(row), value, who, line)
+            return
+        i = int(index)
+        self.bound(i, mask, line)
+        self.rows[i] = select(mask, value, self.rows[i])
+        if self.k.check:
+            before = self.written[i]
+            known = mask is True or before is True
+            self.written[i] = True if known else self.k.array(mask) | self.k.array(before)
+
+    def by_row(self, index: Value, mask: Mask, line: int) -> list[tuple[int, Mask]]:
+        lanes = self.k.present(mask)
+        for lane in lanes[(index[lanes] < 0) | (index[lanes] >= self.size)]:
+            self.bound(int(index[lane]), mask, line, int(lane))
+        rows = np.unique(index[lanes])
+        there = self.k.array(mask)
+        return [(int(row), there & (index == row)) for row in rows]
+
+    def bound(self, index: int, mask: Mask, line: int, lane: int = -1) -> None:
+        if not 0 <= index < self.size:
+            lane = int(self.k.present(mask)[0]) if lane < 0 else lane
+            raise self.k.fault(f"[{index}] of a local array of {self.size}", line, lane)

@@ -1,0 +1,217 @@
+"""Threads of one block, each a generator: run one after the other in a random order, from one
+meeting to the next."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.codegen.cuda.emulator.faults import EmulationError
+from weft.codegen.cuda.emulator.kinds import poison
+from weft.codegen.cuda.emulator.source import Program
+from weft.codegen.cuda.language import SHUFFLES
+
+#: Where a thread waits: the name of the meeting, its line, what it brings.
+Meeting = tuple[str, int, tuple[Any, ...]]
+
+
+class Words:
+    """Elements that one thread at a time touches; `bare`: nothing is in them until written."""
+
+    def __init__(self, k: Block, name: str, data: npt.NDArray[Any], bare: bool = False) -> None:
+        self.k, self.name, self.data = k, name, data
+        self.written = np.zeros(data.size, np.bool_) if bare else None
+
+    def at(self, index: Any, line: int) -> int:
+        """The index, within bounds."""
+        if not 0 <= index < self.data.size:
+            what = f"{self.name}[{index}] of {self.data.size} elements"
+            raise self.k.fault(what, line)
+        return int(index)
+
+    def load(self, index: Any, mask: bool, line: int) -> Any:
+        """An element."""
+        i = self.at(index, line)
+        if self.written is not None and not self.written[i]:
+            raise self.k.fault(f"{self.name}[{i}] is read before anything is written there", line)
+        return self.data[i]
+
+    def store(self, index: Any, value: Any, mask: bool, line: int) -> None:
+        """Writes an element."""
+        i = self.at(index, line)
+        self.data[i] = value
+        if self.written is not None:
+            self.written[i] = True
+
+    def atomic(self, name: str, index: Any, value: Any, mask: bool, line: int) -> Any:
+        """Combines an element with a value; what was there before."""
+        before = self.load(index, mask, line)
+        combine = {"add": np.add, "max": np.maximum, "min": np.minimum}[name]
+        self.data[int(index)] = combine(before, value)
+        return before
+
+    def aligned(self, index: Any, count: int, line: int) -> int:
+        """The index of `count` elements at a multiple of 16 bytes."""
+        self.at(int(index) + count - 1, line)
+        i = self.at(index, line)
+        if (self.data.ctypes.data + i * self.data.itemsize) % 16:
+            what = f"128 bits at {self.name}[{i}], no multiple of 16 bytes"
+            raise self.k.fault(what, line)
+        return i
+
+    def load_wide(self, index: Any, count: int, mask: bool, line: int) -> tuple[Any, ...]:
+        """`count` elements from the index on."""
+        i = self.aligned(index, count, line)
+        return tuple(self.data[i : i + count])
+
+    def store_wide(self, index: Any, values: tuple[Any, ...], mask: bool, line: int) -> None:
+        """Writes elements from the index on."""
+        i = self.aligned(index, len(values), line)
+        self.data[i : i + len(values)] = values
+
+
+class Block:
+    """A block of threads; what its kernel's text calls K. `thread`: the one that runs."""
+
+    def __init__(self, program: Program, block: int, blocks: int, threads: int) -> None:
+        self.program = program
+        self.block, self.blocks = np.int32(block), np.int32(blocks)
+        self.threads = np.int32(threads)
+        self.thread = self.lane = np.int32(0)
+        self.arrays: dict[int, Words] = {}
+
+    def fault(self, what: str, line: int, thread: int | None = None) -> EmulationError:
+        """An error of the thread that runs, or of another."""
+        who = int(self.thread) if thread is None else thread
+        return self.program.fault(what, line, int(self.block), who)
+
+    def shared(self, line: int, dtype: str, size: int) -> Words:
+        """The shared array of a line."""
+        if line not in self.arrays:
+            data = np.full(size, poison(dtype))
+            self.arrays[line] = Words(self, "a shared array", data, bare=True)
+        return self.arrays[line]
+
+    def local(self, line: int, dtype: str, size: int) -> Words:
+        """An array of the thread that runs."""
+        return Words(self, "a local array", np.full(size, poison(dtype)), bare=True)
+
+    def amount(self, by: Any, mask: bool, line: int) -> Any:
+        """By how much is shifted."""
+        if not 0 <= by < 64:
+            raise self.fault(f"a shift by {by}", line)
+        return by
+
+    def divisor(self, by: Any, mask: bool, line: int) -> Any:
+        """By what is divided."""
+        if by == 0:
+            raise self.fault("a division by 0", line)
+        return by
+
+    def whole(self, x: Any, dtype: np.dtype[Any], mask: bool, line: int) -> Any:
+        """The float as an integer, towards zero."""
+        info = np.iinfo(dtype)
+        if not (np.isfinite(x) and info.min <= int(x) <= info.max):
+            raise self.fault(f"{x} as {dtype}: out of range", line)
+        return dtype.type(int(x))
+
+    def run(self, kernel: Callable[..., Any], args: Sequence[Any], order: random.Random) -> None:
+        """Runs all threads to their ends; `order`: in which order they take turns."""
+        threads = [_Thread(i, kernel(self, *args)) for i in range(int(self.threads))]
+        ready = list(threads)
+        while ready:
+            order.shuffle(ready)
+            for thread in ready:
+                self.thread, self.lane = np.int32(thread.number), np.int32(thread.number % 32)
+                thread.go()
+            threads = [t for t in threads if t.waits is not None]
+            ready = self.meet(threads)
+
+    def meet(self, threads: list[_Thread]) -> list[_Thread]:
+        """The threads that may go on: of warps whose threads have met, else all at a barrier."""
+        ready: list[_Thread] = []
+        for warp in dict.fromkeys(t.number // 32 for t in threads):
+            lanes = {t.number % 32: t for t in threads if t.number // 32 == warp}
+            ready += self.warp(lanes)
+        if ready or not threads:
+            return ready
+        first = threads[0].meeting
+        for thread in threads:
+            if thread.meeting[:2] != first[:2] or not first[0].startswith("syncthreads"):
+                name, line, _ = thread.meeting
+                what = f"waits in {name}, while thread {threads[0].number} is at line {first[1]}"
+                raise self.fault(what, line, thread.number)
+        holds = np.bool_(any(t.meeting[2] and t.meeting[2][0] for t in threads))
+        for thread in threads:
+            thread.answer = holds if first[0] == "syncthreads_or" else None
+        return threads
+
+    def warp(self, lanes: dict[int, _Thread]) -> list[_Thread]:
+        """The threads of a warp that go on, each with its answer."""
+        ready = []
+        for lane, thread in lanes.items():
+            name, line, brings = thread.meeting
+            if name.startswith("syncthreads"):
+                continue
+            members = int(brings[0]) & 0xFFFFFFFF
+            if not members >> lane & 1:
+                raise self.fault(f"{name}: no bit for the thread itself", line, thread.number)
+            others = {i: t for i, t in lanes.items() if members >> i & 1}
+            if any(t.meeting[:2] != (name, line) for t in others.values()):
+                continue
+            if any(int(t.meeting[2][0]) & 0xFFFFFFFF != members for t in others.values()):
+                what = f"{name}: threads of one warp name different masks"
+                raise self.fault(what, line, thread.number)
+            thread.answer = self.answer(lane, thread, others)
+            ready.append(thread)
+        return ready
+
+    def answer(self, lane: int, thread: _Thread, others: dict[int, _Thread]) -> Any:
+        """What a thread gets from those of its warp that it has met."""
+        name, line, brings = thread.meeting
+        if name not in SHUFFLES:
+            ballot = sum(1 << i for i, t in others.items() if t.meeting[2][1:] and t.meeting[2][1])
+            if name == "ballot_sync":
+                return np.uint32(ballot)
+            if name == "syncwarp":
+                return None
+            met = sum(1 << i for i in others)
+            return np.bool_(ballot == met if name == "all_sync" else ballot)
+        by = int(brings[2])
+        source = {
+            "shfl_sync": by & 31,
+            "shfl_xor_sync": (lane ^ by) & 31,
+            "shfl_up_sync": lane - by if by <= lane else lane,
+            "shfl_down_sync": lane + by if lane + by < 32 else lane,
+        }[name]
+        if source not in others:
+            what = f"{name} reads lane {source}, which takes no part"
+            raise self.fault(what, line, thread.number)
+        return others[source].meeting[2][1]
+
+
+class _Thread:
+    """A thread and where it waits (None: it has ended)."""
+
+    def __init__(self, number: int, steps: Generator[Meeting, Any, None]) -> None:
+        self.number, self.steps = number, steps
+        self.waits: Meeting | None = None
+        self.answer: Any = None
+
+    def go(self) -> None:
+        """Runs to the next meeting."""
+        try:
+            self.waits = self.steps.send(self.answer)
+        except StopIteration:
+            self.waits = None
+        self.answer = None
+
+    @property
+    def meeting(self) -> Meeting:
+        """Where it waits."""
+        assert self.waits is not None
+        return self.waits

@@ -1,0 +1,73 @@
+"""The vocabulary of kernel source: what a kernel may say besides plain Python.
+
+Kernel source is Python over scalars: assignments, `if`, `while`, `for ... in range(...)`, tuples
+that are taken apart at once, arithmetic and comparisons, conditional expressions, calls of the
+names below and of the device functions that stand before the kernel in its source. Two meanings are
+given to it: `numba_language.py` (numba-cuda's) and `emulator/` (NumPy's); tests hold the two
+against each other. A variable has one dtype, and so have both sides of an operator (the amount of a
+shift may be a bare integer, which is an i64 anywhere else); integers of every width wrap.
+
+* Threads: `cuda.threadIdx.x`, `cuda.blockIdx.x`, `cuda.blockDim.x`, `cuda.gridDim.x` (grids and
+  blocks have one dimension), `cuda.laneid`.
+* Meeting others: `cuda.syncthreads()`, `cuda.syncwarp(mask)`; `cuda.shfl_sync(mask, v, lane)`,
+  `shfl_xor_sync`, `shfl_up_sync`, `shfl_down_sync` on values of 32 and 64 bits (not bool);
+  `cuda.ballot_sync(mask, b)` (u32), `any_sync`, `all_sync`, `cuda.syncthreads_or(b)` (bool).
+  Only in the kernel itself, never in device functions.
+* Shared memory: `cuda.shared.array(N, f32)`, N a literal; it is not cleared. One array each line.
+  `cuda.local.array(N, f32)`: of one thread; its indices should be literals (registers).
+* Pointers are indexed by one integer, from 0 on: `p[i]`; bools in memory are u8.
+* `cuda.atomic.add/max/min(p, i, v)`: on integers alone, as sums of floats must have an order.
+* Casts and constants: `f32(x)`, `f64(x)`, `i8(x)` ... `u64(x)`, `boolean(x)`. Every constant is
+  wrapped, and every arithmetic result on integers of less than 64 bits (Numba widens them), on
+  u64 (mixed with signed ones it becomes a float) and on comparisons that are stored.
+* `LOADS`, `STORES`: 128 bits at an address that is a multiple of 16 bytes: `load_f32x4(p, i)` is a
+  tuple of p[i] ... p[i + 3]; `store_f32x4(p, i, a, b, c, d)`.
+* 16-bit floats lie in memory as u16: `f16_to_f32(u)`, `f32_to_f16(x)`, `bf16_to_f32(u)`,
+  `f32_to_bf16(x)`, rounded to nearest even.
+* `BITS`: `bits_f32(x)` is the u32 with the bits of x, `f32_bits(u)` the inverse; the same for f64.
+* Maths: the names of `MATHS` with `_f32` and `_f64`, e.g. `exp_f32(x)`; NaN, inf and signed zeros
+  as in NumPy, errors as CUDA's libdevice has them. `fma_f32(a, b, c)` rounds once.
+* `mul_high_u32(a, b)`, `mul_high_u64`: the upper half of the product.
+* `div_u32(a, b)`, `rem_u32(a, b)`, and of u64: a // b and a % b where b is not 0. (Numba's own
+  operators test for 0, and a loop with such a test in it is compiled twice.)
+"""
+
+from __future__ import annotations
+
+#: Bumped when the meaning of kernel source or how it is compiled changes.
+LANGUAGE_VERSION = 1
+
+#: How elements lie in memory: what a pointer parameter points to.
+MEMORY = {"bool": "u8", "f16": "u16", "bf16": "u16"}
+
+#: Dtype in memory -> elements in 128 bits.
+LANES = {"u8": 16, "i8": 16, "u16": 8, "i16": 8, "u32": 4, "i32": 4, "f32": 4}
+LANES |= {"u64": 2, "i64": 2, "f64": 2}
+
+LOADS = {dtype: f"load_{dtype}x{n}" for dtype, n in LANES.items()}
+STORES = {dtype: f"store_{dtype}x{n}" for dtype, n in LANES.items()}
+
+CASTS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64")
+HALVES = ("f16_to_f32", "f32_to_f16", "bf16_to_f32", "f32_to_bf16")
+BITS = ("bits_f32", "f32_bits", "bits_f64", "f64_bits")
+HIGH = ("mul_high_u32", "mul_high_u64")
+DIVISIONS = ("div_u32", "rem_u32", "div_u64", "rem_u64")
+#: Names below `cuda.` that take a mask of lanes; below `cuda.atomic.`.
+SHUFFLES = ("shfl_sync", "shfl_xor_sync", "shfl_up_sync", "shfl_down_sync")
+VOTES = ("all_sync", "any_sync", "ballot_sync")
+ATOMICS = ("add", "max", "min")
+
+#: Functions of one float but for those of `TWO` and `THREE`; each exists as NAME_f32 and NAME_f64.
+MATHS = (
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "cbrt",
+    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+    "erf", "erfc", "erfinv", "lgamma", "floor", "ceil", "trunc", "rint", "fabs",
+    "pow", "atan2", "hypot", "fmod", "copysign", "nextafter", "fma",
+)  # fmt: skip
+TWO = ("pow", "atan2", "hypot", "fmod", "copysign", "nextafter")
+THREE = ("fma",)
+
+
+def memory_dtype(dtype: str) -> str:
+    """What a pointer to elements of `dtype` points to."""
+    return MEMORY.get(dtype, dtype)

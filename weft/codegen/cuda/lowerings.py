@@ -1,0 +1,146 @@
+"""Which GPU kernels carry out an op: loop nests, and one row for each of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weft.codegen.call import Address
+from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.nests.emit import plain_launches
+from weft.codegen.cuda.others.conv import conv_launches
+from weft.codegen.cuda.others.copies import (
+    concat_launches,
+    dim_size_launches,
+    pad_launches,
+    slice_update_launches,
+)
+from weft.codegen.cuda.others.index import (
+    check_launches,
+    first_occurrence_launches,
+    gather_launches,
+)
+from weft.codegen.cuda.others.random import random_bits_launches, random_fold_in_launches
+from weft.codegen.cuda.others.scan import cumulative_launches, position_launches
+from weft.codegen.cuda.others.scatter import scatter_along_axis_launches, scatter_launches
+from weft.codegen.cuda.others.sort import searchsorted_launches, sort_launches
+from weft.codegen.cuda.others.windows import (
+    window_max_launches,
+    window_pick_launches,
+    window_place_launches,
+    window_spread_launches,
+    window_sum_launches,
+)
+from weft.codegen.cuda.products import matmul_launches
+from weft.codegen.cuda.rows.emit import row_launches
+from weft.codegen.cuda.scalars.memory import DTYPES
+from weft.codegen.gemm.epilogue import is_product, product_in
+from weft.codegen.nests.nest import Nest, build_nest
+from weft.codegen.nests.rows import RowNest, build_rows
+from weft.ir.errors import UnsupportedError
+from weft.ir.graph import Operation
+from weft.ir.index_maps import frame_of
+from weft.ir.types import TensorType
+
+__all__ = ["GPU_LOWERINGS", "check_launches", "fused_launches", "launches_of"]
+
+Lowering = Callable[[Operation], list[Launch]]
+
+#: The ops that have GPU kernels beside loop nests. Updates (`passes/memory/in_place.UPDATES`) find
+#: their first operand in the result.
+GPU_LOWERINGS: dict[str, Lowering] = {
+    # linear algebra
+    "matmul": matmul_launches,
+    # windows
+    "conv": conv_launches,
+    "conv_input": conv_launches,
+    "conv_kernel": conv_launches,
+    "window_sum": window_sum_launches,
+    "window_spread": window_spread_launches,
+    "window_max": window_max_launches,
+    "window_pick": window_pick_launches,
+    "window_place": window_place_launches,
+    # moving elements
+    "concat": concat_launches,
+    "pad": pad_launches,
+    "slice_update": slice_update_launches,
+    "dim_size": dim_size_launches,
+    # by index
+    "take": gather_launches,
+    "take_along_axis": gather_launches,
+    "gather_nd": gather_launches,
+    "first_occurrence": first_occurrence_launches,
+    "index_add": scatter_launches,
+    "scatter_along_axis_add": scatter_along_axis_launches,
+    "scatter_nd_add": scatter_launches,
+    "scatter_nd_update": scatter_launches,
+    "scatter_nd_min": scatter_launches,
+    "scatter_nd_max": scatter_launches,
+    # along an axis
+    "cumulative_sum": cumulative_launches,
+    "cumulative_prod": cumulative_launches,
+    "cumulative_max": cumulative_launches,
+    "cumulative_min": cumulative_launches,
+    "cumulative_logsumexp": cumulative_launches,
+    "argmax": position_launches,
+    "argmin": position_launches,
+    "sort": sort_launches,
+    "argsort": sort_launches,
+    "searchsorted": searchsorted_launches,
+    # random bits
+    "random_bits": random_bits_launches,
+    "random_fold_in": random_fold_in_launches,
+}
+
+
+def fused_launches(
+    op: Operation, in_place: tuple[tuple[int, int], ...] = ()
+) -> tuple[list[Launch], Nest | RowNest]:
+    """The launches of a `fused` op without a product in it, and the nest for people to read.
+
+    in_place: operand number -> number of the output whose buffer it shares. UnsupportedError, at
+    the user's line, for an op or a dtype that has no GPU code.
+    """
+    outputs, operands = [Address(v) for v in op.results], [Address(v) for v in op.operands]
+    frame = frame_of(op.regions[0])
+    try:
+        _check(op)
+        if frame is not None:
+            rows = build_rows(op, frame, in_place)
+            return row_launches(rows, outputs, operands), rows
+        nest = build_nest(op, in_place)
+        return plain_launches(nest, outputs, operands), nest
+    except UnsupportedError as error:
+        raise error.at(op.locations) from None
+
+
+def _check(op: Operation) -> None:
+    """UnsupportedError, naming the op, for what a `fused` op must not hold here: a product (the
+    pipeline for GPUs makes no nests with products), complex numbers."""
+    if is_product(op):
+        raise UnsupportedError(
+            f"op '{product_in(op).name}' with a loop nest in one kernel has no GPU code",
+            hint="the pipeline 'gpu' keeps products by themselves",
+        )
+    for inner in op.regions[0].ops:
+        for value in (*inner.operands, *inner.results):
+            if isinstance(value.type, TensorType) and value.type.dtype.short not in DTYPES:
+                raise UnsupportedError(
+                    f"op '{inner.name}' on {value.type} has no GPU code",
+                    hint="complex numbers run on the CPU only",
+                    location=inner.locations,
+                )
+
+
+def launches_of(op: Operation) -> list[Launch]:
+    """The launches of any other op. UnsupportedError, naming it, if it has no GPU kernel."""
+    lowering = GPU_LOWERINGS.get(op.name)
+    if lowering is None:
+        raise UnsupportedError(
+            f"op '{op.name}' has no GPU kernel",
+            hint="compile for the CPU, which has one, or call it outside @wf.compile",
+            location=op.locations,
+        )
+    try:
+        return lowering(op)
+    except UnsupportedError as error:
+        raise error.at(op.locations) from None

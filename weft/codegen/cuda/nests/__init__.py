@@ -1,0 +1,1 @@
+"""Plain loop nests as CUDA launches."""

@@ -1,0 +1,1 @@
+"""CUDA kernels of the ops that are no loop nests."""

@@ -1,0 +1,155 @@
+"""Gathers, and the checks of indices. One out of bounds is told of in the launch's status words
+(`cuda/faults.py`), and nothing is read or written for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import copy
+
+from weft.codegen.call import Address, Status
+from weft.codegen.cuda.faults import FAULT_FUNCTION
+from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.others.sizes import axis_sizes, count_of, dtype_of, shape_of, tensor
+from weft.codegen.cuda.scalars.memory import SIGNED
+from weft.codegen.cuda.writer import Source, index_dtype
+from weft.codegen.kernels.index import index_sizes
+from weft.ir.graph import Operation, Value
+from weft.ir.rules import int_attr
+
+#: Elements are moved as these, 16 bytes as two u64.
+_RAW = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
+WIDE = 16
+
+
+class Indices:
+    """Rows of indices in memory, `depth` of them each, that number the parts of an array."""
+
+    def __init__(self, s: Source, index: Value, sizes: Sequence[int], tells: bool = True) -> None:
+        """tells: whether faults are told of."""
+        self.s, self.depth, self.dtype = s, len(sizes), dtype_of(index)
+        self.pointer = s.pointer("index", self.dtype, Address(index))
+        self.status = s.pointer("status", "i64", Status()) if tells else ""
+        self.sizes = [s.number(f"size{k}", n) for k, n in enumerate(sizes)]
+        if tells:
+            s.function(FAULT_FUNCTION)
+
+    def quiet(self) -> Indices:
+        """The same ones, whose faults are not told of."""
+        other = copy(self)
+        other.status = ""
+        return other
+
+    def read(self, row: str) -> tuple[str, str]:
+        """(the number of the part that row `row` of the indices names, whether all of them are in
+        bounds)."""
+        s = self.s
+        number, good = s.let(s.const(0), "number"), s.let("boolean(True)", "good")
+        for k, size in enumerate(self.sizes):
+            position = s.let(s.add(s.mul(row, s.const(self.depth)), s.const(k)), "position")
+            given = s.let(f"i64({self.pointer}[{position}])", "given")
+            wide, place = s.let(f"i64({size})", "wide"), given
+            if self.dtype in SIGNED:
+                wrapped = f"i64({given} + {wide}) if {given} < i64(0) else {given}"
+                place = s.let(wrapped, "place")
+            inside = s.let(f"{place} >= i64(0) and {place} < {wide}", "inside")
+            if self.status:
+                with s.block(f"if not {inside}"):
+                    s.line(f"report_fault({self.status}, i64(0), i64({position}), {given})")
+            s.line(f"{good} = {good} and {inside}")
+            part = s.let(s.cast(f"{place} if {inside} else i64(0)"), "part")
+            s.line(f"{number} = {s.add(s.mul(number, size), part)}")
+        return number, good
+
+
+def check_launches(gather: Operation, index: Value) -> list[Launch]:
+    """A launch that only checks the indices of a gather or scatter, which are in `index`; a thread
+    for each row of them."""
+    sizes = index_sizes(gather)
+    rows = count_of(index) // max(len(sizes), 1)
+    if not sizes or not rows:
+        return []
+    kind = index_dtype(rows * len(sizes))
+    s = Source(f"check_{dtype_of(index)}_{len(sizes)}_{kind}", kind)
+    indices = Indices(s, index, sizes)
+    count = s.number("rows", rows)
+    row = s.let(s.add(s.mul(s.block_index, s.const(s.threads)), s.thread), "row")
+    with s.block(f"if {row} < {count}"):
+        indices.read(row)
+    return [s.launch(-(-rows // s.threads))]
+
+
+def gather_launches(op: Operation) -> list[Launch]:
+    """take, take_along_axis, gather_nd: a thread for each element of the result, or for 16 bytes
+    of what an index names."""
+    x, index = op.operands
+    if not count_of(op.result) or 0 in index_sizes(op):  # an index out of bounds is an error still
+        return check_launches(op, index)
+    along = op.name == "take_along_axis"
+    if op.name == "gather_nd":
+        depth = shape_of(index)[-1]
+        outer, inner = 1, math.prod(shape_of(x)[depth:])
+        n = count_of(op.result) // inner
+        sizes: Sequence[int] = shape_of(x)[:depth]
+    else:
+        outer, size, inner = axis_sizes(op)
+        sizes = (size,)
+        n = shape_of(index)[int_attr(op.attrs, "axis")] if along else count_of(index)
+    itemsize, pairs = tensor(x).dtype.itemsize, 1
+    if not along and inner * itemsize % WIDE == 0:
+        inner, itemsize, pairs = inner * itemsize // WIDE, 8, 2
+    elif itemsize == WIDE:
+        itemsize, pairs = 8, 2
+    total = outer * n * inner
+    kind = index_dtype(total * pairs, *map(count_of, (x, index, op.result)))
+    name = f"{op.name}_{8 * itemsize * pairs}_{dtype_of(index)}_{len(sizes)}_{kind}"
+    s = Source(name, kind)
+    out = s.pointer("out", _RAW[itemsize], Address(op.result))
+    data = s.pointer("data", _RAW[itemsize], Address(x))
+    indices = Indices(s, index, sizes)
+    count, runs, width = s.number("count", total), s.number("n", n), s.number("inner", inner)
+    i = s.let(s.add(s.mul(s.block_index, s.const(s.threads)), s.thread), "i")
+    with s.block(f"if {i} < {count}"):
+        at_outer, row, at_inner = s.split(i, ["", runs, width])
+        number, good = indices.read(i if along else row)
+        if op.name != "gather_nd":
+            number = s.add(s.mul(at_outer, indices.sizes[0]), number)
+        with s.block(f"if {good}"):
+            place = s.let(s.add(s.mul(number, width), at_inner), "place")
+            if pairs == 1:
+                s.line(f"{out}[{i}] = {data}[{place}]")
+            else:
+                low, high = s.fresh("low"), s.fresh("high")
+                two = s.const(2)
+                s.line(f"{low}, {high} = load_u64x2({data}, {s.mul(place, two)})")
+                s.line(f"store_u64x2({out}, {s.mul(i, two)}, {low}, {high})")
+    return [s.launch(-(-total // s.threads))]
+
+
+def first_occurrence_launches(op: Operation) -> list[Launch]:
+    """For each index the position of the first that is equal: a thread looks through those before
+    it."""
+    (index,) = op.operands
+    count = count_of(index)
+    if not count:
+        return []
+    kind = index_dtype(count)
+    s = Source(f"first_occurrence_{dtype_of(index)}_{kind}", kind)
+    out = s.pointer("out", "i64", Address(op.result))
+    indices = Indices(s, index, (int_attr(op.attrs, "size"),))
+    # the same ones again, for which no faults are told of: whose position it is does that
+    others = indices.quiet()
+    n = s.number("n", count)
+    i = s.let(s.add(s.mul(s.block_index, s.const(s.threads)), s.thread), "i")
+    with s.block(f"if {i} < {n}"):
+        mine, _ = indices.read(i)
+        place = s.let(s.const(0), "place")
+        looking = s.let("boolean(True)", "looking")
+        with s.block(f"while {looking}"):
+            number, _ = others.read(place)
+            with s.block(f"if {number} == {mine} or {place} >= {i}"):
+                s.line(f"{looking} = boolean(False)")
+            with s.block("else"):
+                s.line(f"{place} = {s.add(place, s.const(1))}")
+        s.line(f"{out}[{i}] = i64({place})")
+    return [s.launch(-(-count // s.threads))]

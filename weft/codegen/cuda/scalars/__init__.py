@@ -1,0 +1,1 @@
+"""One elementwise operation on one element, as the text of kernel source, for every dtype."""

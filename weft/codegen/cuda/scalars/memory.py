@@ -1,0 +1,87 @@
+"""Elements as kernel source has them: in memory, in registers, and as constants.
+
+| dtype      | memory     | register                                        |
+|------------|------------|-------------------------------------------------|
+| bool       | u8, 0 or 1 | boolean                                         |
+| i8 ... u64 | the same   | the same                                        |
+| f16, bf16  | u16        | f32, rounded when it is stored (and by a cast)  |
+| f32, f64   | the same   | the same                                        |
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+HALVES = ("f16", "bf16")
+FLOATS = (*HALVES, "f32", "f64")
+SIGNED = ("i8", "i16", "i32", "i64")
+UNSIGNED = ("u8", "u16", "u32", "u64")
+INTEGERS = SIGNED + UNSIGNED
+#: What kernels compute with.
+DTYPES = ("bool", *INTEGERS, *FLOATS)
+
+
+def register_dtype(dtype: str) -> str:
+    """The dtype of a value between operations."""
+    return "f32" if dtype in HALVES else dtype
+
+
+def bits(dtype: str) -> int:
+    """Bits of an element in memory."""
+    return 8 if dtype == "bool" else int(dtype.lstrip("biuf"))
+
+
+def nbytes(dtype: str) -> int:
+    """Bytes of an element in memory."""
+    return bits(dtype) // 8
+
+
+def loaded(dtype: str, text: str) -> str:
+    """The register value of an element in memory, such as `p[i]`."""
+    if dtype == "bool":
+        return f"{text} != u8(0)"
+    return f"{dtype}_to_f32({text})" if dtype in HALVES else text
+
+
+def load(dtype: str, pointer: str, index: str) -> str:
+    """The register value of element `index`."""
+    return loaded(dtype, f"{pointer}[{index}]")
+
+
+def stored(dtype: str, value: str) -> str:
+    """A register value as it lies in memory."""
+    if dtype == "bool":
+        return f"u8(1) if {value} else u8(0)"
+    return f"f32_to_{dtype}({value})" if dtype in HALVES else value
+
+
+def literal(dtype: str, value: object) -> str:
+    """A constant, as a register value; float constants are rounded to the dtype."""
+    if dtype == "bool":
+        return f"boolean({bool(value)})"
+    if dtype in INTEGERS:
+        return f"{dtype}({int(value)})"  # type: ignore[call-overload]
+    number = float(value)  # type: ignore[arg-type]
+    if dtype == "f64":
+        return f"f64({number!r})" if math.isfinite(number) else _special("f64", number)
+    single = np.float32(number)
+    return f"f32({float(single)!r})" if np.isfinite(single) else _special("f32", float(single))
+
+
+def _special(dtype: str, number: float) -> str:
+    """NaN or an infinity by its bits: there is no literal."""
+    if dtype == "f64":
+        return f"f64_bits(u64({int(np.float64(number).view(np.uint64))}))"
+    return f"f32_bits(u32({int(np.float32(number).view(np.uint32))}))"
+
+
+def lowest(dtype: str) -> int:
+    """The least number of an integer dtype."""
+    return -(1 << (bits(dtype) - 1)) if dtype in SIGNED else 0
+
+
+def highest(dtype: str) -> int:
+    """The greatest number of an integer dtype."""
+    return (1 << (bits(dtype) - (dtype in SIGNED))) - 1
