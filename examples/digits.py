@@ -4,7 +4,10 @@
 first and runs it with a `wf.Session`, as the paper writes it. Both start from the same weights,
 see the same batches and print the accuracy on a held-out split; the loss curves go to a PNG.
 
-    python examples/digits.py [--steps 2000] [--batch 128] [--out digits.png]
+    python examples/digits.py [--steps 2000] [--batch 128] [--device cpu] [--out digits.png]
+
+`--device gpu:0` trains on a GPU; with WEFT_EMULATE_GPU=1 on one that is emulated (some steps: it is
+slow).
 """
 
 from __future__ import annotations
@@ -84,7 +87,9 @@ def accuracy(logits: Any, labels: Floats) -> float:
     return float(np.mean(np.argmax(np.asarray(logits), axis=1) == np.argmax(labels, axis=1)))
 
 
-def train_compiled(data: Digits, start: Weights, steps: int, batch: int, progress: Progress) -> Run:
+def train_compiled(
+    data: Digits, start: Weights, steps: int, batch: int, progress: Progress, device: str = "cpu"
+) -> Run:
     """The step is a decorated function; its variables are updated in place by one native call."""
     W_1, b_1 = wf.Variable(start.w1, name="W_1"), wf.Variable(start.b1, name="b_1")
     W_2, b_2 = wf.Variable(start.w2, name="W_2"), wf.Variable(start.b2, name="b_2")
@@ -94,13 +99,13 @@ def train_compiled(data: Digits, start: Weights, steps: int, batch: int, progres
         layer_1 = wf.nn.relu(wf.matmul(x, W_1) + b_1)
         return wf.matmul(layer_1, W_2) + b_2
 
-    @wf.compile
+    @wf.compile(device=device)
     def step(x: wf.Tensor, y: wf.Tensor) -> wf.Tensor:
         loss = wf.mean(wf.nn.softmax_cross_entropy_with_logits(labels=y, logits=model(x)))
         optimizer.minimize(loss)
         return loss
 
-    predict = wf.compile(model)
+    predict = wf.compile(device=device)(model)
     losses = []
     task = progress.add_task("@wf.compile", total=steps)
     for x, y in data.batches(steps, batch):
@@ -109,9 +114,11 @@ def train_compiled(data: Digits, start: Weights, steps: int, batch: int, progres
     return Run(losses, accuracy(predict(data.test_x), data.test_y))
 
 
-def train_session(data: Digits, start: Weights, steps: int, batch: int, progress: Progress) -> Run:
+def train_session(
+    data: Digits, start: Weights, steps: int, batch: int, progress: Progress, device: str = "cpu"
+) -> Run:
     """The program of Figure 1: placeholders, variables, an optimizer's op, a session."""
-    with wf.Graph().as_default():
+    with wf.Graph().as_default(), wf.device(device):
         # 1. Construct a graph representing the model.
         x = wf.placeholder(wf.float32, [None, 64], name="x")
         y = wf.placeholder(wf.float32, [None, CLASSES], name="y")
@@ -157,6 +164,7 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", default="digits.png")
     options = parser.parse_args()
     data, start = load_digits(), initial_weights()
@@ -169,7 +177,7 @@ def main() -> None:
     runs: dict[str, Run] = {}
     with Progress(*columns) as progress:
         for name, train in (("@wf.compile", train_compiled), ("wf.Session", train_session)):
-            runs[name] = train(data, start, options.steps, options.batch, progress)
+            runs[name] = train(data, start, options.steps, options.batch, progress, options.device)
     for name, run in runs.items():
         print(f"{name:12} last loss {run.losses[-1]:.4f}, held-out accuracy {run.accuracy:.2%}")
     save_curves(runs, options.out)

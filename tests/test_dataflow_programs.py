@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structured_programs import Program, programs
 
+import weft as wf
 from weft.ir.dtypes import as_dtype
 from weft.ir.interpreter import DictState, interpret
 from weft.passes.control.lower_control_flow import lower_control_flow
@@ -79,3 +80,21 @@ def test_effects(program: Program, parallel: int) -> None:
 @settings(max_examples=80, deadline=None)
 def test_effects_of_many(program: Program, parallel: int) -> None:
     agree(program, parallel)
+
+
+def test_every_graph_on_the_way_is_legal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The regions that the executor compiles hold what passes have made before."""
+    monkeypatch.setenv("WEFT_VERIFY", "ir")
+    graph = wf.Graph()
+    with graph.as_default():
+        x = wf.placeholder(wf.float32, [4])
+        v = wf.Variable(np.arange(4.0, dtype=np.float32), name="v")
+        y = wf.cond(wf.sum(x) > 0.0, lambda: v.read() * 2.0 + x, lambda: wf.identity(x))
+        z = wf.while_loop(lambda s: wf.sum(s) < 100.0, lambda s: s * 2.0 + 1.0, [y])[0]
+    with wf.Session(graph=graph, control_flow="dataflow") as session:
+        session.run(v.initializer)
+        plus = session.run([y, z], {x: np.ones(4, np.float32)})
+        minus = session.run(y, {x: -np.ones(4, np.float32)})
+    assert plus[0].tolist() == [1.0, 3.0, 5.0, 7.0]
+    assert plus[1].tolist() == [15.0, 31.0, 47.0, 63.0]
+    assert minus.tolist() == [-1.0] * 4

@@ -391,8 +391,8 @@ def test_compiled_functions() -> None:
     with pytest.raises(wf.errors.InvalidArgumentError, match="no device '/job:ps' here"):
         g(x)
     wf.compile(device="/cpu:0")(lambda x: x)(x)
-    with pytest.raises(wf.errors.UnsupportedError, match="only"):
-        wf.compile(device="/gpu:0")(lambda x: x)
+    with pytest.raises(wf.errors.UnsupportedError, match="runs in this process"):
+        wf.compile(device="/job:ps/gpu:0")(lambda x: x)
 
 
 def test_eager() -> None:

@@ -478,3 +478,30 @@ def test_the_command_line(
     feed = ["--feed", f"x={tmp_path / 'x.npy'}"]
     assert main(["run", str(tmp_path / "g.weft"), *feed, "--print", *how]) == 0
     assert "[1., 2.]\nresult 1: f32[2]\n[7., 7.]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("length", [3, None], ids=["known", "data"])
+@pytest.mark.parametrize("rows", [4, 0, 1])
+def test_gradients_of_loops_over_masked_rows(length: int | None, rows: int) -> None:
+    """What a loop has computed is kept for the way back, in as many rows as the mask has."""
+    data = np.arange(18, dtype=np.float32).reshape(6, 3) / 9
+    found = []
+    for control_flow in ("auto", "dataflow"):
+        with wf.Graph().as_default():
+            x, n = wf.placeholder(wf.float32, [6, 3]), wf.placeholder(wf.int32, [])
+            w = wf.Variable(np.full((3, 3), 0.5, np.float32))
+            kept = wf.boolean_mask(x, wf.arange(6) < n)
+            end = n - n + 3 if length is None else length
+            _, h = wf.while_loop(
+                lambda i, h, end=end: i < end,
+                lambda i, h, w=w: (i + 1, wf.tanh(h @ w)),
+                [wf.constant(0), kept],
+            )
+            gradient = wf.gradients(wf.sum(h), [w])[0]
+            with wf.Session(control_flow=control_flow) as session:
+                session.run(wf.global_variables_initializer())
+                found.append(session.run([h, gradient], {x: data, n: rows}))
+    assert found[0][0].shape == (rows, 3)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert np.any(found[0][1]) == (rows > 0)

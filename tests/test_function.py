@@ -352,10 +352,10 @@ def test_static_arguments_must_be_hashable_and_no_arrays() -> None:
         wf.compile(static_argnames=["kk"])(lambda x, k: x)
 
 
-@pytest.mark.parametrize("option", [{"device": "gpu"}, {"device": "cpu:1"}])
-def test_options_that_are_not_built_yet(option: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError, match="support"):
-        wf.compile(**option)
+@pytest.mark.parametrize("device", ["cpu:1", "/job:ps/task:1", "/device:tpu:0"])
+def test_devices_that_compiled_functions_do_not_run_on(device: str) -> None:
+    with pytest.raises(UnsupportedError, match="runs in this process, on its CPU or on one of"):
+        wf.compile(device=device)
 
 
 def test_integers_beyond_int64() -> None:

@@ -12,6 +12,7 @@ from cut_calls import cut_everything, same_in_cuts
 import weft as wf
 from weft.codegen.gemm import blocking as gemm_blocking
 from weft.ir.interpreter import interpret
+from weft.ir.row_strides import over_rows
 from weft.passes.fusion import prologues
 from weft.passes.fusion.fuse import fuse
 from weft.passes.fusion.matmul import fuse_matmul
@@ -160,3 +161,9 @@ def test_weights_that_are_written_later_are_stored_first() -> None:
         return x @ scaled
 
     np.testing.assert_allclose(step(x).numpy(), x @ np.tanh(start), rtol=1e-4, atol=1e-4)
+
+
+def test_strides_of_another_space_are_not_over_its_rows() -> None:
+    """A row kernel computes vectors, too: the rows' own numbers."""
+    assert over_rows((1,), (20, 5)) is None
+    assert over_rows((5, 1), (20, 5)) == (5, 1)

@@ -27,7 +27,7 @@ import weft as wf
 from weft.codegen import jit
 from weft.codegen.jit import wait_for_background
 from weft.codegen.llvm import cache_key
-from weft.codegen.llvm.cache import KernelCache, plan_cache
+from weft.codegen.llvm.cache import PLAN_SUFFIX, KernelCache, plan_cache
 from weft.frontend.cli.main import main
 from weft.ir.digest import digest_graph
 from weft.ir.dtypes import bool_, float16, float32, float64, int32, int64, uint8
@@ -458,16 +458,16 @@ def test_the_limit_holds_for_plans_too(folder: Path) -> None:
     cache = KernelCache(folder, limit=5000)
     plan = step_plan_sample()
     for k in range(10):
-        cache.store_plan(f"description {k}", plan)
+        cache.store_record(f"description {k}", PLAN_SUFFIX, plan)
     assert 0 < sum(f.size for f in cache.files()) <= 5000
-    assert cache.load_plan("description 9") is not None
-    assert cache.load_plan("description 0") is None
+    assert cache.load_record("description 9", PLAN_SUFFIX) is not None
+    assert cache.load_record("description 0", PLAN_SUFFIX) is None
 
 
 def step_plan_sample() -> Any:
-    from weft.codegen.llvm.cache import CachedPlan
+    from weft.codegen.llvm.cache import CachedRecord
 
-    return CachedPlan("name", {"some": "field"}, bytes(700))
+    return CachedRecord("name", {"some": "field"}, bytes(700))
 
 
 def test_processes_at_once(folder: Path) -> None:

@@ -117,9 +117,29 @@ def test_two_hundred_kills(tmp_path: Path, seed: int) -> None:
     kill_and_restart(tmp_path, 50, seed)
 
 
-#: Ends as a kill does at the n-th call that changes the folder, for every n, with each way to save.
-EVERY_MOMENT = """
-import os, sys
+#: `end_at(n)`: the process ends as a kill ends it at the n-th call that changes a folder.
+END_AT = """
+import os
+
+def end_at(n):
+    left = [n]
+
+    def count_down(function):
+        def counted(*args, **options):
+            left[0] -= 1
+            if left[0] == 0:
+                os._exit(9)
+            return function(*args, **options)
+        return counted
+
+    for call in ("open", "write", "fsync", "replace", "unlink"):
+        setattr(os, call, count_down(getattr(os, call)))
+"""
+#: At every call, with each way to save.
+EVERY_MOMENT = (
+    END_AT
+    + """
+import sys
 from pathlib import Path
 import numpy as np
 import weft as wf
@@ -129,14 +149,6 @@ root = sys.argv[1]
 def save(saver, v, folder, step):
     v.assign(np.full(1000, float(step)))
     saver.save(None, folder + "/m", step if name == "steps" else None)
-
-def count_down(left, function):
-    def counted(*args, **options):
-        left[0] -= 1
-        if left[0] == 0:
-            os._exit(9)
-        return function(*args, **options)
-    return counted
 
 for name in ("steps", "overwritten"):
     n, done = 0, False
@@ -148,9 +160,7 @@ for name in ("steps", "overwritten"):
         save(saver, v, folder, 1)
         child = os.fork()
         if not child:
-            left = [n]
-            for call in ("open", "write", "fsync", "replace", "unlink"):
-                setattr(os, call, count_down(left, getattr(os, call)))
+            end_at(n)
             save(saver, v, folder, 2)
             save(saver, v, folder, 3)
             os._exit(0)
@@ -172,6 +182,7 @@ for name in ("steps", "overwritten"):
     print(name, n)
     assert n > 15, n
 """
+)
 
 
 def test_an_end_at_every_moment_of_a_save(tmp_path: Path) -> None:

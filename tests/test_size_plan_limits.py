@@ -4,12 +4,14 @@ numbers that do not fit; and what such plans must not cost."""
 from __future__ import annotations
 
 import itertools
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft as wf
+from weft.frontend.calls.specializations import RecompileWarning
 from weft.ir.size_tape import Tape
 from weft.ir.sizes import hint, new_size, terms_of
 from weft.runtime.size_plan import SizePlan
@@ -167,3 +169,40 @@ def test_layers_of_other_widths_share_memory() -> None:
             (plan,) = filled_by(session)
             (frame,) = plan._idle
             assert frame.room < 5 * 1020 * 256 * 4
+
+
+def test_sizes_that_are_filled_in_warn_of_no_compilation() -> None:
+    with wf.Graph().as_default(), wf.Session() as session:
+        x, y = wf.placeholder(wf.float32, [None, 3]), wf.placeholder(wf.float32, [])
+        z = wf.tanh(x) * y
+        session._steps.limit = 6
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for n in range(2, 40):
+                session.run(z, {x: np.ones((n, 3)), y: 1.0})
+        assert session.cache_info().evicted > 20
+        steps = [wf.add(z, float(k)) for k in range(8)]
+        with pytest.warns(RecompileWarning, match=r"session\.explain\(fetches, feed_dict\) shows"):
+            [session.run(step, {x: np.ones((2, 3)), y: 1.0}) for step in steps]
+
+
+def test_a_size_is_computed_without_the_tensor_that_has_it() -> None:
+    """Nor a vector as long as it."""
+    with wf.Graph().as_default():
+        x = wf.placeholder(wf.float32, [None, 4])
+        twice = wf.concat([wf.exp(x), x], axis=0)
+        sizes = {
+            "shape": (wf.shape(twice), lambda n: [2 * n, 4]),
+            "size": (wf.size(twice), lambda n: 8 * n),
+            "length": (wf.constant(7, wf.int64) * (x.shape[0] * 3 + 1), lambda n: 7 * (3 * n + 1)),
+        }
+        for value, of in sizes.values():
+            with wf.Session() as session:
+                for n in (3, 5, 6, 90, 1000):
+                    assert session.run(value, {x: np.ones((n, 4))}).tolist() == of(n)
+                (plan,) = filled_by(session)
+                numbers = plan.numbers(((1_000_000, 4),))
+                assert numbers is not None
+                frame = plan._new_frame([])
+                plan._outputs.resize(frame, numbers)
+                assert frame.room < 10_000  # of its arena

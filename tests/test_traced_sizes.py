@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weft.ir.size_tape import MOST, Tape
@@ -81,6 +81,7 @@ def run(program: Sequence[Step], sizes: Sequence[Any]) -> tuple[list[Any], list[
 
 
 @settings(max_examples=250, deadline=None)
+@example([("add", 0, 0, 1), ("sub", 0, 0, 1), ("floor", 3, 0, 5)], [101, 2], [(51, 2), (50, 2)])
 @given(
     program=st.lists(
         st.tuples(st.sampled_from(OPS), st.integers(0, 9), st.integers(0, 9), st.integers(1, 40)),

@@ -108,7 +108,7 @@ def made_state(
         raise error.at(caller_location()) from None
     if first is None and array is not None:
         with state.lock:
-            if state.array is None:
+            if not state.initialized:
                 state.write(array)
     if in_graph and shared_name:
         assert trace is not None

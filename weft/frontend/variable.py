@@ -121,7 +121,8 @@ class Variable(Operators):
 
     def __repr__(self) -> str:
         kind = f"{self.dtype.short}{format_shape(self.shape)}"
-        array = self.state.array
+        with self.state.lock:
+            array = self.state.read() if self.state.initialized else None
         value = (
             "not initialised"
             if array is None
@@ -145,7 +146,7 @@ class Variable(Operators):
     def __reduce__(self) -> tuple[Callable[..., Variable], tuple[Any, ...]]:
         """Pickled with its name and value; UnsupportedError if a graph has yet to compute that."""
         self._copied_in()
-        if self.state.array is None and self._initial is None:
+        if not self.state.initialized and self._initial is None:
             raise UnsupportedError(
                 f"variable '{self.name}' cannot be pickled before it is initialised",
                 hint="its initial value is computed in a graph: run its initializer first",

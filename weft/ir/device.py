@@ -117,12 +117,30 @@ def is_local(spec: DeviceSpec) -> bool:
     return any(spec.matches(_parse(name)) for name in LOCAL_DEVICES)
 
 
-def check_local(spec: DeviceSpec, location: Locations = ()) -> None:
-    """Raise InvalidArgumentError, which lists the devices, if no device of this process fits."""
-    if not is_local(spec):
+def local_gpu(spec: DeviceSpec) -> int | None:
+    """The number of the GPU of this process that `spec` means; None if it means none."""
+    index = spec.index or 0
+    return index if spec.matches(DeviceSpec(LOCAL_JOB, 0, "gpu", index)) and spec.kind else None
+
+
+def check_local(spec: DeviceSpec, location: Locations = (), gpu: int | None = None) -> None:
+    """Raise InvalidArgumentError, which says what there is, unless `spec` is the CPU of this
+    process or, with `gpu`, that GPU of it."""
+    if gpu is not None:
+        if not spec.matches(DeviceSpec(LOCAL_JOB, 0, "gpu", gpu)):
+            raise InvalidArgumentError(
+                f"an op is to run on '{spec}', but its function was compiled for /gpu:{gpu}",
+                hint="a compiled function runs on one device: take the wf.device away, or call "
+                "functions for different devices one after another",
+                location=location,
+            )
+    elif not is_local(spec):
+        hint = "other tasks belong to a cluster: wf.Session(target) of one of its tasks"
+        if local_gpu(spec) is not None:
+            hint = f"wf.compile(device='gpu:{local_gpu(spec)}') runs a whole function on a GPU"
         raise InvalidArgumentError(
             f"there is no device '{spec}' here; the devices are: {', '.join(LOCAL_DEVICES)}",
-            hint="other tasks belong to a cluster: wf.Session(target) of one of its tasks",
+            hint=hint,
             location=location,
         )
 

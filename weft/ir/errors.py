@@ -121,6 +121,10 @@ class UnknownError(WeftError, RuntimeError):
     """A Python function of the user's raised an error of a class that has no counterpart here."""
 
 
+class ToolchainError(WeftError, RuntimeError):
+    """CUDA kernels cannot be compiled here: a part is missing, or two parts do not fit."""
+
+
 class InternalError(WeftError, RuntimeError):
     """A fault in weft itself, never in the user's program."""
 

@@ -71,7 +71,7 @@ class _Row(NamedTuple):
 #: Held by a thread that loads modules of weft: a child would have half a module, and its lock for
 #: ever. A fork waits for the thread; not without end, as who forks may hold what that one needs.
 loading = threading.RLock()
-MOST_SECONDS = 2.0  # many times what loading all of weft takes
+MOST_SECONDS = 10.0  # many times what loading all of weft takes, on a busy machine too
 _rows: list[_Row] = []
 _forks = threading.local()  # what `_before_all` did, for the other two
 

@@ -30,6 +30,9 @@ _TRACED = STAGES[:1]
 _FROM_FUSED = STAGES[2:]
 _DATAFLOW = WITH_DEAD_VALUES
 
+#: Ops whose region is one kernel.
+KERNELS = frozenset({"fused", "unrolled"})
+
 #: Ops that are not in the table may be anywhere. The region of a `fused` op is one loop nest: it
 #: has no state, no effects and no nest in it.
 LEGALITY: Mapping[str, Legality] = {

@@ -46,6 +46,13 @@ HUGE = 1 << 53
 CLOSE = 1e-9
 
 
+def floor_apart(x: float) -> int:
+    """math.floor. ValueError where another order of the operations might give another number."""
+    if abs(x - round(x)) <= CLOSE * (abs(x) + 1):
+        raise ValueError(x)
+    return math.floor(x)
+
+
 @dataclass(slots=True)
 class _Atom:
     """value: as it is now. low, high: where it lies where the conditions hold; derived: what
@@ -131,7 +138,7 @@ class Tape:
             return False
         number, factor, rest = linear(terms)
         if number is None and any(abs(c) >= HUGE for c in terms.values()):
-            self._pin(terms)
+            self.pin(terms)
             return value == 0
         if number is None:
             (self._other if value else self._zero)[frozenset(terms.items())] = terms
@@ -153,7 +160,7 @@ class Tape:
         if not any(terms):
             return held
         if abs(value) <= CLOSE * scale:
-            self._pin(terms)
+            self.pin(terms)
             return held
         kept = terms if held else {m: -c for m, c in terms.items()}
         low, _ = self.interval(kept)
@@ -177,7 +184,7 @@ class Tape:
         if not atom.low <= atom.value <= atom.high:
             atom.low = atom.high = atom.value
 
-    def _pin(self, terms: Mapping[Monomial, Any]) -> None:
+    def pin(self, terms: Mapping[Monomial, Any]) -> None:
         """The atoms must be what they are now."""
         for number in atoms_in(terms):
             self._narrow(number, self.atoms[number].value, self.atoms[number].value)
@@ -248,7 +255,7 @@ class Tape:
         monomials = list(dict.fromkeys([(), *(m for row in (*rows, *more) for m in row)]))
         text = self._source(monomials)
         scope: dict[str, Any] = {f"g{k}": g for k, g in enumerate(self.functions)}
-        scope["floor"] = math.floor
+        scope["floor"] = floor_apart
         exec(compile(text, "<sizes>", "exec"), scope)  # numbers and names of ours alone
         ends = np.cumsum([len(group) for group in groups]).tolist()
         matrix = _matrix(rows, monomials, np.int64)

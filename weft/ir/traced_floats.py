@@ -18,7 +18,7 @@ from weft.ir.polynomials import (
     fraction_sum,
     text_of,
 )
-from weft.ir.size_tape import FAR, Tape
+from weft.ir.size_tape import FAR, Tape, floor_apart
 
 
 class OnTape:
@@ -114,6 +114,11 @@ class TracedFloat(OnTape):
 
     def __floor__(self) -> Any:
         value = math.floor(self.value)
+        try:
+            floor_apart(self.value)
+        except ValueError:  # these sizes are for another plan
+            self.tape.pin(dict.fromkeys([*self.terms, self.by], 1))
+            return value
         (terms,) = self.tape.opaque(f"floor{self.text}", self.atoms, [value], (-FAR, FAR))
         return OnTape.size(self.tape, value, terms)
 

@@ -28,7 +28,7 @@ from weft.ir.ops import lookup
 from weft.ir.ops.communication import COMMUNICATION
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.text.printer import print_graph
-from weft.ir.types import RefType, TensorType, TokenType
+from weft.ir.types import RefType, TensorType, TokenType, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class _Verifier:
                 if value not in defined:
                     self.fault(op, f"{kind} {i} {self._origin(value, whole, outer)}")
         for i, value in enumerate(op.control):
-            if value.op is None and not isinstance(value.type, TokenType):
+            if value.op is None and not _tells(value.type):
                 self.fault(
                     op,
                     f"control operand {i} is a block argument, which orders nothing",
@@ -279,3 +279,9 @@ def _state(access: Access) -> str:
     if isinstance(access.key, Value):
         return f"block argument {access.key.index}"
     return f"variable '{access.key}'"
+
+
+def _tells(t: Type) -> bool:
+    """Whether a block argument that is waited for says something: it orders, or has a size that is
+    not known before (`passes/tie_sizes.py`)."""
+    return isinstance(t, TokenType) or (isinstance(t, TensorType) and not t.is_static)

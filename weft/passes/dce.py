@@ -7,8 +7,9 @@ Before::
     return %1
 
 After: `%0` is gone. Ops with the trait ``no_dce`` (assignments) stay. A control operand does not
-keep an op alive; if a dropped op stood between two effects, the later one is ordered after what the
-dropped op itself was ordered after. An op that might fail (an index out of bounds) goes, too.
+keep an op alive, unless it tells a size (`tie_sizes`); if a dropped op stood between two effects,
+the later one is ordered after what the dropped op itself was ordered after. An op that might fail
+(an index out of bounds) goes, too.
 At stage `dataflow` control operands count: whether they are dead decides whether the op runs.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from weft.ir.graph import WITH_DEAD_VALUES, Block, Graph, Operation, Value
 from weft.passes.rewrite import must_run, rebuilt, with_block, with_control, with_operands
+from weft.passes.tie_sizes import told_by_control
 
 
 def dce(graph: Graph) -> Graph:
@@ -30,7 +32,7 @@ def _dce_block(block: Block, control_counts: bool = False) -> Block:
         if must_run(op) or any(r in needed for r in op.results):
             live.add(op)
             needed.update(op.operands)
-            needed.update(op.control if control_counts else ())
+            needed.update(op.control if control_counts else told_by_control(op))
     order: dict[Value, tuple[Value, ...]] = {}  # result of a dropped op -> what it came after
     mapping: dict[Value, Value] = {}
     ops: list[Operation] = []

@@ -22,6 +22,7 @@ import numpy as np
 
 from weft.ir.attributes import ConstArray
 from weft.ir.builder import Builder
+from weft.ir.dtypes import int64
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.interpreter import evaluate_op
@@ -83,8 +84,7 @@ def _fold_op(builder: Builder, op: Operation) -> Sequence[Value] | None:
     if op.name == "dim_size":
         size = shape_of(op.operands[0])[int_attr(op.attrs, "axis")]
         if is_traced(size):  # it may become another one
-            found = _size_of_argument(builder, op, size)
-            return None if found is None else [found]
+            return [_size_of_argument(builder, op, size) or _size_itself(builder, op, size)]
         return [_constant(builder, op, np.array(size))] if isinstance(size, int) else None
     for value in op.operands:
         if value.op is None or value.op.name not in ("constant", "broadcast_to"):
@@ -102,8 +102,7 @@ def _fold_op(builder: Builder, op: Operation) -> Sequence[Value] | None:
 
 
 def _size_of_argument(builder: Builder, op: Operation, size: object) -> Value | None:
-    """A size as that of an argument which is always as large, so that nobody computes the operand
-    for its size alone; None if there is no such argument above it."""
+    """A size as that of an argument above it which is always as large; None if there is none."""
     todo, seen = [op.operands[0]], set(op.operands)
     while todo:
         value = todo.pop()
@@ -116,6 +115,15 @@ def _size_of_argument(builder: Builder, op: Operation, size: object) -> Value | 
                 if isinstance(other, int) and isinstance(size, int) and same_size(other, size):
                     return emit_at(builder, op, "dim_size", value, axis=axis)
     return None
+
+
+def _size_itself(builder: Builder, op: Operation, size: Any) -> Value:
+    """A size from no other value: the last number of 0, 1, ..., size, of which a nest makes no
+    other."""
+    counted = emit_at(builder, op, "iota", dtype=int64, shape=(size + 1,), axis=0)
+    bounds = {"starts": (size,), "stops": (size + 1,), "steps": (1,)}
+    last = emit_at(builder, op, "slice", counted, **bounds)
+    return emit_at(builder, op, "reshape", last, shape=())
 
 
 def _scalar_of_uniform(builder: Builder, op: Operation) -> Sequence[Value] | None:

@@ -107,5 +107,13 @@ REPRODUCIBLE: tuple[Pass, ...] = (
     fuse_folds,
     schedule,
 )
+#: For a GPU: products are kernels of their own there, so nests are not made for them.
+_OF_CPU_PRODUCTS = (split_tails, fuse_matmul, stride_products, fuse_prologues)
+GPU: tuple[Pass, ...] = tuple(p for p in STANDARD if p not in _OF_CPU_PRODUCTS)
+
 #: Pipelines by name.
-PIPELINES: dict[str, tuple[Pass, ...]] = {"standard": STANDARD, "reproducible": REPRODUCIBLE}
+PIPELINES: dict[str, tuple[Pass, ...]] = {
+    "standard": STANDARD,
+    "reproducible": REPRODUCIBLE,
+    "gpu": GPU,
+}

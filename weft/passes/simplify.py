@@ -33,7 +33,7 @@ from weft.passes.simplify_shape import AS_NESTS, SHAPE_RULES, LocalRule, inside
 
 def simplify(graph: Graph) -> Graph:
     """Apply the rules to a fixed point, inside regions too."""
-    return fixed_point(graph, lambda g: rewrite(g, _simplify_op))
+    return fixed_point(graph, lambda g: rewrite(g, partial(_simplify_op, rules=RULES)))
 
 
 def simplify_exactly(graph: Graph) -> Graph:
@@ -42,11 +42,11 @@ def simplify_exactly(graph: Graph) -> Graph:
 
 
 def _simplify_op(
-    builder: Builder, op: Operation, rules: Mapping[str, tuple[LocalRule, ...]] | None = None
+    builder: Builder, op: Operation, *, rules: Mapping[str, tuple[LocalRule, ...]]
 ) -> Sequence[Value] | None:
     if len(op.results) != 1:
         return None
-    for rule in (RULES if rules is None else rules).get(op.name, ()):
+    for rule in rules.get(op.name, ()):
         start = len(builder.ops)
         operands = [Expr(builder, v, op.locations) for v in op.operands]
         found = rule(op, operands)

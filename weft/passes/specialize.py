@@ -133,7 +133,7 @@ def _specialize_block(block: Block, types: Sequence[Type], sizes: _Sizes) -> Blo
             [mapping[v] for v in op.operands],
             {k: _substituted(v, sizes, k) for k, v in op.attrs.items()},
             regions=regions,
-            control=[mapping[v] for v in op.control],
+            control=[mapping[v] for v in op.control if not _says_nothing(mapping[v])],
             locations=op.locations,
             device=op.device,
             group=op.group,
@@ -150,6 +150,12 @@ def _specialize_block(block: Block, types: Sequence[Type], sizes: _Sizes) -> Blo
         builder.ops.append(new)
         mapping.update(zip(op.results, new.results, strict=True))
     return builder.block([mapping[v] for v in block.results])
+
+
+def _says_nothing(waited_for: Value) -> bool:
+    """Whether a control operand is an argument that told a size, which is known now."""
+    t = waited_for.type
+    return waited_for.op is None and isinstance(t, TensorType) and t.is_static
 
 
 def _region_types(

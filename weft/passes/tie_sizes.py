@@ -51,6 +51,21 @@ def deciding(
     return list(dict.fromkeys(found[s] for s in sorted(missing) if s in found))
 
 
+def telling(kind: TensorType, given: Iterable[Value]) -> list[Value]:
+    """Those of `given` that tell the sizes of a type that are symbols, one for each."""
+    found: dict[str, Value] = {}
+    if not kind.is_static:
+        _note(found, given)
+    symbols = {s for d in kind.shape if isinstance(d, SymbolicDim) for s in d.symbols}
+    return list(dict.fromkeys(found[s] for s in sorted(symbols) if s in found))
+
+
+def told_by_control(op: Operation) -> list[Value]:
+    """The control operands that tell sizes which the op needs and its operands do not decide."""
+    undecided = _undecided(op) if op.control else set[str]()
+    return [v for v in op.control if undecided and depends_on(v.type, undecided)]
+
+
 def has_sizes(t: TensorType, known: Collection[str]) -> bool:
     """Whether each size of the type is a number or made of the symbols `known`."""
     return all(

@@ -7,13 +7,14 @@ from weft.ir.graph import Block, Graph, Operation, Value
 from weft.passes.rewrite import bind, rebuilt, with_block, with_operands
 
 
-def on_local_device(graph: Graph) -> Graph:
-    """`graph` without devices and groups, after checking that each device is one of this process;
-    the graph itself if it names none. InvalidArgumentError with the line of the op."""
+def on_local_device(graph: Graph, gpu: int | None = None) -> Graph:
+    """`graph` without devices and groups, after checking that each device is the CPU of this
+    process, or that GPU of it; the graph itself if it names none. InvalidArgumentError with the
+    line of the op."""
     named = False
     for op in graph.walk():
         if op.device:
-            check_local(DeviceSpec.parse(op.device), op.locations)
+            check_local(DeviceSpec.parse(op.device), op.locations, gpu)
         named = named or bool(op.device or op.group)
     return with_block(graph, _bare(graph.block)) if named else graph
 

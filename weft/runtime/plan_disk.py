@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from weft.codegen.jit import Kernel, do_later, load_kernels
-from weft.codegen.llvm.cache import CachedPlan, file_name, plan_cache
+from weft.codegen.llvm.cache import PLAN_SUFFIX, CachedRecord, file_name, plan_cache
 from weft.codegen.llvm.cache_key import describe_kernel, describe_plan
 from weft.ir.attributes import ConstArray
 from weft.ir.digest import digest_graph
@@ -59,7 +59,7 @@ def load_plan(key: PlanKey) -> tuple[StepPlan, dict[str, int]] | None:
     if cache is None or not cache.exists():
         return None
     description, constants = key.content
-    found = None if description is None else cache.load_plan(description)
+    found = None if description is None else cache.load_record(description, PLAN_SUFFIX)
     if found is None:
         return None
     addresses = load_kernels(kernel_files(found.fields))
@@ -85,4 +85,4 @@ def _store(key: PlanKey, name: str, plan: StepPlan, kernels: Sequence[Kernel]) -
     description, constants = key.content
     packed = pack_plan(plan, files, constants)
     if cache is not None and description is not None and packed is not None:
-        cache.store_plan(description, CachedPlan(name, *packed))
+        cache.store_record(description, PLAN_SUFFIX, CachedRecord(name, *packed))

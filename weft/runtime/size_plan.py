@@ -65,6 +65,24 @@ class SizedGraph:
         )
 
 
+class SizeCheck:
+    """Which sizes fit together as those do that a graph was found right for.
+
+    shapes: of all inputs. Errors as `SizedGraph.at` has.
+    """
+
+    def __init__(self, graph: SizedGraph, shapes: Shapes) -> None:
+        tape = Tape()
+        self._given = _Given(graph.types, shapes, tape)
+        graph.at(self._given.shapes)
+        self._sizes: Sizes = tape.sizes([])
+
+    def holds(self, shapes: Shapes) -> bool:
+        """Whether inputs of these shapes are known to fit."""
+        given = self._given.read(shapes)
+        return given is not None and self._sizes.evaluate(given) is not None
+
+
 class SizePlan:
     """A plan for many sizes, and for which it is right.
 

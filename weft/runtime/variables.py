@@ -7,7 +7,7 @@ import re
 import threading
 import weakref
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,15 +21,26 @@ from weft.ir.types import RefType, TensorType
 Array = np.ndarray[Any, Any]
 
 
+class Resident(Protocol):
+    """A variable's value on a device, newer than any on the host."""
+
+    def fetch(self, target: Array) -> None:
+        """Copy the value to an array of the host."""
+
+
 class VariableState:
     """One variable's buffer. `array` is C-contiguous and keeps its address while it is there.
+
+    resident: where the value is, if a step on a device wrote it last. Whoever asks for `array` or
+    `buffer()` may write there, so that the value comes back to the host for good; `read` copies it.
 
     `lock` is held by a step from its first read of the variable to its last write, so that a step
     that updates it is atomic with respect to other steps and to eager reads.
     """
 
     __slots__ = (
-        "__weakref__", "array", "container", "declared", "dtype", "lock", "name", "shape",
+        "__weakref__", "_array", "container", "declared", "dtype", "lock", "name", "resident",
+        "shape",
     )  # fmt: skip
     kind = "variable"
 
@@ -43,7 +54,8 @@ class VariableState:
         self.dtype = dtype
         self.shape = shape
         self.lock = threading.RLock()
-        self.array: Array | None = None
+        self._array: Array | None = None  # native code looks here, too
+        self.resident: Resident | None = None
         with _forking:
             _states.add(self)
         if initial is not None:
@@ -52,7 +64,7 @@ class VariableState:
     def __reduce__(self) -> tuple[type[VariableState], tuple[Any, ...]]:
         """A copy, by `copy` or by `pickle`, holds the same value in a buffer of its own."""
         with self.lock:
-            array = None if self.array is None else self.array.copy()
+            array = self.read() if self.initialized else None
         return VariableState, (self.name, self.dtype, self.shape, array, self.container)
 
     def describe(self) -> str:
@@ -62,7 +74,29 @@ class VariableState:
     @property
     def initialized(self) -> bool:
         """Whether it has a value."""
-        return self.array is not None
+        return self._array is not None or self.resident is not None
+
+    @property
+    def array(self) -> Array | None:
+        """The live buffer on the host; None without a value."""
+        if self.resident is not None:
+            with self.lock:
+                if self.resident is not None:
+                    self.array = self._fetched(self.resident)
+        return self._array
+
+    @array.setter
+    def array(self, value: Array | None) -> None:
+        self._array, self.resident = value, None
+
+    def move(self, resident: Resident) -> None:
+        """The value is on a device from now on. The lock is held."""
+        self._array, self.resident = None, resident
+
+    def _fetched(self, resident: Resident) -> Array:
+        made = np.empty(self.shape, self.dtype.numpy)
+        resident.fetch(made)
+        return made
 
     def clear(self) -> None:
         """Have no value from now on."""
@@ -71,12 +105,13 @@ class VariableState:
 
     def buffer(self) -> Array:
         """The live buffer itself. Raises FailedPreconditionError if uninitialised."""
-        if self.array is None:
+        array = self.array
+        if array is None:
             raise FailedPreconditionError(
                 f"variable '{self.name}' is not initialised",
                 hint="run wf.global_variables_initializer() in the session first",
             )
-        return self.array
+        return array
 
     def count_up_to(self, limit: int) -> Array:
         """Add 1 to an integer; the value before. OutOfRangeError if that is `limit` or more."""
@@ -88,6 +123,8 @@ class VariableState:
     def read(self) -> Array:
         """A copy of the value."""
         with self.lock:
+            if self.resident is not None:
+                return self._fetched(self.resident)
             return self.buffer().copy()
 
     def write(self, value: Array) -> None:
@@ -99,10 +136,10 @@ class VariableState:
                 f"'{self.name}' ({self.dtype.short}{list(self.shape)})"
             )
         with self.lock:
-            if self.array is None:
+            if self._array is None:
                 self.array = np.array(value, order="C", copy=True)
             else:
-                self.array[...] = value
+                self._array[...] = value
 
 
 _states: weakref.WeakSet[VariableState] = weakref.WeakSet()

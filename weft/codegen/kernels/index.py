@@ -23,19 +23,12 @@ from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.units import unit_parts
 from weft.ir.graph import Operation, Value
 from weft.ir.index_maps import contiguous_strides
+from weft.ir.ops.index import COMBINES
 
 #: To check one index and to begin its run of elements; where a gather's runs are single elements.
 NS_PER_INDEX, NS_PER_ELEMENT = 2.5, 0.4
 #: Bytes of a row that a scatter gives to one thread at least: every thread checks all indices.
 LEAST_COLUMNS = 1024
-#: How an update meets the element that is there; None: it replaces it.
-_COMBINE = {
-    "index_add": "add",
-    "scatter_along_axis_add": "add",
-    "scatter_nd_add": "add",
-    "scatter_nd_min": "minimum",
-    "scatter_nd_max": "maximum",
-}
 
 
 def _count(shape: tuple[int, ...]) -> int:
@@ -200,7 +193,7 @@ def _meet(f: Emitter, op: str, dtype: str, data_at: ir.Value, other_at: ir.Value
     if op in ("take", "take_along_axis", "gather_nd"):
         f.builder.store(f.builder.load(data_at), other_at)
         return
-    value, combine = load_element(f, other_at, dtype), _COMBINE.get(op)
+    value, combine = load_element(f, other_at, dtype), COMBINES[op]
     if combine is not None:
         value = emit_scalar(f, combine, dtype, [load_element(f, data_at, dtype), value], {})
     store_element(f, value, data_at, dtype)

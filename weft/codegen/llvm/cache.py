@@ -1,4 +1,4 @@
-"""Compiled kernels and plans on disk: one file each, found by content, checked when read.
+"""Compiled kernels, cubins and plans on disk: one file each, found by content, checked when read.
 
 WEFT_CACHE=0        neither reads nor writes the cache (kernels: only kernels)
 WEFT_CACHE_DIR=dir  where it is; otherwise $XDG_CACHE_HOME/weft or ~/.cache/weft
@@ -8,7 +8,8 @@ WEFT_CACHE_SIZE=n   at most so many bytes (k, M, G, T and decimals
 A file is written under a temporary name and renamed, so that readers see all of it or nothing, and
 two writers of one kernel replace each other's equal file. Objects are code that will run: a file or
 folder that another user owns, or that others may write, is not read. What a plan says is up to
-`runtime/step_plan.py`: here it is a name, fields that JSON can hold, and bytes.
+`runtime/step_plan.py`, and a cubin to `codegen/cuda/cache.py`: here they are a name, fields that
+JSON can hold, and bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from weft.ir.errors import InvalidArgumentError
 DEFAULT_SIZE = 512 << 20
 SUFFIX = ".kernel"
 PLAN_SUFFIX = ".plan"
-_MAGIC = {SUFFIX: b"weft-kernel-1", PLAN_SUFFIX: b"weft-plan-1"}
+CUBIN_SUFFIX = ".cubin"
+_MAGIC = {SUFFIX: b"weft-kernel-1", PLAN_SUFFIX: b"weft-plan-1", CUBIN_SUFFIX: b"weft-cubin-1"}
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
 _SHIFT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _STALE_SECONDS = 3600.0  # a temporary file this old has lost its writer
@@ -52,8 +54,8 @@ class CachedObject:
 
 
 @dataclass(frozen=True)
-class CachedPlan:
-    """A plan's name for people, its fields and its bytes."""
+class CachedRecord:
+    """The name for people, the fields and the bytes of a plan or a cubin."""
 
     name: str
     fields: Mapping[str, Any]
@@ -70,7 +72,7 @@ class CacheFile:
 
     @property
     def kind(self) -> str:
-        """ "kernel" or "plan"."""
+        """ "kernel", "plan" or "cubin"."""
         return self.path.suffix[1:]
 
 
@@ -100,20 +102,20 @@ class KernelCache:
         found = self._load(name, SUFFIX)
         return None if found is None else _as_object(*found)
 
-    def load_plan(self, description: str) -> CachedPlan | None:
-        """The plan whose description this is, None if it is not there."""
-        found = self._load(file_name(description), PLAN_SUFFIX)
-        return None if found is None else CachedPlan(found[0]["name"], *found)
+    def load_record(self, description: str, suffix: str) -> CachedRecord | None:
+        """The plan or cubin whose description this is, None if it is not there."""
+        found = self._load(file_name(description), suffix)
+        return None if found is None else CachedRecord(found[0]["name"], *found)
 
     def store(self, description: str, kernel: CachedObject) -> None:
         """Write the kernel; whatever prevents that is logged once and costs nothing more."""
         self._store(file_name(description) + SUFFIX, pack(description, kernel))
 
-    def store_plan(self, description: str, plan: CachedPlan) -> None:
-        """Write the plan; whatever prevents that is logged once and costs nothing more."""
-        fields = {**plan.fields, "name": plan.name, "description": description}
-        data = _seal(PLAN_SUFFIX, fields, plan.payload)
-        self._store(file_name(description) + PLAN_SUFFIX, data)
+    def store_record(self, description: str, suffix: str, record: CachedRecord) -> None:
+        """Write the plan or cubin; whatever prevents that is logged once and costs nothing more."""
+        fields = {**record.fields, "name": record.name, "description": description}
+        data = _seal(suffix, fields, record.payload)
+        self._store(file_name(description) + suffix, data)
 
     def _load(self, name: str, suffix: str) -> tuple[dict[str, Any], bytes] | None:
         path = self.folder / (name + suffix)
@@ -163,7 +165,7 @@ class KernelCache:
             self._give_up("write", error)
 
     def files(self) -> list[CacheFile]:
-        """All kernels and plans in the cache, the least recently used first."""
+        """All kernels, cubins and plans in the cache, the least recently used first."""
         found = []
         for path, status in self._entries():
             if path.suffix in _MAGIC and not stat.S_ISDIR(status.st_mode):
@@ -171,7 +173,7 @@ class KernelCache:
         return sorted(found, key=lambda f: (f.used, f.path.name))
 
     def clear(self) -> list[CacheFile]:
-        """Remove all files, and what interrupted writers left; returns the kernels and plans."""
+        """Remove all files, and what interrupted writers left; returns the others."""
         removed = self.files()
         for path, _ in self._entries():
             if path.suffix in (*_MAGIC, ".tmp") and not path.is_dir():
@@ -261,8 +263,7 @@ def _as_object(fields: Mapping[str, Any], payload: bytes) -> CachedObject:
 
 
 def read_name(path: Path) -> str:
-    """The name of the kernel or plan in a cache file, for people; "(damaged)" if it cannot be
-    read."""
+    """The name of what is in a cache file, for people; "(damaged)" if it cannot be read."""
     try:
         return str(_unseal(path.suffix, path.read_bytes())[0]["name"])
     except (OSError, DamagedFileError):

@@ -20,6 +20,7 @@ from weft.codegen.jit import Kernel
 from weft.codegen.nests.cost import CHEAP
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.ir.dtypes import as_dtype
+from weft.ir.ops.reduction import FOLDS
 
 SUM_BLOCK = 4096
 #: A fold over rows or blocks has at most so many partial results.
@@ -30,15 +31,6 @@ COMBINE_COLUMNS = 256
 #: flags that has (InstCombine's FAddCombine), and with it the NaN of an infinite x.
 REASSOCIATED = ("reassoc",)
 _SIZE = {"f32": 4, "f64": 8}
-#: What a fold does to two elements.
-_FOLDS = {
-    "sum": "add",
-    "prod": "multiply",
-    "max": "maximum",
-    "min": "minimum",
-    "all": "logical_and",
-    "any": "logical_or",
-}
 
 
 def is_wide_sum(reduction: str | None, dtype: str) -> bool:
@@ -55,7 +47,7 @@ def running_dtype(reduction: str, dtype: str, one_number: bool) -> str:
 
 def fold(e: Emitter, reduction: str, dtype: str, a: ir.Value, b: ir.Value) -> ir.Value:
     """One step of a reduction on register values."""
-    op = _FOLDS[reduction]
+    op = FOLDS[reduction]
     if dtype in ("f32", "f64", *HALVES):
         if op == "add":
             return e.builder.fadd(a, b, flags=REASSOCIATED)

@@ -15,26 +15,21 @@ from weft.codegen.cost import arithmetic
 from weft.codegen.elements import DTYPES, HALVES
 from weft.codegen.scalar.scalar import supported
 from weft.codegen.steps.arena_flow import keeps_no_stacks
-from weft.codegen.steps.scalar_small import FOLDS, MOVES, SMALL, elements, fits, is_single, tensor
+from weft.codegen.steps.scalar_small import MOVES, SMALL, elements, fits, is_single, tensor
 from weft.ir.graph import Block, Operation, Value
+from weft.ir.legality import KERNELS
 from weft.ir.ops import lookup
 from weft.ir.ops.control import CONTROL
+from weft.ir.ops.index import COMBINES
+from weft.ir.ops.reduction import FOLDS
 from weft.ir.rules import int_attr
 
 #: Reads of one element at an index in memory.
 READS = frozenset({"gather_nd", "take"})
 #: Updates of one element in memory, and how the update meets what is there (None: replaces it).
-WRITES = {
-    "scatter_nd_update": None,
-    "scatter_nd_add": "add",
-    "index_add": "add",
-    "scatter_nd_min": "minimum",
-    "scatter_nd_max": "maximum",
-}
+WRITES = {op: combine for op, combine in COMBINES.items() if op != "scatter_along_axis_add"}
 #: Ops on stacks whose elements are in registers.
 STACKS = frozenset({"arena_push", "arena_pop"})
-#: Ops that are those of their region.
-NESTS = frozenset({"fused", "unrolled"})
 #: The code of a kernel grows with its ops, and compiling takes more than linear time.
 MOST_OPS = 4000
 #: Of a loop on small arrays, the ops on single elements.
@@ -110,7 +105,7 @@ def _check_small(op: Operation) -> None:
 
 def _kernel_nanoseconds(op: Operation) -> float:
     """What the kernel call of an op takes besides the arithmetic, on small arrays."""
-    if op.name not in NESTS:
+    if op.name not in KERNELS:
         return NS_OF_KERNEL.get(op.name, KERNEL_NS)
     inner = op.regions[0].ops
     folds = any(o.name in FOLDS for o in inner)
@@ -192,7 +187,7 @@ def _op(op: Operation, env: _Env) -> None:
         _dtype_fits(value)
     if op.name in CONTROL:
         _control(op, env)
-    elif op.name in NESTS:
+    elif op.name in KERNELS:
         (region,) = op.regions
         given = zip(region.args, op.operands, strict=True)
         inner = _Env(env.limit, ((a, env[v]) for a, v in given))

@@ -20,10 +20,9 @@ from weft.codegen.llvm.target import multiplies_and_adds
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.steps.arena_flow import describe_kept
 from weft.codegen.steps.program import PlannedCall
-from weft.codegen.steps.scalar_check import NESTS, READS, WRITES, in_registers, sequences_of
+from weft.codegen.steps.scalar_check import READS, WRITES, in_registers, sequences_of
 from weft.codegen.steps.scalar_key import Scribe
 from weft.codegen.steps.scalar_small import (
-    FOLDS,
     MOVES,
     elements,
     folded,
@@ -35,7 +34,9 @@ from weft.codegen.steps.scalar_stacks import emit_pop, emit_push
 from weft.ir.attributes import ConstArray
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.interpreter import evaluate_op
+from weft.ir.legality import KERNELS
 from weft.ir.ops.control import CONTROL
+from weft.ir.ops.reduction import FOLDS
 from weft.ir.rules import int_attr
 
 #: The registers of a value's elements; of an array in memory, its address.
@@ -129,7 +130,7 @@ class _Writer:
         env, first = self.env, op.operands[0] if op.operands else None
         if op.name in CONTROL:
             self.control(op, [env[v] for v in op.operands], ())
-        elif op.name in NESTS:
+        elif op.name in KERNELS:
             (region,) = op.regions
             env.update(zip(region.args, (env[v] for v in op.operands), strict=True))
             env.update(zip(op.results, self._block(region), strict=True))

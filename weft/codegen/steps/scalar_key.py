@@ -13,11 +13,13 @@ import math
 from collections.abc import Iterable
 
 from weft.codegen.call import Arg, Pool, Stacks
-from weft.codegen.steps.scalar_check import NESTS, READS, STACKS, WRITES, sequences_of
-from weft.codegen.steps.scalar_small import FOLDS, MOVES, fits, is_single, tensor
+from weft.codegen.steps.scalar_check import READS, STACKS, WRITES, sequences_of
+from weft.codegen.steps.scalar_small import MOVES, fits, is_single, tensor
 from weft.ir.attributes import ConstArray
 from weft.ir.graph import Block, Operation, Value
+from weft.ir.legality import KERNELS
 from weft.ir.ops.control import CONTROL
+from weft.ir.ops.reduction import FOLDS
 from weft.ir.rules import int_attr, ints_attr
 
 #: Bumped whenever the code that is emitted changes.
@@ -101,7 +103,7 @@ class Scribe:
     def _op(self, op: Operation) -> None:
         if op.name in CONTROL:
             self._control(op)
-        elif op.name in NESTS:
+        elif op.name in KERNELS:
             (region,) = op.regions
             self._alias(zip(region.args, op.operands, strict=True))
             self._block(region)

@@ -23,15 +23,6 @@ MOVES = frozenset(
         "slice_update", "pad",
     }
 )  # fmt: skip
-#: Reductions over axes, and the op that folds two elements.
-FOLDS = {
-    "sum": "add",
-    "prod": "multiply",
-    "max": "maximum",
-    "min": "minimum",
-    "all": "logical_and",
-    "any": "logical_or",
-}
 
 
 def tensor(value: Value) -> TensorType:

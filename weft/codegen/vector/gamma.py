@@ -38,30 +38,30 @@ _SINC = (
     2.449308676051309e-07,
 )
 # pi f cot(pi f) / (1 - 4 f**2) in f**2 on |f| <= 1/2, 2**-56.
-_COT = (
+DIGAMMA_COT = (
     *(1.0, 0.7101318663035299, 0.6758809977970318, 0.6688378666006403, 0.6671967929054782),
     *(0.6667965373180094, 0.6667312224099071, 0.6661558960963087, 0.6725982554102217),
     *(0.6184224755966475, 0.9462702720734034, -0.47053257169605545, 3.7935661957779825),
     *(-4.695739964635667, 5.351729285447418),
 )
 # digamma(x) = (x - root) (Y + N(x - 1) / D(x - 1)) on [1, 2]; the root as a sum.
-_ROOT = (
+DIGAMMA_ROOT = (
     1569415565.0 / 1073741824.0,
     381566830.0 / 1073741824.0 / 1073741824.0,
     0.9016312093258695918615325266959189453125e-19,
 )
-_Y = 0.99558162689208984
-_NUMERATOR = (
+DIGAMMA_Y = 0.99558162689208984
+DIGAMMA_NUMERATOR = (
     *(0.25479851061131551, -0.32555031186804491, -0.65031853770896507, -0.28919126444774784),
     *(-0.045251321448739056, -0.0020713321167745952),
 )
-_DENOMINATOR = (
+DIGAMMA_DENOMINATOR = (
     *(1.0, 2.0767117023730469, 1.4606242909763515, 0.43593529692665969),
     *(0.054151797245674225, 0.0021284987017821144, -0.55789841213675513e-6),
 )
-_DIGAMMA_BIG = 8.0
-# x**2 (log(x) - 1 / (2 x) - digamma(x)) in 1 / x**2 for x >= _DIGAMMA_BIG, 2**-56.
-_DIGAMMA_TAIL = (
+DIGAMMA_BIG = 8.0
+# x**2 (log(x) - 1 / (2 x) - digamma(x)) in 1 / x**2 for x >= DIGAMMA_BIG, 2**-56.
+DIGAMMA_TAIL = (
     *(0.08333333333333333, -0.008333333333280426, 0.003968253913284352, -0.004166645185461214),
     *(0.007571734264176772, -0.02070052312380927, 0.06367553207597923),
 )
@@ -133,7 +133,7 @@ def _digamma(m: FloatBuilder, x: ir.Value) -> ir.Value:
     negative, y, f = _reflected(m, x)
     result = _digamma_positive(m, y)
     twice = m.abs(m.add(f, f))
-    even = m.mul(m.mul(m.sub(1.0, twice), m.add(twice, 1.0)), m.horner(m.mul(f, f), _COT))
+    even = m.mul(m.mul(m.sub(1.0, twice), m.add(twice, 1.0)), m.horner(m.mul(f, f), DIGAMMA_COT))
     reflected = m.sub(result, m.div(even, f))
     reflected = m.select(m.compare("==", f, 0.0), math.nan, reflected)
     return m.select(negative, reflected, result)
@@ -141,8 +141,8 @@ def _digamma(m: FloatBuilder, x: ir.Value) -> ir.Value:
 
 def _digamma_positive(m: FloatBuilder, y: ir.Value) -> ir.Value:
     """The asymptotic series, or digamma on [1, 2] and the recurrence's sum of 1 / (t + i)."""
-    big = m.compare(">=", y, _DIGAMMA_BIG)
-    moderate = m.at_most(y, _DIGAMMA_BIG)
+    big = m.compare(">=", y, DIGAMMA_BIG)
+    moderate = m.at_most(y, DIGAMMA_BIG)
     n = m.sub(m.call("floor", moderate), 1.0)
     t = m.sub(moderate, n)
     below = m.compare("<", y, 1.0)  # one step down: - 1 / y
@@ -152,12 +152,12 @@ def _digamma_positive(m: FloatBuilder, y: ir.Value) -> ir.Value:
         top = m.select(more, m.fma(top, step, bottom), top)
         bottom = m.select(more, m.mul(bottom, step), bottom)
     g = t
-    for part in _ROOT:
+    for part in DIGAMMA_ROOT:
         g = m.sub(g, part)
     u = m.sub(t, 1.0)
-    ratio = m.div(m.horner(u, _NUMERATOR), m.horner(u, _DENOMINATOR))
-    near = m.add(m.div(top, bottom), m.fma(g, _Y, m.mul(g, ratio)))
+    ratio = m.div(m.horner(u, DIGAMMA_NUMERATOR), m.horner(u, DIGAMMA_DENOMINATOR))
+    near = m.add(m.div(top, bottom), m.fma(g, DIGAMMA_Y, m.mul(g, ratio)))
     inverse = m.div(1.0, y)
     z = m.mul(inverse, inverse)
-    far = m.sub(m.sub(log(m, y), m.mul(inverse, 0.5)), m.mul(z, m.horner(z, _DIGAMMA_TAIL)))
+    far = m.sub(m.sub(log(m, y), m.mul(inverse, 0.5)), m.mul(z, m.horner(z, DIGAMMA_TAIL)))
     return m.select(big, far, near)

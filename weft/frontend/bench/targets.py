@@ -131,7 +131,7 @@ def _of_call(
 ) -> Target:
     made = function._specialized(tuple(args), dict(kwargs))
     inputs = inputs_of(function._key(tuple(args), dict(kwargs)), made.traced.graph.args)
-    return Target(name, made.executable(), inputs, made.traced.variables, workload, function)
+    return Target(name, made.on_cpu("cost"), inputs, made.traced.variables, workload, function)
 
 
 # ------------------------------------------------------------------------------------------ dumps

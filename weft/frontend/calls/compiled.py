@@ -10,12 +10,14 @@ from weft.frontend import pytree
 from weft.frontend.calls.accessors import packer
 from weft.frontend.calls.donated import refuse_unused
 from weft.frontend.calls.native_call import NativeEntry, Static, prepare
+from weft.frontend.calls.on_gpu import compile_for_gpu, not_on_gpu
 from weft.frontend.calls.signature import Signature
 from weft.frontend.calls.specializations import Specialization
 from weft.frontend.tracing.tracing import Traced
 from weft.ir.fork import ForkLock
 from weft.ir.source import Locations, caller_location
 from weft.passes.manager import Pass, PassReport, run_passes
+from weft.runtime.device.step import DeviceStep
 from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.local_graph import on_local_device
 
@@ -24,8 +26,8 @@ class Compiled(Specialization):
     """One specialisation: its signature and graph, why it was made, and native code once called."""
 
     __slots__ = (
-        "_executable", "_lock", "_passes", "_reports", "_threads", "donated", "location", "native",
-        "native_tried", "pack", "reasons", "run", "signature", "traced",
+        "_executable", "_gpu", "_lock", "_passes", "_reports", "_threads", "donated", "location",
+        "native", "native_tried", "pack", "reasons", "run", "signature", "traced",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +37,7 @@ class Compiled(Specialization):
         passes: Sequence[Pass],
         threads: int | None = None,
         donated: tuple[int, ...] = (),
+        gpu: int | None = None,
     ) -> None:
         super().__init__()
         self.signature = signature
@@ -47,28 +50,45 @@ class Compiled(Specialization):
         self._passes = passes
         self._threads = threads
         self.donated = donated
-        self._executable: Executable | None = None
+        self._gpu = gpu
+        self._executable: Executable | DeviceStep | None = None
         self._reports: Sequence[PassReport] = ()
         self.native: NativeEntry | None = None
         self.native_tried = False
 
-    def executable(self) -> Executable:
-        """The native code, compiled on first use. UnsupportedError for an op that has none."""
+    def executable(self) -> Executable | DeviceStep:
+        """The code, compiled on first use. UnsupportedError for an op that has none."""
         with self._lock:
             if self._executable is None:
-                graph = self.traced.graph
-                made = compile_graph(
-                    on_local_device(graph),
-                    self.traced.variables,
-                    name=graph.name,
-                    passes=self._passes,
-                    threads=self._threads,
-                    donated=self.donated,
-                )
-                self._check_donated(made)
+                made = self._compiled() if self._gpu is None else self._planned(self._gpu)
                 self._executable = made
                 self.run = self._checked_run if self.traced.limits else made
             return self._executable
+
+    def _compiled(self) -> Executable:
+        graph = self.traced.graph
+        made = compile_graph(
+            on_local_device(graph),
+            self.traced.variables,
+            name=graph.name,
+            passes=self._passes,
+            threads=self._threads,
+            donated=self.donated,
+        )
+        self._check_donated(made)
+        return made
+
+    def on_cpu(self, what: str) -> Executable:
+        """The native code. UnsupportedError, which says `what` is not for a GPU, if that is where
+        the function runs."""
+        made = self.executable()
+        if not isinstance(made, Executable):
+            raise not_on_gpu(what)
+        return made
+
+    def _planned(self, gpu: int) -> DeviceStep:
+        graph = on_local_device(self.traced.graph, gpu)
+        return compile_for_gpu(graph, self.traced.variables, gpu, self._passes)
 
     def _check_donated(self, made: Executable) -> None:
         used = made.plan.donated.values()

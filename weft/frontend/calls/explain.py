@@ -38,6 +38,17 @@ def graph_after(reports: Sequence[PassReport], after: str | None) -> Graph:
     )
 
 
+def heading(
+    title: str, fields: Mapping[str, str], reasons: Sequence[str], location: Locations
+) -> list[str]:
+    """What a report begins with: the signature, why it was compiled, and where it was called."""
+    lines = [title, "", "signature"]
+    width = max((len(name) for name in fields), default=0)
+    lines += [f"  {name:<{width}}  {what}" for name, what in fields.items()] or ["  no arguments"]
+    lines += ["", "compiled because", *(f"  {reason}" for reason in reasons)]
+    return lines + [f"  called at {place.describe()}" for place in location[:1]]
+
+
 def explain(
     title: str,
     fields: Mapping[str, str],
@@ -47,13 +58,8 @@ def explain(
 ) -> str:
     """The whole report as text."""
     report = executable.report
-    lines = [title, "", "signature"]
-    width = max((len(name) for name in fields), default=0)
-    lines += [f"  {name:<{width}}  {what}" for name, what in fields.items()] or ["  no arguments"]
-    lines += ["", "compiled because", *(f"  {reason}" for reason in reasons)]
-    if location:
-        lines.append(f"  called at {location[0].describe()}")
-    lines += ["", "passes", *_pass_table(report.passes)]
+    lines = heading(title, fields, reasons, location)
+    lines += ["", "passes", *pass_table(report.passes)]
     effort = (
         f"{report.kernels_compiled} compiled for it, {report.kernels_loaded} loaded from disk, "
         f"{'plan from disk, ' if report.plan_loaded else ''}{report.seconds * 1e3:.0f} ms in all"
@@ -155,7 +161,8 @@ def _order(reports: Sequence[PassReport]) -> list[str]:
     return [f"  order: {why}" for why in order_reasons(before)] if before else []
 
 
-def _pass_table(reports: Sequence[PassReport]) -> Iterator[str]:
+def pass_table(reports: Sequence[PassReport]) -> Iterator[str]:
+    """What each pass did, as lines."""
     yield f"  {'pass':<18}{'ms':>8}{'ops':>8}{'kernels':>9}{'bytes':>12}{'peak':>12}"
     for r in reports:
         unchanged = "" if r.changed or r.name == "traced" else "  unchanged"

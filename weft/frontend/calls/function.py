@@ -22,6 +22,7 @@ from weft.frontend.calls.donation import donated_leaves, run_donated
 from weft.frontend.calls.fast_call import NamedCalls, scan
 from weft.frontend.calls.look_in import LookIn
 from weft.frontend.calls.native_call import NativeCalls, callable_class
+from weft.frontend.calls.on_gpu import gpu_number
 from weft.frontend.calls.pipeline import pipeline_of
 from weft.frontend.calls.signature import (
     LeafKey,
@@ -44,9 +45,8 @@ from weft.frontend.tracing.tracing import (
     identifier,
     trace_function,
 )
-from weft.ir.device import is_local, named_device
 from weft.ir.dtypes import as_dtype
-from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
+from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
 from weft.passes.manager import Pass
@@ -76,6 +76,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
         passes: Sequence[Pass],
         threads: int | None = None,
         donate: str | int | Sequence[str | int] = (),
+        gpu: int | None = None,
     ) -> None:
         signature = signature_of(fn)
         functools.update_wrapper(self, fn)
@@ -87,6 +88,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
         self._static = frozenset(static)
         self._passes = tuple(passes)
         self._threads = threads
+        self._gpu = gpu  # its number; None: the CPU
         self._donate = parameter_names("donate", donate, self._parameters, self._name)
         for name in self._static.intersection(self._donate):
             raise InvalidArgumentError(
@@ -116,7 +118,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
             static = [n for n in self._parameters[1:] if n in self._static]
             donate = [n for n in self._donate if n != self._parameters[0]]
             return CompiledFunction(
-                self._fn.__get__(instance), static, self._passes, self._threads, donate
+                self._fn.__get__(instance), static, self._passes, self._threads, donate, self._gpu
             )
 
         return bind(self, self._name, instance, make)
@@ -125,8 +127,8 @@ class CompiledFunction(LookIn, Generic[P, R]):
         """Copied and pickled as functions are: by name; a method with its object."""
         if not is_bound(self._fn):
             return str(vars(self)["__qualname__"])
-        given = (self._fn, tuple(self._static), self._passes, self._threads, self._donate)
-        return (_recompiled, given)
+        options = (tuple(self._static), self._passes, self._threads, self._donate, self._gpu)
+        return (_recompiled, (self._fn, *options))
 
     # -------------------------------------------------------------------------------------- calls
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -259,7 +261,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
         self._add_flattener(signature)
         made = Compiled(
             signature, traced, self._passes, self._threads,
-            donated_leaves(self._donate, signature, self._parameters),
+            donated_leaves(self._donate, signature, self._parameters), self._gpu,
         )  # fmt: skip
         made.reasons = reasons
         return made
@@ -325,14 +327,6 @@ class CompiledFunction(LookIn, Generic[P, R]):
 _NATIVE_CLASS = callable_class(CompiledFunction)
 
 
-def _check_device(device: str) -> None:
-    if not is_local(named_device(device)):
-        raise UnsupportedError(
-            f'wf.compile(device={device!r}): only "cpu" is supported yet',
-            location=caller_location(),
-        )
-
-
 def _recompiled(fn: Any, *options: Any) -> Any:
     """The copy of a compiled method; `fn` is one itself if the class names the compiled one."""
     if isinstance(fn, CompiledFunction):
@@ -372,20 +366,21 @@ def compile(
     `get_num_threads()`; the results' bits do not depend on it. donate: parameters whose memory the
     call takes for results of the same type; the tensors passed for them cannot be used afterwards,
     and it is an error if no result can take their memory, or if someone else sees it. Both name
-    parameters by name or position. device: "cpu" or a name for it such as "/cpu:0", as `wf.device`
-    inside the function; UnsupportedError for another one: not built yet.
+    parameters by name or position. device: "cpu", or "gpu:0" for the first GPU, as `wf.device`
+    names them: the whole function runs there, on arrays that come from the host and go back;
+    variables stay on the GPU (docs/gpu.md). UnsupportedError for a device of another task.
     """
     if threads is not None:
         threads = checked(threads, "wf.compile(threads=)")
-    _check_device(device)
-    pipeline = pipeline_of(passes)
+    gpu = gpu_number(device, donate)
+    pipeline = pipeline_of("gpu" if passes is None and gpu is not None else passes)
     compile_ahead()  # while the program goes on, up to the first call
 
     def decorate(function: Any) -> Any:
         kind = below(function)  # @wf.compile above @classmethod is as @classmethod above it
         if kind is not None:
             return kind(decorate(function.__func__))
-        return CompiledFunction(function, static_argnames, pipeline, threads, donate)
+        return CompiledFunction(function, static_argnames, pipeline, threads, donate, gpu)
 
     return decorate if fn is None else decorate(fn)
 

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from weft.frontend.calls.compiled import Compiled
 from weft.frontend.calls.explain import explain, graph_after
+from weft.frontend.calls.explain_gpu import explain_on_gpu
 from weft.frontend.calls.signature import Signature, differences
 from weft.frontend.calls.specializations import CacheInfo, Specializations
 from weft.ir.graph import Graph
 from weft.ir.text.printer import print_graph
+from weft.runtime.executable import Executable
 
 if TYPE_CHECKING:
     from weft.frontend.bench.cost import Cost
@@ -50,14 +52,17 @@ class LookIn:
         title = (
             f"{self._name}: specialisation {made.number} of {len(self._specializations.entries)}"
         )
-        return explain(title, fields, made.reasons, made.location, made.executable())
+        executable = made.executable()
+        if not isinstance(executable, Executable):
+            return explain_on_gpu(title, fields, made.reasons, made.location, executable)
+        return explain(title, fields, made.reasons, made.location, executable)
 
     def llvm(self, *args: Any, **kwargs: Any) -> str:
-        """Optimised LLVM IR of the kernels that one call runs."""
-        return self._specialized(args, kwargs).executable().llvm()
+        """Optimised LLVM IR of the kernels that one call runs. UnsupportedError on a GPU."""
+        return self._specialized(args, kwargs).on_cpu("llvm").llvm()
 
     def asm(self, *args: Any, **kwargs: Any) -> str:
-        """Assembly of the kernels that one call runs, for this machine."""
+        """Assembly of the kernels that one call runs, for this machine; on a GPU, PTX."""
         return self._specialized(args, kwargs).executable().asm()
 
     def cost(self, *args: Any, **kwargs: Any) -> Cost:
@@ -72,7 +77,7 @@ class LookIn:
 
         made = self._specialized(args, kwargs)
         inputs = inputs_of(self._key(args, kwargs), made.traced.graph.args)
-        return measure(made.executable(), inputs, made.traced.variables, self._name)
+        return measure(made.on_cpu("cost"), inputs, made.traced.variables, self._name)
 
     def cache_info(self) -> CacheInfo:
         """How many specialisations there are, were made, and were dropped."""

@@ -27,12 +27,14 @@ class CacheInfo(NamedTuple):
 
 
 class Specialization:
-    """What is kept per signature; later calls set `used`, the clock hand clears it."""
+    """What is kept per signature; later calls set `used`, the clock hand clears it. compiled: it
+    was, and has not only filled its sizes into what others have, too."""
 
-    __slots__ = ("number", "used")
+    __slots__ = ("compiled", "number", "used")
 
     def __init__(self) -> None:
         self.used = False
+        self.compiled = True
         self.number = 0
 
     def take_used(self) -> bool:
@@ -51,12 +53,15 @@ class Specializations(Generic[S]):
     is all that a call pays for it.
     """
 
-    def __init__(self, name: str, limit: int = 256) -> None:
+    def __init__(self, name: str, limit: int = 256, look: str | None = None) -> None:
+        """look: a call that shows what makes signatures new."""
         self.name = name
+        self._look = look or f"{name}.explain(...)"
         self.limit = limit
         self.entries: dict[Hashable, S] = {}
         self.made = 0
         self.evicted = 0
+        self._compiled = 0  # of those made
         self._lock = ForkLock()
         self._pending: dict[Hashable, TraceLock] = {}
         self._warned = False
@@ -98,13 +103,14 @@ class Specializations(Generic[S]):
 
     def _add(self, key: Hashable, entry: S) -> None:
         with self._lock:
-            full = len(self.entries) >= self.limit
             while len(self.entries) >= self.limit:
                 self._evict()
             self.made += 1
             entry.number = self.made
             self.entries[key] = entry
-            warn, self._warned = full and not self._warned, self._warned or full
+            self._compiled += entry.compiled
+            many = self._compiled > self.limit
+            warn, self._warned = many and not self._warned, self._warned or many
         if warn:
             self._warn()
 
@@ -123,8 +129,9 @@ class Specializations(Generic[S]):
         place = caller_location()
         message = (
             f"'{self.name}' has been compiled for {self.limit} different signatures; "
-            "the least recently used ones are dropped, and compiled again when they come back.\n"
-            f"  hint: {self.name}.explain(...) shows which argument differs from call to call"
+            "the least recently used ones are dropped, and planned again when they come back (with "
+            "the kernels that there are).\n"
+            f"  hint: {self._look} shows which argument differs from call to call"
         )
         file, line = (place[0].file, place[0].line) if place else ("<unknown>", 0)
         warnings.warn_explicit(message, RecompileWarning, file, line)

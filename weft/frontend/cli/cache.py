@@ -1,4 +1,4 @@
-"""`weft cache`: what compiled kernels and plans are kept on disk, and removing them."""
+"""`weft cache`: what compiled kernels, cubins and plans are kept on disk, and removing them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=("list", "info", "clear"),
-        help="list: each kernel and plan; info: where, how many, how large; clear: remove all",
+        help="list: each file; info: where, how many, how large; clear: remove all",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -34,12 +34,13 @@ def run_cache(args: Namespace) -> Iterator[str]:
     summary: dict[str, Any] = {
         "path": str(folder),
         "kernels": sum(f.kind == "kernel" for f in files),
+        "cubins": sum(f.kind == "cubin" for f in files),
         "plans": sum(f.kind == "plan" for f in files),
         "bytes": sum(f.size for f in files),
         "limit": cache.limit,
     }
     if args.action == "clear":
-        counts = ("kernels", "plans", "bytes")
+        counts = ("kernels", "cubins", "plans", "bytes")
         summary = {f"removed_{k}" if k in counts else k: v for k, v in summary.items()}
     told = f"{_counted(files)}, {sum(f.size for f in files):,} bytes"
     rows = [_row(f) for f in reversed(files)] if args.action == "list" else []
@@ -56,8 +57,9 @@ def run_cache(args: Namespace) -> Iterator[str]:
 
 def _counted(files: Sequence[CacheFile]) -> str:
     kinds = [f.kind for f in files]
-    return ", ".join(f"{n} {k}{'' if n == 1 else 's'}" for k in ("kernel", "plan")
-                     for n in [kinds.count(k)])  # fmt: skip
+    counts = [(kind, kinds.count(kind)) for kind in ("kernel", "cubin", "plan")]
+    told = [(kind, n) for kind, n in counts if n or kind != "cubin"]
+    return ", ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in told)
 
 
 def _row(file: CacheFile) -> dict[str, Any]:

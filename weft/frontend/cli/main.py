@@ -1,5 +1,5 @@
-"""The command line: `weft run`, `bench`, `opt`, `place`, `diff` and `view` on graphs; `cache` for
-kernels on disk; `worker`, `top` and `keygen` for clusters.
+"""The command line: `weft run`, `bench`, `opt`, `compile`, `place`, `diff` and `view` on graphs;
+`cache` for kernels on disk; `worker`, `top` and `keygen` for clusters.
 
 Exit status: 0 for success, 1 if `diff` found a difference, 2 for an error, which stderr explains.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from weft.frontend.cli import bench as cli_bench
 from weft.frontend.cli import cache as cli_cache
+from weft.frontend.cli import compile as cli_compile
 from weft.frontend.cli import explain as cli_explain
 from weft.frontend.cli import keygen as cli_keygen
 from weft.frontend.cli import place as cli_place
@@ -172,6 +173,17 @@ def print_reports(reports: Sequence[PassReport]) -> None:
     Console(stderr=True).print(table)
 
 
+# --------------------------------------------------------------------------------------- compile
+
+
+def _compile(args: Namespace) -> int:
+    graph = read_graph(args.file)
+    verify(graph)
+    for line in cli_compile.run_compile(graph, args):
+        print(line)
+    return SUCCESS
+
+
 # ------------------------------------------------------------------------------------------ diff
 
 
@@ -286,6 +298,12 @@ COMMANDS: tuple[Command, ...] = (
         _bench,
     ),
     Command("opt", "run passes over a graph and print the result", _opt_arguments, _opt),
+    Command(
+        "compile",
+        "write the kernels of a graph as machine code for a GPU, which need not be here",
+        cli_compile.add_arguments,
+        _compile,
+    ),
     Command(
         "place",
         "say on which device of a cluster each op of a graph runs, and why",

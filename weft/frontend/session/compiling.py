@@ -11,6 +11,7 @@ from weft.frontend.arrays import Array
 from weft.frontend.calls.specializations import Specialization
 from weft.frontend.session.fetching import is_tensor
 from weft.frontend.session.graph import Graph
+from weft.frontend.session.on_gpu import compile_gpu_step, gpu_of
 from weft.frontend.session.step import step_graph
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph as IRGraph
@@ -19,6 +20,7 @@ from weft.passes.manager import Pass
 from weft.passes.pipelines import STANDARD
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.lowered import dataflow_step, executor_op, holds_strings
+from weft.runtime.device.step import DeviceStep
 from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.local_graph import on_local_device
 from weft.runtime.size_plans import Filled
@@ -35,7 +37,7 @@ class Step(Specialization):
 
     def __init__(
         self,
-        executable: Executable | Filled | DataflowStep | ClusterStep,
+        executable: Executable | Filled | DataflowStep | ClusterStep | DeviceStep,
         ops: int,
         seconds: float,
     ) -> None:
@@ -57,13 +59,15 @@ def pruned(
     values: Sequence[Value | None],
     feeds: Mapping[Value, Array],
     done: frozenset[Value] = frozenset(),
+    *,
+    sized: bool = True,
 ) -> IRGraph:
-    """The part of the graph that `values` need, with the sizes of the feeds. Errors as
+    """The part of the graph that `values` need, with the sizes of the feeds, or for any. Errors as
     `step_graph`."""
     results = [v for v in values if v is not None and is_tensor(v)]
     effects = [v for v in values if v is not None and not is_tensor(v)]
     shapes = [(v, a.shape) for v, a in feeds.items()]
-    return step_graph(graph._trace, results, effects, shapes, done)
+    return step_graph(graph._trace, results, effects, shapes, done, sized=sized)
 
 
 def choose(step: IRGraph, control_flow: str) -> Choice:
@@ -90,8 +94,13 @@ def compile_step(
     """The compiled step. UnsupportedError where control_flow="native" cannot hold it; `options` go
     to the dataflow executor."""
     begun = time.perf_counter()
-    step = on_local_device(pruned(graph, values, feeds, done))
+    step = pruned(graph, values, feeds, done)
     states = {name: v.state for name, v in graph._trace.variables.copy().items()}
+    gpu = gpu_of(step)
+    if gpu is not None:
+        planned = compile_gpu_step(step, gpu, states, control_flow, passes)
+        return Step(planned, len(step.ops), time.perf_counter() - begun)
+    step = on_local_device(step)
     choice = choose(step, control_flow)
     if choice.executor and control_flow == "native":
         raise UnsupportedError(

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from weft.frontend.arrays import Array
 from weft.frontend.session.compiling import Step
 from weft.frontend.session.options import RunOptions
+from weft.ir.errors import UnsupportedError
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.trace import TraceRecorder
+from weft.runtime.device.step import DeviceStep
 from weft.runtime.executable import Executable
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.size_plans import Filled
@@ -33,7 +35,7 @@ def execute(
         if isinstance(recorder, TraceRecorder):
             return run_traced(executable, arrays, recorder)
         return executable(arrays)
-    if isinstance(executable, Filled):
+    if isinstance(executable, (Filled, DeviceStep)):
         return executable(arrays)
     limit = None if options is None else options.seconds
     if isinstance(executable, DataflowStep):
@@ -47,6 +49,11 @@ def new_recorder(step: Step, options: RunOptions | None) -> Recorder:
     """What records a run of the step; None if the options do not ask for that."""
     if options is None or not options.traces:
         return None
+    if isinstance(step.executable, DeviceStep):
+        raise UnsupportedError(
+            "a step on a GPU is not traced",
+            hint="run it without trace_level; session.explain shows its launches",
+        )
     if isinstance(step.executable, (Executable, Filled, DataflowStep)):
         return TraceRecorder()
     return step.executable.new_trace()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from weft.frontend.arrays import Array
 from weft.frontend.calls.explain import explain
+from weft.frontend.calls.explain_gpu import explain_on_gpu
 from weft.frontend.session.compiling import Step, choose, pruned
 from weft.frontend.session.graph import Graph
 from weft.ir.graph import Graph as IRGraph
@@ -15,6 +16,7 @@ from weft.passes.control.lowering_choice import lowering_reasons
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Built
 from weft.runtime.dataflow.executor import DataflowStep
+from weft.runtime.device.step import DeviceStep
 from weft.runtime.executable import Executable
 
 _MOST_LINES = 40
@@ -31,6 +33,8 @@ def explain_step(
     """The report as text: the choice and its reason, branches and loops, then the plan or the
     nodes."""
     ir = pruned(graph, values, feeds)
+    if isinstance(step.executable, DeviceStep):
+        return _on_gpu(ir, step.executable, cached)
     choice = choose(ir, control_flow)
     why, op = choice.why, choice.forced
     if op is not None:
@@ -51,6 +55,12 @@ def explain_step(
     assert isinstance(step.executable, Executable)
     report = explain("native plan", fields, [made], caller_location(), step.executable)
     return "\n".join([*lines, report])
+
+
+def _on_gpu(ir: IRGraph, executable: DeviceStep, cached: bool) -> str:
+    fields = {name: str(a.type) for name, a in zip(ir.arg_names, ir.args, strict=True)}
+    made = "it was compiled before" if cached else "these fetches, feeds and sizes are new"
+    return explain_on_gpu("one plan of a GPU", fields, [made], caller_location(), executable)
 
 
 def _fed(fields: Mapping[str, str]) -> list[str]:

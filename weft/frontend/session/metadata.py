@@ -16,6 +16,7 @@ from weft.ir.source import caller_location
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.layout import HOST
 from weft.runtime.dataflow.trace import TraceEvent, TraceRecorder
+from weft.runtime.device.step import DeviceStep
 from weft.runtime.executable import Executable
 from weft.runtime.size_plans import Filled
 
@@ -29,8 +30,9 @@ class RunMetadata:
     """Filled in by `Session.run(run_metadata=)`, anew each time.
 
     graph_ops, graph_variables: the size of the whole graph. step_ops: the ops that the fetches
-    need. executor: "native" (one plan), "dataflow" or "cluster" (`nodes`: its parts). kernels:
-    native kernel calls (those of regions with sizes that depend on values are not counted);
+    need. executor: "native" (one plan), "gpu" (one plan), "dataflow" or "cluster" (`nodes`: its
+    parts). kernels: native kernel calls (those of regions with sizes that depend on values are not
+    counted), or launches on the GPU;
     regions, nodes, host_ops: of the dataflow executor (0 for a native plan). cached: whether the
     step was compiled before; compile_seconds: how long that took. arena_bytes, result_bytes: memory
     that the plans need for values in between, and for results. seconds: this run. traced: whether
@@ -65,6 +67,8 @@ class RunMetadata:
         step = f"{self.step_ops} of {self.graph_ops} ops"
         if self.executor == "native":
             plan = f"one native plan of {self.kernels} kernels"
+        elif self.executor == "gpu":
+            plan = f"one plan of a GPU of {self.kernels} launches"
         elif self.executor == "cluster":
             plan = f"{self.nodes} parts on the tasks of a cluster"
         else:
@@ -153,6 +157,9 @@ class RunMetadata:
         elif isinstance(step.executable, Executable):
             self.executor, plans = "native", [step.executable]
             self.nodes = self.regions = self.host_ops = 0
+        elif isinstance(step.executable, DeviceStep):
+            self.executor, plans = "gpu", []
+            self.nodes = self.regions = self.host_ops = 0
         else:
             assert not isinstance(step.executable, Filled)  # this step has a plan of its own
             self.executor, plans = "cluster", []
@@ -161,6 +168,10 @@ class RunMetadata:
         self.kernels = sum(n >= 0 for p in plans for n in p.plan.table.owner)
         self.arena_bytes = sum(p.plan.arena_bytes for p in plans)
         self.result_bytes = sum(p.plan.result_bytes for p in plans)
+        if isinstance(step.executable, DeviceStep):
+            self.kernels = len(step.executable.plan.launches())
+            self.arena_bytes = step.executable.report.memory.arena_bytes
+            self.result_bytes = step.executable.report.memory.result_bytes
         self.traced = recorder is not None
         self.events, self.dropped, self.timeline = (), 0, None
         if isinstance(recorder, TraceRecorder):

@@ -15,6 +15,7 @@ from weft.ir.dtypes import bfloat16
 from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
+from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.source import caller_location
 from weft.passes.partition.partition import partition
 from weft.passes.partition.parts import Partitioned
@@ -91,11 +92,20 @@ class Remote:
         return made
 
     def step(
-        self, graph: Graph, step: IRGraph, control_flow: str, pipeline: str = "standard"
+        self,
+        graph: Graph,
+        step: IRGraph,
+        control_flow: str,
+        pipeline: str = "standard",
+        *,
+        sized: bool = True,
     ) -> ClusterStep:
         """A step definition on the cluster. Errors as placing and partitioning have;
-        UnsupportedError for Python functions."""
+        UnsupportedError for Python functions, and, if feeds have open sizes, for branches and loops
+        over several tasks, where a size is not in the frame that needs it."""
         made = self._partition(self.placed(step))
+        if not sized and any(op.name in DATAFLOW for p in made.parts for op in p.graph.walk()):
+            raise UnsupportedError("branches and loops over several tasks need sizes")
         return ClusterStep(
             self.master,
             graph.name,
@@ -119,6 +129,22 @@ class Remote:
         begun = time.perf_counter()
         step = pruned(graph, values, feeds, done)
         made = self.step(graph, step, control_flow, pipeline)
+        return Step(made, len(step.ops), time.perf_counter() - begun)
+
+    def open(
+        self,
+        graph: Graph,
+        values: Sequence[Value | None],
+        feeds: Mapping[Value, Any],
+        control_flow: str,
+        pipeline: str,
+    ) -> Step:
+        """A step definition for these fetches and feeds of any sizes, which the tasks have taken.
+        Errors as `step`, and as the tasks have."""
+        begun = time.perf_counter()
+        step = pruned(graph, values, feeds, sized=False)
+        made = self.step(graph, step, control_flow, pipeline, sized=False)
+        made.prepare()
         return Step(made, len(step.ops), time.perf_counter() - begun)
 
     def explain(self, graph: Graph, step: IRGraph) -> str:

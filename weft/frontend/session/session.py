@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.frontend import pytree
 from weft.frontend.arrays import Array
-from weft.frontend.calls.specializations import CacheInfo, Specializations
+from weft.frontend.calls.specializations import CacheInfo
 from weft.frontend.session.compiling import Step, compile_step, pruned
 from weft.frontend.session.default import default_session
 from weft.frontend.session.executing import execute, new_recorder
@@ -34,7 +34,7 @@ from weft.frontend.session.metadata import RunMetadata
 from weft.frontend.session.options import RunOptions, check_options
 from weft.frontend.session.partial import PartialRuns
 from weft.frontend.session.reset import reset
-from weft.frontend.session.sizes import SizedSteps, own_step
+from weft.frontend.session.sizes import SizedSteps, own_step, steps_of
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.effect import Effect
 from weft.ir.errors import (
@@ -111,10 +111,10 @@ class Session:
         self._control_flow = control_flow
         self._options: dict[str, Any] = {"deterministic": True} if deterministic else {}
         self._pipeline = "reproducible" if reproducible else "standard"
-        self._sized = SizedSteps(self.graph, PIPELINES[self._pipeline])
+        self._sized = SizedSteps(self.graph, self._pipeline, control_flow, self._remote)
         self._growth = GrowthWatch(self.graph.name)
         self._cancel = CancelToken()
-        self._steps: Specializations[Step] = Specializations(f"Session of {self.graph.name}")
+        self._steps = steps_of(self.graph)
         self._partial = PartialRuns()
         self._closed = False
         self._scopes = threading.local()
@@ -157,7 +157,7 @@ class Session:
         that wait for a queue end with CancelledError."""
         self._closed = True
         self._cancel.cancel("the session was closed")
-        self._steps = Specializations(self._steps.name)
+        self._steps = steps_of(self.graph)
         self._partial.clear()
         remote = self._remote
         if remote is not None:

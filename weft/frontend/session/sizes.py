@@ -1,25 +1,31 @@
 """Steps of a session whose feeds come in many sizes: the second set of sizes makes a plan that
-others fill in (`runtime/size_plan.py`), where a step is a native plan."""
+others fill in (`runtime/size_plan.py`), where a step is a native plan; on a cluster see
+`open_steps.py`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from weft.frontend.arrays import Array
 from weft.frontend.calls.specializations import Specializations
 from weft.frontend.session.compiling import Step
 from weft.frontend.session.fetching import Fetches, is_tensor
 from weft.frontend.session.graph import Graph
+from weft.frontend.session.open_steps import OpenStep, OpenSteps, may_be_open
 from weft.frontend.session.step import step_graph
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
-from weft.passes.manager import Pass
+from weft.passes.pipelines import PIPELINES
 from weft.runtime.executable import Executable
 from weft.runtime.local_graph import on_local_device
 from weft.runtime.size_plan import SizedGraph
 from weft.runtime.size_plans import Filled, SizePlans
+
+if TYPE_CHECKING:
+    from weft.frontend.session.remote import Remote
 
 Compile = Callable[[Fetches, Mapping[Value, Array]], Step]
 #: For so many pairs of fetches and feeds; then it begins anew.
@@ -27,16 +33,23 @@ MOST = 256
 
 
 class SizedSteps:
-    """The plans for many sizes of a session, by what is fetched and fed."""
+    """The plans for many sizes of a session, by what is fetched and fed. remote: of a session on a
+    cluster."""
 
-    def __init__(self, graph: Graph, passes: Sequence[Pass]) -> None:
-        self._graph, self._passes = graph, passes
+    def __init__(
+        self, graph: Graph, pipeline: str, control_flow: str, remote: Remote | None
+    ) -> None:
+        self._graph, self._pipeline = graph, pipeline
+        self._control_flow, self._remote = control_flow, remote
         self._known: dict[object, tuple[SizePlans, int]] = {}
+        self._open: dict[object, OpenSteps] = {}
 
     def step(self, values: Fetches, feeds: Mapping[Value, Array], compiled: Compile) -> Step:
         """The step for feeds of these sizes; `compiled` makes one for them alone, and its errors
         are those of this."""
         key = (values, tuple(feeds))
+        if self._remote is not None:
+            return self._on_cluster(key, values, feeds, compiled)
         known = self._known.get(key)
         if known is None:
             step = compiled(values, feeds)
@@ -48,26 +61,56 @@ class SizedSteps:
         begun, (plans, ops) = time.perf_counter(), known
         shapes = tuple([a.shape for a in feeds.values()])
         found = plans.find(shapes) or plans.make(shapes)
-        return Step(found, ops, time.perf_counter() - begun) if found else compiled(values, feeds)
+        if found is None:
+            return compiled(values, feeds)
+        step = Step(found, ops, time.perf_counter() - begun)
+        step.compiled = False
+        return step
+
+    def _on_cluster(
+        self, key: object, values: Fetches, feeds: Mapping[Value, Array], compiled: Compile
+    ) -> Step:
+        found = self._open.get(key)
+        if found is None:
+            remote = self._remote
+            if remote is None or not may_be_open(feeds):
+                return compiled(values, feeds)
+
+            def make(values: Fetches, feeds: Mapping[Value, Array]) -> Step:
+                return remote.open(self._graph, values, feeds, self._control_flow, self._pipeline)
+
+            if len(self._open) >= MOST:
+                self._open.clear()
+            found = self._open[key] = OpenSteps(self._sized(values, list(feeds)), make)
+        return found.step(values, feeds, compiled)
 
     def _plans(self, values: Fetches, feeds: list[Value]) -> SizePlans:
+        states = {name: v.state for name, v in self._graph._trace.variables.copy().items()}
+        return SizePlans(self._sized(values, feeds), states, passes=PIPELINES[self._pipeline])
+
+    def _sized(self, values: Fetches, feeds: list[Value]) -> SizedGraph:
         results = [v for v in values if v is not None and is_tensor(v)]
         effects = [v for v in values if v is not None and not is_tensor(v)]
         trace = self._graph._trace
 
         def at(shapes: Sequence[tuple[int, ...]]) -> IRGraph:
             given = list(zip(feeds, shapes, strict=True))
-            return on_local_device(step_graph(trace, results, effects, given))
+            step = step_graph(trace, results, effects, given)
+            return step if self._remote is not None else on_local_device(step)
 
-        sized = SizedGraph(self._graph.name, tuple([v.type for v in feeds]), at)
-        states = {name: v.state for name, v in trace.variables.copy().items()}
-        return SizePlans(sized, states, passes=self._passes)
+        return SizedGraph(self._graph.name, tuple([v.type for v in feeds]), at)
+
+
+def steps_of(graph: Graph) -> Specializations[Step]:
+    """What a session keeps of the steps of a graph."""
+    look = "session.explain(fetches, feed_dict)"
+    return Specializations(f"Session of {graph.name}", look=look)
 
 
 def own_step(steps: Specializations[Step], key: Hashable, make: Callable[[], Step]) -> Step:
     """The step for a key, with a plan of its own, which can be looked at."""
     step = steps.get_or_make(key, make)
-    if isinstance(step.executable, Filled):
+    if isinstance(step.executable, Filled) or isinstance(step, OpenStep):
         step = steps.entries[key] = make()
     return step
 

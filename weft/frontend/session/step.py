@@ -33,9 +33,12 @@ def step_graph(
     effects: Sequence[Value],
     feeds: Sequence[Feed],
     done: frozenset[Value] = frozenset(),
+    *,
+    sized: bool = True,
 ) -> Graph:
     """The graph from `feeds` to `results` that also does `effects`; every shape is known. What
-    gives the values in `done` has run in an earlier part of the step.
+    gives the values in `done` has run in an earlier part of the step. sized=False: the sizes of the
+    feeds stay symbols, as those that depend on values do; for shapes that were found to fit.
 
     Reads and writes of one variable that the graph leaves unordered are put in order: the writes as
     they were made, and reads before all writes that they need not follow. A branch or loop that
@@ -71,7 +74,8 @@ def step_graph(
     for value in given:
         names.append(unique_name(named.get(value, "feed"), names))
     graph = builder.graph(trace.name, names, [mapping[v] for v in results])
-    return _static(enter_invariants(graph), [shape for _, shape in feeds])
+    whole = enter_invariants(graph)
+    return _static(whole, [shape for _, shape in feeds]) if sized else tie_sizes(whole)
 
 
 def _barrier(builder: Builder, value: Value) -> Value:

@@ -70,8 +70,7 @@ def base_path(given: PathLike) -> Path:
 def step_number(what: str, sess: Session | None, global_step: Any) -> int:
     """An int, for a number, a variable's value, or a tensor (one of a graph is run in `sess`)."""
     if isinstance(global_step, Variable):
-        with global_step.state.lock:
-            return int(global_step.state.buffer())
+        return int(global_step.state.read())
     if isinstance(global_step, Tensor):
         in_graph = global_step._data is None and sess is not None
         return int(sess.run(global_step) if in_graph and sess is not None else global_step)

@@ -6,7 +6,7 @@ InvalidArgumentError that names the index, the axis and its size; nothing is cli
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -217,6 +217,16 @@ def _first_occurrence(arrays: Sequence[Array], attrs: Attrs) -> Array:
 
 _AXIS = {"axis": AttrSpec("int")}
 _ALONG_AXIS_ADD = "Operand 0 with updates[.., i, ..] added at idx[.., i, ..] along the axis."
+
+#: Updates of elements at indices, and the op by which one meets what is there; None: replaces it.
+COMBINES: Mapping[str, str | None] = {
+    "index_add": "add",
+    "scatter_along_axis_add": "add",
+    "scatter_nd_add": "add",
+    "scatter_nd_min": "minimum",
+    "scatter_nd_max": "maximum",
+    "scatter_nd_update": None,
+}
 
 TABLE: tuple[OpSpec, ...] = (
     OpSpec("take", 2, _take_type, _take, "The parts of operand 0 at the indices.", _AXIS),

@@ -31,6 +31,15 @@ from weft.ir.rules import checked_axis, int_attr, ints_attr
 from weft.ir.spec import Array, InferRule, OpSpec, Reference
 from weft.ir.types import TensorType, Type
 
+#: Reductions over axes, and the op that folds two elements.
+FOLDS = {
+    "sum": "add",
+    "prod": "multiply",
+    "max": "maximum",
+    "min": "minimum",
+    "all": "logical_and",
+    "any": "logical_or",
+}
 _AXES = {"axes": AttrSpec("ints"), "keepdims": AttrSpec("bool", False)}
 _AXIS = {"axis": AttrSpec("int"), "keepdims": AttrSpec("bool", False)}
 _SCAN = {"axis": AttrSpec("int"), "reverse": AttrSpec("bool", False)}

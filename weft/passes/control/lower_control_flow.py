@@ -239,7 +239,8 @@ class _Lowering:
         mapping = dict(zip(made.args, operands, strict=True))
         for start in before:
             given = [mapping[v] for v in start.operands]
-            mapping.update(zip(start.results, here.clone(start, given, ()), strict=True))
+            told = [mapping[v] for v in start.control]
+            mapping.update(zip(start.results, here.clone(start, given, told), strict=True))
         found = self.loop(here, loop, [mapping[v] for v in loop.operands], control)
         return found[1:] or found
 

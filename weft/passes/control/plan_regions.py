@@ -21,6 +21,7 @@ from weft.ir.errors import InternalError
 from weft.ir.frames import Frame, find_frames
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.host import is_string, runs_on_host
+from weft.ir.legality import KERNELS
 from weft.ir.ops import OPS
 from weft.ir.ops.communication import COMMUNICATION
 from weft.ir.ops.dataflow import DATAFLOW
@@ -69,6 +70,9 @@ class Region:
         handles: dict[Operation, Value] = {}
         for op in self.ops:
             control = [v for v in op.control if v in inside]
+            if op.name == "identity" and op.operands[0] in mapping and not control:
+                mapping[op.result] = mapping[op.operands[0]]  # a pivot: nothing in here needs it
+                continue
             types = [r.type for r in op.results]
             kept = Operation(
                 op.name, op.operands, op.attrs, types, op.regions, control, op.locations
@@ -81,7 +85,8 @@ class Region:
                 mapping[value] = handles[handle]
             mapping.update(zip(op.results, builder.clone(kept, mapping), strict=True))
         names = [f"a{i}" for i in range(len(self.inputs))]
-        return builder.graph(name, names, [mapping[v] for v in self.results])
+        graph = builder.graph(name, names, [mapping[v] for v in self.results])
+        return graph.at_stage("fused") if any(op.name in KERNELS for op in self.ops) else graph
 
 
 def is_static(op: Operation) -> bool:

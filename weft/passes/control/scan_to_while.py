@@ -25,6 +25,7 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.rules import int_attr
 from weft.ir.types import TensorType, Type
 from weft.passes.control.loops import Loop
+from weft.passes.tie_sizes import telling
 
 
 def scan_to_while(op: Operation) -> Block:
@@ -38,7 +39,7 @@ def scan_to_while(op: Operation) -> Block:
     stacks = [op.results[i].type for i in loop.ys]
     first = length - 1 if reverse else 0
     starts = [_number(builder, op, first), *operands[: loop.carries]]
-    starts += [_empty(builder, op, t) for t in stacks]
+    starts += [_empty(builder, op, t, operands) for t in stacks]
     types = [*(v.type for v in starts), *(v.type for v in operands[loop.carries :])]
     test = _test(op, types, -1 if reverse else length, reverse)
     body = _body(op, loop, types, len(stacks), reverse)
@@ -55,12 +56,17 @@ def _number(builder: Builder, op: Operation, number: int) -> Value:
     return builder.emit1("constant", value=value, locations=op.locations)
 
 
-def _empty(builder: Builder, op: Operation, kind: Type) -> Value:
-    """Where the rows of a result will be: zeros, as long as nothing is written."""
+def _empty(builder: Builder, op: Operation, kind: Type, given: Sequence[Value]) -> Value:
+    """Where the rows of a result will be: zeros, as long as nothing is written. given: which may
+    tell its sizes."""
     assert isinstance(kind, TensorType)
     zero = np.array(b"", object) if kind.dtype is string else np.zeros((), kind.dtype.numpy)
     scalar = builder.emit1("constant", value=ConstArray(zero), locations=op.locations)
-    return builder.emit1("broadcast_to", scalar, shape=kind.shape, locations=op.locations)
+    (made,) = builder.emit(
+        "broadcast_to", [scalar], {"shape": kind.shape}, control=telling(kind, given),
+        locations=op.locations,
+    )  # fmt: skip
+    return made
 
 
 def _test(op: Operation, types: Sequence[Type], end: int, reverse: bool) -> Block:

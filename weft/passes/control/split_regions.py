@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from weft.ir.dtypes import float32, float64
 from weft.ir.graph import Operation, Value
+from weft.ir.legality import KERNELS
 from weft.ir.prices import streamed
 from weft.ir.types import TensorType, TokenType
 from weft.passes.control.plan_regions import (
@@ -35,8 +36,6 @@ from weft.passes.work import work
 MOST_TRAFFIC = 0.1
 #: Cheap parts of one region of a loop that stay apart, at most.
 MOST_CHEAP = 8
-#: Ops that fusion has made.
-KERNELS = frozenset({"fused", "unrolled"})
 #: Sums of products: no kernel joins these, if not of 16 bits, with what reads them.
 ROUNDED = ("matmul", "conv")
 _Ops = list[Operation]

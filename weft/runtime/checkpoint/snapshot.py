@@ -29,14 +29,14 @@ def all_locked(states: Iterable[VariableState]) -> Iterator[None]:
 def copies(states: Mapping[str, VariableState]) -> dict[str, Array]:
     """A copy of each value; their locks are held. FailedPreconditionError, naming all that have
     none, if one is not initialised."""
-    missing = [name for name, state in states.items() if state.array is None]
+    missing = [name for name, state in states.items() if not state.initialized]
     if missing:
         raise FailedPreconditionError(
             f"cannot save: {', '.join(map(repr, missing))} not initialised",
             hint="run wf.global_variables_initializer() in the session first, or leave them out "
             "of var_list",
         )
-    return {name: state.buffer().copy() for name, state in states.items()}
+    return {name: state.read() for name, state in states.items()}
 
 
 def assign_all(values: Iterable[tuple[VariableState, Array]]) -> None:

@@ -50,8 +50,12 @@ class Boxes:
         return cell
 
     def share(self, cell: int, array: Array) -> None:
-        """Know the array of a cell that lives elsewhere, for good."""
+        """Know the array of a cell that lives elsewhere, until `unshare`."""
         self._shared[cell] = array
+
+    def unshare(self, cell: int) -> None:
+        """Nobody reads that cell any more."""
+        self._shared.pop(cell, None)
 
     def array(self, cell: int) -> Array | None:
         """What a cell holds, which nobody may write to; None if it is neither a boxed nor a shared

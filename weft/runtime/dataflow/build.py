@@ -68,7 +68,8 @@ class HostOp:
 @dataclass
 class Built:
     """Nodes and frames of a graph, what its host nodes and plans are by number, and which results
-    of the graph are fetched (None: a token). compiled: all regions, those that Python runs too."""
+    of the graph are fetched (None: a token). compiled: all regions, those that Python runs too.
+    open_feeds: of each feed whether its sizes come with it."""
 
     nodes: list[Node] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=lambda: [Frame(-1)])
@@ -81,6 +82,7 @@ class Built:
     region_of: dict[Node, Region] = field(default_factory=dict)
     frame_names: list[str] = field(default_factory=lambda: [""])
     feed_names: tuple[str, ...] = ()
+    open_feeds: tuple[bool, ...] = ()
     labels: dict[Node, str] = field(default_factory=dict)  # of enters, for messages
     unit: ExternalCell = field(default_factory=ExternalCell)
     constants: list[tuple[ExternalCell, Array]] = field(default_factory=list)
@@ -97,7 +99,7 @@ def build(
     threads: int | None = None,
     deterministic: bool = False,
 ) -> Built:
-    """The nodes of a lowered graph of static shapes. Errors as `compile_graph` and `host_start`.
+    """The nodes of a lowered graph. Errors as `compile_graph` and `host_start`.
 
     deterministic: no node is to run beside another one.
     """
@@ -119,6 +121,10 @@ class _Builder:
         self.variables, self.resources = variables, resources
         self.threads, self.name, self.passes = threads, graph.name, passes
         self.built.feed_names = tuple(graph.arg_names)
+        types = [a.type for a in graph.args]
+        self.built.open_feeds = tuple(
+            [isinstance(t, TensorType) and not t.is_static for t in types]
+        )
         self.ports: dict[Value, Port] = {}  # of tensors; of tokens: the node that gives them
         self.numbers: dict[Frames, int] = {(): 0}
         planned = plan_regions(graph)

@@ -88,10 +88,11 @@ class LazyRegion:
 
     def _new(self, shapes: Shapes) -> Executable | Filled:
         if not self._own:
-            return self._alone(shapes)
-        return self._plans.find(shapes) or self._plans.make(shapes) or self._alone(shapes)
+            return self.alone(shapes)
+        return self._plans.find(shapes) or self._plans.make(shapes) or self.alone(shapes)
 
-    def _alone(self, shapes: Shapes) -> Executable:
+    def alone(self, shapes: Sequence[tuple[int, ...]]) -> Executable:
+        """A plan for inputs of these shapes only."""
         graph = specialize_inputs(self.graph, shapes)
         kept = not self._own  # on disk; writing others takes longer than making most of them
         self._own += 1

@@ -91,8 +91,10 @@ class Running:
 
     def begin(self, inputs: list[Array], cancel: CancelToken) -> Callable[[], None]:
         """Take the inputs; what is to be called when the step is over, however it ended."""
-        for cell, array in zip(self._cells, inputs, strict=True):
+        for cell, array, is_open in zip(self._cells, inputs, self.built.open_feeds, strict=True):
             cell.hold(array)
+            if is_open:
+                self.state.boxes.share(cell.address, array)
         # its end cancels what it waits for, and nothing else
         own = self._own = CancelToken(cancel.exchange)
         forget = cancel.register(lambda: own.cancel(cancel.reason))
@@ -122,6 +124,7 @@ class Running:
             raise unended(self.built, self.tables, self._root)
         for cell in self._cells:
             cell.hold(None)
+            self.state.boxes.unshare(cell.address)
         self._forget_stacks(self._own)
         return results
 

@@ -1,0 +1,93 @@
+/* A libcuda.so.1 on host memory, so that the real cuda.bindings can be called without a driver.
+ *
+ * Only what weft/runtime/device/cuda.py calls. Work is done at once, by a hook that Python sets:
+ * hook(what, a, b, c, d); while a stream is captured, `what` has 100 added.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int64_t (*Hook)(int64_t, int64_t, int64_t, int64_t, int64_t);
+static Hook hook;
+static int capturing;
+static size_t limit = 1 << 28, taken;
+
+enum { LAUNCH = 1, COPY = 2, CLEAR = 3, BEGIN = 4, REPLAY = 5 };
+
+void weft_set_hook(Hook given) { hook = given; }
+static int tell(int64_t what, int64_t a, int64_t b, int64_t c, int64_t d) {
+  return (int)hook(what + (capturing ? 100 : 0), a, b, c, d);
+}
+
+int f_cuInit(unsigned flags) { return flags ? 1 : 0; }
+int f_cuDriverGetVersion(int *v) { *v = 13000; return 0; }
+int f_cuDeviceGetCount(int *n) { *n = 1; return 0; }
+int f_cuDeviceGet(int *d, int index) { *d = index; return index ? 101 : 0; }
+int f_cuDeviceGetName(char *name, int n, int d) { snprintf(name, n, "Fake libcuda"); return 0; }
+int f_cuDeviceGetAttribute(int *v, int what, int d) { *v = what == 75 ? 8 : what == 76 ? 0 : -1; return *v < 0; }
+int f_cuDeviceTotalMem(size_t *n, int d) { *n = limit; return 0; }
+int f_cuDevicePrimaryCtxRetain(void **c, int d) { *c = malloc(8); return 0; }
+int f_cuCtxSetCurrent(void *c) { return c ? 0 : 201; }
+int f_cuStreamCreate(void **s, unsigned flags) { *s = malloc(8); return flags == 1 ? 0 : 1; }
+int f_cuStreamSynchronize(void *s) { return s ? 0 : 1; }
+int f_cuStreamWaitEvent(void *s, void *e, unsigned flags) { return s && e && !flags ? 0 : 1; }
+int f_cuEventCreate(void **e, unsigned flags) { *e = malloc(8); return flags == 2 || !flags ? 0 : 1; }
+int f_cuEventRecord(void *e, void *s) { return e && s ? 0 : 1; }
+int f_cuEventDestroy(void *e) { free(e); return 0; }
+int f_cuEventElapsedTime(float *ms, void *a, void *b) { *ms = 0.25f; return 0; }
+int f_cuDeviceGetDefaultMemPool(void **p, int d) { *p = malloc(8); return 0; }
+int f_cuMemPoolSetAttribute(void *p, int what, void *v) { return what == 4 && *(uint64_t *)v == UINT64_MAX ? 0 : 1; }
+int f_cuMemPoolTrimTo(void *p, size_t n) { return 0; }
+int f_cuMemAllocAsync(uint64_t *a, size_t n, void *s) {
+  if (taken + n > limit) return 2;
+  size_t *room = aligned_alloc(256, (n + 511) / 256 * 256 + 256);
+  room[0] = n;
+  taken += n;
+  *a = (uint64_t)room + 256;
+  return 0;
+}
+int f_cuMemFreeAsync(uint64_t a, void *s) {
+  size_t *room = (size_t *)(a - 256);
+  taken -= room[0];
+  free(room);
+  return 0;
+}
+int f_cuMemHostAlloc(void **a, size_t n, unsigned flags) { *a = malloc(n); return 0; }
+int f_cuMemFreeHost(void *a) { free(a); return 0; }
+int f_cuMemcpyHtoDAsync(uint64_t t, void *s, size_t n, void *st) { memcpy((void *)t, s, n); return 0; }
+int f_cuMemcpyDtoHAsync(void *t, uint64_t s, size_t n, void *st) { memcpy(t, (void *)s, n); return 0; }
+int f_cuMemcpyDtoDAsync(uint64_t t, uint64_t s, size_t n, void *st) { return tell(COPY, t, s, n, 0); }
+int f_cuMemsetD8Async(uint64_t t, unsigned char v, size_t n, void *st) { return tell(CLEAR, t, v, n, 0); }
+int f_cuModuleLoadData(void **m, void *image) { *m = strdup(image); return 0; }
+int f_cuModuleGetFunction(void **f, void *m, char *name) { *f = m; return strstr(name, "_entry") ? 0 : 500; }
+int f_cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                     unsigned shared, void *s, void **params, void **extra) {
+  if (gy * gz * by * bz != 1 || shared || extra) return 1;
+  return tell(LAUNCH, (int64_t)f, gx, bx, (int64_t)params);
+}
+int f_cuStreamBeginCapture(void *s, int mode) {
+  tell(BEGIN, 0, 0, 0, 0);
+  capturing = 1;
+  return mode == 1 ? 0 : 1;
+}
+int f_cuStreamEndCapture(void *s, void **g) { capturing = 0; *g = malloc(8); return 0; }
+int f_cuGraphInstantiateWithFlags(void **x, void *g, uint64_t flags) { *x = malloc(8); return 0; }
+int f_cuGraphDestroy(void *g) { free(g); return 0; }
+int f_cuGraphExecDestroy(void *x) { free(x); return 0; }
+int f_cuGraphLaunch(void *x, void *s) { return tell(REPLAY, 0, 0, 0, 0); }
+int f_cuGetErrorString(int status, const char **text) { *text = "as the fake says"; return 0; }
+int f_cuGetErrorName(int status, const char **text) { *text = "FAKE"; return 0; }
+
+static int missing(void) { return 34; } /* CUDA_ERROR_STUB_LIBRARY */
+
+int cuGetProcAddress_v2(const char *name, void **f, int version, uint64_t flags, int *found) {
+  char own[128];
+  snprintf(own, sizeof own, "f_%s", name);
+  *f = dlsym(RTLD_DEFAULT, own);
+  if (!*f) *f = (void *)missing;
+  if (found) *found = 0;
+  return 0;
+}

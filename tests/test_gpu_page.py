@@ -1,0 +1,44 @@
+"""What docs/gpu.md shows is what happens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft.codegen.cuda.toolchain import Library, Toolchain
+from weft.ir.errors import ToolchainError
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+
+
+def test_python_blocks_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "0")  # the page sets it, this sets it back
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    namespace: dict[str, Any] = {"__name__": "gpu"}
+    exec(compile(block, "docs/gpu.md", "exec"), namespace)
+    shown = capsys.readouterr().out
+    assert "/gpu:0: emulated" in shown
+    assert "kernels, for sm_90" in shown
+
+
+def test_the_error_that_is_shown() -> None:
+    nvvm = Library("libNVVM", "/opt/cuda/lib/libnvvm.so.4", "13.4.92")
+    found = Toolchain("", nvvm, Library("nvJitLink", "...", "13.0.88"), (9, 4), (9, 0))
+    with pytest.raises(ToolchainError) as caught:
+        found.check()
+    assert caught.value.what in PAGE
+
+
+def test_files_that_are_named_exist() -> None:
+    named = set(re.findall(r"`((?:weft|tests)/[\w/.]+)`", PAGE))
+    assert len(named) > 6
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    inner = set(re.findall(r"`(\w+\.py)`", PAGE))
+    places = [ROOT / "weft" / "codegen" / "cuda", ROOT / "tests"]
+    assert [n for n in inner if not any((place / n).exists() for place in places)] == []

@@ -1,0 +1,115 @@
+"""Sessions whose steps name a GPU, which is emulated: they run there, whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft as wf
+from weft.codegen.cuda import lowerings
+
+
+@pytest.fixture(autouse=True)
+def _emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+
+
+def _classifier(device: str) -> list[float]:
+    """Some steps of a small classifier with placeholders, as the paper writes it; its losses."""
+    rng = np.random.default_rng(0)
+    with wf.Graph().as_default(), wf.device(device):
+        x = wf.placeholder(wf.float32, [None, 12])
+        y = wf.placeholder(wf.float32, [None, 4])
+        w = wf.Variable(rng.standard_normal((12, 4)).astype(np.float32))
+        b = wf.Variable(wf.zeros([4]))
+        logits = wf.matmul(x, w) + b
+        loss = wf.reduce_mean(wf.nn.softmax_cross_entropy_with_logits(labels=y, logits=logits))
+        train = wf.train.AdagradOptimizer(0.1).minimize(loss)
+        with wf.Session() as session:
+            session.run(wf.global_variables_initializer())
+            losses = []
+            for rows in (5, 5, 7):
+                batch = rng.standard_normal((rows, 12)).astype(np.float32)
+                labels = np.eye(4, dtype=np.float32)[rng.integers(0, 4, rows)]
+                _, value = session.run([train, loss], {x: batch, y: labels})
+                losses.append(float(value))
+            assert (w.state.resident is not None) == ("gpu" in device)
+            losses += np.asarray(session.run(w)).ravel().tolist()
+    return losses
+
+
+def test_a_training_program_placed_on_the_gpu() -> None:
+    np.testing.assert_allclose(_classifier("/gpu:0"), _classifier("/cpu:0"), rtol=1e-5, atol=1e-6)
+
+
+def _graph() -> tuple[wf.Graph, Any, Any, Any]:
+    graph = wf.Graph()
+    with graph.as_default():
+        x = wf.placeholder(wf.float32, [3])
+        with wf.device("/gpu:0"):
+            on_gpu = wf.exp(x) + 1.0
+        with wf.device("/cpu:0"):
+            on_cpu = x * 2.0
+    return graph, x, on_gpu, on_cpu
+
+
+def test_each_step_runs_where_its_ops_are_and_one_cannot_be_in_two_places() -> None:
+    graph, x, on_gpu, on_cpu = _graph()
+    feed = {x: np.ones(3, np.float32)}
+    with wf.Session(graph=graph) as session:
+        np.testing.assert_allclose(session.run(on_gpu, feed), np.exp(np.ones(3)) + 1, rtol=1e-6)
+        np.testing.assert_allclose(session.run(on_cpu, feed), 2 * np.ones(3))
+        with pytest.raises(
+            wf.errors.UnsupportedError, match=r"on /gpu:0 and '\w+' on /cpu:0"
+        ) as caught:
+            session.run([on_gpu, on_cpu], feed)
+    assert "test_session_gpu.py" in str(caught.value)
+
+
+def test_what_is_told_of_a_step() -> None:
+    graph, x, on_gpu, _ = _graph()
+    feed = {x: np.ones(3, np.float32)}
+    held = wf.RunMetadata()
+    with wf.Session(graph=graph) as session:
+        session.run(on_gpu, feed, run_metadata=held)
+        text = session.explain(on_gpu, feed)
+        options = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
+        with pytest.raises(wf.errors.UnsupportedError, match="not traced"):
+            session.run(on_gpu, feed, options=options, run_metadata=wf.RunMetadata())
+    assert held.executor == "gpu"
+    assert "one plan of a GPU of 1 launches" in str(held)
+    assert "emulated" in text
+    assert "<<<" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"reproducible": True}, "reproducible"), ({"control_flow": "dataflow"}, "dataflow")],
+)
+def test_sessions_that_are_not_for_a_gpu(options: dict[str, Any], words: str) -> None:
+    graph, x, on_gpu, _ = _graph()
+    with (
+        wf.Session(graph=graph, **options) as session,
+        pytest.raises(wf.errors.UnsupportedError, match=words),
+    ):
+        session.run(on_gpu, {x: np.ones(3, np.float32)})
+
+
+def test_host_ops_are_named() -> None:
+    with wf.Graph().as_default():
+        queue = wf.FIFOQueue(2, [wf.float32], [[3]])
+        with wf.device("/gpu:0"):
+            y = queue.dequeue() + 1.0
+        with wf.Session() as session, pytest.raises(wf.errors.UnsupportedError, match="dequeue"):
+            session.run(y)
+
+
+def test_an_op_on_a_gpu_without_a_gpu_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(lowerings.GPU_LOWERINGS, "argmax")
+    with wf.Graph().as_default(), wf.device("/gpu:0"):
+        x = wf.placeholder(wf.float32, [3])
+        y = wf.argmax(x)
+        with wf.Session() as session, pytest.raises(wf.errors.UnsupportedError, match="argmax"):
+            session.run(y, {x: np.ones(3, np.float32)})

@@ -1,0 +1,38 @@
+"""What a compiled function tells about itself where it runs on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from weft.frontend.calls.explain import heading, pass_table
+from weft.ir.source import Locations
+from weft.runtime.device.step import DeviceStep
+
+
+def explain_on_gpu(
+    title: str,
+    fields: Mapping[str, str],
+    reasons: Sequence[str],
+    location: Locations,
+    executable: DeviceStep,
+) -> str:
+    """The whole report as text. Needs no GPU."""
+    report, plan = executable.report, executable.plan
+    lines = heading(title, fields, reasons, location)
+    lines += ["", "device", f"  {executable.describe_device()}"]
+    lines += ["", "passes", *pass_table(report.passes)]
+    launches = len(plan.launches())
+    lines += ["", f"one call makes {launches} launches of {len(plan.kernels())} kernels "
+              f"({report.seconds * 1e3:.0f} ms to plan)"]  # fmt: skip
+    lines += _indented(executable.describe_program())
+    head, *kernels = executable.describe_kernels()
+    lines += ["", head, *(f"  {line}" for line in kernels)]
+    lines += ["", "memory", *_indented(report.memory.describe())]
+    lines.append(f"  on the device: {executable.nbytes:,} bytes for each call at a time")
+    for name, (held, _) in plan.variables.items():
+        lines.append(f"  variable '{name}' stays there: {held}, {held.nbytes:,} bytes")
+    return "\n".join(lines)
+
+
+def _indented(text: str) -> Iterator[str]:
+    return (f"  {line}" for line in text.splitlines())

@@ -1,0 +1,67 @@
+"""Kernels of a graph compiled ahead of time, for GPUs that need not be here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from weft.codegen.cuda.cache import architecture, write_cubins
+from weft.codegen.cuda.compile import compile_kernel
+from weft.ir.errors import InternalError
+from weft.ir.graph import Graph
+from weft.runtime.device.executable import compile_for_device
+from weft.runtime.variables import VariableState
+
+
+@dataclass(frozen=True, slots=True)
+class AheadRow:
+    """A cubin: the kernel's name, the architecture, its size, and what the kernel takes."""
+
+    name: str
+    target: str
+    nbytes: int
+    report: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What was written: a row for each cubin, kernel by kernel."""
+
+    rows: tuple[AheadRow, ...]
+    targets: tuple[str, ...]
+
+    @property
+    def kernels(self) -> int:
+        """How many kernels."""
+        return len(self.rows) // len(self.targets)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all cubins."""
+        return sum(row.nbytes for row in self.rows)
+
+
+def compile_ahead(
+    graph: Graph,
+    variables: Mapping[str, VariableState],
+    targets: Sequence[tuple[int, int]],
+    folder: Path,
+) -> Ahead:
+    """Plan a traced graph of static shapes for a GPU, and write its kernels' cubins for `targets`
+    into `folder`, which WEFT_CUBINS may then name on a machine without a toolchain.
+
+    Errors as `compile_for_device` and `compile_kernel`; nothing is written then."""
+    plan = compile_for_device(graph, variables, find=_no_device).plan
+    made = [(kernel, cc, compile_kernel(kernel, cc)) for kernel in plan.kernels() for cc in targets]
+    write_cubins(folder, made, {"graph": graph.name})
+    rows = (
+        AheadRow(kernel.name, architecture(cc), len(cubin.code), cubin.report.describe())
+        for kernel, cc, cubin in made
+    )
+    return Ahead(tuple(rows), tuple(map(architecture, targets)))
+
+
+def _no_device() -> NoReturn:
+    raise InternalError("a plan that is compiled ahead does not run")

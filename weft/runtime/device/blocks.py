@@ -1,0 +1,68 @@
+"""What is resident on a device: who asked for how much, for people who run out of it."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from typing import Protocol
+
+
+class Holder(Protocol):
+    """Whoever keeps memory that it could do without."""
+
+    def drop_idle(self) -> None:
+        """Let it go."""
+
+
+class Resident:
+    """The memory of a device by what it is for."""
+
+    def __init__(self) -> None:
+        self._held: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+
+    def may_ask(self, holder: Holder) -> None:
+        """`holder` is asked to let go what it can, when memory is short."""
+        with self._lock:
+            self._holders.add(holder)
+
+    def drop_idle(self) -> None:
+        """Ask all holders."""
+        with self._lock:
+            holders = list(self._holders)
+        for holder in holders:
+            holder.drop_idle()
+
+    def add(self, what: str, nbytes: int) -> None:
+        """So much more (or less) is there for `what`."""
+        with self._lock:
+            self._held[what] += nbytes
+            if not self._held[what]:
+                del self._held[what]
+
+    @property
+    def nbytes(self) -> int:
+        """All of it."""
+        with self._lock:
+            return self._held.total()
+
+    def describe(self, most: int = 6) -> str:
+        """The largest first."""
+        with self._lock:
+            held = self._held.most_common()
+        if not held:
+            return "nothing"
+        text = ", ".join(f"{what} ({nbytes:,} bytes)" for what, nbytes in held[:most])
+        rest = held[most:]
+        return text + (f" and {len(rest)} more ({sum(n for _, n in rest):,} bytes)" if rest else "")
+
+
+def no_room(device: str, what: str, nbytes: int, resident: Resident, total: int) -> str:
+    """The message for memory that is not there."""
+    of = f" of {total:,}" if total else ""
+    return (
+        f"device {device} has no {nbytes:,} bytes for {what}: resident are {resident.nbytes:,}"
+        f"{of} bytes: {resident.describe()}"
+    )

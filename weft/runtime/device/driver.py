@@ -1,0 +1,126 @@
+"""NVIDIA's driver, by `cuda.bindings.driver`: loaded when it is first needed, its errors as weft's.
+
+Each function of the driver gives (status, value...). `Driver.call` takes the status away.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from weft.ir.errors import FailedPreconditionError, InternalError, ResourceExhaustedError
+
+_INSTALL = "pip install 'weft[cuda13]' brings what weft needs beside the driver"
+#: What a kernel that failed leaves behind: every call of the driver fails so from then on.
+_BROKEN = frozenset(
+    f"CUDA_ERROR_{what}"
+    for what in (
+        *("ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "INVALID_PC"),
+        *("ILLEGAL_INSTRUCTION", "HARDWARE_STACK_ERROR", "LAUNCH_FAILED", "LAUNCH_TIMEOUT"),
+        *("ASSERT", "ECC_UNCORRECTABLE"),
+    )
+)
+#: What ran out, by the function that said so.
+_MEMORY = {
+    "cuMemHostAlloc": "the host's pinned memory ran out: fewer threads that call at once need less",
+    "": "smaller batches, or fewer compiled functions that are kept, need less of the device",
+}
+_EMULATE = "set WEFT_EMULATE_GPU=1 to run on an emulated device, which is slow"
+
+
+class Driver:
+    """The functions of the driver. `module`: instead of cuda.bindings.driver, for tests.
+
+    FailedPreconditionError where there are no bindings, no driver, no GPU, or a driver that is
+    older than the bindings.
+    """
+
+    def __init__(self, module: Any = None) -> None:
+        self.api = _load() if module is None else module
+        try:
+            (status, *_) = self.api.cuInit(0)
+        except RuntimeError as error:  # the bindings look for libcuda here: "Failed to dlopen ..."
+            raise FailedPreconditionError(
+                f"there is no GPU to use: no NVIDIA driver is installed here ({error})",
+                hint=f"install the driver of the GPU, or {_EMULATE}",
+            ) from None
+        name = self.name_of(status)
+        if name == "CUDA_ERROR_NO_DEVICE":
+            raise FailedPreconditionError(
+                "there is no GPU to use: the NVIDIA driver finds none", hint=_EMULATE
+            )
+        if name == "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH" or self._is_older():
+            raise self._too_old()
+        self._check(status, "cuInit")
+        if self.call("cuDeviceGetCount") == 0:
+            raise FailedPreconditionError(
+                "there is no GPU to use: the NVIDIA driver finds none",
+                hint=f"CUDA_VISIBLE_DEVICES may hide them; or {_EMULATE}",
+            )
+
+    def call(self, function: str, *args: Any) -> Any:
+        """Call a function of the driver; its value, a tuple of several, None if it has none.
+        InternalError with the driver's words if it fails, ResourceExhaustedError for memory."""
+        status, *values = getattr(self.api, function)(*args)
+        if int(status) != 0:
+            self._check(status, function)
+        return values[0] if len(values) == 1 else tuple(values) or None
+
+    def tried(self, function: str, *args: Any) -> tuple[str, Any]:
+        """As `call`, with the status' name ("" if it worked) in place of an error."""
+        status, *values = getattr(self.api, function)(*args)
+        return (self.name_of(status) if int(status) else "", values[0] if values else None)
+
+    def name_of(self, status: Any) -> str:
+        """`CUDA_ERROR_OUT_OF_MEMORY`."""
+        return str(getattr(status, "name", status))
+
+    def after_failure(self, status: Any) -> str | None:
+        """What to do if the status is one that a kernel before has left behind."""
+        if self.name_of(status) not in _BROKEN:
+            return None
+        return (
+            "a kernel failed, this call or one before: the device cannot be used again in this "
+            "process; WEFT_GPU_BLOCKING=1 tells which"
+        )
+
+    @property
+    def version(self) -> int:
+        """13000 for CUDA 13.0: the newest that the driver can run."""
+        return int(self.call("cuDriverGetVersion"))
+
+    def _is_older(self) -> bool:
+        status, version = self.api.cuDriverGetVersion()
+        return int(status) == 0 and int(version) // 1000 < int(self.api.CUDA_VERSION) // 1000
+
+    def _too_old(self) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            f"the NVIDIA driver is too old: it runs CUDA {version_text(self.version)}, weft's "
+            f"packages are of CUDA {version_text(int(self.api.CUDA_VERSION))}",
+            hint="install a newer driver, or weft[cuda] for CUDA 12 in place of weft[cuda13]",
+        )
+
+    def _check(self, status: Any, function: str) -> None:
+        if int(status) == 0:
+            return
+        words = self.api.cuGetErrorString(status)[1]
+        text = words.decode() if isinstance(words, bytes) else str(words)
+        said = f"the NVIDIA driver's {function} failed: {self.name_of(status)} ({text})"
+        if self.name_of(status) == "CUDA_ERROR_OUT_OF_MEMORY":
+            raise ResourceExhaustedError(said, hint=_MEMORY.get(function, _MEMORY[""]))
+        raise InternalError(said, hint=self.after_failure(status))
+
+
+def version_text(version: int) -> str:
+    """13.0 for 13000."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _load() -> Any:
+    try:
+        return importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise FailedPreconditionError(
+            f"there is no GPU to use: the package cuda-bindings is not installed ({error})",
+            hint=f"{_INSTALL}; or {_EMULATE}",
+        ) from None

@@ -1,0 +1,189 @@
+"""A GPU that is not there: NumPy memory, and kernels carried out by `codegen/cuda/emulator`.
+
+It is for tests and for machines without a GPU: thousands of times slower than one, and exact about
+what a GPU leaves open - bounds, races, memory that was never written - where it raises.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.codegen.cuda.emulator import run
+from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.language import memory_dtype
+from weft.ir.errors import InternalError, ResourceExhaustedError, UnsupportedError
+from weft.runtime.device.blocks import Resident, no_room
+from weft.runtime.device.protocol import Prepared
+
+Array = np.ndarray[Any, Any]
+_ALIGNMENT = 256
+#: What memory holds that nobody has written: NaN as a float, -1 as an integer.
+_POISON = 0xFF
+
+
+class _Block:
+    __slots__ = ("__weakref__", "_device", "address", "bytes", "nbytes", "what")
+
+    def __init__(self, device: EmulatedDevice, nbytes: int, what: str) -> None:
+        self._device, self.nbytes, self.what = device, nbytes, what
+        room = np.full(nbytes + _ALIGNMENT, _POISON, np.uint8)
+        start = -room.ctypes.data % _ALIGNMENT
+        self.bytes = room[start : start + nbytes]
+        self.address = int(self.bytes.ctypes.data)
+
+    def __del__(self) -> None:  # at any time, in a thread that holds any lock: a note, no more
+        self._device._dead.append((self.address, self.nbytes, self.what))
+
+
+class EmulatedDevice:
+    """`device.protocol.Device` without a device. memory: how many bytes it has (0: no limit).
+    check: look for races, too, and for reads of what a launch has not been given values for."""
+
+    emulated = True
+
+    def __init__(
+        self, name: str = "/gpu:0", cc: tuple[int, int] = (9, 0), memory: int = 0,
+        check: bool = False,
+    ) -> None:  # fmt: skip
+        self.name, self.cc, self._memory, self._checks = name, cc, memory, check
+        self.description = f"emulated with NumPy, as sm_{cc[0]}{cc[1]}"
+        self.resident = Resident()
+        self.launches = 0  # so far, for tests
+        self._dead: deque[tuple[int, int, str]] = deque()
+        self._starts: list[int] = []
+        self._blocks: dict[int, Array] = {}
+        self._lock = threading.RLock()
+        self._recording: list[Callable[[], None]] | None = None
+
+    def begin(self) -> None:
+        pass
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int, what: str) -> _Block:
+        with self._lock:
+            self._forget()
+            short = self._memory and self.resident.nbytes + nbytes > self._memory
+            if short:
+                self.resident.drop_idle()
+                self._forget()
+            if short and self.resident.nbytes + nbytes > self._memory:
+                raise ResourceExhaustedError(
+                    no_room(self.name, what, nbytes, self.resident, self._memory)
+                )
+            made = _Block(self, nbytes, what)
+            self._starts.insert(bisect_right(self._starts, made.address), made.address)
+            self._blocks[made.address] = made.bytes
+            self.resident.add(what, nbytes)
+        return made
+
+    def _forget(self) -> None:
+        """Let go of the blocks that died since."""
+        while self._dead:
+            address, nbytes, what = self._dead.popleft()
+            del self._blocks[address]
+            self._starts.remove(address)
+            self.resident.add(what, -nbytes)
+
+    def host(self, nbytes: int) -> Array:
+        return np.empty(nbytes, np.uint8)
+
+    def _view(self, address: int, nbytes: int) -> Array:
+        k = bisect_right(self._starts, address) - 1
+        block = self._blocks[self._starts[k]] if k >= 0 else np.empty(0, np.uint8)
+        first = address - self._starts[k] if k >= 0 else 0
+        if k < 0 or first + nbytes > len(block):
+            raise InternalError(f"{nbytes} bytes at {address:#x} are not memory of {self.name}")
+        return block[first : first + nbytes]
+
+    # -- work -------------------------------------------------------------------------------------
+
+    def upload(self, address: int, source: Array) -> None:
+        with self._lock:
+            self._view(address, source.nbytes)[:] = _bytes_of(source)
+
+    def download(self, target: Array, address: int) -> None:
+        with self._lock:
+            _bytes_of(target)[:] = self._view(address, target.nbytes)
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        def work() -> None:
+            self._view(target, nbytes)[:] = self._view(source, nbytes)
+
+        self._do(work)
+
+    def clear(self, address: int, nbytes: int) -> None:
+        def work() -> None:
+            self._view(address, nbytes)[:] = 0
+
+        self._do(work)
+
+    def put(self, address: int, value: int) -> None:
+        with self._lock:
+            self._view(address, 8).view(np.int64)[0] = value
+
+    def prepare(self, launch: Launch, spans: Sequence[int]) -> Prepared:
+        made = Prepared(len(spans))
+        made.handle = (launch, tuple(spans))
+        return made
+
+    def launch(self, prepared: Prepared) -> None:
+        words = prepared.words.copy()
+        launch, spans = prepared.handle
+        self._do(lambda: self._run(launch, spans, words))
+
+    def _run(self, launch: Launch, spans: tuple[int, ...], words: Array) -> None:
+        args: list[Array | int] = []
+        for parameter, word, span in zip(launch.kernel.parameters, words, spans, strict=False):
+            if parameter.kind == "integer":
+                args.append(int(word))
+                continue
+            dtype = np.dtype(_NUMPY[memory_dtype(parameter.dtype)])
+            args.append(self._view(int(word), span - span % dtype.itemsize).view(dtype))
+        run(launch.kernel, launch.blocks, launch.block_threads, args, check=self._checks)
+        self.launches += 1
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        with self._lock:
+            held: list[Callable[[], None]] = []
+            self._recording = held
+            try:
+                work()
+            finally:
+                self._recording = None
+
+        def again() -> None:
+            with self._lock:
+                for one in held:
+                    one()
+
+        return again
+
+    def timed(self, work: Callable[[], None]) -> float:
+        raise UnsupportedError(f"device {self.name} is emulated: its times say nothing of a GPU")
+
+    def synchronize(self) -> None:
+        pass
+
+    def _do(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            if self._recording is not None:
+                self._recording.append(work)
+            else:
+                work()
+
+
+_NUMPY = {
+    "u8": "u1", "i8": "i1", "u16": "u2", "i16": "i2", "u32": "u4", "i32": "i4", "u64": "u8",
+    "i64": "i8", "f32": "f4", "f64": "f8",
+}  # fmt: skip
+
+
+def _bytes_of(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)

@@ -1,0 +1,311 @@
+"""From a fused graph and its memory plan to a plan for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from weft.codegen.call import Address, Arg, Pool, Scratch, Status
+from weft.codegen.cuda.kernel import MOST_BLOCKS, Launch
+from weft.codegen.kernels.index import index_sizes
+from weft.codegen.nests.nest import Nest
+from weft.codegen.nests.rows import RowNest, checking_ops
+from weft.ir.attributes import ConstArray
+from weft.ir.errors import InternalError, UnsupportedError
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.index_maps import is_gather
+from weft.ir.rules import int_attr
+from weft.ir.types import RefType, TensorType
+from weft.passes.memory.in_place import UPDATES
+from weft.passes.memory.plan import aligned
+from weft.passes.memory.plan_memory import Copy, MemoryPlan, Moving, Slot, variable_name
+from weft.runtime.device.plan import (
+    FAULT_BYTES,
+    CheckFaults,
+    DeviceBranch,
+    DeviceLoop,
+    DeviceNode,
+    DevicePlan,
+    DevicePop,
+    DevicePush,
+    Place,
+    PlanArg,
+    PlannedCopy,
+    PlannedLaunch,
+)  # fmt: skip
+
+#: Ops that need no launch: they name buffers or order effects.
+NO_CODE = frozenset(
+    {"variable", "read", "assign", "constant", "group", "reshape", "identity", "stop_gradient"}
+)
+#: Buffers begin at multiples of it: kernels read and write so many bytes at once.
+BUFFER_ALIGNMENT = 16
+
+Fused = tuple[Sequence[Launch], "Nest | RowNest | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """How ops become launches. fused: of a `fused` op and the pairs (operand, result) that share a
+    buffer; op: of any other; check: of the indices, which come from outside, of a gather in a nest.
+    """
+
+    fused: Callable[[Operation, tuple[tuple[int, int], ...]], Fused]
+    op: Callable[[Operation], Sequence[Launch]]
+    check: Callable[[Operation, Value], Sequence[Launch]]
+
+
+def device_plan(graph: Graph, memory: MemoryPlan, lowering: Lowering) -> DevicePlan:
+    """The plan of a fused graph of static shapes, whose buffers are where `memory` says.
+
+    UnsupportedError for an op without a GPU kernel, with its line.
+    """
+    return _Planner(graph, memory, lowering).run()
+
+
+@dataclass(slots=True)
+class _Planner:
+    graph: Graph
+    memory: MemoryPlan
+    lowering: Lowering
+    constants: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    pool: dict[ConstArray, int] = field(default_factory=dict)
+    faults: list[tuple[Operation, ...]] = field(default_factory=list)
+    scratch_bytes: int = 0
+    unchecked: bool = False  # a launch so far may have told of a fault since the last check
+    copies: dict[tuple[Block | None, int], list[Copy]] = field(default_factory=dict)
+    rows: dict[Slot, Place] = field(default_factory=dict)  # where rows are that lie at odd places
+    arena_bytes: int = 0
+
+    def run(self) -> DevicePlan:
+        for op in self.memory.constants:
+            held = op.attrs["value"]
+            assert isinstance(held, ConstArray)
+            self.constants.append(held.array)
+        for copy in self.memory.copies:
+            if copy.nbytes:
+                self.copies.setdefault((copy.block, copy.position), []).append(copy)
+        self._place_rows()
+        nodes = self.block(self.graph.block, None)
+        return DevicePlan(
+            nodes,
+            tuple(_tensor(v) for v in self.graph.args),
+            tuple(v.type if isinstance(v.type, TensorType) else None for v in self.graph.results),
+            tuple(self.constants), self._variables(), tuple(self.faults),
+            self.arena_bytes, self.scratch_bytes, self._moving(),
+        )  # fmt: skip
+
+    def _variables(self) -> dict[str, tuple[TensorType, bool]]:
+        read = {variable_name(op.operands[0]) for op in self.graph.ops if op.name == "read"}
+        refs = [(str(op.attrs["name"]), op.result.type) for op in self.graph.ops
+                if op.name == "variable"]  # fmt: skip
+        return {n: (t.tensor, n in read) for n, t in refs if isinstance(t, RefType)}
+
+    def _moving(self) -> tuple[tuple[Moving, Place, Place], ...]:
+        return tuple(
+            (m, self.at(m.even, m.offset, 0), self.at(m.odd, m.offset, 0))
+            for m in self.memory.moving
+        )
+
+    def _place_rows(self) -> None:
+        """Kernels want buffers to begin at multiples of 16 bytes. A row of a loop's sequence or
+        stack that need not is in a place of its own during an iteration."""
+        self.arena_bytes = self.memory.arena_bytes
+        for k, moving in enumerate(self.memory.moving):
+            if moving.stride % BUFFER_ALIGNMENT:
+                nbytes = abs(moving.stride)
+                self.rows[Slot("moving", k)] = Place("arena", 0, self.arena_bytes, nbytes)
+                self.arena_bytes += aligned(nbytes)
+
+    # -- nodes ------------------------------------------------------------------------------------
+
+    def block(self, block: Block, where: Block | None) -> tuple[DeviceNode, ...]:
+        nodes: list[DeviceNode] = self._copies(where, -1)
+        checked: set[object] = set()
+        for position, op in enumerate(block.ops):
+            nodes += self._checks(op, checked)
+            nodes += self._op(op)
+            nodes += self._copies(where, position)
+        return tuple(nodes)
+
+    def _op(self, op: Operation) -> list[DeviceNode]:
+        if op.name in NO_CODE:
+            return []
+        if op.name == "cond":
+            then, orelse = (self._region(region) for region in op.regions)
+            return [DeviceBranch(op, self.value(op.operands[0]), then, orelse)]
+        if op.name in ("while", "scan"):
+            return self._loop(op)
+        if op.name == "arena_push":
+            limit = int_attr(op.attrs, "limit")
+            stack, value = map(self.value, op.operands)
+            return [DevicePush(op, stack, value, self.value(op.result), limit)]
+        if op.name == "arena_pop":
+            return [DevicePop(op, *map(self.value, (op.operands[0], *op.results)))]
+        try:
+            if op.name == "fused":
+                if any(_is_empty(op, gather) for gather in op.regions[0].ops):
+                    return []  # the check of its indices tells that they are out of bounds
+                launches, nest = self.lowering.fused(op, self._in_place(op))
+                return self._planned(op, launches, nest)
+            launches = self.lowering.op(op)
+        except UnsupportedError as error:
+            raise error.at(op.locations) from None
+        return [*self._base_of_update(op), *self._planned(op, launches)]
+
+    def _region(self, block: Block) -> tuple[DeviceNode, ...]:
+        """A region may run or not: what it leaves to be checked is, and so what came before."""
+        before = self.unchecked
+        nodes = self.block(block, block)
+        self.unchecked = self.unchecked or before
+        return nodes
+
+    def _loop(self, op: Operation) -> list[DeviceNode]:
+        limit = int_attr(op.attrs, "limit" if op.name == "while" else "length")
+        if limit == 0:
+            return []
+        *tests, body = (self._region(region) for region in op.regions)
+        body = self._with_rows(op, body)
+        if not tests:
+            return [DeviceLoop(op, limit, (), None, body)]
+        decision = self.value(op.regions[0].results[0])
+        return [DeviceLoop(op, limit, tests[0], decision, body)]
+
+    def _with_rows(self, op: Operation, body: tuple[DeviceNode, ...]) -> tuple[DeviceNode, ...]:
+        """The body of a loop between the copies of rows that have places of their own."""
+        read = {self.memory.slots[arg] for arg in op.regions[-1].args}
+        before: list[DeviceNode] = []
+        after: list[DeviceNode] = []
+        for slot, held in self.rows.items():
+            assert isinstance(slot.which, int)
+            if self.memory.moving[slot.which].loop is op:
+                row = Place("moving", slot.which, 0, held.nbytes)
+                if slot in read:
+                    before.append(PlannedCopy(row, held, "rows begin at multiples of 16 bytes"))
+                else:
+                    after.append(PlannedCopy(held, row, "rows begin at multiples of 16 bytes"))
+        return (*before, *body, *after)
+
+    def _planned(
+        self, op: Operation, launches: Sequence[Launch], nest: Nest | RowNest | None = None
+    ) -> list[DeviceNode]:
+        nodes: list[DeviceNode] = []
+        slots = {v: self.memory.slots.get(v) for v in op.results}
+        for launch in launches:
+            if len(launch.args) != len(launch.kernel.parameters):
+                raise InternalError(
+                    f"kernel '{launch.kernel.name}' has {len(launch.kernel.parameters)} parameters "
+                    f"and is given {len(launch.args)} arguments"
+                )
+            if launch.blocks == 0:
+                continue
+            if launch.blocks > MOST_BLOCKS:
+                raise UnsupportedError(
+                    f"kernel '{launch.kernel.name}' of op '{op.name}' would have {launch.blocks} "
+                    f"blocks: a GPU takes at most {MOST_BLOCKS}",
+                    hint="compile this step for the CPU, or do it in parts",
+                    location=op.locations,
+                )
+            held = [slots.get(a.value) for a in launch.args if isinstance(a, Address)]
+            writes = tuple(sorted({str(s.which) for s in held if s and s.kind == "variable"}))
+            fault = -1
+            if any(isinstance(a, Status) for a in launch.args):
+                fault = len(self.faults)
+                self.faults.append(checking_ops(op) if op.name == "fused" else (op,))
+            nodes += self._check_before(bool(writes))
+            args = tuple(self._arg(a, fault) for a in launch.args)
+            nodes.append(PlannedLaunch(launch, args, op, fault, writes, nest))
+            self.unchecked = self.unchecked or fault >= 0
+        return nodes
+
+    def _check_before(self, writes: bool) -> list[DeviceNode]:
+        if not (writes and self.unchecked):
+            return []
+        self.unchecked = False
+        return [CheckFaults()]
+
+    def _base_of_update(self, op: Operation) -> list[DeviceNode]:
+        """An update works on its result: operand 0 comes there first, unless it is there."""
+        if op.name not in UPDATES:
+            return []
+        source, target = self.value(op.operands[0]), self.value(op.result)
+        if source == target or not source.nbytes:
+            return []
+        copy = PlannedCopy(source, target, f"the operand that {op.name} updates is needed later")
+        return [*self._check_before(target.kind == "variable"), copy]
+
+    def _checks(self, op: Operation, done: set[object]) -> Iterator[DeviceNode]:
+        """The checks of the indices that a nest reads through, but for those that are `done`."""
+        for gather in op.regions[0].ops if op.name == "fused" else ():
+            if is_gather(gather):
+                index = op.operands[op.regions[0].args.index(gather.operands[1])]
+                held = (index, *index_sizes(gather))
+                if held not in done:
+                    yield from self._planned(gather, self.lowering.check(gather, index))
+                done.add(held)
+
+    def _copies(self, where: Block | None, position: int) -> list[DeviceNode]:
+        nodes: list[DeviceNode] = []
+        for copy in self.copies.get((where, position), ()):
+            source, target = (self.at(s, 0, copy.nbytes) for s in (copy.source, copy.target))
+            nodes += self._check_before(target.kind == "variable")
+            nodes.append(PlannedCopy(source, target, copy.why))
+        return nodes
+
+    def _in_place(self, op: Operation) -> tuple[tuple[int, int], ...]:
+        outputs = {self._slot(v): j for j, v in enumerate(op.results)}
+        slots = [(i, self._slot(v)) for i, v in enumerate(op.operands)]
+        return tuple((i, outputs[slot]) for i, slot in slots if slot in outputs)
+
+    # -- places -----------------------------------------------------------------------------------
+
+    def _slot(self, value: Value) -> Slot:
+        return self.memory.slots[value]
+
+    def value(self, value: Value) -> Place:
+        """Where a value is."""
+        return self.at(self._slot(value), 0, _tensor(value).nbytes)
+
+    def at(self, slot: Slot, offset: int, nbytes: int) -> Place:
+        """A place in a slot of the memory plan."""
+        if slot in self.rows:
+            held = self.rows[slot]
+            return Place(held.kind, held.which, held.offset + offset, nbytes)
+        if slot.kind == "arena":
+            assert isinstance(slot.which, int)
+            return Place("arena", 0, slot.which + offset, nbytes)
+        return Place(slot.kind, slot.which, offset, nbytes)
+
+    def _arg(self, arg: Arg, fault: int) -> PlanArg:
+        match arg:
+            case int():
+                return arg
+            case Address(value, offset):
+                return self.at(self._slot(value), offset, _tensor(value).nbytes - offset)
+            case Pool(held):
+                if held not in self.pool:
+                    self.pool[held] = len(self.constants)
+                    self.constants.append(held.array)
+                return Place("constant", self.pool[held], 0, held.array.nbytes)
+            case Scratch(nbytes):
+                self.scratch_bytes = max(self.scratch_bytes, nbytes)
+                return Place("scratch", 0, 0, nbytes)
+            case Status():
+                return Place("fault", 0, FAULT_BYTES * fault, FAULT_BYTES)
+        raise InternalError(f"a kernel argument that no GPU kernel has: {arg!r}")
+
+
+def _is_empty(fused: Operation, op: Operation) -> bool:
+    """Whether an op in a fused one gathers from an axis that has nothing: no index can be right."""
+    if not is_gather(op) or 0 not in index_sizes(op):
+        return False
+    index = fused.operands[fused.regions[0].args.index(op.operands[1])]
+    return 0 not in _tensor(index).static_shape
+
+
+def _tensor(value: Value) -> TensorType:
+    assert isinstance(value.type, TensorType)
+    return value.type
