@@ -86,7 +86,9 @@ def test_cost_of_a_chain() -> None:
     assert row.bytes == 4 * 4 * 4096
     assert row.dtype == "f32"
     assert [line.rpartition(":")[0] for line in row.lines] == [__file__] * len(row.lines)
-    assert row.asm.vector_bits == 8 * vector_bytes()
+    # LLVM takes 256 bits of 512 on processors that it knows to be no faster with more (Ice Lake)
+    widest = 8 * vector_bytes()
+    assert row.asm.vector_bits in (widest, min(widest, 256))
     assert row.asm.vector_instructions > 10
     rates = row.rates(cost.peaks)
     assert rates is not None

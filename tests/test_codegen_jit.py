@@ -167,3 +167,13 @@ sys.exit(f"{early} {late}" if early | late else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_table_of_llvmlites_printer_is_full_before_threads_print() -> None:
+    """It fills it at the first string, and a thread that prints meanwhile meets a KeyError."""
+    script = (
+        "from llvmlite.ir import values; table, = values._escape_string.__defaults__;"
+        "before = len(table); import weft.codegen.llvm.engine; print(before, len(table))"
+    )
+    made = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert made.stdout.split() == ["0", "256"], made.stderr
