@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import ml_dtypes
 import numpy as np
 
 import weft as wf
@@ -187,4 +188,26 @@ OPS: dict[str, Callable[[], list[CudaKernel]]] = {
     "matmul f64": lambda: kernels_of(wf.matmul, *2 * [normal(128, 128, dtype=np.float64)]),
     "matmul i32": lambda: kernels_of(wf.matmul, *2 * [np.ones((40, 40), np.int32)]),
     "matmul batched": lambda: kernels_of(wf.matmul, normal(6, 64, 40), normal(6, 40, 64)),
+    "matmul few rows": lambda: kernels_of(
+        lambda x, y, z: (wf.exp(x @ y), wf.exp(x @ z.T)),
+        normal(16, 99),
+        normal(99, 99),
+        normal(99, 99),
+    ),
+    "matmul few rows, many columns": lambda: kernels_of(
+        lambda x, y: wf.exp(x @ y.T), normal(4, 40), np.ones((9000, 40), np.float32)
+    ),
+    "matmul gelu": lambda: kernels_of(
+        lambda x, y, b, r: wf.nn.gelu(x @ y + b) * r,
+        *(np.ones(shape, np.float32) for shape in ((1250, 40), (40, 1252), 1252, (1250, 1252))),
+    ),
+    "matmul tanh bf16": lambda: kernels_of(
+        lambda x, y, b: wf.tanh(x @ y + b),
+        *(np.ones(shape, ml_dtypes.bfloat16) for shape in ((1250, 40), (40, 1280), 1280)),
+    ),
+    "matmul sums of columns": lambda: kernels_of(
+        lambda x, y: (wf.tanh(x @ y), wf.sum(wf.tanh(x @ y), axis=0)),
+        np.ones((1250, 40), np.float32),
+        np.ones((40, 1252), np.float32),
+    ),
 }

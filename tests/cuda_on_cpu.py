@@ -1,8 +1,8 @@
-"""The LLVM that numba-cuda makes of kernel source, carried out on this machine's processor.
+"""The LLVM of kernel source, carried out on this machine's processor.
 
-libNVVM would make PTX of the same LLVM. What only a GPU has (who a thread is, barriers, shuffles)
-is asked of this module; a thread of the grid that may wait for others is a thread here. Maths are
-the C library's.
+It is what PTX is made of, but optimised for this processor. What only a GPU has (who a thread is,
+barriers, shuffles) is asked of this module; a thread of the grid that may wait for others is a
+thread here. Maths are the C library's, or the processor's where they are one instruction.
 """
 
 from __future__ import annotations
@@ -19,106 +19,95 @@ import numpy as np
 from llvmlite import binding
 
 from weft.codegen.cuda.kernel import CudaKernel, Launch
+from weft.codegen.cuda.llvm.module import module_text
 
 Array = np.ndarray[Any, Any]
 _WORD = ctypes.c_uint32
-_TYPE = r"(?:i\d+|float|double|half|ptr|\{[^{}]*\}|\[[^\[\]]*\]|<[^<>]*>)"
-_POINTER = re.compile(_TYPE + r"\*")
-_ENTRY = re.compile(r'^define void @"?([^"(]+)"?\(', re.MULTILINE)
-_MOVE = re.compile(r'call i32 asm +"mov\.b32 \$0, \$1;", "=r,r"\s*\((i32 %"[^"]+")\)')
+ENTRY = "weft_kernel"
+# What this processor has not: spaces of memory, kernels, products that are fused unasked.
+_GPU_ALONE = re.compile(r"^target .*$| addrspace\(\d\)| ptx_kernel| contract\b", re.MULTILINE)
 # What the declared functions of NVVM are here.
 _MEANINGS = """
 declare i32 @weft_ask(i32)
 declare i32 @weft_meet(i32, i32)
 declare i32 @weft_shuffle(i32, i32, i32, i32, i32)
 declare i32 @weft_vote(i32, i32)
-define i32 @"nvvm.read.ptx.sreg.laneid"() {
+define i32 @nvvm.read.ptx.sreg.laneid() {
   %1 = call i32 @weft_ask(i32 0)
   %2 = and i32 %1, 31
   ret i32 %2
 }
-define void @"nvvm.barrier0"() {
+define void @nvvm.barrier.cta.sync.aligned.all(i32 %barrier) {
   %1 = call i32 @weft_meet(i32 0, i32 0)
   ret void
 }
-define i32 @"nvvm.barrier0.or"(i32 %c) {
-  %1 = call i32 @weft_meet(i32 0, i32 %c)
-  ret i32 %1
+define i1 @nvvm.barrier.cta.red.or.aligned.all(i32 %barrier, i1 %c) {
+  %1 = zext i1 %c to i32
+  %2 = call i32 @weft_meet(i32 0, i32 %1)
+  %3 = icmp ne i32 %2, 0
+  ret i1 %3
 }
-define void @"nvvm.bar.warp.sync"(i32 %mask) {
+define void @nvvm.bar.warp.sync(i32 %mask) {
   %1 = call i32 @weft_meet(i32 1, i32 0)
   ret void
 }
-define {i32, i1} @"nvvm.shfl.sync.i32"(i32 %mask, i32 %mode, i32 %v, i32 %lane, i32 %bound) {
-  %1 = call i32 @weft_shuffle(i32 %mask, i32 %mode, i32 %v, i32 %lane, i32 %bound)
-  %2 = insertvalue {i32, i1} undef, i32 %1, 0
-  ret {i32, i1} %2
-}
-define {i32, i1} @"nvvm.vote.sync"(i32 %mask, i32 %mode, i1 %c) {
-  %1 = zext i1 %c to i32
-  %2 = call i32 @weft_vote(i32 %mode, i32 %1)
-  %3 = insertvalue {i32, i1} undef, i32 %2, 0
-  %4 = icmp ne i32 %2, 0
-  %5 = insertvalue {i32, i1} %3, i1 %4, 1
-  ret {i32, i1} %5
-}
-define i32 @__nv_umulhi(i32 %a, i32 %b) {
-  %1 = zext i32 %a to i64
-  %2 = zext i32 %b to i64
-  %3 = mul i64 %1, %2
-  %4 = lshr i64 %3, 32
-  %5 = trunc i64 %4 to i32
-  ret i32 %5
-}
-define i64 @__nv_umul64hi(i64 %a, i64 %b) {
-  %1 = zext i64 %a to i128
-  %2 = zext i64 %b to i128
-  %3 = mul i128 %1, %2
-  %4 = lshr i128 %3, 64
-  %5 = trunc i128 %4 to i64
-  ret i64 %5
-}
 define float @__nv_rsqrtf(float %x) {
-  %1 = call float @__nv_sqrtf(float %x)
+  %1 = call float @llvm.sqrt.f32(float %x)
   %2 = fdiv float 1.0, %1
   ret float %2
 }
 define double @__nv_rsqrt(double %x) {
-  %1 = call double @__nv_sqrt(double %x)
+  %1 = call double @llvm.sqrt.f64(double %x)
   %2 = fdiv double 1.0, %1
   ret double %2
 }
-declare float @__nv_sqrtf(float)
-declare double @__nv_sqrt(double)
+declare float @llvm.sqrt.f32(float)
+declare double @llvm.sqrt.f64(double)
 """
-_SPECIAL = """
-define i32 @"nvvm.read.ptx.sreg.{name}.{axis}"() {{
+_REGISTER = """
+define i32 @nvvm.read.ptx.sreg.{name}.x() {{
   %1 = call i32 @weft_ask(i32 {what})
   ret i32 %1
 }}
 """
+_SHUFFLE = """
+define i32 @nvvm.shfl.sync.{name}.i32(i32 %mask, i32 %v, i32 %lane, i32 %bound) {{
+  %1 = call i32 @weft_shuffle(i32 %mask, i32 {what}, i32 %v, i32 %lane, i32 %bound)
+  ret i32 %1
+}}
+"""
+_VOTE = """
+define i1 @nvvm.vote.{name}.sync(i32 %mask, i1 %c) {{
+  %1 = zext i1 %c to i32
+  %2 = call i32 @weft_vote(i32 {what}, i32 %1)
+  %3 = icmp ne i32 %2, 0
+  ret i1 %3
+}}
+"""
+_BALLOT = """
+define i32 @nvvm.vote.ballot.sync(i32 %mask, i1 %c) {
+  %1 = zext i1 %c to i32
+  %2 = call i32 @weft_vote(i32 2, i32 %1)
+  ret i32 %2
+}
+"""
 
 
 def _meanings() -> str:
-    """The module of them. Grids and blocks have one dimension: the others are 0, or 1 wide."""
-    text = _MEANINGS
-    for what, name in enumerate(("tid", "ctaid", "ntid", "nctaid")):
-        others = 4 if name in ("tid", "ctaid") else 5
-        for axis, asked in (("x", what), ("y", others), ("z", others)):
-            text += _SPECIAL.format(name=name, axis=axis, what=asked)
+    """The module of them."""
+    text = _MEANINGS + _BALLOT
+    for form, names in (
+        (_REGISTER, ("tid", "ctaid", "ntid", "nctaid")),
+        (_SHUFFLE, ("idx", "up", "down", "bfly")),
+        (_VOTE, ("all", "any")),
+    ):
+        text += "".join(form.format(name=name, what=what) for what, name in enumerate(names))
     return text
 
 
 def host_text(text: str) -> str:
-    """numba-cuda's LLVM, of typed pointers and for a GPU, as today's LLVM reads it for a CPU."""
-    text = re.sub(r"^(target .*|!.*|@\"llvm\.used\".*)$", "", text, flags=re.MULTILINE)
-    text = re.sub(r", !\w+ !\d+", "", text)
-    text = re.sub(r" addrspace\(\d\)", "", text)
-    before = ""
-    while before != text:
-        before, text = text, _POINTER.sub("ptr", text)
-    text = text.replace("addrspacecast ptr", "bitcast ptr").replace('@"llvm.nvvm.', '@"nvvm.')
-    return _MOVE.sub(r"add \1, 0", text)
+    """The LLVM of a kernel as a CPU takes it."""
+    return _GPU_ALONE.sub("", text).replace("@llvm.nvvm.", "@nvvm.")
 
 
 class _Grid(threading.local):
@@ -154,7 +143,7 @@ class _Meeting:
 
 @ctypes.CFUNCTYPE(_WORD, _WORD)
 def _ask(what: int) -> int:
-    return (_here.thread, _here.block, _here.threads, _here.blocks, 0, 1)[what]
+    return (_here.thread, _here.block, _here.threads, _here.blocks)[what]
 
 
 @ctypes.CFUNCTYPE(_WORD, _WORD, _WORD)
@@ -181,7 +170,7 @@ def _shuffle(mask: int, mode: int, word: int, lane: int, bound: int) -> int:
 @ctypes.CFUNCTYPE(_WORD, _WORD, _WORD)
 def _vote(mode: int, condition: int) -> int:
     words = _here.meeting.of_warp(condition)[: _here.threads - _here.thread // 32 * 32]
-    if mode == 3:
+    if mode == 2:
         return sum(bit << lane for lane, bit in enumerate(words))
     return int(all(words) if mode == 0 else any(words))
 
@@ -199,14 +188,10 @@ def _names() -> Any:
 
 @lru_cache(maxsize=64)
 def _native(kernel: CudaKernel) -> tuple[Any, Callable[..., None]]:
-    from weft.codegen.cuda.numba_language import _library
-
     library = _names()
-    texts = [host_text(text) for text in _library(kernel, (7, 5)).llvm_strs]
     module = binding.parse_assembly(_meanings())
     module.triple = binding.get_process_triple()
-    for text in texts:
-        module.link_in(binding.parse_assembly(text))
+    module.link_in(binding.parse_assembly(host_text(module_text(kernel, ENTRY, (7, 5)))))
     for name in [f.name for f in module.functions if f.is_declaration]:
         if name.startswith("__nv_"):
             function = getattr(
@@ -215,17 +200,19 @@ def _native(kernel: CudaKernel) -> tuple[Any, Callable[..., None]]:
             binding.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value or 0)
         else:
             assert name.startswith(("weft_", "llvm.")), name
-    entry = next(m for text in texts for m in _ENTRY.findall(text) if kernel.name in m)
     # with the processor's own instructions for 16-bit floats: nobody gives the C library's here
     features = binding.get_host_cpu_features().flatten()
     host = binding.Target.from_default_triple()
     machine = host.create_target_machine(
         cpu=binding.get_host_cpu_name(), features=features, opt=1, jit=True
     )
+    options = binding.create_pipeline_tuning_options(speed_level=2)
+    passes = binding.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
     engine = binding.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     kinds = [ctypes.c_void_p if p.kind == "pointer" else ctypes.c_int64 for p in kernel.parameters]
-    return engine, ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address(entry))
+    return engine, ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address(ENTRY))
 
 
 def run(kernel: CudaKernel, blocks: int, threads: int, args: Sequence[Any]) -> None:

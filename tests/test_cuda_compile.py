@@ -79,12 +79,9 @@ def test_cubins_of_four_architectures(cc: tuple[int, int]) -> None:
 
 
 def test_the_same_source_gives_the_same_bytes() -> None:
-    from weft.codegen.cuda.numba_language import _library
-
     assert emit_ptx(REVERSE, (9, 0)) == emit_ptx(REVERSE, (9, 0))
     first = compile_kernel(REVERSE, (9, 0))
-    _library.cache_clear()
-    emit_ptx(SCALE, (9, 0))  # counters of names move on
+    emit_ptx(SCALE, (9, 0))
     forget_cubins()
     again = compile_kernel(REVERSE, (9, 0))
     assert again is not first
@@ -154,13 +151,11 @@ def test_the_report_agrees_with_nvjitlink_own(monkeypatch: pytest.MonkeyPatch) -
     for kernel in (REVERSE, replace(HUNGRY, threads=1024, blocks=2)):
         for cc in TARGETS:
             report = compile_kernel(kernel, cc).report
-            (last,) = (line for line in logs[-1].splitlines() if "bytes smem" in line)
-            assert f"used {report.registers} registers" in last
-            assert f"{report.stack} stack" in last
-            shared = re.search(r"(\d+) bytes smem", last)
-            reserved = 1024 if cc == (9, 0) else 0  # the system's own
-            assert shared
-            assert int(shared[1]) == report.shared + (reserved if report.shared else 0)
+            (used,) = re.findall(r"Used (\d+) registers", logs[-1])
+            (stack,) = re.findall(r"(\d+) bytes stack frame", logs[-1])
+            shared = re.findall(r"(\d+) bytes smem", logs[-1]) or ["0"]  # not said where it is none
+            assert [report.registers, report.stack] == [int(used), int(stack)]
+            assert [report.shared] == [int(n) for n in shared]
 
 
 def test_what_is_no_cubin_has_no_report() -> None:
@@ -175,8 +170,10 @@ def test_what_is_no_cubin_has_no_report() -> None:
 def test_old_and_unknown_architectures() -> None:
     with pytest.raises(UnsupportedError, match=r"not compiled for sm_70\n.*hint.*sm_75"):
         compile_kernel(SCALE, (7, 0))
-    with pytest.raises(ToolchainError, match=r"nvJitLink 1\d\.\S+ \(/\S+\) does not know sm_999"):
+    with pytest.raises(ToolchainError, match=r"LLVM \d+\.\S+ does not know sm_999"):
         compile_kernel(SCALE, (99, 9))
+    with pytest.raises(ToolchainError, match=r"nvJitLink 1\d\.\S+ \(/\S+\) does not know sm_999"):
+        assemble(SCALE, emit_ptx(SCALE, (9, 0)), (99, 9))
 
 
 def test_ptx_that_does_not_assemble_names_kernel_and_log() -> None:
@@ -200,10 +197,12 @@ import weft.codegen.cuda.cache as cache
 cache.cuda_sources = lambda: "the same"
 from weft.codegen.cuda.compile import compile_kernel
 from weft.codegen.cuda.kernel import CudaKernel, Parameter
+from weft.codegen.llvm.library import is_loaded
 kernel = CudaKernel({SCALE.name!r}, {SCALE.source!r}, {SCALE.parameters!r})
 cubin = compile_kernel(kernel, (9, 0))
-compilers = ("numba", "numba_cuda", "cuda.bindings", "cuda.pathfinder")
+compilers = ("llvmlite.binding", "cuda.bindings", "cuda.pathfinder")
 loaded = [name for name in compilers if name in sys.modules]
+loaded += ["LLVM"] if is_loaded() else []
 print(len(cubin.code), loaded)
 """
     done = subprocess.run(
@@ -225,7 +224,7 @@ def storing_always() -> object:
 
 
 def test_a_driver_that_is_too_old_for_what_is_compiled() -> None:
-    with pytest.raises(ToolchainError, match=r"writes PTX .* but the driver \(CUDA 12\.0\)"):
-        compile_kernel(SCALE, (9, 0), driver=(12, 0))
+    with pytest.raises(ToolchainError, match=r"of CUDA 1\d, but the driver supports CUDA 11\.8"):
+        compile_kernel(SCALE, (9, 0), driver=(11, 8))
     made = compile_kernel(SCALE, (9, 0))  # one that is there is not compiled: it may be loaded
-    assert compile_kernel(SCALE, (9, 0), driver=(12, 0)) is made
+    assert compile_kernel(SCALE, (9, 0), driver=(11, 8)) is made

@@ -578,7 +578,7 @@ class TestNumbers:
 
 
 class TestRules:
-    """What Numba would take, and widen or round behind one's back."""
+    """What would have to be widened or rounded behind one's back."""
 
     @pytest.mark.parametrize(
         ("body", "message"),

@@ -19,8 +19,8 @@ from cuda_toolchain import needs_toolchain
 from weft.codegen.cuda import language
 from weft.codegen.cuda.compile import emit_ptx
 from weft.codegen.cuda.emulator import run
-from weft.codegen.cuda.emulator.kinds import BARRIERS, FUNCTIONS, NUMPY, SPECIAL, VOTES
 from weft.codegen.cuda.language import ATOMICS, CASTS, LANES, LOADS, MATHS, SHUFFLES, STORES
+from weft.codegen.cuda.reading.kinds import BARRIERS, FUNCTIONS, NUMPY, SPECIAL, VOTES
 
 Array = np.ndarray[Any, Any]
 WAYS = [None, 1]
@@ -264,8 +264,8 @@ def test_votes(seed: int | None) -> None:
         assert results(text, "u32", 64, seed=seed).tolist() == [bound > 0] * 64
 
 
-def _agrees_with_numba(seed: int, each: int) -> None:
-    """Arithmetic means what numba-cuda makes of the same text: what it widens, and to what."""
+def _agrees_with_llvm(seed: int, each: int) -> None:
+    """Arithmetic means what the LLVM of the same text does on this processor."""
     lines = program(seed, each)
     names = [f"out_{d}" for d in CASTS] + [f"x{v}_{d}" for d in CASTS for v in "ab"]
     inputs = [values(d, i) for i, d in enumerate(d for d in CASTS for _ in "ab")]
@@ -285,17 +285,17 @@ def _agrees_with_numba(seed: int, each: int) -> None:
 @needs_toolchain
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_arithmetic_is_numbas(seed: int) -> None:
-    _agrees_with_numba(seed, each=5)
+def test_arithmetic_is_that_of_llvm(seed: int) -> None:
+    _agrees_with_llvm(seed, each=5)
 
 
 @needs_toolchain
 def test_i64_wraps() -> None:
-    """Numba tells LLVM that it does not; then the shift below would be by 15 of n itself."""
+    """If LLVM were told that it does not, the shift below would be by 15 of n itself."""
     out, twice = np.zeros(1, np.int64), np.zeros(1, np.int64)
     made = kernel("out:i64 n", "out[0] = i64(n + n) >> 16")
     for n in (2**62, -(2**63), 2**63 - 1, -5):
         on_cpu(made, 1, 1, [out, n])
         run(made, 1, 1, [twice, n])
         assert out[0] == twice[0] == np.int64(np.uint64(2 * n % 2**64)) >> 16
-    assert "shl.b64" in emit_ptx(made, (9, 0))
+    assert re.search(r"bfe\.s64\s+\S+ \S+ 15, 48;", emit_ptx(made, (9, 0)))  # and not shr.s64 by 15

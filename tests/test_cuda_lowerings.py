@@ -134,8 +134,8 @@ def test_samples_against_the_interpreter(name: str) -> None:
 
 @pytest.mark.slow
 @needs_toolchain
-def test_samples_as_numba_reads_them() -> None:
-    """The LLVM that numba-cuda makes of the kernels, carried out on this processor."""
+def test_samples_as_llvm_reads_them() -> None:
+    """The LLVM of the kernels, carried out on this processor."""
     for name, (inputs, attrs) in SAMPLES.items():
         graph = graph_of(name, inputs, **attrs)
         wanted = interpret(graph, inputs, DictState({}))

@@ -119,6 +119,16 @@ class TestVectors:
         assert source.count("load_f32x4") == 2
         assert check_case(adds("f32", (33, 65), (65,), (33, 1))).source.count("load_") == 0
 
+    @by_name(("columns", "vectors"), [(96, 2), (100, 1), (102, 0)])
+    def test_rows_of_narrow_and_wide(self, columns: int, vectors: int) -> None:
+        """Where eight columns do not fit, the wide ones are still stored by vectors of four."""
+        case = Case()
+        x = case.input(plain(dtypes.float32, (33, columns)))
+        row = case.input(plain(dtypes.float32, (columns,)))
+        wide = case.hidden("broadcast_to", row, shape=(33, columns))
+        case.op("less", case.op("add", x, wide), wide)
+        assert check_case(case).source.count("store_f32x4") == vectors
+
     def test_strided_and_backward_reads(self) -> None:
         case = Case()
         x = case.input(plain(dtypes.float32, (40, 64)))

@@ -1,4 +1,4 @@
-"""numba-cuda's LLVM of kernel source, carried out here, does what the emulator does."""
+"""The LLVM of kernel source, carried out here, does what the emulator does."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from cuda_toolchain import needs_toolchain
 
 import weft as wf
 from weft.codegen.cuda.emulator import run as emulate
-from weft.codegen.cuda.emulator.kinds import NUMPY
+from weft.codegen.cuda.kernel import CudaKernel
 from weft.codegen.cuda.language import CASTS
+from weft.codegen.cuda.reading.kinds import NUMPY
 from weft.ir.interpreter import interpret
 from weft.passes.manager import run_passes
 from weft.passes.pipelines import GPU
@@ -53,7 +54,7 @@ def test_elementwise() -> None:
 
 
 def test_arithmetic() -> None:
-    """Random expressions of all dtypes: what numba-cuda widens and wraps, and to what."""
+    """Random expressions of all dtypes."""
     check_arithmetic(seed=0, each=1)
 
 
@@ -74,6 +75,93 @@ def check_arithmetic(seed: int, each: int) -> None:
     on_cpu(made, 1, COUNT, [*got, *inputs])
     for x, y in zip(got, wanted, strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+def both(made: CudaKernel, lanes: int, dtype: str, *args: Any) -> tuple[Array, Array]:
+    """What the emulator and this processor write to a kernel's first parameter."""
+    wanted, got = (np.zeros(lanes, NUMPY[dtype]) for _ in range(2))
+    emulate(made, 1, lanes, [wanted, *args])
+    on_cpu(made, 1, lanes, [got, *args])
+    return got, wanted
+
+
+RANGES = [
+    "n",
+    "2, n",
+    "n, -7, -3",
+    "-9, n, 4",
+    "n - 1, n + 8, 3",
+    "0, n, step",
+    "n, 0, i64(0) - step",
+]
+
+
+def test_ranges() -> None:
+    lines = ["t = i64(cuda.threadIdx.x)", "step = i64(t % 3) + 1", "n = t - 5"]
+    for number, bounds in enumerate(RANGES):
+        lines += [f"last_{number} = i64(77)", f"times_{number} = i64(0)"]
+        lines += [f"for k_{number} in range({bounds}):", f"    last_{number} = k_{number}"]
+        lines += [f"    times_{number} = times_{number} + 1"]
+    terms = [f"last_{k} * {7**k} + times_{k} * {5**k}" for k in range(len(RANGES))]
+    got, wanted = both(
+        kernel("out:i64", "\n".join([*lines, f"out[t] = {' + '.join(terms)}"])), 24, "i64"
+    )
+    assert len(set(wanted.tolist())) == 24
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_ranges_that_end_near_the_last_number() -> None:
+    body = f"""
+    t = i64(cuda.threadIdx.x)
+    times = i64(0)
+    for k in range({2**63 - 10}, {2**63 - 1}, 4):
+        times = times * 3 + i64(k & 15)
+    for j in range(i32({2**31 - 10}), i32({2**31 - 1}), i32(4)):
+        times = times * 3 + i64(j)
+    out[t] = times
+    """
+    got, wanted = both(kernel("out:i64", body), 1, "i64")
+    np.testing.assert_array_equal(got, wanted)
+
+
+CONTROL = """
+t = i64(cuda.threadIdx.x)
+low, high = parted(t, x[t])
+found = i64(-1)
+k = i64(0)
+while True:
+    k = k + 1
+    if k > 40 or x[k * t % 48] > f32(1.5):
+        break
+    if k % 2 == 0 and x[(k + t) % 48] < f32(0):
+        continue
+    found = k if (not low) and x[t] < f32(0) else found + 1
+for j in range(5):
+    if j == 3:
+        break
+    if x[j + t] < f32(0):
+        continue
+    found = found * 2 + (i64(x[j + t] * f32(9)) if high > f32(0) else -1)
+held = cuda.local.array(4, f32)
+for j in range(4):
+    held[j] = f32(x[j] * high)
+out[t] = found * 8 + i64(held[2] > held[3]) * 4 + i64(low)
+"""
+PARTED = """
+def half(x):
+    return f32(x * f32(0.5))
+def parted(t, x):
+    if t % 3 == 0:
+        return boolean(True), half(x)
+    return x > f32(0), f32(half(half(x)) + f32(1))
+"""
+
+
+def test_control_flow() -> None:
+    x = normal(48)
+    got, wanted = both(kernel("out:i64 x:f32", CONTROL, PARTED), 40, "i64", x)
+    assert len(set(wanted.tolist())) > 12
+    np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from cuda_ops import run_graph
 
-from weft.codegen.cuda import products
 from weft.codegen.cuda.lowerings import launches_of
+from weft.codegen.cuda.products import thin, tile_kernel
 from weft.ir.builder import Builder
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
@@ -95,7 +95,7 @@ def test_nothing_to_do_or_to_add(a: Shape, b: Shape) -> None:
 @pytest.mark.parametrize("batch", [(), (2,)])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "i8"])
 def test_long_k_is_cut_into_parts(dtype: str, batch: Shape) -> None:
-    graph = product_graph((*batch, 10, 1100), (*batch, 1100, 36), dtype)
+    graph = product_graph((*batch, 20, 1100), (*batch, 1100, 36), dtype)
     (op,) = graph.ops
     assert len(launches_of(op)) == 2
     check(graph, dtype)
@@ -103,14 +103,68 @@ def test_long_k_is_cut_into_parts(dtype: str, batch: Shape) -> None:
 
 @pytest.mark.parametrize(("tile", "dtype"), [(0, "f32"), (1, "f32"), (0, "f64")])
 def test_large_tiles(tile: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiles = products.TILES_OF_64 if dtype == "f64" else products.TILES
-    monkeypatch.setattr(products, "ENOUGH", 1)
-    monkeypatch.setattr(products, "TILES", tiles[tile:])
+    tiles = tile_kernel.TILES_OF_64 if dtype == "f64" else tile_kernel.TILES
+    monkeypatch.setattr(tile_kernel, "ENOUGH", 1)
+    monkeypatch.setattr(tile_kernel, "TILES", tiles[tile:])
     size = tiles[tile].size + 9
     graph = product_graph((size, 37), (37, size), dtype)
     (op,) = graph.ops
     (launch,) = launches_of(op)
     assert f"{tiles[tile].size}x{tiles[tile].size}" in launch.kernel.name
+    check(graph, dtype)
+
+
+@pytest.mark.parametrize(("ta", "tb"), [(False, False), (True, True)])
+@pytest.mark.parametrize(
+    ("m", "n", "dtype"),
+    [(1, 70, "f32"), (70, 3, "f16"), (5, 5, "f64"), (16, 33, "i8"), (40, 16, "f32"), (1, 1, "f32")],
+)
+def test_few_rows_or_columns(m: int, n: int, dtype: str, ta: bool, tb: bool) -> None:
+    """Both sides of C, each operand lying along k and across it, k of several rounds and a rest."""
+    k = 300
+    a, b = ((k, m) if ta else (m, k)), ((n, k) if tb else (k, n))
+    graph = product_graph(a, b, dtype, ta, tb)
+    (op,) = graph.ops
+    (launch,) = launches_of(op)
+    assert "_thin" in launch.kernel.name
+    check(graph, dtype)
+
+
+@pytest.mark.parametrize("few", [1, 7])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("along", [False, True])
+def test_threads_with_several_lines(
+    few: int, turned: bool, along: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thin, "LONG", 64)
+    m, n, k = (131, few, 150) if turned else (few, 131, 150)
+    ta, tb = turned and not along, not turned and along
+    graph = product_graph((k, m) if ta else (m, k), (n, k) if tb else (k, n), "f32", ta, tb)
+    (op,) = graph.ops
+    (launch,) = launches_of(op)
+    assert f"thin{1 << (few - 1).bit_length()}x{min(4 if along else 2, 16 // few)}" in (
+        launch.kernel.name
+    )
+    check(graph, "f32")
+
+
+@pytest.mark.parametrize(("a", "b"), [((3, 2, 1100), (3, 1100, 2)), ((1, 3000), (3000, 5))])
+def test_few_rows_and_long_k_are_cut_into_parts(a: Shape, b: Shape) -> None:
+    graph = product_graph(a, b, "f32")
+    (op,) = graph.ops
+    assert ["_thin" in n.kernel.name for n in launches_of(op)] == [True, False]
+    check(graph, "f32")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "u16"])
+@pytest.mark.parametrize(
+    ("a", "b"), [((40, 3, 4), (40, 4, 5)), ((1000, 1), (1, 2)), ((2, 0), (0, 5))]
+)
+def test_small_products_are_threads(a: Shape, b: Shape, dtype: str) -> None:
+    graph = product_graph(a, b, dtype)
+    (op,) = graph.ops
+    (launch,) = launches_of(op)
+    assert "_short" in launch.kernel.name
     check(graph, dtype)
 
 

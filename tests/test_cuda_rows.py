@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled_checks import same
+from cuda_nests import bytes_of
 from cuda_ops import OpMemory, emulated, run_graph, run_op
 from graphs import Case
 from hypothesis import given, settings
@@ -14,9 +15,10 @@ from row_graphs import row_cases
 from stable_results import Overflow, stable_results
 from test_compiled_random import within
 
-from weft.codegen.call import Scratch
+from weft.codegen.call import Address, Scratch
 from weft.codegen.cuda import writer
 from weft.codegen.cuda.lowerings import fused_launches
+from weft.codegen.cuda.rows import combine
 from weft.ir import dtypes
 from weft.ir.builder import Builder
 from weft.ir.dtypes import as_dtype
@@ -223,8 +225,60 @@ def test_many_rows_have_few_partial_results() -> None:
     launches, _ = fused_launches(op)
     first, *rest = launches
     sizes = {a.nbytes for a in first.args if isinstance(a, Scratch)}
-    assert len(rest) == 2
+    assert [launch.kernel.name.endswith("_runs") for launch in rest] == [True, False, False]
     assert max(sizes) <= 4 * (513 * 4096 + 64)
+
+
+@pytest.mark.parametrize("value", [0.1, 0.7, None])
+def test_a_row_of_a_million(value: float | None) -> None:
+    """Its sum is within 4 units of f32, whether its roundings go one way or all ways."""
+    m, shape = Maker("f32"), (1, 1 << 20)
+    x = m.input(*shape)
+    graph = m.graph(m("divide", x, m.wide(m("sum", x, axes=(1,), keepdims=True), shape)))
+    given = np.random.default_rng(3).random(shape).astype(np.float32)
+    given = given if value is None else np.full(shape, value, np.float32)
+    (got,) = run_graph(graph, [given], check=False)
+    wide = given.astype(np.float64)
+    np.testing.assert_allclose(got, wide / wide.sum(), rtol=4 * 2.0**-24)
+
+
+@pytest.mark.parametrize("columns", [8, 10])
+def test_totals_of_many_rows(columns: int) -> None:
+    """Partial results of many units are folded in runs first, and what is rounded off is kept."""
+    m, shape = Maker("f32"), (1 << 16, columns)
+    x = m.input(*shape)
+    part = m("divide", x, m.wide(m("sum", x, axes=(1,), keepdims=True), shape))
+    graph = m.graph(part, m("sum", part, axes=(0,), keepdims=False))
+    (op,) = graph.ops
+    names = [launch.kernel.name for launch in fused_launches(op)[0]]
+    assert [name.endswith("_runs") for name in names] == [False, True, False]
+    given = np.full(shape, 0.1, np.float32)
+    given[:, 0] = 0.33
+    got, total = run_graph(graph, [given], check=False)
+    np.testing.assert_allclose(total, got.astype(np.float64).sum(0), rtol=8 * 2.0**-24)
+
+
+@pytest.mark.parametrize("units", [3, 64, 65, 200])
+@pytest.mark.parametrize("reduction", ["sum", "max"])
+def test_units_in_runs(units: int, reduction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without runs, whatever their number; no thread reads what another one overwrites."""
+    monkeypatch.setattr(combine, "FEW_UNITS", 2)
+    count, first = 70, 5
+    parts = np.random.default_rng(units).integers(0, 99, first + units * count).astype(np.float32)
+    wanted = getattr(parts[first:].reshape(units, count), reduction)(0)
+    out = TensorType(dtypes.float32, (count,))
+    value = Builder().add_arg(out)
+    partial = combine.Partial(reduction, "f32", "f32", count, first, Address(value))
+    launches = combine.combine_launches([partial], Scratch(parts.nbytes), units)
+    assert len(launches) == 2
+    memory = OpMemory()
+    memory.put(value)
+    memory.scratch[parts.nbytes] = bytes_of(parts)
+    for launch in launches:
+        pairs = zip(launch.kernel.parameters, launch.args, strict=True)
+        args = [memory.pointer(a, p.dtype) if p.kind == "pointer" else a for p, a in pairs]
+        emulated()(launch, args)
+    np.testing.assert_array_equal(memory.get(value), wanted)
 
 
 @pytest.mark.parametrize("first", [0, 1, 4, 8])

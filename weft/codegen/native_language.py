@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from llvmlite import ir
 
 from weft.codegen.emitter import Emitter
+from weft.codegen.python_text import parse
 
 I64, I32, I8 = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 #: Part of a kernel's key: what this translator makes of a source.
@@ -76,7 +77,7 @@ def emit_source(
 ) -> None:
     """Emit all functions of `source`; the kernel stores the addresses of `exports` at its
     arguments. `constants`: int constants, and modules that hold some, by name."""
-    definitions = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]
+    definitions = [n for n in parse(source).body if isinstance(n, ast.FunctionDef)]
     functions: dict[str, ir.Function] = {}
     for node in definitions:
         kind = ir.FunctionType(I64, [I64] * len(node.args.args))

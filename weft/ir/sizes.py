@@ -152,3 +152,13 @@ def _called(
     text += "[0]" if len(found) == 1 else ""
     made = tape.opaque(text, atoms, found, (-FAR, FAR))
     return tuple([cast(int, Traced(tape, v, t)) for v, t in zip(found, made, strict=True)])
+
+
+def next_power(n: int) -> int:
+    """The least power of two that is not less than n; of other sizes, that of those."""
+    return _next_power(n)[0]
+
+
+@of_sizes
+def _next_power(n: int) -> tuple[int, ...]:
+    return (1 << max(n - 1, 0).bit_length(),)

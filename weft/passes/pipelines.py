@@ -12,10 +12,11 @@ from weft.passes.cse import cse
 from weft.passes.dce import dce
 from weft.passes.effects import order_effects
 from weft.passes.fold import fold, fold_exactly
+from weft.passes.fusion.epilogues import fuse_epilogues
 from weft.passes.fusion.fuse import fuse, fuse_elementwise, fuse_folds
 from weft.passes.fusion.matmul import fuse_matmul
 from weft.passes.fusion.prologues import fuse_prologues
-from weft.passes.fusion.strided import stride_products
+from weft.passes.fusion.strided import stride_all_products, stride_products
 from weft.passes.fusion.tails import split_tails
 from weft.passes.manager import Pass
 from weft.passes.memory.schedule import schedule
@@ -43,7 +44,9 @@ PASSES: dict[str, Pass] = {
     "recompute": recompute,
     "split_tails": split_tails,
     "fuse_matmul": fuse_matmul,
+    "fuse_epilogues": fuse_epilogues,
     "stride_products": stride_products,
+    "stride_all_products": stride_all_products,
     "fuse_prologues": fuse_prologues,
     "lower_control_flow": lower_control_flow,
     "schedule": schedule,
@@ -107,13 +110,23 @@ REPRODUCIBLE: tuple[Pass, ...] = (
     fuse_folds,
     schedule,
 )
-#: For a GPU: products are kernels of their own there, so nests are not made for them.
-_OF_CPU_PRODUCTS = (split_tails, fuse_matmul, stride_products, fuse_prologues)
-GPU: tuple[Pass, ...] = tuple(p for p in STANDARD if p not in _OF_CPU_PRODUCTS)
+#: For a GPU: its products do more of what follows them and of copies than the CPU's, no prologues.
+_OF_CPU_PRODUCTS = (split_tails, fuse_prologues)
+_OF_GPU_PRODUCTS: dict[Pass, Pass] = {
+    fuse_matmul: fuse_epilogues,
+    stride_products: stride_all_products,
+}
+GPU: tuple[Pass, ...] = tuple(
+    _OF_GPU_PRODUCTS.get(p, p) for p in STANDARD if p not in _OF_CPU_PRODUCTS
+)
+#: The same of REPRODUCIBLE: a product is a kernel by itself, whatever reads it.
+_OF_PRODUCTS = (fuse_matmul, stride_products, fuse_prologues)
+GPU_REPRODUCIBLE: tuple[Pass, ...] = tuple(p for p in REPRODUCIBLE if p not in _OF_PRODUCTS)
 
 #: Pipelines by name.
 PIPELINES: dict[str, tuple[Pass, ...]] = {
     "standard": STANDARD,
     "reproducible": REPRODUCIBLE,
     "gpu": GPU,
+    "gpu_reproducible": GPU_REPRODUCIBLE,
 }

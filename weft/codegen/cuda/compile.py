@@ -1,29 +1,28 @@
-"""Kernel source to machine code: numba-cuda makes PTX, nvJitLink a cubin. No GPU, no driver.
+"""Kernel source to machine code: LLVM makes PTX, nvJitLink a cubin. No GPU, no driver.
 
-numba-cuda is loaded when the first kernel is compiled, not for cubins that a cache has.
+Both are loaded when the first kernel is compiled, not for cubins that a cache has.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from weft.codegen.cuda.cache import Cc, Cubin, architecture, load_cubin, store_cubin
 from weft.codegen.cuda.kernel import CudaKernel
+from weft.codegen.cuda.llvm.module import module_text
+from weft.codegen.cuda.llvm.ptx import ptx_of
+from weft.codegen.cuda.reading.faults import EmulationError
 from weft.codegen.cuda.report import read_report
 from weft.codegen.cuda.toolchain import Toolchain, Version, toolchain
 from weft.codegen.jit import CodegenError
+from weft.codegen.llvm.library import LlvmError
 from weft.ir.errors import ToolchainError, UnsupportedError
 from weft.ir.fork import ForkLock
 
 #: The oldest architecture: what CUDA 13 compiles for begins with it.
 OLDEST: Cc = (7, 5)
-_ENTRY = re.compile(r"^\.visible \.entry ([\w$]+)\(", re.MULTILINE)
-# What numba-cuda keeps for errors raised in kernels: nothing refers to it, and its names hold a
-# counter of the process, as those of shared arrays do.
-_ENVIRONMENT = re.compile(r"^\.(?:common|visible) \.global [^\n]*NumbaEnv\w*;\n", re.MULTILINE)
-_SHARED = re.compile(r"\b_cudapy_[sl]mem_\d+\b")
 #: Cubins that this process keeps; the least recently compiled go first.
 MOST_KEPT = 1024
 _kept: dict[tuple[str, Cc], Cubin] = {}
@@ -42,7 +41,7 @@ def compile_kernel(kernel: CudaKernel, cc: Cc, driver: Version | None = None) ->
             f"CUDA kernels are not compiled for {architecture(cc)}",
             hint=f"the oldest architecture is {architecture(OLDEST)}",
         )
-    with _lock:  # two threads may want one kernel; numba-cuda compiles one at a time anyway
+    with _lock:  # two threads may want one kernel
         cubin = _found(kernel, cc)
         if cubin is None:
             toolchain().check(driver)
@@ -99,25 +98,13 @@ def symbol_of(kernel: CudaKernel) -> str:
 
 def emit_ptx(kernel: CudaKernel, cc: Cc) -> str:
     """The kernel's PTX for `cc`: the same text in every process. Errors as `compile_kernel`."""
-    toolchain()
-    # loads numba-cuda: half a second that cubins from the cache do without
-    from weft.codegen.cuda import numba_language
-
+    maths = toolchain().libdevice.path
     try:
-        text = numba_language.compile_to_ptx(kernel, cc)
-    except CodegenError:
-        raise
-    except Exception as error:  # Numba's, libNVVM's: all sorts
-        raise _failed(kernel, cc, "numba-cuda", str(error)) from error
-    return _normalised(text, symbol_of(kernel))
-
-
-def _normalised(ptx: str, symbol: str) -> str:
-    entry = _ENTRY.search(ptx)
-    assert entry is not None
-    ptx = _ENVIRONMENT.sub("", ptx).replace(entry[1], symbol)
-    names = {name: f"array_{k}" for k, name in enumerate(dict.fromkeys(_SHARED.findall(ptx)))}
-    return _SHARED.sub(lambda found: names[found[0]], ptx)
+        return ptx_of(module_text(kernel, symbol_of(kernel), cc, Path(maths)), cc)
+    except EmulationError as error:
+        raise _failed(kernel, cc, "the reader of kernel source", str(error)) from error
+    except LlvmError as error:
+        raise _failed(kernel, cc, "LLVM", str(error)) from error
 
 
 def assemble(kernel: CudaKernel, ptx: str, cc: Cc) -> Cubin:
@@ -125,8 +112,8 @@ def assemble(kernel: CudaKernel, ptx: str, cc: Cc) -> Cubin:
     found = toolchain()
     from cuda.bindings import nvjitlink
 
-    # -verbose: the log says what is spilled
-    options = [f"-arch={architecture(cc)}", "-verbose"]
+    # -v: the log says what is spilled; with nvJitLink's own -verbose, 12.8 writes to stdout
+    options = [f"-arch={architecture(cc)}", "-Xptxas=-v"]
     try:
         handle = nvjitlink.create(len(options), options)
     except nvjitlink.nvJitLinkError as error:

@@ -1,6 +1,6 @@
 """A CUDA kernel as source, and a launch of it, still in terms of SSA values.
 
-The source is Python as numba-cuda reads it, in the vocabulary of `language.py`: the same text is
+The source is a part of Python, in the vocabulary of `language.py`: the same text is
 compiled (`compile.py`) and carried out thread by thread without a GPU (`emulator/`).
 """
 
@@ -13,6 +13,7 @@ from typing import Literal
 
 from weft.codegen.call import Arg
 from weft.codegen.cuda.language import LANGUAGE_VERSION
+from weft.ir.sizes import fixed
 
 #: Blocks of a grid, at most (CUDA C++ Programming Guide, "Technical Specifications").
 MOST_BLOCKS = (1 << 31) - 1
@@ -34,19 +35,27 @@ class Parameter:
 class CudaKernel:
     """`source`: a function `name` of `parameters`, and the device functions that it calls before
     it. `threads`: of a block, at most; `blocks`: least blocks that a multiprocessor is to hold (a
-    bound on registers; 0: none)."""
+    bound on registers; 0: none). contract: whether a product and a sum may become one fma, which
+    depends on what else is in the kernel."""
 
     name: str
     source: str
     parameters: tuple[Parameter, ...]
     threads: int = THREADS
     blocks: int = 0
+    contract: bool = True
+
+    def __post_init__(self) -> None:
+        # a kernel is what it is for all sizes that a plan serves
+        object.__setattr__(self, "threads", fixed(self.threads))
+        object.__setattr__(self, "blocks", fixed(self.blocks))
 
     @cached_property
     def key(self) -> str:
         """Content key: equal keys, equal machine code for one architecture and toolchain."""
         what = (LANGUAGE_VERSION, self.source, self.parameters, self.threads, self.blocks)
-        return "cuda-" + hashlib.sha256(repr(what).encode()).hexdigest()[:32]
+        exact = "" if self.contract else "exact"
+        return "cuda-" + hashlib.sha256((repr(what) + exact).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 Kernel source is Python over scalars: assignments, `if`, `while`, `for ... in range(...)`, tuples
 that are taken apart at once, arithmetic and comparisons, conditional expressions, calls of the
-names below and of the device functions that stand before the kernel in its source. Two meanings are
-given to it: `numba_language.py` (numba-cuda's) and `emulator/` (NumPy's); tests hold the two
-against each other. A variable has one dtype, and so have both sides of an operator (the amount of a
-shift may be a bare integer, which is an i64 anywhere else); integers of every width wrap.
+names below and of the device functions that stand before the kernel in its source. `reading/`
+settles its types, and two meanings are given to it: `llvm/` (the machine's) and `emulator/`
+(NumPy's); tests hold the two against each other. A variable has one dtype, and so have both sides
+of an operator (the amount of a shift may be a bare integer, which is an i64 anywhere else);
+integers of every width wrap.
 
 * Threads: `cuda.threadIdx.x`, `cuda.blockIdx.x`, `cuda.blockDim.x`, `cuda.gridDim.x` (grids and
   blocks have one dimension), `cuda.laneid`.
@@ -18,8 +19,8 @@ shift may be a bare integer, which is an i64 anywhere else); integers of every w
 * Pointers are indexed by one integer, from 0 on: `p[i]`; bools in memory are u8.
 * `cuda.atomic.add/max/min(p, i, v)`: on integers alone, as sums of floats must have an order.
 * Casts and constants: `f32(x)`, `f64(x)`, `i8(x)` ... `u64(x)`, `boolean(x)`. Every constant is
-  wrapped, and every arithmetic result on integers of less than 64 bits (Numba widens them), on
-  u64 (mixed with signed ones it becomes a float) and on comparisons that are stored.
+  wrapped, and every arithmetic result on integers of less than 64 bits: it is of 64 bits if the
+  cast is to another dtype, `i64(a * b)`.
 * `LOADS`, `STORES`: 128 bits at an address that is a multiple of 16 bytes: `load_f32x4(p, i)` is a
   tuple of p[i] ... p[i + 3]; `store_f32x4(p, i, a, b, c, d)`.
 * 16-bit floats lie in memory as u16: `f16_to_f32(u)`, `f32_to_f16(x)`, `bf16_to_f32(u)`,
@@ -28,14 +29,14 @@ shift may be a bare integer, which is an i64 anywhere else); integers of every w
 * Maths: the names of `MATHS` with `_f32` and `_f64`, e.g. `exp_f32(x)`; NaN, inf and signed zeros
   as in NumPy, errors as CUDA's libdevice has them. `fma_f32(a, b, c)` rounds once.
 * `mul_high_u32(a, b)`, `mul_high_u64`: the upper half of the product.
-* `div_u32(a, b)`, `rem_u32(a, b)`, and of u64: a // b and a % b where b is not 0. (Numba's own
-  operators test for 0, and a loop with such a test in it is compiled twice.)
+* `div_u32(a, b)`, `rem_u32(a, b)`, and of u64: a // b and a % b where b is not 0. (The
+  operators give 0 there, which takes instructions of its own.)
 """
 
 from __future__ import annotations
 
 #: Bumped when the meaning of kernel source or how it is compiled changes.
-LANGUAGE_VERSION = 1
+LANGUAGE_VERSION = 2
 
 #: How elements lie in memory: what a pointer parameter points to.
 MEMORY = {"bool": "u8", "f16": "u16", "bf16": "u16"}

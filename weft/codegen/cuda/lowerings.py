@@ -14,11 +14,8 @@ from weft.codegen.cuda.others.copies import (
     pad_launches,
     slice_update_launches,
 )
-from weft.codegen.cuda.others.index import (
-    check_launches,
-    first_occurrence_launches,
-    gather_launches,
-)
+from weft.codegen.cuda.others.first import first_occurrence_launches
+from weft.codegen.cuda.others.index import check_launches, gather_launches
 from weft.codegen.cuda.others.random import random_bits_launches, random_fold_in_launches
 from weft.codegen.cuda.others.scan import cumulative_launches, position_launches
 from weft.codegen.cuda.others.scatter import scatter_along_axis_launches, scatter_launches
@@ -30,10 +27,10 @@ from weft.codegen.cuda.others.windows import (
     window_spread_launches,
     window_sum_launches,
 )
-from weft.codegen.cuda.products import matmul_launches
+from weft.codegen.cuda.products.matmul import fused_matmul_launches, matmul_launches
 from weft.codegen.cuda.rows.emit import row_launches
 from weft.codegen.cuda.scalars.memory import DTYPES
-from weft.codegen.gemm.epilogue import is_product, product_in
+from weft.codegen.gemm.epilogue import is_product
 from weft.codegen.nests.nest import Nest, build_nest
 from weft.codegen.nests.rows import RowNest, build_rows
 from weft.ir.errors import UnsupportedError
@@ -95,7 +92,8 @@ GPU_LOWERINGS: dict[str, Lowering] = {
 def fused_launches(
     op: Operation, in_place: tuple[tuple[int, int], ...] = ()
 ) -> tuple[list[Launch], Nest | RowNest]:
-    """The launches of a `fused` op without a product in it, and the nest for people to read.
+    """The launches of a `fused` op, and the nest for people to read: what follows its product, if
+    it holds one.
 
     in_place: operand number -> number of the output whose buffer it shares. UnsupportedError, at
     the user's line, for an op or a dtype that has no GPU code.
@@ -104,6 +102,8 @@ def fused_launches(
     frame = frame_of(op.regions[0])
     try:
         _check(op)
+        if is_product(op):
+            return fused_matmul_launches(op, in_place)
         if frame is not None:
             rows = build_rows(op, frame, in_place)
             return row_launches(rows, outputs, operands), rows
@@ -114,13 +114,7 @@ def fused_launches(
 
 
 def _check(op: Operation) -> None:
-    """UnsupportedError, naming the op, for what a `fused` op must not hold here: a product (the
-    pipeline for GPUs makes no nests with products), complex numbers."""
-    if is_product(op):
-        raise UnsupportedError(
-            f"op '{product_in(op).name}' with a loop nest in one kernel has no GPU code",
-            hint="the pipeline 'gpu' keeps products by themselves",
-        )
+    """UnsupportedError, naming the op, for complex numbers in a `fused` op."""
     for inner in op.regions[0].ops:
         for value in (*inner.operands, *inner.results):
             if isinstance(value.type, TensorType) and value.type.dtype.short not in DTYPES:

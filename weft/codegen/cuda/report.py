@@ -43,7 +43,7 @@ class KernelReport:
 
 
 def read_report(cubin: bytes, symbol: str, log: str) -> KernelReport:
-    """What the kernel `symbol` of this cubin takes; log: nvJitLink's, made with -verbose.
+    """What the kernel `symbol` of this cubin takes; log: nvJitLink's, made with -Xptxas=-v.
 
     Raises ValueError if there is no such kernel in it."""
     if not cubin.startswith(_MAGIC):

@@ -1,19 +1,22 @@
 """What compiles CUDA kernels on this machine, and whether its parts fit together.
 
-numba-cuda makes PTX with libNVVM, and nvJitLink machine code of it; neither needs a GPU or a
-driver. PTX carries the version of libNVVM's release: an nvJitLink or a driver of an older release
-refuses it. So `toolchain` looks at the PTX of an empty kernel before the first real one.
+LLVM, which llvmlite brings, makes PTX with the mathematical functions of NVIDIA's libdevice, and
+nvJitLink machine code of it; neither needs a GPU or a driver. PTX has no part in what fits what: it
+is of the oldest version that has the architecture. Machine code fits drivers of the same major
+release of CUDA, and later ones (CUDA Compatibility, "Minor Version Compatibility").
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import logging
-import os
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from weft.ir.errors import ToolchainError
@@ -21,23 +24,13 @@ from weft.ir.fork import ForkLock
 
 INSTALL = "pip install 'weft[cuda13]' (driver 580 or newer), or 'weft[cuda]' (driver 570 or newer)"
 # The packages whose versions machine code depends on: names on PyPI of CUDA 13 and of CUDA 12.
-_FRONT = ("numba-cuda", "numba", "llvmlite")
-_NVVM = ("nvidia-nvvm", "nvidia-cuda-nvcc-cu12")
+_LLVM = "llvmlite"
+_LIBDEVICE = ("nvidia-nvvm", "nvidia-cuda-nvcc-cu12")
 _NVJITLINK = ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
-_MODULES = ("numba_cuda", "cuda.pathfinder", "cuda.bindings.nvvm", "cuda.bindings.nvjitlink")
-# PTX ISA manual, "Release Notes": the PTX version of each release of CUDA 12.
-_PTX_OF_12 = {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 5, 7: 6, 8: 7, 9: 8}
-_EMPTY = """target triple = "nvptx64-nvidia-cuda"
-target datalayout = "e-p:64:64:64-i1:8:8-i8:8:8-i16:16:16-i32:32:32-i64:64:64-i128:128:128-\
-f32:32:32-f64:64:64-v16:16:16-v32:32:32-v64:64:64-v128:128:128-n16:32:64"
-define void @empty() {
-  ret void
-}
-!nvvm.annotations = !{!0}
-!0 = !{void ()* @empty, !"kernel", i32 1}
-!nvvmir.version = !{!1}
-!1 = !{i32 2, i32 0, i32 3, i32 2}
-"""
+_MODULES = ("cuda.pathfinder", "cuda.bindings.nvjitlink")
+#: Where libdevice is, too, on machines with CUDA or PyTorch: cuda.pathfinder does not look there.
+_SYSTEM = Path("/usr/local/cuda/nvvm/libdevice/libdevice.10.bc")
+_TRITON = "backends/nvidia/lib/libdevice.10.bc"
 
 Version = tuple[int, int]
 _log = logging.getLogger("weft.compile")
@@ -46,66 +39,43 @@ _lock = ForkLock()
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A shared library: where it was found, and of which release it says it is."""
+    """A library: where it was found, and of which release it is (of a file that belongs to no
+    package: a digest of it)."""
 
     name: str
     path: str
     version: str
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.version} ({self.path})"
+
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """front: versions of the Python packages; `ptx`: the version of the PTX that libNVVM writes;
-    `assembles`: the newest that nvJitLink takes."""
+    """llvm: the version of llvmlite; `release`: that of CUDA which nvJitLink is of, (13, 0)."""
 
-    front: str
-    nvvm: Library
+    llvm: str
+    libdevice: Library
     nvjitlink: Library
-    ptx: Version
-    assembles: Version
+    release: Version
 
     def check(self, driver: Version | None = None) -> None:
-        """ToolchainError if nvJitLink, or the driver (the CUDA release that it supports, (13, 0)),
-        is older than the PTX."""
-        self._meets(self.assembles, self._named(self.nvjitlink))
-        if driver is not None:
-            self._meets(ptx_of_release(driver), f"the driver (CUDA {driver[0]}.{driver[1]})")
-
-    def _meets(self, newest: Version, reader: str) -> None:
-        if self.ptx > newest:
+        """ToolchainError if the driver (the CUDA release that it supports, (13, 0)) loads nothing
+        that nvJitLink makes."""
+        if driver is not None and driver[0] < self.release[0]:
             raise ToolchainError(
-                f"{self._named(self.nvvm)} writes PTX {_dotted(self.ptx)}, but {reader} takes PTX "
-                f"up to {_dotted(newest)}",
-                hint=f"versions that fit: {INSTALL}; or bring cubins: weft compile --target",
+                f"{self.nvjitlink} makes machine code of CUDA {self.release[0]}, but the driver "
+                f"supports CUDA {driver[0]}.{driver[1]}",
+                hint=f"what fits: {INSTALL}; or bring cubins: weft compile --target",
             )
-
-    @staticmethod
-    def _named(library: Library) -> str:
-        return f"{library.name} {library.version} ({library.path})"
 
     def describe(self) -> list[str]:
         """Lines that say what was found."""
-        return [
-            f"compiled by {self.front}",
-            f"{self._named(self.nvvm)}: PTX {_dotted(self.ptx)}",
-            f"{self._named(self.nvjitlink)}: takes PTX up to {_dotted(self.assembles)}",
-        ]
-
-
-def _dotted(version: Version) -> str:
-    return f"{version[0]}.{version[1]}"
-
-
-def ptx_of_release(release: Version) -> Version:
-    """The newest PTX that a release of CUDA 12 or later takes."""
-    major, minor = release
-    if major == 12:
-        return 8, _PTX_OF_12.get(minor, max(_PTX_OF_12.values()))
-    return (9, minor) if major == 13 else (major - 4, 0)
+        return [f"compiled by llvmlite {self.llvm}", str(self.libdevice), str(self.nvjitlink)]
 
 
 def toolchain() -> Toolchain:
-    """What is installed here, once it is known to fit together. ToolchainError otherwise."""
+    """What is installed here. ToolchainError if a part is missing."""
     with _lock:
         return _toolchain()
 
@@ -114,36 +84,47 @@ def toolchain() -> Toolchain:
 def _toolchain() -> Toolchain:
     found = probe()
     _log.info("CUDA kernels are %s", "; ".join(found.describe()))
-    found.check()
     return found
 
 
 def probe() -> Toolchain:
-    """What is installed here. Loads libNVVM and nvJitLink; ToolchainError if a part is missing."""
-    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0"):
-        raise ToolchainError(
-            "NUMBA_ENABLE_CUDASIM is set: numba-cuda simulates and compiles nothing",
-            hint="unset it; weft has an emulator of its own, WEFT_EMULATE_GPU=1",
-        )
-    _, pathfinder, nvvm, nvjitlink = (_module(name) for name in _MODULES)
+    """What is installed here. Loads nvJitLink; ToolchainError if a part is missing."""
+    pathfinder, nvjitlink = (_module(name) for name in _MODULES)
     try:
-        paths = [pathfinder.load_nvidia_dynamic_lib(n).abs_path for n in ("nvvm", "nvJitLink")]
-        pathfinder.load_nvidia_dynamic_lib("nvrtc")  # numba-cuda asks it for the architectures
-        header = _empty_ptx(nvvm)
-        release = tuple(nvjitlink.version())
+        path = pathfinder.load_nvidia_dynamic_lib("nvJitLink").abs_path
+        major, minor = nvjitlink.version()
     except Exception as error:  # what is raised for a missing library differs between versions
         raise _missing(f"a library of the CUDA toolkit: {str(error).strip()}") from error
-    version = re.search(r"^\.version (\d+)\.(\d+)", header, re.MULTILINE)
-    tools = re.search(r"release [\d.]+, V([\d.]+)", header)
-    if version is None:
-        raise ToolchainError(f"libNVVM at {paths[0]} wrote no PTX: {header[:200]!r}")
+    release = _installed(_NVJITLINK) or f"{major}.{minor}"
     return Toolchain(
-        ", ".join(f"{name} {_installed((name,))}" for name in _FRONT),
-        Library("libNVVM", paths[0], tools[1] if tools else "of unknown version"),
-        Library("nvJitLink", paths[1], _installed(_NVJITLINK) or _dotted(release)),
-        (int(version[1]), int(version[2])),
-        ptx_of_release(release),
+        _installed((_LLVM,)),
+        _libdevice(pathfinder),
+        Library("nvJitLink", path, release),
+        (int(major), int(minor)),
     )
+
+
+def _libdevice(pathfinder: Any) -> Library:
+    try:
+        path = Path(pathfinder.find_bitcode_lib("device"))
+        version = _installed(_LIBDEVICE)
+    except Exception as error:  # likewise
+        others = [other for other in _elsewhere() if other.is_file()]
+        if not others:
+            raise _missing(f"libdevice: {str(error).strip()}") from error
+        path, version = others[0], ""
+    return Library("libdevice", str(path), version or _digest(path))
+
+
+def _elsewhere() -> Iterator[Path]:
+    yield _SYSTEM
+    spec = importlib.util.find_spec("triton")
+    if spec is not None and spec.origin is not None:
+        yield Path(spec.origin).parent / _TRITON
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 
 def _module(name: str) -> Any:
@@ -155,18 +136,6 @@ def _module(name: str) -> Any:
 
 def _missing(what: str) -> ToolchainError:
     return ToolchainError(f"CUDA kernels cannot be compiled here: no {what}", hint=INSTALL)
-
-
-def _empty_ptx(nvvm: Any) -> str:
-    program = nvvm.create_program()
-    try:
-        nvvm.add_module_to_program(program, _EMPTY.encode(), len(_EMPTY), "empty")
-        nvvm.compile_program(program, 1, ["-arch=compute_75"])
-        text = bytearray(nvvm.get_compiled_result_size(program))
-        nvvm.get_compiled_result(program, text)
-    finally:
-        nvvm.destroy_program(program)
-    return text.decode()
 
 
 def _installed(names: tuple[str, ...]) -> str:
@@ -185,11 +154,8 @@ def stamp() -> str:
 
     Where all are packages this loads no library: a step whose cubins are all in the cache needs
     none. ToolchainError if there is no toolchain."""
-    packages = [f"{name} {_installed((name,))}" for name in _FRONT]
-    if not all(line.partition(" ")[2] for line in packages):
-        raise _missing(f"Python package {_FRONT[0]}")
-    libraries = [(names[0], _installed(names)) for names in (_NVVM, _NVJITLINK)]
-    if all(version for _, version in libraries):
-        return ", ".join([*packages, *(f"{name} {version}" for name, version in libraries)])
+    packages = [(names[0], _installed(names)) for names in ((_LLVM,), _LIBDEVICE, _NVJITLINK)]
+    if all(version for _, version in packages):
+        return ", ".join(f"{name} {version}" for name, version in packages)
     found = toolchain()
-    return ", ".join([*packages, *(f"{lib}" for lib in (found.nvvm, found.nvjitlink))])
+    return f"{_LLVM} {found.llvm}, {found.libdevice}, {found.nvjitlink}"

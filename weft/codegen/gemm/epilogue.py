@@ -81,7 +81,7 @@ def product_calls(
 ) -> tuple[list[KernelCall], Nest]:
     """The kernel calls of a `fused` op that begins with a product, and the nest that follows it."""
     product = product_in(op)
-    rest, c = _without_product(op)
+    rest, c = without_product(op)
     nest = plain_nest(rest, in_place)
     nest = nest_over_rows(nest, c)
     a, b = operands_of(op)
@@ -119,7 +119,7 @@ def result_strides(op: Operation) -> tuple[int, ...] | None:
     return tuple(place[step] if step else 0 for step in own)
 
 
-def _without_product(op: Operation) -> tuple[Operation, int]:
+def without_product(op: Operation) -> tuple[Operation, int]:
     """The nest alone, with the product as one more operand; the number of that operand."""
     (region,) = op.regions
     product = product_in(op)

@@ -8,8 +8,8 @@ WEFT_CACHE_SIZE=n   at most so many bytes (k, M, G, T and decimals
 A file is written under a temporary name and renamed, so that readers see all of it or nothing, and
 two writers of one kernel replace each other's equal file. Objects are code that will run: a file or
 folder that another user owns, or that others may write, is not read. What a plan says is up to
-`runtime/step_plan.py`, and a cubin to `codegen/cuda/cache.py`: here they are a name, fields that
-JSON can hold, and bytes.
+`runtime/step_plan.py`, a cubin to `codegen/cuda/cache.py`, a choice (what does a product on a GPU)
+to `runtime/device/libraries/choice.py`: here they are a name, fields that JSON can hold, and bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ DEFAULT_SIZE = 512 << 20
 SUFFIX = ".kernel"
 PLAN_SUFFIX = ".plan"
 CUBIN_SUFFIX = ".cubin"
-_MAGIC = {SUFFIX: b"weft-kernel-1", PLAN_SUFFIX: b"weft-plan-1", CUBIN_SUFFIX: b"weft-cubin-1"}
+CHOICE_SUFFIX = ".choice"
+_MAGIC = {
+    SUFFIX: b"weft-kernel-1", PLAN_SUFFIX: b"weft-plan-1", CUBIN_SUFFIX: b"weft-cubin-1",
+    CHOICE_SUFFIX: b"weft-choice-1",
+}  # fmt: skip
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
 _SHIFT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _STALE_SECONDS = 3600.0  # a temporary file this old has lost its writer
@@ -72,7 +76,7 @@ class CacheFile:
 
     @property
     def kind(self) -> str:
-        """ "kernel", "plan" or "cubin"."""
+        """ "kernel", "plan", "cubin" or "choice"."""
         return self.path.suffix[1:]
 
 

@@ -61,7 +61,7 @@ def describe_plan(graph: str, passes: Sequence[str], donated: Sequence[int]) -> 
 @cache
 def cuda_sources() -> str | None:
     """A digest of the code that writes and compiles CUDA kernels; None if that cannot be known."""
-    return _sources(("codegen/cuda",))
+    return _sources(("codegen/cuda", "codegen/llvm"))
 
 
 @cache

@@ -32,6 +32,8 @@ PIPELINE_VERSION = 3
 # Loops: LLVM's default pipeline at O2 without the SLP vectoriser. llvmlite offers the loop
 # vectoriser in no other form.
 _SPEED_LEVEL = 2
+# What code is compiled to: LLVMCodeGenFileType.
+_ASSEMBLY, _OBJECT = 0, 1
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,15 @@ def compile_text(text: str, loops: bool = True) -> ObjectCode:
             return ObjectCode(code, _bitcode(functions, module))
     finally:
         _idle_machines.append(machine)
+
+
+def compile_assembly(text: str, machine: Machine) -> str:
+    """Optimise the module `text` for a machine, which may be another than this one, and compile it
+    to assembly. Raises LlvmError."""
+    functions = library()
+    with _module(functions, text) as module:
+        _optimise(functions, module, machine.pointer, None)
+        return _emit(functions, module, machine.pointer, _ASSEMBLY).decode()
 
 
 def release_memory() -> None:
@@ -175,10 +186,10 @@ def _optimise(
         functions.LLVMPY_DisposePipelineTuningOptions(options)
 
 
-def _emit(functions: Any, module: c_void_p, machine: c_void_p) -> bytes:
+def _emit(functions: Any, module: c_void_p, machine: c_void_p, form: int = _OBJECT) -> bytes:
     message = c_char_p()
     buffer = c_void_p(
-        functions.LLVMPY_TargetMachineEmitToMemory(machine, module, 1, ctypes.byref(message))
+        functions.LLVMPY_TargetMachineEmitToMemory(machine, module, form, ctypes.byref(message))
     )
     if buffer.value is None:
         raise LlvmError(taken(message))

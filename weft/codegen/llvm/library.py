@@ -28,6 +28,10 @@ _STRING = POINTER(c_char_p)
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "InitializeNativeTarget": (None, []),
     "InitializeNativeAsmPrinter": (None, []),
+    **{
+        f"InitializeAll{part}": (None, [])
+        for part in ("TargetInfos", "Targets", "TargetMCs", "AsmPrinters")
+    },
     "GetVersionInfo": (c_uint, []),
     "SetCommandLine": (None, [c_char_p, c_char_p]),
     "GetProcessTriple": (None, [_STRING]),

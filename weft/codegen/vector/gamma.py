@@ -16,7 +16,7 @@ from weft.codegen.scalar.float_builder import FloatBuilder
 from weft.codegen.vector.log import log
 
 # lgamma(2 + f) / f on |f| <= 1/2, 2**-59.
-_LGAMMA = (
+LGAMMA = (
     *(0.42278433509846713, 0.32246703342411326, -0.06735230105319831, 0.02058080842778057),
     *(-0.007385551028649712, 0.002890510331023567, -0.0011927539127581969),
     *(0.000509669515680181, -0.0002231547351712936, 9.945766998072185e-05),
@@ -24,15 +24,16 @@ _LGAMMA = (
     *(4.384588073546445e-06, -2.0497517025832743e-06, 9.203184720747703e-07),
     *(-4.20049020593531e-07, 2.784909326295533e-07, -1.43289500367756e-07),
 )
-_LGAMMA_BIG = 7.5
-# x (lgamma(x) - (x - 1/2) log(x) + x - log(2 pi) / 2) in 1 / x**2 for x >= _LGAMMA_BIG, 2**-59.
-_LGAMMA_TAIL = (
+LGAMMA_BIG = 7.5
+LGAMMA_CONSTANT = (math.log(2 * math.pi) - 1) / 2
+# x (lgamma(x) - (x - 1/2) log(x) + x - log(2 pi) / 2) in 1 / x**2 for x >= LGAMMA_BIG, 2**-59.
+LGAMMA_TAIL = (
     *(0.08333333333333333, -0.0027777777777701265, 0.0007936507866641164),
     *(-0.0005952356956620452, 0.0008413558520079816, -0.0018836802177886428),
     0.004919524584207212,
 )
 # sin(pi f) / (pi f) in f**2 on |f| <= 1/2, 2**-61.
-_SINC = (
+SINC = (
     *(1.0, -1.6449340668482262, 0.8117424252833373, -0.19075182412143052, 0.0261478478045301),
     *(-0.0023460808868284565, 0.0001484278008976165, -6.9720005476143215e-06),
     2.449308676051309e-07,
@@ -97,7 +98,7 @@ def _lgamma(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """log(pi / |sin(pi x)|) - lgamma(1 - x) for x < 0 (Abramowitz & Stegun 6.1.17)."""
     negative, y, f = _reflected(m, x)
     result = _lgamma_positive(m, y)
-    sine = m.mul(m.abs(f), m.horner(m.mul(f, f), _SINC))  # by pi
+    sine = m.mul(m.abs(f), m.horner(m.mul(f, f), SINC))  # by pi
     reflected = m.sub(m.neg(log(m, sine)), result)
     reflected = m.select(m.compare("==", f, 0.0), math.inf, reflected)
     result = m.select(negative, reflected, result)
@@ -110,8 +111,8 @@ def _lgamma_positive(m: FloatBuilder, y: ir.Value) -> ir.Value:
     y = n + f with |f| <= 1/2: gamma(y) is gamma(2 + f) times (2 + f) ... (n - 1 + f), or divided by
     y (n = 1) or y (y + 1) (n = 0); so lgamma's zeros at 1 and 2 keep their relative accuracy.
     """
-    big = m.compare(">=", y, _LGAMMA_BIG)
-    moderate = m.at_most(y, _LGAMMA_BIG)
+    big = m.compare(">=", y, LGAMMA_BIG)
+    moderate = m.at_most(y, LGAMMA_BIG)
     n = m.call("floor", m.add(moderate, 0.5))
     f = m.sub(moderate, n)
     product: ir.Value = m.const(1.0)
@@ -120,11 +121,10 @@ def _lgamma_positive(m: FloatBuilder, y: ir.Value) -> ir.Value:
     low = m.compare("<", n, 2.0)
     divisor = m.select(m.compare("<", n, 1.0), m.mul(y, m.add(y, 1.0)), y)
     logarithm = log(m, m.select(big, y, m.select(low, divisor, product)))
-    near = m.fma(f, m.horner(f, _LGAMMA), m.select(low, m.neg(logarithm), logarithm))
+    near = m.fma(f, m.horner(f, LGAMMA), m.select(low, m.neg(logarithm), logarithm))
     inverse = m.div(1.0, y)
-    tail = m.mul(inverse, m.horner(m.mul(inverse, inverse), _LGAMMA_TAIL))
-    constant = (math.log(2 * math.pi) - 1) / 2
-    far = m.fma(m.sub(y, 0.5), m.sub(logarithm, 1.0), m.add(tail, constant))
+    tail = m.mul(inverse, m.horner(m.mul(inverse, inverse), LGAMMA_TAIL))
+    far = m.fma(m.sub(y, 0.5), m.sub(logarithm, 1.0), m.add(tail, LGAMMA_CONSTANT))
     return m.select(big, far, near)
 
 

@@ -90,7 +90,11 @@ class _Joining:
                 continue
             if is_deep(made) or (made.name != "matmul" and _has_sums(op)):
                 continue
-            if self.uses[value] == 1 and _fits(op.regions[0], k) and self._may_wait(made, op):
+            if (
+                self.uses[value] == 1
+                and _fits(op.regions[0], k)
+                and not is_written_between(self.graph, made, op)
+            ):
                 return k
         return None
 
@@ -119,25 +123,11 @@ class _Joining:
             return f"by itself: the nest that reads it ({kind}) is no f32 or f64 nest over its rows"
         if product.name != "matmul" and _has_sums(nest):
             return f"by itself: the nest that reads it ({kind}) has reductions"
-        if product.control or not self._may_wait(product, nest):
+        if product.control or is_written_between(self.graph, product, nest):
             return f"by itself: a variable that it reads is written before {kind}"
         if self._product_of(nest) != k:
             return f"by itself: {kind} has taken over another product"
         return f"joined with {kind}, which is applied to its blocks in the cache"
-
-    def _may_wait(self, product: Operation, nest: Operation) -> bool:
-        """Is no variable that the product reads written before the nest?"""
-        held = {variable_of(v) for v in product.operands} - {None}
-        for op in self.graph.ops:
-            if op.name != "assign" or variable_of(op.operands[0]) not in held:
-                continue
-            source = _behind_views(op.operands[1]).op
-            for writer in (op, source):
-                if writer is not None and writer in self.position:
-                    at = self.position[writer]
-                    if self.position[product] < at < self.position[nest]:
-                        return False
-        return True
 
     # -- emission ---------------------------------------------------------------------------------
 
@@ -167,6 +157,22 @@ class _Joining:
 def can_follow(nest: Block, k: int) -> bool:
     """Is a nest one that a product, its argument `k`, can take over, by what it computes?"""
     return _is_plain(nest) and _fits(nest, k)
+
+
+def is_written_between(graph: Graph, product: Operation, nest: Operation) -> bool:
+    """Whether a variable that the product reads is written before the nest, which comes later."""
+    held = {variable_of(v) for v in product.operands} - {None}
+    if not held:
+        return False
+    position = {op: k for k, op in enumerate(graph.ops)}
+    for op in graph.ops:
+        if op.name != "assign" or variable_of(op.operands[0]) not in held:
+            continue
+        source = _behind_views(op.operands[1]).op
+        for writer in (op, source):
+            if writer in position and position[product] < position[writer] < position[nest]:
+                return True
+    return False
 
 
 def is_product(op: Operation) -> bool:
@@ -256,10 +262,15 @@ def _fits(region: Block, k: int) -> bool:
 
 def _sums_rows(op: Operation, space: tuple[int, ...]) -> bool:
     """Whether a sum adds up all rows of a nest over `space`, in f32 or f64."""
-    held, (*outer, columns) = op.operands[0].type, space
-    if not isinstance(held, TensorType) or held.dtype not in (float32, float64):
-        return False
-    if held.shape != space:
+    held = op.operands[0].type
+    floats = isinstance(held, TensorType) and held.dtype in (float32, float64)
+    return floats and sums_rows(op, space)
+
+
+def sums_rows(op: Operation, space: tuple[int, ...]) -> bool:
+    """Whether a sum adds up all rows of a nest over `space`."""
+    (*outer, columns), held = space, op.operands[0].type
+    if not isinstance(held, TensorType) or held.shape != space:
         return False
     rows = {axis for axis, size in enumerate(outer) if size != 1}
     axes = op.attrs["axes"]

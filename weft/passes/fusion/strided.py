@@ -9,7 +9,8 @@ After: one ``fused`` op whose region holds the map and the product, which reads 
 in the same way a permutation that is the only reader of a product is what the product writes. The
 copy is never made. The rules:
 
-* the product is f32 or f64, and all readers of a copied operand are products;
+* the product is f32 or f64 (on a GPU: of any numbers that it has), and all readers of a copied
+  operand are products;
 * of each matrix that is read, rows or columns are contiguous runs of `LEAST_RUN` elements or more:
   shorter ones would load whole cache lines for a few elements, again for every block;
 * of the matrices that are written, rows or columns are contiguous;
@@ -18,10 +19,11 @@ copy is never made. The rules:
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from weft.ir.builder import Builder
-from weft.ir.dtypes import float32, float64
+from weft.ir.dtypes import ALL, DType, float32, float64
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import contiguous_strides, is_index_map, read_of, static_shape
 from weft.ir.ops import lookup
@@ -33,6 +35,9 @@ from weft.passes.rewrite import readers_of
 
 #: Elements of a row, or column, that lie side by side: a cache line of f32.
 LEAST_RUN = 16
+#: Whose products read and write by strides.
+_ON_CPU = (float32, float64)
+_ON_GPU = tuple(d for d in ALL if d.kind in ("float", "int", "uint"))
 
 
 def stride_products(graph: Graph) -> Graph:
@@ -42,9 +47,23 @@ def stride_products(graph: Graph) -> Graph:
     return _Striding(in_regions(graph, stride_products)).run()
 
 
+def stride_all_products(graph: Graph) -> Graph:
+    """`stride_products` for GPUs, whose products read and write any numbers by strides."""
+    return _Striding(in_regions(graph, stride_all_products), _ON_GPU).run()
+
+
 def copy_reasons(graph: Graph) -> list[tuple[Operation, str]]:
     """For people: of each copy next to a matmul, before this pass, what became of it."""
-    striding = _Striding(graph)
+    return _copy_reasons(_Striding(graph))
+
+
+def copy_reasons_on_gpu(graph: Graph) -> list[tuple[Operation, str]]:
+    """The same before `stride_all_products`."""
+    return _copy_reasons(_Striding(graph, _ON_GPU))
+
+
+def _copy_reasons(striding: _Striding) -> list[tuple[Operation, str]]:
+    graph = striding.graph
     striding.plan()
     return [(op, striding.why(op)) for op in graph.ops if _is_copy(op) and striding.is_beside(op)]
 
@@ -58,8 +77,8 @@ class _Plan:
 
 
 class _Striding:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, dtypes: Container[DType] = _ON_CPU) -> None:
+        self.graph, self.dtypes = graph, dtypes
         self.readers = readers_of(graph)
         self.plans: dict[Operation, _Plan] = {}
         self.gone: set[Operation] = set()
@@ -107,7 +126,12 @@ class _Striding:
     def _written_by_product(self, copy: Operation) -> bool:
         """A copy of a matmul's result that nobody else reads: the matmul writes it."""
         made = copy.operands[0].op
-        if made is None or made.name != "matmul" or not _is_float(made.result) or made.control:
+        if (
+            made is None
+            or made.name != "matmul"
+            or not self._is_strided(made.result)
+            or made.control
+        ):
             return False
         if self.readers[made.result] != [copy] or made in self.gone:
             return False
@@ -119,7 +143,7 @@ class _Striding:
 
     def _read_by_products(self, copy: Operation) -> None:
         (result,), readers = copy.results, self.readers.get(copy.result, [])
-        if not _is_float(result) or not readers or _is_variable(copy.operands[0]):
+        if not self._is_strided(result) or not readers or _is_variable(copy.operands[0]):
             return
         if all(op is not None and self._may_read(op, result, copy) for op in readers):
             for op in readers:
@@ -141,6 +165,9 @@ class _Striding:
         inside = {region.args[k] for k, v in enumerate(reader.operands) if v is value}
         users = [op for op in region.ops if inside & set(op.operands)]
         return product is not None and users == [product] and _has_runs(copy)
+
+    def _is_strided(self, value: Value) -> bool:
+        return isinstance(value.type, TensorType) and value.type.dtype in self.dtypes
 
     # -- emission ---------------------------------------------------------------------------------
 
@@ -221,10 +248,6 @@ def _repeat(inner: Builder, copy: Operation, source: Value) -> Value:
     for member in region.ops:
         local.update(zip(member.results, inner.clone(member, local), strict=True))
     return local[region.results[0]]
-
-
-def _is_float(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.dtype in (float32, float64)
 
 
 def _is_variable(value: Value) -> bool:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.codegen.cuda.emulator.faults import EmulationError
-from weft.codegen.cuda.emulator.kinds import poison
 from weft.codegen.cuda.emulator.masks import Mask, Value
 from weft.codegen.cuda.emulator.memory import Elements, Lane, Locals
 from weft.codegen.cuda.emulator.races import Shadow
-from weft.codegen.cuda.emulator.source import Program
+from weft.codegen.cuda.reading.faults import EmulationError
+from weft.codegen.cuda.reading.kinds import poison
+from weft.codegen.cuda.reading.program import Program
 
 _FULL = 0xFFFFFFFF
 _WARP = np.arange(32)

@@ -14,16 +14,16 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.codegen.cuda.emulator import masks
-from weft.codegen.cuda.emulator.kinds import FUNCTIONS, VOTES, Pointer
-from weft.codegen.cuda.emulator.source import (
+from weft.codegen.cuda.emulator.text import Text
+from weft.codegen.cuda.language import CASTS, SHUFFLES
+from weft.codegen.cuda.reading.kinds import FUNCTIONS, VOTES, Pointer
+from weft.codegen.cuda.reading.program import (
     Function,
     Program,
     leaves,
     loads,
     stored,
 )
-from weft.codegen.cuda.emulator.text import Text
-from weft.codegen.cuda.language import CASTS, SHUFFLES
 
 
 class LaneText(Text):

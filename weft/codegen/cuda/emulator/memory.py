@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.codegen.cuda.emulator.kinds import NUMPY, poison
 from weft.codegen.cuda.emulator.masks import Mask, Value, select
 from weft.codegen.cuda.emulator.races import Shadow
+from weft.codegen.cuda.reading.kinds import NUMPY, poison
 
 if TYPE_CHECKING:
     from weft.codegen.cuda.emulator.lanes import Lanes

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft.codegen.cuda.emulator import maths
-from weft.codegen.cuda.emulator.kinds import FLOATS, FUNCTIONS, NARROW, NUMPY, constant, wide
-from weft.codegen.cuda.emulator.source import Function, Program, cuda_name
 from weft.codegen.cuda.language import CASTS, DIVISIONS
+from weft.codegen.cuda.reading.kinds import FLOATS, FUNCTIONS, NARROW, NUMPY, constant, wide
+from weft.codegen.cuda.reading.program import Function, Program, cuda_name
 
 _OPERATORS: Mapping[type[ast.AST], str] = {
     ast.Add: "+",

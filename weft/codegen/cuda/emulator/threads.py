@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.codegen.cuda.emulator.faults import EmulationError
-from weft.codegen.cuda.emulator.kinds import poison
-from weft.codegen.cuda.emulator.source import Program
 from weft.codegen.cuda.language import SHUFFLES
+from weft.codegen.cuda.reading.faults import EmulationError
+from weft.codegen.cuda.reading.kinds import poison
+from weft.codegen.cuda.reading.program import Program
 
 #: Where a thread waits: the name of the meeting, its line, what it brings.
 Meeting = tuple[str, int, tuple[Any, ...]]

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from weft.codegen.cuda.emulator.kinds import Pointer
-from weft.codegen.cuda.emulator.source import is_sync
 from weft.codegen.cuda.emulator.text import Text
+from weft.codegen.cuda.reading.kinds import Pointer
+from weft.codegen.cuda.reading.program import is_sync
 
 
 class ThreadText(Text):

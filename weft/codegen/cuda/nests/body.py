@@ -54,8 +54,8 @@ def is_contiguous(strides: Sequence[int]) -> bool:
 
 def lanes_of(nest: Nest) -> int:
     """How many elements of the last loop a thread takes: vectors of 128 bits of the narrowest
-    buffer, two of the widest at most; 1 if nothing is walked contiguously, or the last loop has
-    no whole number of them (unless it is the only one)."""
+    buffer, two of the widest at most, or as few as are one of the widest where the last of several
+    loops has no whole number of more; 1 if nothing is walked contiguously, or that does not fit."""
     walks = [(a.dtype, a.strides) for a in nest.loads if isinstance(a.leaf, int)]
     walks += [(w.dtype, w.strides) for w in nest.stores]
     sizes = [nbytes(dtype) for dtype, strides in walks if is_contiguous(strides)]
@@ -64,8 +64,10 @@ def lanes_of(nest: Nest) -> int:
     lanes = min(16 // min(sizes), 32 // max(sizes))
     while lanes * len(nest.statements) > MOST_STATEMENTS:
         lanes //= 2
-    whole = len(nest.extents) == 1 or nest.extents[-1] % lanes == 0
-    return lanes if whole and lanes > 1 else 1
+    while lanes > 1 and len(nest.extents) > 1 and nest.extents[-1] % lanes:
+        lanes //= 2  # fewer of the narrow ones: the widest still takes 128 bits at a time
+        lanes = lanes if lanes * max(sizes) >= 16 else 1
+    return max(lanes, 1)
 
 
 def index_of(nest: Nest) -> IndexDtype:
@@ -195,13 +197,15 @@ class Body:
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def values(self, at: Sequence[str], lanes: int, tiles: dict[int, str] | None = None) -> Values:
+    def values(
+        self, at: Sequence[str], lanes: int, tiles: dict[int, list[str]] | None = None
+    ) -> Values:
         """What is read at these indices of the loops and the `lanes - 1` next ones of the last.
-        tiles: of loads that have been read already, their values."""
+        tiles: of loads that have been read already, their values, lane by lane."""
         read: dict[int, list[str]] = {}
         for k in self.read:
             if tiles and k in tiles:
-                read[k] = [tiles[k]] * lanes
+                read[k] = tiles[k]
             else:
                 read[k] = self._load(k, at, lanes, read)
         return Values(self, [{k: v[lane] for k, v in read.items()} for lane in range(lanes)])

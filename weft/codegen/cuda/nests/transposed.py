@@ -73,7 +73,7 @@ def transposed_launch(nest: Nest, buffers: Buffers) -> Launch:
             body.begin()
             spot = s.let(s.add(s.mul(x, s.const(TILE + 1)), s.add(y, s.const(step))), "spot")
             turned = {
-                k: s.let(loaded(nest.loads[k].dtype, f"{tile}[{spot}]"), "turned")
+                k: [s.let(loaded(nest.loads[k].dtype, f"{tile}[{spot}]"), "turned")]
                 for k, tile in tiled.items()
             }
             at = [*outside, i, j]

@@ -1,7 +1,11 @@
-"""Convolutions (`weft/ir/ops/conv.py`), each result added up by one thread in a fixed order.
+"""Convolutions (`weft/ir/ops/conv.py`): tiles (`conv_tiles.py`) where there is enough to multiply;
+else, as where each channel is its own group, each result is added up by one thread.
 
-`conv_kernel`, whose sums are long and few, gives each thread some items of the batch; a second
-launch adds those up. 16-bit floats add up in f32.
+`conv_kernel`, whose sums are long and few, then gives each thread some items of the batch; a second
+launch adds those up. 16-bit floats add up in f32. All orders are fixed by the sizes.
+
+What a tap sees beyond the edges takes no part; in tiles it is a 0, which makes NaN of an infinity.
+So results that are NaN then are added up anew by one thread each.
 """
 
 from __future__ import annotations
@@ -10,10 +14,12 @@ from contextlib import ExitStack
 
 from weft.codegen.call import Address, Scratch
 from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.others.conv_geometry import Geometry
+from weft.codegen.cuda.others.conv_tiles import tiled_launches
 from weft.codegen.cuda.others.sizes import computed_dtype, count_of, shape_of
 from weft.codegen.cuda.others.windows import Sliding, flat
 from weft.codegen.cuda.rows.combine import Partial, combine_launches
-from weft.codegen.cuda.scalars.memory import nbytes
+from weft.codegen.cuda.scalars.memory import FLOATS, nbytes
 from weft.codegen.cuda.scalars.scalar import expression, literal, load, register_dtype, stored
 from weft.codegen.cuda.writer import Source, index_dtype
 from weft.ir.graph import Operation
@@ -25,19 +31,20 @@ WANTED = 1 << 17
 
 class _Conv:
     """The kernel in the making. x: (batch, large..., inside * groups), w: (window..., inside,
-    outside * groups), y: (batch, small..., outside * groups)."""
+    outside * groups), y: (batch, small..., outside * groups). only_nan: what is not NaN stays."""
 
-    def __init__(self, op: Operation) -> None:
+    def __init__(self, op: Operation, only_nan: bool = False) -> None:
+        self.only_nan = only_nan
         roles = {"conv": "xwy", "conv_input": "ywx", "conv_kernel": "xyw"}[op.name]
         values = dict(zip(roles, (*op.operands, op.result), strict=True))
         self.op, self.dtype = op, computed_dtype(op, op.result)
         self.kept = register_dtype(self.dtype)
         x, w, y = (shape_of(values[r]) for r in "xwy")
         self.batch = x[0]
-        self.parts = self._parts() if op.name == "conv_kernel" else 1
+        self.parts = self._parts() if op.name == "conv_kernel" and not only_nan else 1
         counts = [count_of(v) for v in values.values()]
         index = index_dtype(*counts, count_of(op.result) * self.parts)
-        way = "_parts" * (self.parts > 1)
+        way = "_parts" * (self.parts > 1) + "_nan" * only_nan
         s = self.s = Source(f"{op.name}_{self.dtype}_{len(x) - 2}d{way}_{index}", index)
         size = count_of(op.result) * self.parts
         self.scratch = Scratch(size * nbytes(self.kept))
@@ -83,7 +90,11 @@ class _Conv:
         s = self.s
         if not self.size:
             return []
-        with s.block(f"if {self.i} < {self.count}"):
+        with ExitStack() as stack:
+            stack.enter_context(s.block(f"if {self.i} < {self.count}"))
+            if self.only_nan:
+                made = s.let(load(self.dtype, self.out, self.i), "made")
+                stack.enter_context(s.block(f"if {made} != {made}"))
             total = s.let(literal(self.kept, 0), "total")
             {"conv": self._forward, "conv_input": self._input, "conv_kernel": self._kernel}[
                 self.op.name
@@ -150,4 +161,10 @@ class _Conv:
 
 def conv_launches(op: Operation) -> list[Launch]:
     """conv, conv_input, conv_kernel. UnsupportedError for complex numbers."""
-    return _Conv(op).launch()
+    geometry = Geometry(op)
+    if not geometry.fits:
+        return _Conv(op).launch()
+    launches = tiled_launches(op, geometry)
+    if geometry.sees_nothing and computed_dtype(op, op.result) in FLOATS:
+        launches += _Conv(op, only_nan=True).launch()
+    return launches

@@ -124,32 +124,3 @@ def gather_launches(op: Operation) -> list[Launch]:
                 s.line(f"{low}, {high} = load_u64x2({data}, {s.mul(place, two)})")
                 s.line(f"store_u64x2({out}, {s.mul(i, two)}, {low}, {high})")
     return [s.launch(-(-total // s.threads))]
-
-
-def first_occurrence_launches(op: Operation) -> list[Launch]:
-    """For each index the position of the first that is equal: a thread looks through those before
-    it."""
-    (index,) = op.operands
-    count = count_of(index)
-    if not count:
-        return []
-    kind = index_dtype(count)
-    s = Source(f"first_occurrence_{dtype_of(index)}_{kind}", kind)
-    out = s.pointer("out", "i64", Address(op.result))
-    indices = Indices(s, index, (int_attr(op.attrs, "size"),))
-    # the same ones again, for which no faults are told of: whose position it is does that
-    others = indices.quiet()
-    n = s.number("n", count)
-    i = s.let(s.add(s.mul(s.block_index, s.const(s.threads)), s.thread), "i")
-    with s.block(f"if {i} < {n}"):
-        mine, _ = indices.read(i)
-        place = s.let(s.const(0), "place")
-        looking = s.let("boolean(True)", "looking")
-        with s.block(f"while {looking}"):
-            number, _ = others.read(place)
-            with s.block(f"if {number} == {mine} or {place} >= {i}"):
-                s.line(f"{looking} = boolean(False)")
-            with s.block("else"):
-                s.line(f"{place} = {s.add(place, s.const(1))}")
-        s.line(f"{out}[{i}] = i64({place})")
-    return [s.launch(-(-count // s.threads))]

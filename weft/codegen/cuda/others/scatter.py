@@ -3,17 +3,20 @@
 The operand is in the result already (the plan puts it there). A block has one part of the result
 (what one index names) and some of its columns; it looks through all indices for its own, so many at
 a time as it has threads, and does their updates in order. Where there are fewer updates than parts
-a block has an update: if no earlier one is for the same part, it does all of that part's.
+a block has an update: if no earlier one is for the same part, it does all of that part's. Where
+that would be more looking than sorting is, the indices are put in order (`ordered.py`).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from weft.codegen.call import Address
 from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.others.index import Indices, check_launches
+from weft.codegen.cuda.others.ordered import key_launches, ordered_launch, worth_ordering
 from weft.codegen.cuda.others.sizes import axis_sizes, computed_dtype, count_of, shape_of
 from weft.codegen.cuda.scalars.memory import HALVES
 from weft.codegen.cuda.scalars.scalar import (
@@ -29,8 +32,11 @@ from weft.codegen.kernels.index import index_sizes
 from weft.ir.graph import Operation
 from weft.ir.ops.index import COMBINES
 from weft.ir.rules import int_attr
+from weft.ir.sizes import next_power
 
 _LEAST, _MOST = 32, 256
+#: So many threads with a column each are few.
+_FEW = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +64,18 @@ def scatter_launches(op: Operation) -> list[Launch]:
     if not count_of(x) or not count_of(updates):
         return checks
     by_updates = held.n < held.parts
-    threads = min(max(_power(max(held.inner, held.n)), _LEAST), _MOST)
+    threads = min(max(next_power(max(held.inner, held.n)), _LEAST), _MOST)
     tiles = -(-held.inner // threads)
+    dtype = computed_dtype(op, x)
+    looks = min(held.n, held.parts) * tiles * held.outer
+    if worth_ordering(held.n, held.parts, looks):
+        launches, keys = key_launches(index, sizes, held.parts)
+        shape = held.outer, held.parts, held.inner
+        meet = partial(met, op.name, dtype)
+        do = ordered_launch(op.name, dtype, (op.result, updates), shape, keys, meet)
+        return [*checks, *launches, do]
     counts = [count_of(v) for v in op.operands] + [held.parts + 1]
     kind = index_dtype(*counts)
-    dtype = computed_dtype(op, x)
     way = "updates" if by_updates else "parts"
     s = Source(f"{op.name}_{dtype}_{len(sizes)}_by_{way}_{threads}_{kind}", kind, threads)
     _Writer(s, op, held, dtype, tiles).write(by_updates)
@@ -155,7 +168,8 @@ def met(op: str, dtype: str, held: str, value: str) -> str:
 
 
 def scatter_along_axis_launches(op: Operation) -> list[Launch]:
-    """scatter_along_axis_add: a thread for each (outer, inner), its updates in order."""
+    """scatter_along_axis_add: a thread for each (outer, inner), its updates in order; where such
+    threads would be few and long, the indices are put in order."""
     x, index, updates = op.operands
     outer, size, inner = axis_sizes(op)
     n = shape_of(index)[int_attr(op.attrs, "axis")]
@@ -163,6 +177,12 @@ def scatter_along_axis_launches(op: Operation) -> list[Launch]:
     if not count_of(x) or not count_of(updates):
         return checks
     dtype = computed_dtype(op, x)
+    parts = outer * size * inner
+    if outer * inner <= _FEW and worth_ordering(outer * n * inner, parts, n):
+        launches, keys = key_launches(index, (size,), parts, along=(n, inner))
+        meet = partial(met, op.name, dtype)
+        do = ordered_launch(op.name, dtype, (op.result, updates), (1, parts, 1), keys, meet)
+        return [*checks, *launches, do]
     kind = index_dtype(*map(count_of, op.operands))
     s = Source(f"{op.name}_{dtype}_{kind}", kind)
     out = s.pointer("out", dtype, Address(op.result))
@@ -188,8 +208,3 @@ def scatter_along_axis_launches(op: Operation) -> list[Launch]:
                 made = s.let(expression("add", dtype, dtype, [held, value]), "made")
                 s.line(f"{out}[{place}] = {stored(dtype, made)}")
     return [*checks, s.launch(-(-outer * inner // s.threads))]
-
-
-def _power(count: int) -> int:
-    """The least power of two that is not less."""
-    return 1 << max(count - 1, 0).bit_length()

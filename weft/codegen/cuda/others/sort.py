@@ -60,8 +60,9 @@ def sort_launches(op: Operation) -> list[Launch]:
     count = outer * n * inner
     if not count:
         return []
-    sorter = _Sorter(op, computed_dtype(op, x), n, inner, count)
-    passes = ((n - 1) // RUN).bit_length()
+    descending = bool(op.attrs["descending"])
+    sorter = _Sorter(op.name, computed_dtype(op, x), n, inner, count, descending, positions)
+    passes = passes_of(n)
     held = [sorter.scratch(k, min(passes, 2)) for k in range(2)]
     result = Address(op.result)
     final = (
@@ -78,11 +79,35 @@ def sort_launches(op: Operation) -> list[Launch]:
     return launches
 
 
+def passes_of(n: int) -> int:
+    """How many launches follow the first one, for rows of `n`."""
+    passes = 0
+    while RUN << passes < n:  # sizes that are traced (`ir/sizes.py`) are compared, no more
+        passes += 1
+    return passes
+
+
+def keys_in_order(n: int, memory: Scratch) -> tuple[list[Launch], int]:
+    """Launches that sort the `n` u64 at the start of scratch memory of twice as many; and the
+    number of the element from which on they lie there then."""
+    sorter = _Sorter("order", "u64", n, 1, n)
+    halves = [_Pair(_Array(memory, "u64", k * n), None) for k in range(2)]
+    passes = passes_of(n) + 1
+    launches = [sorter.pass_of(k, halves[k % 2], halves[(k + 1) % 2]) for k in range(passes)]
+    return launches, passes % 2 * n
+
+
+@dataclass(eq=False)
 class _Sorter:
-    def __init__(self, op: Operation, dtype: str, n: int, inner: int, count: int) -> None:
-        self.op, self.dtype, self.n, self.inner, self.count = op, dtype, n, inner, count
-        self.descending = bool(op.attrs["descending"])
-        self.positions = op.name == "argsort"
+    """Sorts `count` elements of `dtype`, in rows of `n` that are `inner` elements apart."""
+
+    name: str
+    dtype: str
+    n: int
+    inner: int
+    count: int
+    descending: bool = False
+    positions: bool = False
 
     def scratch(self, k: int, arrays: int) -> _Pair:
         """One of the two pairs of arrays between which passes go to and fro."""
@@ -98,7 +123,7 @@ class _Sorter:
         index = index_dtype(2 * self.count)
         way = ("merge" if k else "runs") + "_descending" * self.descending
         asked = "_to_places" * (target.keys is None) + "_first" * (source.places is None)
-        s = self.s = Source(f"{self.op.name}_{self.dtype}_{way}{asked}_{index}", index)
+        s = self.s = Source(f"{self.name}_{self.dtype}_{way}{asked}_{index}", index)
         assert source.keys is not None
         self.keys, self.first = source.keys.parameter(s, "keys")
         self.length, self.width = s.number("n", self.n), s.number("inner", self.inner)

@@ -2,7 +2,7 @@
 tree.
 
 Columns lie side by side: a block has 32 of them, each folded by several threads. A single number is
-folded by one block.
+folded by one block. Sums of f32 carry along what they round off, as those of loop nests.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from dataclasses import dataclass
 
 from weft.codegen.call import Address, Scratch
 from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.nests.accumulate import Accumulator
 from weft.codegen.cuda.rows.groups import Group, GroupFold
 from weft.codegen.cuda.rows.layout import COLUMNS
 from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.cuda.scalars.scalar import (
-    fold_expression,
-    identity,
     load,
     running_dtype,
     stored,
 )
 from weft.codegen.cuda.writer import Source, index_dtype
+from weft.ir.sizes import next_power
 
+#: More units than these are folded in so many runs first, by blocks of their own.
+FEW_UNITS, RUNS = 1024, 64
 #: Threads that fold a column; and a single number, if it has many partial results.
 DEEP, MANY = 16, 512
 
@@ -55,44 +57,63 @@ def lay_out(
 
 
 def combine_launches(partials: Sequence[Partial], scratch: Scratch, units: int) -> list[Launch]:
-    """A launch for each fold, right after the one that made its `units` partial results."""
-    return [_combine(p, scratch, units) for p in partials]
+    """Launches for each fold, right after the one that made its `units` partial results: one, or
+    two if they are many and lie in columns. Then some runs of units are folded first, each into the
+    place of its first unit."""
+    out = []
+    for p in partials:
+        run = 1
+        if p.count > 1 and units > FEW_UNITS:
+            run = -(-units // RUNS)
+            out.append(_combine(p, scratch, units, run, within=True))
+        out.append(_combine(p, scratch, units, run, within=False))
+    return out
 
 
-def _combine(p: Partial, scratch: Scratch, units: int) -> Launch:
-    index = index_dtype(p.first + units * p.count)
+def _combine(p: Partial, scratch: Scratch, units: int, run: int, within: bool) -> Launch:
+    """Folds the units of each run of `run`, `within`; else the first one of all runs."""
+    runs = -(-units // run)
+    height = run if within else runs
+    index = index_dtype(p.first + (runs + 1) * run * p.count)
     one = p.count == 1
-    group = min(_power(units), MANY) if one else min(_power(-(-units // 2)), DEEP)
+    group = min(next_power(height), MANY) if one else min(next_power(-(-height // 2)), DEEP)
     name = f"combine_{p.reduction}_{p.dtype}_{'one' if one else 'columns'}_by{group}_{index}"
-    s = Source(name, index, group if one else group * COLUMNS)
+    s = Source(name + "_runs" * within, index, group if one else group * COLUMNS)
     parts = s.pointer("parts", p.running, scratch)
-    out = s.pointer("out", p.dtype, p.output)
-    first, height = s.number("first", p.first), s.number("units", units)
+    out = parts if within else s.pointer("out", p.dtype, p.output)
+    first, end = s.number("first", p.first), s.number("units", units if within else runs)
     zero = s.const(0)
     thread = s.let(s.thread, "thread")
+    begin, target = zero, first
     if one:
         lane, column, live, start, step = thread, None, f"{thread} == {zero}", thread, s.const(1)
         place = zero
     else:
         width = s.const(COLUMNS)
         lane, column = s.let(s.div(thread, width), "lane"), s.let(s.mod(thread, width), "column")
-        step = s.number("count", p.count)
-        place = s.let(s.add(s.mul(s.block_index, width), column), "place")
-        inside = s.let(f"{place} < {step}", "inside")
-        start = s.let(f"{lane} if {inside} else {height}", "start")
+        count = s.number("count", p.count)
+        step = s.number("step", p.count if within else p.count * run)
+        block = s.let(s.block_index, "block")
+        if within:
+            chunk, block = s.split(block, ["", s.number("tiles", -(-p.count // COLUMNS))], "t")
+            each = s.number("run", run)
+            begin = s.let(s.mul(chunk, each), "begin")
+            after = s.let(s.add(begin, each), "after")
+            end = s.let(f"{after} if {after} < {end} else {end}", "end")
+            target = s.add(first, s.mul(begin, count))
+        place = s.let(s.add(s.mul(block, width), column), "place")
+        inside = s.let(f"{place} < {count}", "inside")
+        start = s.let(f"{s.add(begin, lane)} if {inside} else {end}", "start")
         live = f"{inside} and {lane} == {zero}"
     threads = Group(s, group, lane, [p.running], column)
-    total = s.let(identity(p.reduction, p.running), "total")
-    with s.loop(start, height, s.const(group), "unit") as unit:
+    folded = Accumulator(s, p.reduction, p.running)
+    with s.loop(start, end, s.const(group), "unit") as unit:
         at = s.let(s.add(first, s.add(s.mul(unit, step), place)), "at")
-        part = s.let(load(p.running, parts, at), "part")
-        s.line(f"{total} = {fold_expression(p.reduction, p.running, total, part)}")
-    (total,) = threads.fold([GroupFold(total, p.reduction, p.running)])
+        folded.add([s.let(load(p.running, parts, at), "part")])
+    (total,) = threads.fold([GroupFold(folded.close(), p.reduction, p.running)])
     with s.block(f"if {live}"):
-        s.line(f"{out}[{place}] = {stored(p.dtype, total)}")
-    return s.launch(1 if one else -(-p.count // COLUMNS))
-
-
-def _power(count: int) -> int:
-    """The least power of two that is not less."""
-    return 1 << max(count - 1, 0).bit_length()
+        if within:
+            s.line(f"{parts}[{s.add(target, place)}] = {stored(p.running, total)}")
+        else:
+            s.line(f"{out}[{place}] = {stored(p.dtype, total)}")
+    return s.launch((1 if one else -(-p.count // COLUMNS)) * (runs if within else 1))

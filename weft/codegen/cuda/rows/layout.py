@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from weft.codegen.cuda.language import LANES, memory_dtype
 from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.nests.rows import Node, Output, RowNest
+from weft.ir.sizes import next_power
 
 WARP = 32
 #: Columns that a block does side by side: a warp reads whole lines.
@@ -75,7 +76,7 @@ def layout_of(nest: RowNest, held: int, offsets: dict[int, int]) -> Layout:
     offsets: of each load from a buffer, the bytes that its address is from the beginning of a
     value."""
     if nest.by_columns:
-        group = min(_power(-(-nest.row_elements // 4)), 32)
+        group = min(next_power(-(-nest.row_elements // 4)), 32)
         return Layout(group, COLUMNS, 1, 0, False, 1, nest.rows, True, frozenset())
     wide = _wide(nest, offsets)
     vector = max([LANES[memory_dtype(w.dtype)] for w in wide], default=1)
@@ -94,7 +95,7 @@ def _group(vectors: int, held: int, most: int) -> tuple[int, int]:
     """(threads of a row, vectors of each in registers). held: registers that a vector takes; most:
     vectors that may be written out."""
     if vectors <= WARP:
-        return _power(vectors), 1
+        return next_power(vectors), 1
     most = max(min(most, MOST_ROUNDS), 1)
     for threads, registers in ((WARP, MOST_HELD[BLOCK]), *MOST_HELD.items()):
         rounds = -(-vectors // threads)
@@ -136,8 +137,3 @@ def _wide(nest: RowNest, offsets: dict[int, int]) -> frozenset[Node | Output]:
         for w, moves in walks
         if nbytes(w.dtype) > 1 and all(m * nbytes(w.dtype) % 16 == 0 for m in moves)
     )
-
-
-def _power(count: int) -> int:
-    """The least power of two that is not less."""
-    return 1 << max(count - 1, 0).bit_length()

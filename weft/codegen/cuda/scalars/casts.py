@@ -62,7 +62,7 @@ def bitcast(source: str, target: str, a: str) -> str:
     elif source != unsigned and target != unsigned and target not in INTEGERS:
         a = f"{unsigned}({a})"
     if target == "bool":
-        return f"{a} != u8(0)" if source != "i8" else f"{a} != i8(0)"
+        return f"{a} != u8(0)"
     if target in HALVES:
         return f"{target}_to_f32({a})"
     if target in FLOATS:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable
 
-from weft.codegen.cuda.scalars.gamma import digamma
+from weft.codegen.cuda.scalars.gamma import digamma, lgamma
 from weft.codegen.cuda.scalars.memory import SIGNED, bits, literal
 
 _CALL = re.compile(r"\bwf_([a-z_]+)_([iufb]+\d+)\b")
@@ -123,9 +123,6 @@ _REMAINDER_FLOAT = """
     moved = $T(rest + b) if adjust else rest
     return copysign_$T($T(0), b) if rest == $T(0) else moved
 """
-_LGAMMA = """
-    return a if a == $I else lgamma_$T(a)
-"""
 # C99 F.9.8.3 on 16 bits: those of one sign order as integers
 _NEXTAFTER = """
     x_bits = f32_to_$T(a)
@@ -197,9 +194,7 @@ _FUNCTIONS: dict[str, Callable[[str], str]] = {
     "logaddexp": lambda dtype: _function(
         "logaddexp", dtype, "a, b", _LOGADDEXP, L=literal(dtype, math.log(2.0))
     ),
-    "lgamma": lambda dtype: _function(
-        "lgamma", dtype, "a", _LGAMMA, I=literal(dtype, float("-inf"))
-    ),
+    "lgamma": lgamma,
     "nextafter": lambda dtype: _function("nextafter", dtype, "a, b", _NEXTAFTER),
     "digamma": digamma,
 }

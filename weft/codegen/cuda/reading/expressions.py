@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from weft.codegen.cuda.emulator.kinds import (
+from weft.codegen.cuda.language import ATOMICS, CASTS, DIVISIONS, SHUFFLES
+from weft.codegen.cuda.reading.kinds import (
     ATOMIC_DTYPES,
     BARRIERS,
     FLOATS,
@@ -21,11 +22,10 @@ from weft.codegen.cuda.emulator.kinds import (
     Pointer,
     lanes,
 )
-from weft.codegen.cuda.emulator.source import Function, cuda_name, is_sync
-from weft.codegen.cuda.language import ATOMICS, CASTS, DIVISIONS, SHUFFLES
+from weft.codegen.cuda.reading.program import Function, cuda_name, is_sync
 
 if TYPE_CHECKING:
-    from weft.codegen.cuda.emulator.reader import Reader
+    from weft.codegen.cuda.reading.reader import Reader
 
 _SHIFTS = (ast.LShift, ast.RShift)
 _BITS = (ast.BitAnd, ast.BitOr, ast.BitXor)

@@ -47,7 +47,7 @@ NUMPY = {
 }
 FLOATS = frozenset({"f32", "f64"})
 INTEGERS = frozenset(CASTS) - FLOATS
-#: Integers whose arithmetic Numba carries out in 64 bits.
+#: Integers whose arithmetic is carried out in 64 bits, if it is not cast to them at once.
 NARROW = INTEGERS - {"i64", "u64"}
 
 #: Names that a GPU has as instructions of the warp or the block, by what they take after the mask.
@@ -83,7 +83,7 @@ WIDE_STORES = {name: dtype for dtype, name in STORES.items()}
 
 
 def wide(dtype: Scalar) -> Scalar:
-    """The dtype in which Numba carries out arithmetic on `dtype`."""
+    """The dtype in which arithmetic on `dtype` is carried out."""
     if dtype not in NARROW:
         return dtype
     return "u64" if dtype[0] == "u" else "i64"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
-from weft.codegen.cuda.emulator.expressions import Expressions
-from weft.codegen.cuda.emulator.faults import EmulationError
-from weft.codegen.cuda.emulator.kinds import INTEGERS, NUMPY, SHARED_LIMIT, Kind, Pointer
-from weft.codegen.cuda.emulator.source import Function, Program, cuda_name
 from weft.codegen.cuda.kernel import CudaKernel
+from weft.codegen.cuda.reading.expressions import Expressions
+from weft.codegen.cuda.reading.faults import EmulationError
+from weft.codegen.cuda.reading.kinds import INTEGERS, NUMPY, SHARED_LIMIT, Kind, Pointer
+from weft.codegen.cuda.reading.program import Function, Program, cuda_name
+from weft.codegen.python_text import parse
 
 #: The variables that are assigned at a point; None: the point is not reached.
 Assigned = frozenset[str] | None
@@ -239,29 +240,36 @@ class _Statements:
             raise self.fault(f"{name} is {known} and becomes {kind}", line)
 
 
-class _Plain(ast.NodeTransformer):
-    """Writes `v += x` as `v = v + x`."""
+def _plain(body: list[ast.stmt]) -> None:
+    """Writes `v += x` as `v = v + x` in these statements and those inside."""
+    for number, statement in enumerate(body):
+        if isinstance(statement, ast.AugAssign):
+            body[number] = _assignment(statement)
+        for part in ("body", "orelse"):
+            _plain(getattr(statement, part, []))
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
-        target = node.target
-        if isinstance(target, ast.Name):
-            read: ast.expr = ast.Name(target.id, ast.Load())
-        elif isinstance(target, ast.Subscript):
-            read = ast.Subscript(target.value, target.slice, ast.Load())
-        else:
-            return node
-        ast.copy_location(read, target)
-        value = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
-        return ast.copy_location(ast.Assign([target], value), node)
+
+def _assignment(node: ast.AugAssign) -> ast.stmt:
+    target = node.target
+    if isinstance(target, ast.Name):
+        read: ast.expr = ast.Name(target.id, ast.Load())
+    elif isinstance(target, ast.Subscript):
+        read = ast.Subscript(target.value, target.slice, ast.Load())
+    else:
+        return node
+    ast.copy_location(read, target)
+    value = ast.copy_location(ast.BinOp(read, node.op, node.value), node)
+    return ast.copy_location(ast.Assign([target], value), node)
 
 
 @lru_cache(maxsize=512)
 def read(kernel: CudaKernel) -> Program:
     """The functions of `kernel` with their types; EmulationError where source breaks a rule."""
     try:
-        tree = _Plain().visit(ast.parse(kernel.source))
+        tree = parse(kernel.source)
     except SyntaxError as e:
         raise EmulationError(str(e), kernel.name, e.lineno or 0, e.text or "") from e
+    _plain(tree.body)
     program = Program(kernel, [], kernel.source.splitlines())
     nodes: dict[str, ast.FunctionDef] = {}
     for node in tree.body:

@@ -1,7 +1,7 @@
 """Kernel source, read: its functions with the type of every expression.
 
-Types are settled before anything runs, as Numba does, and more strictly: what Numba would widen
-behind one's back (a u32 and an i64, an f32 and a bare 0.5, u32 + u32 without a cast) is an error.
+Types are settled before anything runs. What would have to be widened behind one's back (a u32 and
+an i64, an f32 and a bare 0.5, u32 + u32 without a cast) is an error.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from weft.codegen.cuda.emulator.faults import EmulationError
-from weft.codegen.cuda.emulator.kinds import Kind
 from weft.codegen.cuda.kernel import CudaKernel
+from weft.codegen.cuda.reading.faults import EmulationError
+from weft.codegen.cuda.reading.kinds import Kind
 
 
 @dataclass(eq=False)

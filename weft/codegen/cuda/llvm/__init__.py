@@ -1,0 +1,1 @@
+"""Kernel source to PTX by LLVM: its NVPTX target, which llvmlite ships."""

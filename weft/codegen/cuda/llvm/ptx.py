@@ -1,0 +1,50 @@
+"""LLVM modules to PTX, by LLVM's NVPTX target.
+
+PTX carries the version of its language. LLVM writes the first one that has the architecture, so
+whatever knows the architecture reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from weft.codegen.cuda.cache import Cc, architecture
+from weft.codegen.cuda.llvm.module import TRIPLE
+from weft.codegen.llvm.compile import compile_assembly
+from weft.codegen.llvm.library import Machine, library
+from weft.ir.errors import ToolchainError
+
+_VERSION = re.compile(r"^\.version (\d+)\.(\d+)$", re.MULTILINE)
+#: Of PTX with sm_75 (PTX ISA manual, "Release Notes"). LLVM takes an older one for what it does not
+#: know.
+_OLDEST = (6, 3)
+
+
+@cache
+def _ready() -> None:
+    functions = library()
+    for part in ("TargetInfos", "Targets", "TargetMCs", "AsmPrinters"):
+        getattr(functions, f"LLVMPY_InitializeAll{part}")()
+
+
+def ptx_of(module: str, cc: Cc) -> str:
+    """The module's PTX for an architecture.
+
+    Raises LlvmError for what is no module, ToolchainError for an architecture that LLVM does not
+    know."""
+    _ready()
+    machine = Machine(TRIPLE, architecture(cc), "")
+    # without it LLVM takes addresses of 64-bit integers to be multiples of 4 alone
+    layout = f'target datalayout = "{machine.data_layout()}"\n'
+    text = compile_assembly(layout + module, machine)
+    version = _VERSION.search(text)
+    if version is None or (int(version[1]), int(version[2])) < _OLDEST:
+        raise ToolchainError(f"LLVM {llvm_version()} does not know {architecture(cc)}")
+    return text
+
+
+def llvm_version() -> str:
+    """The version of LLVM, "22.1.0"."""
+    number = library().LLVMPY_GetVersionInfo()
+    return ".".join(str(part) for part in number.to_bytes(4, "big").lstrip(b"\0"))

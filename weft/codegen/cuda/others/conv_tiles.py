@@ -1,0 +1,302 @@
+"""Convolutions as products of matrices that are not made: tiles of patches in shared memory.
+
+C = A B, where A is gathered from an array by positions and taps (implicit GEMM), tap by tap:
+
+| op          | rows of C          | columns | k                     | A      | B |
+|-------------|--------------------|---------|-----------------------|--------|---|
+| conv        | batch, positions   | outside | taps, inside          | x      | w |
+| conv_input  | batch, positions   | inside  | taps, outside         | y      | w |
+| conv_kernel | taps, inside       | outside | batch, positions of y | x      | y |
+
+A position and a tap meet at position + shift of the tap, if that is inside the array; the shifts
+are in a table. Strided, conv_input has a product for each phase (the position modulo the strides),
+with only those taps that reach it. Groups are products of their own. k is gone through in order,
+taps first; where C has few tiles k is cut into parts, by the sizes alone, whose sums are folded by
+a second launch.
+
+Where a tap sees nothing A is 0, and 0 times an infinity is NaN: `conv.py` does those results anew.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from weft.codegen.call import Address, Arg, Numbers, Pool, Scratch, table_of
+from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.others.conv_geometry import Geometry
+from weft.codegen.cuda.others.sizes import computed_dtype, count_of
+from weft.codegen.cuda.products.tiles import Tile, TileLoop, narrowed, sums_dtype, widened
+from weft.codegen.cuda.rows.combine import Partial, combine_launches
+from weft.codegen.cuda.scalars.memory import nbytes
+from weft.codegen.cuda.scalars.scalar import load, register_dtype, stored
+from weft.codegen.cuda.writer import Source, index_dtype
+from weft.ir.graph import Operation
+
+#: Large first. One is taken if rows and columns are more than the next one has, and if there are
+#: `ENOUGH` of it, parts of k included.
+TILES = (Tile(128, 8, 8), Tile(64, 4, 16), Tile(32, 2, 32))
+#: Elements of f64 and i64 take twice the registers and shared memory; so do indices of 64 bits.
+TILES_OF_64 = (Tile(64, 4, 16), Tile(32, 2, 16))
+ENOUGH = 96
+#: Parts of k: so many tiles are wanted in all, of at least so many products each.
+WANTED, LEAST_RUN = 512, 256
+
+
+def tiled_launches(op: Operation, geometry: Geometry) -> list[Launch]:
+    """The launches of a convolution that `fits`. Results next to an edge may be NaN."""
+    g, dtype = geometry, computed_dtype(op, op.result)
+    tile, parts = _cut(g, dtype)
+    if parts == 1:
+        return [_Writer(g, dtype, tile, 1, Address(op.result)).launch()]
+    kept, count = register_dtype(dtype), count_of(op.result)
+    scratch = Scratch(parts * count * nbytes(kept))
+    partial = Partial("sum", dtype, kept, count, 0, Address(op.result))
+    split = _Writer(g, dtype, tile, parts, scratch).launch()
+    return [split, *combine_launches([partial], scratch, parts)]
+
+
+def _tiles(g: Geometry, tile: Tile) -> int:
+    each = -(-g.rows // tile.size) * -(-g.columns // tile.size)
+    return each * g.sizes.groups * len(g.phases)
+
+
+def _cut(g: Geometry, dtype: str) -> tuple[Tile, int]:
+    """The tile, and into how many parts k is cut."""
+    wide = nbytes(dtype) == 8 or index_dtype(*_counts(g)) == "i64"
+    tiles = TILES_OF_64 if wide else TILES
+    runs = max(g.k // LEAST_RUN, 1)
+    for tile, smaller in pairwise(tiles):
+        if min(g.rows, g.columns) > smaller.size and _tiles(g, tile) * runs >= ENOUGH:
+            break
+    else:
+        tile = tiles[-1]
+    return tile, max(1, min(WANTED // _tiles(g, tile), runs))
+
+
+def _counts(g: Geometry) -> list[int]:
+    """Of elements, and what indices of rows and k go up to."""
+    values = (*g.op.operands, g.op.result)
+    return [*map(count_of, values), 2 * g.rows, 2 * g.columns, 2 * g.k]
+
+
+class _Writer:
+    """Writes the kernel. parts: of k; the results of each lie after each other in `out`."""
+
+    def __init__(self, g: Geometry, dtype: str, tile: Tile, parts: int, out: Arg) -> None:
+        self.g, self.dtype, self.tile, self.parts = g, dtype, tile, parts
+        z, op, d = g.sizes, g.op, len(g.axes)
+        self.kept = register_dtype(dtype) if parts > 1 else dtype
+        size = count_of(op.result)
+        kind = index_dtype(*_counts(g), size * parts)
+        how = "_parts" * (parts > 1) + "_groups" * (z.groups > 1) + "_phases" * (len(g.phases) > 1)
+        name = f"{op.name}_{dtype}_{d}d_{tile.size}x{tile.size}{how}_{kind}"
+        s = self.s = Source(name, kind, tile.threads)
+        self.out = s.pointer("out", self.kept, out)
+        self.a, self.b = (
+            s.pointer(hint, dtype, Address(v)) for hint, v in zip("ab", op.operands, strict=True)
+        )
+        self.rows, self.columns = s.number("rows", g.rows), s.number("columns", g.columns)
+        self.channels = s.number("channels", g.channels)
+        self.y_all = s.number("y_all", z.groups * z.outside)
+        self.a_all = self.y_all if g.adjoint else s.number("x_all", z.groups * z.inside)
+        self.counts = [s.number(f"count{a}", axis.count) for a, axis in enumerate(g.axes)]
+        self.limits = [s.number(f"limit{a}", axis.limit) for a, axis in enumerate(g.axes)]
+        self.taps = s.pointer("taps", "i64", _table(g))
+        self.size = s.number("size", size) if parts > 1 else ""
+        self._numbers: dict[str, str] = {}
+        self._columns: dict[str, str] = {}
+        self._begin()
+        self.loop = TileLoop(s, tile, sums_dtype(dtype), (not self.is_kernel, g.adjoint))
+        self._sides: dict[tuple[str, str], tuple[list[str], str, str]] = {}
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether taps are rows, and positions are added up."""
+        return self.g.op.name == "conv_kernel"
+
+    def _begin(self) -> None:
+        """Which part, group, phase and tile the block has."""
+        s, g, size = self.s, self.g, self.tile.size
+        z, several = g.sizes, len(g.phases) > 1
+        extents = [
+            s.number("groups", z.groups) if z.groups > 1 else s.const(1),
+            s.number("phases", len(g.phases)) if several else s.const(1),
+            s.number("tiles_m", -(-g.rows // size)),
+            s.number("tiles_n", -(-g.columns // size)),
+        ]
+        block = s.let(s.block_index, "block")
+        part, self.group, self.phase, m, n = s.split(block, ["", *extents], "t")
+        self.part = part
+        self.group_first = s.const(0)  # channel of y
+        if z.groups > 1:
+            self.group_first = s.let(s.mul(self.group, s.number("outside", z.outside)), "first")
+        self.first = tuple(s.let(s.mul(t, s.const(size)), "first") for t in (m, n))
+        self.tap_first, k = s.const(0), s.number("k", g.k)
+        if several:
+            self.at_phase = s.pointer("at_phase", "i64", _phases(g))
+            self.tap_first, taps = self._of_phase(0), self._of_phase(1)
+            k = s.let(s.mul(taps, self.channels), "k")
+        self.k_first, self.k_end = s.const(0), k
+        if self.parts > 1:
+            run = -(-g.k // (self.parts * self.tile.depth)) * self.tile.depth
+            each = s.number("run", run)
+            self.k_first = s.let(s.mul(part, each), "k_first")
+            end = s.let(s.add(self.k_first, each), "end")
+            self.k_end = s.let(f"{end} if {end} < {k} else {k}", "k_end")
+
+    def _of_phase(self, k: int) -> str:
+        """Number k of what the table says of the block's phase."""
+        s, width = self.s, 2 + len(self.g.axes)
+        place = s.add(s.mul(self.phase, s.const(width)), s.const(k))
+        return s.let(s.cast(f"{self.at_phase}[{place}]"), "of_phase")
+
+    def launch(self) -> Launch:
+        """The launch of the whole kernel."""
+        sums = self.loop.run(self.k_first, self.k_end, self._read)
+        self._store(sums)
+        return self.s.launch(_tiles(self.g, self.tile) * self.parts)
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def _read(self, which: int, place: str, k: str, name: str) -> None:
+        s = self.s
+        inside = [f"{k} < {self.k_end}"]
+        if which == 0:
+            row, end = ("tap", "position") if self.is_kernel else ("position", "tap")
+            one, two = self._side(row, place), self._side(end, k)
+            meet = [s.let(s.add(p, q), "p") for p, q in zip(one[0], two[0], strict=True)]
+            for p, limit in zip(meet, self.limits, strict=True):
+                inside += [f"{p} >= i64(0)"] * (s.index == "i64") + [f"{p} < {limit}"]
+            address = s.add(one[1], two[1])
+        else:
+            address = self._of_b(place, k)
+        with s.block(f"if {' and '.join(inside)}"):
+            value = load(self.dtype, (self.a, self.b)[which], address)
+            s.line(f"{name} = {widened(self.dtype, value)}")
+
+    def _side(self, what: str, key: str) -> tuple[list[str], str, str]:
+        """Of a row of the tile or a number of k, written once: (a number for each axis - those of
+        both sides add up to where they meet; an address, of which the same holds; the address in w
+        of a tap). What is beyond the end is taken for another one that is not."""
+        s = self.s
+        if (what, key) not in self._sides:
+            if (what == "tap") == self.is_kernel:
+                number = s.let(s.add(self.first[0], key), "row")
+                text = f"{number} if {number} < {self.rows} else {s.sub(self.rows, s.const(1))}"
+            else:
+                text = f"{key} if {key} < {self.k_end} else {s.const(0)}"
+            number = s.let(text, what)
+            made = self._position(number) if what == "position" else self._tap(number)
+            self._sides[what, key] = made
+        return self._sides[what, key]
+
+    def _position(self, number: str) -> tuple[list[str], str, str]:
+        s, g = self.s, self.g
+        n, *at = s.split(number, ["", *self.counts], "o")
+        address, places = n, []
+        for a, (o, axis) in enumerate(zip(at, g.axes, strict=True)):
+            place = o if axis.step == 1 else s.mul(o, self._number(f"step{a}", axis.step))
+            place = s.add(place, self._number(f"start{a}", axis.start)) if axis.start else place
+            places.append(s.let(place, "place"))
+            address = s.add(s.mul(address, self.limits[a]), places[-1])
+        first = s.mul(self.group, self.channels) if g.sizes.groups > 1 else s.const(0)
+        return places, s.let(s.add(s.mul(address, self.a_all), first), "base"), ""
+
+    def _number(self, name: str, value: int) -> str:
+        """A parameter, once."""
+        if name not in self._numbers:
+            self._numbers[name] = self.s.number(name, value)
+        return self._numbers[name]
+
+    def _tap(self, number: str) -> tuple[list[str], str, str]:
+        s, d = self.s, len(self.g.axes)
+        t = s.let(s.div(number, self.channels), "t")
+        c = s.let(s.sub(number, s.mul(t, self.channels)), "c")
+        line = s.let(s.mul(s.add(self.tap_first, t), s.const(d + 2)), "line")
+
+        def entry(k: int) -> str:
+            return s.let(s.cast(f"{self.taps}[{s.add(line, s.const(k))}]"), "entry")
+
+        shifts = [entry(a) for a in range(d)]
+        in_w = s.let(s.add(entry(d + 1), c), "in_w") if self.g.adjoint else ""
+        return shifts, s.let(s.add(entry(d), c), "away"), in_w
+
+    def _of_b(self, place: str, k: str) -> str:
+        """The address in B of a column of the tile."""
+        s = self.s
+        if place not in self._columns:
+            column = s.let(s.add(self.first[1], place), "column")
+            end = s.sub(self.columns, s.const(1))
+            column = s.let(f"{column} if {column} < {self.columns} else {end}", "column")
+            line = s.mul(column, self.y_all) if self.g.adjoint else column
+            self._columns[place] = s.let(s.add(line, self.group_first), "base")
+        if self.g.adjoint:
+            return s.add(self._columns[place], self._side("tap", k)[2])
+        return s.add(self._columns[place], s.mul(k, self.y_all))
+
+    # -- storing ----------------------------------------------------------------------------------
+
+    def _store(self, sums: dict[tuple[int, int], str]) -> None:
+        s, tile, loop = self.s, self.tile, self.loop
+        for i in range(tile.own):
+            row = s.let(s.total([self.first[0], loop.y, s.const(i * tile.across)]), "row")
+            with s.block(f"if {row} < {self.rows}"):
+                line, live = self._line(row)
+                for j in range(tile.own):
+                    column = s.total([self.first[1], loop.x, s.const(j * tile.across)])
+                    column = s.let(column, "column")
+                    inside = " and ".join([f"{column} < {self.columns}", *live])
+                    with s.block(f"if {inside}"):
+                        value = s.let(narrowed(self.dtype, sums[i, j]), "value")
+                        s.line(f"{self.out}[{s.add(line, column)}] = {stored(self.kept, value)}")
+
+    def _line(self, row: str) -> tuple[str, list[str]]:
+        """The address of column 0 of a row of C in the result, and what has to hold for the row to
+        be in it."""
+        s, g = self.s, self.g
+        live: list[str] = []
+        if not g.adjoint:
+            line, first = s.mul(row, self.y_all), self.group_first
+        else:
+            n, *at = s.split(row, ["", *self.counts], "q")
+            place = n
+            for a, (q, axis) in enumerate(zip(at, g.kept, strict=True)):
+                p = q
+                if len(g.phases) > 1:
+                    p = s.mul(q, self._number(f"stride{a}", g.sizes.strides[axis]))
+                    p = s.let(s.add(p, self._of_phase(2 + a)), "p")
+                    end = self._number(f"large{a}", g.sizes.large[axis])
+                    live.append(f"{p} < {end}")
+                place = s.add(s.mul(place, self._number(f"large{a}", g.sizes.large[axis])), p)
+            inside = self._number("x_all", g.sizes.groups * g.sizes.inside)
+            line, first = s.mul(place, inside), s.const(0)
+            if g.sizes.groups > 1:
+                first = s.mul(self.group, self.columns)
+        line = s.add(line, first)
+        if self.parts > 1:
+            line = s.add(line, s.mul(self.part, self.size))
+        return s.let(line, "line"), live
+
+
+def _table(g: Geometry) -> Pool | Numbers:
+    """Of each tap: a shift for each axis, their sum as an address in A, the address in w. One more
+    is there to be read where there is no tap."""
+    z = g.sizes
+    numbers: list[int] = []
+    for tap in (tap for taps in g.taps for tap in taps):
+        away = 0
+        for shift, axis in zip(tap.shifts, g.axes, strict=True):
+            away = away * axis.limit + shift
+        in_w = tap.number * z.inside * z.groups * z.outside
+        numbers += [*tap.shifts, away * z.groups * g.channels, in_w]
+    return table_of([*numbers, *[0] * (len(g.axes) + 2)])
+
+
+def _phases(g: Geometry) -> Pool | Numbers:
+    """Of each phase: its first tap in the table, how many there are, where it is in each axis."""
+    numbers: list[int] = []
+    first = 0
+    for taps, phase in zip(g.taps, g.phases, strict=True):
+        numbers += [first, len(taps), *phase]
+        first += len(taps)
+    return table_of(numbers)

@@ -1,0 +1,1 @@
+"""Matrix products on a GPU, with what follows them in one kernel."""

@@ -1,0 +1,136 @@
+"""A product and what follows it as data: what kernels of ours, or a library, carry out.
+
+The nest that follows runs over (rows of all matrices, columns), the rows in one loop or several;
+the product is one more operand of it, which it reads at its own element. A product by itself has a
+nest that only stores it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.codegen.call import Address, Arg
+from weft.codegen.gemm.blocking import Product
+from weft.codegen.gemm.epilogue import operands_of, product_in, result_strides, without_product
+from weft.codegen.gemm.prologue import is_computed
+from weft.codegen.kernels.linalg import product_of
+from weft.codegen.nests.nest import Access, Nest, Store, plain_nest
+from weft.ir.errors import UnsupportedError
+from weft.ir.graph import Operation
+from weft.ir.index_maps import contiguous_strides, read_of, static_shape
+from weft.ir.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class FusedProduct:
+    """product: sizes and strides of A and B (where C is follows from the nest alone). nest: row i
+    of matrix k is row `k * product.m + i` of its rows. made: the number of the nest's operand that
+    is the product; operands has those before it.
+    """
+
+    product: Product
+    a: Address
+    b: Address
+    nest: Nest
+    made: int
+    outputs: tuple[Arg, ...]
+    operands: tuple[Arg, ...]
+
+    @property
+    def made_dtype(self) -> str:
+        """The dtype of the product as the nest reads it."""
+        return next(a.dtype for a in self.nest.loads if a.leaf == self.made)
+
+
+def matmul_product(op: Operation) -> FusedProduct:
+    """A `matmul` by itself."""
+    shape = static_shape(op.result)
+    nest = _store_alone("matmul", op, contiguous_strides(shape), 2)
+    a, b = (Address(v) for v in op.operands)
+    return FusedProduct(product_of(op), a, b, over_rows(nest), 2, (Address(op.result),), (a, b))
+
+
+def fused_product(op: Operation, in_place: tuple[tuple[int, int], ...] = ()) -> FusedProduct:
+    """A `fused` op that holds a matmul. in_place: operand number -> number of the result whose
+    buffer it shares. UnsupportedError for a convolution and an operand that is computed.
+    """
+    matmul, made = product_in(op), len(op.operands)
+    if matmul.name != "matmul" or any(is_computed(v) for v in matmul.operands):
+        raise UnsupportedError(
+            f"op '{matmul.name}' with a loop nest in one kernel has no GPU code",
+            hint="the pipeline 'gpu' does not make such kernels",
+        )
+    kind, (a, b) = str(op.attrs["kind"]), operands_of(op)
+    strides = result_strides(op)
+    if strides is None:
+        p, nest = product_of(matmul, read_of), plain_nest(without_product(op)[0], in_place)
+    else:
+        p, nest = product_of(matmul, read_of, strides), _store_alone(kind, matmul, strides, made)
+        if strides[-1] > 1:  # by columns: C' = B' A'
+            p, nest, a, b = _turned(p), _with_last_loops_turned(nest), b, a
+    outputs, operands = (tuple(map(Address, vs)) for vs in (op.results, op.operands))
+    return FusedProduct(p, a, b, over_rows(nest), made, outputs, operands)
+
+
+def store_nest(name: str, dtype: str, rows: int, columns: int, made: int) -> Nest:
+    """The nest that stores rows x columns of `dtype`, operand `made`, as they are."""
+    steps = (columns, 1)
+    load, store = Access(made, dtype, 0, steps), Store(0, dtype, ("load", 0), None, steps)
+    return Nest(name, (rows, columns), (False, False), (load,), (), (store,))
+
+
+def over_rows(nest: Nest) -> Nest:
+    """The nest with neighbouring loops but the last merged where all accesses walk them as one,
+    and those of one iteration left out; at least one loop over rows stays."""
+    *outer, _ = range(len(nest.extents))
+    strides = [a.strides for a in nest.loads] + [w.strides for w in nest.stores]
+    walks = [walk for walk in strides if walk]
+    loops: list[tuple[int, int]] = []  # the loop whose strides hold, the extent
+    for k in reversed(outer):
+        size = nest.extents[k]
+        if size == 1:
+            continue
+        if loops and all(w[k] == w[loops[-1][0]] * loops[-1][1] for w in walks):
+            loops[-1] = (loops[-1][0], loops[-1][1] * size)
+        else:
+            loops.append((k, size))
+    kept = loops[::-1] or [(0, 1)]
+
+    def steps(walk: tuple[int, ...]) -> tuple[int, ...]:
+        if not walk:
+            return (0,) * (len(kept) + 1)
+        return (*(walk[k] for k, _ in kept), walk[-1])
+
+    return replace(
+        nest,
+        extents=(*(size for _, size in kept), nest.extents[-1]),
+        reduced=(any(nest.reduced),) * (len(kept) + 1),
+        loads=tuple(replace(a, strides=steps(a.strides)) for a in nest.loads),
+        stores=tuple(replace(w, strides=steps(w.strides)) for w in nest.stores),
+    )
+
+
+def _store_alone(name: str, matmul: Operation, strides: tuple[int, ...], made: int) -> Nest:
+    """The nest that stores a product with these strides."""
+    held, shape = matmul.result.type, static_shape(matmul.result)
+    assert isinstance(held, TensorType)
+    load = Access(made, held.dtype.short, 0, contiguous_strides(shape))
+    store = Store(0, held.dtype.short, ("load", 0), None, strides)
+    return Nest(name, shape, (False,) * len(shape), (load,), (), (store,))
+
+
+def _turned(p: Product) -> Product:
+    steps = p.b_steps[::-1], p.a_steps[::-1], p.c_row
+    return Product(p.dtype, p.n, p.m, p.k, p.b_at, p.a_at, p.c_at, *steps)
+
+
+def _with_last_loops_turned(nest: Nest) -> Nest:
+    def swapped(x: tuple[int, ...]) -> tuple[int, ...]:
+        return (*x[:-2], x[-1], x[-2])
+
+    return replace(
+        nest,
+        extents=swapped(nest.extents),
+        loads=tuple(replace(a, strides=swapped(a.strides)) for a in nest.loads),
+        stores=tuple(replace(w, strides=swapped(w.strides)) for w in nest.stores),
+    )
