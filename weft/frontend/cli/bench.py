@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from weft.frontend.bench import picture
+from weft.frontend.bench.on_gpu import measure_on_gpu
 from weft.frontend.bench.peers import DEFAULT, PEERS
 from weft.frontend.bench.report import Options, checked_peers, measure_all
 from weft.frontend.bench.targets import targets
+from weft.frontend.calls.on_gpu import gpu_number
 from weft.frontend.calls.threads import checked
 from weft.frontend.cli import run as cli_run
-from weft.ir.errors import NotFoundError
+from weft.frontend.cli.compile import targets_of
+from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.ir.graph import Graph
 
 
@@ -32,6 +35,16 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--kernel",
         metavar="NAME",
         help="only kernels with NAME in their name, or the one with this number",
+    )
+    parser.add_argument(
+        "--device",
+        metavar="gpu:0",
+        help="on this GPU: what each launch takes of it, and how long it takes",
+    )
+    parser.add_argument(
+        "--target",
+        metavar="sm_90",
+        help="for a GPU of this architecture, which need not be here: what each launch takes of it",
     )
     parser.add_argument("--threads", type=int, metavar="N", help="use up to N threads")
     parser.add_argument(
@@ -63,6 +76,9 @@ def run_bench(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
     for given in (args.json, args.png):  # not after minutes of measuring
         if given is not None and not Path(given).absolute().parent.is_dir():
             raise NotFoundError(f"there is no folder {Path(given).parent} for {given}")
+    if args.device is not None or args.target is not None:
+        _bench_on_gpu(args, read_graph)
+        return
     options = Options(
         args.kernel,
         None if args.threads is None else checked(args.threads, "--threads"),
@@ -83,6 +99,32 @@ def run_bench(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
         Path(args.json).write_text(report.to_json() + "\n", encoding="utf-8")
     for note in dict.fromkeys(report.footnotes):
         _print(f"- {note}")
+
+
+def _bench_on_gpu(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
+    for name in ("threads", "against", "png"):
+        if getattr(args, name) is not None:
+            raise InvalidArgumentError(
+                f"--{name} is for the CPU",
+                hint="benchmarks/gpu.py compares with PyTorch and JAX on a GPU",
+            )
+    targets_here = [] if args.target is None else targets_of([args.target])
+    if len(targets_here) > 1 or (targets_here and args.device is not None):
+        raise InvalidArgumentError("give one --target, or --device")
+    cc = targets_here[0] if targets_here else None
+    device = args.device or "gpu:0"
+    if gpu_number(device, ()) is None:
+        raise InvalidArgumentError(
+            f"--device {device}: it names a GPU", hint="without --device it is the CPU"
+        )
+    is_piped = args.json == "-"
+    show = (lambda part: None) if is_piped else _print
+    made = targets(args, read_graph, device)
+    report = measure_on_gpu(made, args.kernel, args.rounds, cc, show)
+    if is_piped:
+        sys.stdout.write(report.to_json() + "\n")
+    elif args.json is not None:
+        Path(args.json).write_text(report.to_json() + "\n", encoding="utf-8")
 
 
 def _print(what: Any) -> None:

@@ -1,4 +1,4 @@
-"""`weft cache`: what compiled kernels, cubins and plans are kept on disk, and removing them."""
+"""`weft cache`: what kernels, cubins, choices and plans are kept on disk, and removing them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ def run_cache(args: Namespace) -> Iterator[str]:
         "path": str(folder),
         "kernels": sum(f.kind == "kernel" for f in files),
         "cubins": sum(f.kind == "cubin" for f in files),
+        "choices": sum(f.kind == "choice" for f in files),
         "plans": sum(f.kind == "plan" for f in files),
         "bytes": sum(f.size for f in files),
         "limit": cache.limit,
     }
     if args.action == "clear":
-        counts = ("kernels", "cubins", "plans", "bytes")
+        counts = ("kernels", "cubins", "choices", "plans", "bytes")
         summary = {f"removed_{k}" if k in counts else k: v for k, v in summary.items()}
     told = f"{_counted(files)}, {sum(f.size for f in files):,} bytes"
     rows = [_row(f) for f in reversed(files)] if args.action == "list" else []
@@ -57,8 +58,8 @@ def run_cache(args: Namespace) -> Iterator[str]:
 
 def _counted(files: Sequence[CacheFile]) -> str:
     kinds = [f.kind for f in files]
-    counts = [(kind, kinds.count(kind)) for kind in ("kernel", "cubin", "plan")]
-    told = [(kind, n) for kind, n in counts if n or kind != "cubin"]
+    counts = [(kind, kinds.count(kind)) for kind in ("kernel", "cubin", "choice", "plan")]
+    told = [(kind, n) for kind, n in counts if n or kind not in ("cubin", "choice")]
     return ", ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in told)
 
 

@@ -1,5 +1,6 @@
 """The command line: `weft run`, `bench`, `opt`, `compile`, `place`, `diff` and `view` on graphs;
-`cache` for kernels on disk; `worker`, `top` and `keygen` for clusters.
+`cache` for kernels on disk, `devices` for what there is to run on; `worker`, `top` and `keygen`
+for clusters.
 
 Exit status: 0 for success, 1 if `diff` found a difference, 2 for an error, which stderr explains.
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 from weft.frontend.cli import bench as cli_bench
 from weft.frontend.cli import cache as cli_cache
 from weft.frontend.cli import compile as cli_compile
+from weft.frontend.cli import devices as cli_devices
 from weft.frontend.cli import explain as cli_explain
 from weft.frontend.cli import keygen as cli_keygen
 from weft.frontend.cli import place as cli_place
@@ -242,6 +244,15 @@ def _place(args: Namespace) -> int:
     return SUCCESS
 
 
+# --------------------------------------------------------------------------------------- devices
+
+
+def _devices(args: Namespace) -> int:
+    for line in cli_devices.run_devices(args):
+        print(line)
+    return SUCCESS
+
+
 # --------------------------------------------------------------------------------------- explain
 
 
@@ -329,6 +340,12 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "top", "show what the tasks of a running cluster are doing", cli_top.add_arguments, _top
+    ),
+    Command(
+        "devices",
+        "list the devices of this machine, or say why it has no GPU",
+        cli_devices.add_arguments,
+        _devices,
     ),
     Command("keygen", "make the secret key of a cluster", cli_keygen.add_arguments, _keygen),
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from weft.ir.graph import Graph
 from weft.ir.text.printer import print_graph
-from weft.passes.placement import CostModel, Placement, place, read_devices
+from weft.passes.placement import CostModel, Device, Placement, place, read_devices
 from weft.passes.placement.report import explain_placement
 from weft.passes.placement.rules import Rule, constrain
 
@@ -56,10 +56,17 @@ def run_place(graph: Graph, args: Namespace) -> tuple[str, str]:
     return text, explain_placement(placed) + "\n"
 
 
+def _gpu(name: str) -> Device:
+    # who places on no GPU does not wait for these modules
+    from weft.runtime.device.placing import gpu_device
+
+    return gpu_device(name)
+
+
 def placed_by(graph: Graph, args: Namespace) -> Placement:
     """The graph placed as the options say. Errors as `place`, `read_devices`, `CostModel.load` and
     `constrain`."""
-    devices, links = read_devices(args.devices)
+    devices, links = read_devices(args.devices, _gpu)
     costs = CostModel() if args.costs is None else CostModel.load(args.costs)
     if links is not None:
         costs = replace(costs, links=links)

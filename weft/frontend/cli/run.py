@@ -171,7 +171,7 @@ def compiled_for(
     """As `compile_for`; for the dataflow executor where an op needs that."""
     if executor_op(graph) is None:
         return compile_for(graph, inputs, before)
-    static, variables = _static(graph, inputs, before)
+    static, variables = static_graph(graph, inputs, before)
     return dataflow_step(static, variables, {}), variables
 
 
@@ -179,11 +179,11 @@ def compile_for(
     graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]
 ) -> tuple[Executable, dict[str, VariableState]]:
     """The graph compiled for inputs of these shapes, and its variables with the values `before`."""
-    static, variables = _static(graph, inputs, before)
+    static, variables = static_graph(graph, inputs, before)
     return compile_graph(static, variables), variables
 
 
-def _static(
+def static_graph(
     graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]
 ) -> tuple[Graph, dict[str, VariableState]]:
     """The graph with the sizes of these inputs, and its variables."""

@@ -11,7 +11,7 @@ from weft.frontend.arrays import Array
 from weft.frontend.calls.specializations import Specialization
 from weft.frontend.session.fetching import is_tensor
 from weft.frontend.session.graph import Graph
-from weft.frontend.session.on_gpu import compile_gpu_step, gpu_of
+from weft.frontend.session.on_gpu import compile_gpu_step, gpu_use
 from weft.frontend.session.step import step_graph
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph as IRGraph
@@ -20,7 +20,7 @@ from weft.passes.manager import Pass
 from weft.passes.pipelines import STANDARD
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.lowered import dataflow_step, executor_op, holds_strings
-from weft.runtime.device.step import DeviceStep
+from weft.runtime.device.step import DeviceStep, StepOnDevices
 from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.local_graph import on_local_device
 from weft.runtime.size_plans import Filled
@@ -37,7 +37,7 @@ class Step(Specialization):
 
     def __init__(
         self,
-        executable: Executable | Filled | DataflowStep | ClusterStep | DeviceStep,
+        executable: Executable | Filled | DataflowStep | ClusterStep | DeviceStep | StepOnDevices,
         ops: int,
         seconds: float,
     ) -> None:
@@ -91,14 +91,16 @@ def compile_step(
     options: Mapping[str, Any],
     passes: Sequence[Pass] = STANDARD,
 ) -> Step:
-    """The compiled step. UnsupportedError where control_flow="native" cannot hold it; `options` go
-    to the dataflow executor."""
+    """The compiled step. UnsupportedError where control_flow="native" cannot hold it. options:
+    "deterministic", for the dataflow executor; "soft", whether placing may be soft; "math_mode"."""
     begun = time.perf_counter()
     step = pruned(graph, values, feeds, done)
     states = {name: v.state for name, v in graph._trace.variables.copy().items()}
-    gpu = gpu_of(step)
+    gpu = gpu_use(step, control_flow)
     if gpu is not None:
-        planned = compile_gpu_step(step, gpu, states, control_flow, passes)
+        planned = compile_gpu_step(
+            step, gpu, states, graph.resources, control_flow, passes, **options
+        )
         return Step(planned, len(step.ops), time.perf_counter() - begun)
     step = on_local_device(step)
     choice = choose(step, control_flow)
@@ -111,8 +113,9 @@ def compile_step(
     executable: Executable | DataflowStep
     if choice.executor:
         executable = dataflow_step(
-            step, states, graph.resources, control_flow, passes=passes, **options
-        )
+            step, states, graph.resources, control_flow,
+            deterministic=bool(options.get("deterministic")), passes=passes,
+        )  # fmt: skip
     else:
         executable = compile_graph(step, states, name=graph.name, passes=passes)
     return Step(executable, len(step.ops), time.perf_counter() - begun)

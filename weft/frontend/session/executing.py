@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 from weft.frontend.arrays import Array
 from weft.frontend.session.compiling import Step
 from weft.frontend.session.options import RunOptions
-from weft.ir.errors import UnsupportedError
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.trace import TraceRecorder
-from weft.runtime.device.step import DeviceStep
+from weft.runtime.device.step import DeviceStep, StepOnDevices
 from weft.runtime.executable import Executable
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.size_plans import Filled
@@ -35,10 +34,12 @@ def execute(
         if isinstance(recorder, TraceRecorder):
             return run_traced(executable, arrays, recorder)
         return executable(arrays)
+    if isinstance(executable, DeviceStep) and isinstance(recorder, TraceRecorder):
+        return executable.run_traced(arrays, recorder)
     if isinstance(executable, (Filled, DeviceStep)):
         return executable(arrays)
     limit = None if options is None else options.seconds
-    if isinstance(executable, DataflowStep):
+    if isinstance(executable, (DataflowStep, StepOnDevices)):
         nodes = recorder if isinstance(recorder, TraceRecorder) else None
         return executable(arrays, timeout=limit, cancel=cancel, trace=nodes)
     parts = None if isinstance(recorder, TraceRecorder) else recorder
@@ -49,11 +50,7 @@ def new_recorder(step: Step, options: RunOptions | None) -> Recorder:
     """What records a run of the step; None if the options do not ask for that."""
     if options is None or not options.traces:
         return None
-    if isinstance(step.executable, DeviceStep):
-        raise UnsupportedError(
-            "a step on a GPU is not traced",
-            hint="run it without trace_level; session.explain shows its launches",
-        )
-    if isinstance(step.executable, (Executable, Filled, DataflowStep)):
+    of_here = (Executable, Filled, DataflowStep, DeviceStep, StepOnDevices)
+    if isinstance(step.executable, of_here):
         return TraceRecorder()
     return step.executable.new_trace()

@@ -9,14 +9,17 @@ from weft.frontend.calls.explain import explain
 from weft.frontend.calls.explain_gpu import explain_on_gpu
 from weft.frontend.session.compiling import Step, choose, pruned
 from weft.frontend.session.graph import Graph
+from weft.frontend.session.on_gpu import gpu_use
+from weft.ir.device import short
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.source import caller_location
 from weft.passes.control.lowering_choice import lowering_reasons
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Built
+from weft.runtime.dataflow.elsewhere import RegionElsewhere
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.device.step import DeviceStep
+from weft.runtime.device.step import DeviceStep, StepOnDevices
 from weft.runtime.executable import Executable
 
 _MOST_LINES = 40
@@ -35,6 +38,8 @@ def explain_step(
     ir = pruned(graph, values, feeds)
     if isinstance(step.executable, DeviceStep):
         return _on_gpu(ir, step.executable, cached)
+    if isinstance(step.executable, StepOnDevices):
+        return "\n".join(_on_devices(graph, ir, step.executable, control_flow))
     choice = choose(ir, control_flow)
     why, op = choice.why, choice.forced
     if op is not None:
@@ -63,6 +68,34 @@ def _on_gpu(ir: IRGraph, executable: DeviceStep, cached: bool) -> str:
     return explain_on_gpu("one plan of a GPU", fields, [made], caller_location(), executable)
 
 
+def _on_devices(graph: Graph, ir: IRGraph, step: StepOnDevices, control_flow: str) -> Iterator[str]:
+    """A part for each device, what runs there, and what is copied between them."""
+    use = gpu_use(ir, control_flow)
+    moved = "soft placement has moved ops to the processor"
+    why = use.why if use is not None and use.why else moved
+    names = " and ".join(part.name for part in step.parts)
+    yield f"step of '{graph.name}': {len(ir.ops)} of {len(graph._trace.builder.ops)} ops"
+    yield f"  runs in {len(step.parts)} parts, on {names}: {why}"
+    if step.placement is not None:
+        from weft.passes.placement.report import explain_placement  # only such steps need it
+
+        yield ""
+        yield explain_placement(step.placement)
+    for part in step.parts:
+        yield ""
+        yield f"part of {part.name}: {len(part.graph.ops)} ops"
+        if isinstance(part.step, DataflowStep):
+            yield from (f"  {line}" for line in describe_nodes(part.step.built))
+        else:
+            yield "  one native plan"
+    yield ""
+    yield f"{len(step.edges)} copies between devices"
+    for edge in step.edges:
+        size = "known when it runs" if edge.nbytes is None else f"{edge.nbytes:,} bytes"
+        where = f" at {edge.locations[0]}" if edge.locations else ""
+        yield f"  {edge.tensor}: {edge.type}, {size}, {short(edge.src)} -> {short(edge.dst)}{where}"
+
+
 def _fed(fields: Mapping[str, str]) -> list[str]:
     return [f"  {name}  {kind}" for name, kind in fields.items()] or ["  none"]
 
@@ -88,10 +121,13 @@ def describe_nodes(built: Built) -> Iterator[str]:
         if isinstance(made, Executable):
             count = sum(n >= 0 for n in made.plan.table.owner)
             kernels = f"{count} kernels, {made.plan.arena_bytes:,} bytes in between"
+        elif isinstance(made, RegionElsewhere):
+            kernels = made.describe()
         else:
             kernels = "compiled for the sizes that come"
         why = "it uses variables" if isinstance(made, Executable) else "its sizes depend on values"
-        how = f", run by Python, since {why}" if node.kind == at.HOST else ""
+        python = node.kind == at.HOST and not isinstance(made, RegionElsewhere)
+        how = f", run by Python, since {why}" if python else ""
         inside = f", in loop {built.frame_names[node.frame]}" if node.frame else ""
         yield f"    {_names(region.ops)}{inside}: {kernels}{how}"
     if len(regions) > _MOST_LINES:

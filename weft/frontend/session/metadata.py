@@ -13,10 +13,11 @@ from weft.frontend.session.compiling import Step
 from weft.frontend.session.graph import Graph
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.ir.source import caller_location
+from weft.runtime.dataflow.elsewhere import RegionElsewhere
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.layout import HOST
 from weft.runtime.dataflow.trace import TraceEvent, TraceRecorder
-from weft.runtime.device.step import DeviceStep
+from weft.runtime.device.step import DeviceStep, StepOnDevices
 from weft.runtime.executable import Executable
 from weft.runtime.size_plans import Filled
 
@@ -30,16 +31,17 @@ class RunMetadata:
     """Filled in by `Session.run(run_metadata=)`, anew each time.
 
     graph_ops, graph_variables: the size of the whole graph. step_ops: the ops that the fetches
-    need. executor: "native" (one plan), "gpu" (one plan), "dataflow" or "cluster" (`nodes`: its
-    parts). kernels: native kernel calls (those of regions with sizes that depend on values are not
-    counted), or launches on the GPU;
-    regions, nodes, host_ops: of the dataflow executor (0 for a native plan). cached: whether the
-    step was compiled before; compile_seconds: how long that took. arena_bytes, result_bytes: memory
-    that the plans need for values in between, and for results. seconds: this run. traced: whether
-    `RunOptions.trace_level` asked for events: one for each kernel of a native plan, each node of
-    the dataflow executor, by the time that they began; dropped: how many of the first were not
-    kept. timeline: of a traced run on a cluster, the events of all tasks by one clock, and the
-    tensors between them.
+    need. executor: "native" (one plan), "gpu" (one plan), "dataflow", "devices" (a part on each of
+    `devices`; copies: how many tensors go between them, in loops in each iteration; copied_bytes:
+    of one of each, where the size is known before the step) or "cluster" (`nodes`: its parts).
+    kernels: native kernel calls (those of regions with sizes that depend on values are not
+    counted), or launches on the GPU; regions, nodes, host_ops: of the dataflow executor (0 for a
+    native plan). cached: whether the step was compiled before; compile_seconds: how long that
+    took. arena_bytes, result_bytes: memory that the plans need for values in between, and for
+    results. seconds: this run. traced: whether `RunOptions.trace_level` asked for events: one for
+    each kernel of a native plan, each node of the dataflow executor, by the time that they began;
+    dropped: how many of the first were not kept. timeline: of a traced run on a cluster, the
+    events of all tasks by one clock, and the tensors between them.
     """
 
     graph: str = ""
@@ -60,6 +62,9 @@ class RunMetadata:
     events: Sequence[TraceEvent] = field(default=(), repr=False)
     dropped: int = 0
     timeline: Timeline | None = field(default=None, repr=False)
+    devices: tuple[str, ...] = ()
+    copies: int = 0
+    copied_bytes: int = 0
 
     def __str__(self) -> str:
         """The report for people."""
@@ -75,6 +80,11 @@ class RunMetadata:
             plan = (
                 f"dataflow executor: {self.nodes} nodes, of these {self.regions} compiled regions "
                 f"({self.kernels} kernels) and {self.host_ops} ops of the host"
+            )
+        if self.executor == "devices":
+            plan = (
+                f"{len(self.devices)} parts, on {', '.join(self.devices)}, with {self.copies} "
+                f"copies ({self.copied_bytes:,} bytes) between them; {plan}"
             )
         made = "cached" if self.cached else f"compiled in {self.compile_seconds * 1e3:.1f} ms"
         return "\n".join(
@@ -128,6 +138,16 @@ class RunMetadata:
                 location=caller_location(),
             )
 
+    def _fill_nodes(self, steps: Sequence[object]) -> list[Executable]:
+        """Note the nodes of executors; their native plans, and steps that are native plans."""
+        built = [step.built for step in steps if isinstance(step, DataflowStep)]
+        self.nodes = sum(len(b.nodes) for b in built)
+        self.regions = sum(len(b.region_of) for b in built)
+        hosts = sum(n.kind == HOST for b in built for n in b.region_of)
+        self.host_ops = sum(len(b.hosts) for b in built) - hosts
+        inside = [made for b in built for made in b.compiled]
+        return [made for made in (*steps, *inside) if isinstance(made, Executable)]
+
     def clear(self) -> None:
         """Forget the run before."""
         for part in fields(self):
@@ -147,13 +167,20 @@ class RunMetadata:
         self.graph_variables = len(graph._trace.variables)
         self.cached, self.seconds = cached, seconds
         self.compile_seconds = 0.0 if cached else step.seconds
+        self.devices, self.copies, self.copied_bytes = (), 0, 0
         plans: list[Executable]
+        far: list[RegionElsewhere] = []
         if isinstance(step.executable, DataflowStep):
-            built = step.executable.built
             self.executor = "dataflow"
-            plans = [made for made in built.compiled if isinstance(made, Executable)]
-            self.nodes, self.regions = len(built.nodes), len(built.region_of)
-            self.host_ops = len(built.hosts) - sum(n.kind == HOST for n in built.region_of)
+            plans = self._fill_nodes([step.executable])
+        elif isinstance(step.executable, StepOnDevices):
+            self.executor, parts = "devices", step.executable.parts
+            self.devices = tuple(part.name for part in parts)
+            self.copies = len(step.executable.edges)
+            self.copied_bytes = sum(edge.nbytes or 0 for edge in step.executable.edges)
+            plans = self._fill_nodes([part.step for part in parts])
+            steps = [p.step.built for p in parts if isinstance(p.step, DataflowStep)]
+            far = [r for b in steps for r in b.compiled if isinstance(r, RegionElsewhere)]
         elif isinstance(step.executable, Executable):
             self.executor, plans = "native", [step.executable]
             self.nodes = self.regions = self.host_ops = 0
@@ -166,6 +193,7 @@ class RunMetadata:
             self.nodes = len(step.executable.parts)
             self.regions = self.host_ops = 0
         self.kernels = sum(n >= 0 for p in plans for n in p.plan.table.owner)
+        self.kernels += sum(region.launches for region in far)
         self.arena_bytes = sum(p.plan.arena_bytes for p in plans)
         self.result_bytes = sum(p.plan.result_bytes for p in plans)
         if isinstance(step.executable, DeviceStep):

@@ -1,80 +1,125 @@
-"""Steps of a session that run on a GPU of this process: those whose ops name it."""
+"""Steps of a session that name a GPU of this process: one plan for it, or a part for each
+device."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from weft.frontend.calls.on_gpu import compile_for_gpu
 from weft.ir.device import LOCAL_DEVICES, LOCAL_JOB, DeviceSpec, local_gpu
 from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation
+from weft.ir.math_mode import MathMode
 from weft.passes.manager import Pass
-from weft.passes.pipelines import GPU, STANDARD
+from weft.runtime.dataflow.hosts import Resources
 from weft.runtime.dataflow.lowered import executor_op, holds_strings
-from weft.runtime.device.step import DeviceStep
+from weft.runtime.device.names import local_devices
+from weft.runtime.device.step import DeviceStep, StepOnDevices
 from weft.runtime.local_graph import on_local_device
+from weft.runtime.step_passes import gpu_passes
 from weft.runtime.variables import VariableState
 
 
-def gpu_of(step: IRGraph) -> tuple[int, Operation] | None:
-    """The number of the GPU that a step runs on, and the first op that names it; ops that name
-    nothing go with them. None if no op names one.
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """That a step uses a GPU. number: of the first that an op names; op: that one. why: what one
+    plan for it cannot hold, so that the step has a part for each device; empty if it can."""
 
-    UnsupportedError, with the line, where one step names several devices.
-    """
+    number: int
+    op: Operation
+    why: str
+
+
+def gpu_use(step: IRGraph, control_flow: str) -> GpuUse | None:
+    """Whether a step uses a GPU of this process: whether an op names one. Ops that name nothing go
+    with it."""
     named = [(DeviceSpec.parse(op.device), op) for op in step.walk() if op.device]
     found = next(((n, op) for s, op in named if (n := local_gpu(s)) is not None), None)
     if found is None:
         return None
     number, first = found
-    for spec, op in named:
-        if not spec.matches(DeviceSpec(LOCAL_JOB, 0, "gpu", number)):
-            raise UnsupportedError(
-                f"one step holds '{first.name}' on {first.device} and '{op.name}' on {spec}: the "
-                "ops of a step are on one device of a process",
-                hint="fetch what runs on another device in a step of its own",
-                location=op.locations,
-            )
-    return found
+    there = DeviceSpec(LOCAL_JOB, 0, "gpu", number)
+    other = next((op for spec, op in named if not spec.matches(there)), None)
+    host = executor_op(step)
+    why = ""
+    if other is not None:
+        why = f"op '{other.name}' is on {other.device}"
+    elif host is not None:
+        why = f"op '{host.name}' runs on the dataflow executor only"
+    elif holds_strings(step):
+        why = "strings go in or out"
+    elif control_flow == "dataflow":
+        why = "the session was made with control_flow='dataflow'"
+    return GpuUse(number, first, why)
 
 
 def compile_gpu_step(
     step: IRGraph,
-    gpu: tuple[int, Operation],
+    use: GpuUse,
     states: Mapping[str, VariableState],
+    resources: Resources,
     control_flow: str,
     passes: Sequence[Pass],
+    *,
+    deterministic: bool = False,
+    soft: bool = False,
+    math_mode: MathMode = "ieee",
+) -> DeviceStep | StepOnDevices:
+    """The step as a plan for a GPU, or as a part for each of its devices. soft: ops without a
+    kernel for the GPU may go to the processor.
+
+    UnsupportedError for what a GPU does not do, PlacementError for an op that cannot be where it is
+    wanted, InvalidArgumentError, which says why, where there is no such GPU.
+    """
+    if not use.why and not soft:
+        return _whole(step, use, states, gpu_passes(passes), math_mode)
+    if control_flow == "native":
+        raise _not_there(f"{use.why}, and the session was made with control_flow='native'", use.op)
+    # whoever uses one device does not wait for these modules
+    from weft.passes.partition.partition import partition
+    from weft.runtime.device.parted import PartedStep, dump_parts
+    from weft.runtime.device.placing import place_step
+    from weft.runtime.device.regions import on_gpu
+
+    placed = place_step(step, soft=soft)
+    made = partition(placed.graph, LOCAL_DEVICES[0])
+    if not use.why and len(made.parts) == 1:  # nothing had to give way
+        return _whole(step, use, states, gpu_passes(passes), math_mode)
+    dump_parts(step.name, str(made))
+    return PartedStep(
+        step.name, made, len(step.results), states, resources,
+        partial(on_gpu, passes=gpu_passes(passes), math_mode=math_mode), control_flow,
+        deterministic=deterministic, passes=passes, placement=placed,
+    )  # fmt: skip
+
+
+def _whole(
+    step: IRGraph,
+    use: GpuUse,
+    states: Mapping[str, VariableState],
+    passes: Sequence[Pass],
+    math_mode: MathMode,
 ) -> DeviceStep:
-    """The step as a plan for a GPU, as `gpu_of` gives it. UnsupportedError for what a GPU does not
-    do: host ops, strings, the dataflow executor, the reproducible pipeline; InvalidArgumentError,
-    which says why, where there is no such GPU."""
-    found = executor_op(step)
-    if found is not None:
-        raise _not_there(f"op '{found.name}' runs on the dataflow executor of the CPU", found)
-    if holds_strings(step):
-        raise _not_there("strings go in or out", None)
-    if control_flow == "dataflow":
-        raise _not_there("the session was made with control_flow='dataflow'", None)
-    if tuple(passes) != STANDARD:
-        raise _not_there("the session was made with reproducible=True", None)
-    number, first = gpu
-    made = compile_for_gpu(on_local_device(step, number), states, number, GPU)
+    """One plan for one GPU."""
+    made = compile_for_gpu(on_local_device(step, use.number), states, use.number, passes, math_mode)
     try:
         made.device()
     except WeftError as error:
         raise InvalidArgumentError(
-            f"there is no device '{first.device}' here; the devices are: "
-            f"{', '.join(LOCAL_DEVICES)}: {error.what}",
+            f"there is no device '{use.op.device}' here; the devices are: "
+            f"{', '.join(local_devices())}: {error.what}",
             hint=error.hint,
-            location=first.locations,
+            location=use.op.locations,
         ) from None
     return made
 
 
-def _not_there(why: str, op: Operation | None) -> UnsupportedError:
+def _not_there(why: str, op: Operation) -> UnsupportedError:
     return UnsupportedError(
         f"a step is to run on a GPU, but {why}",
-        hint="take the wf.device away from what the step needs, or fetch it in a step of its own",
-        location=op.locations if op is not None else (),
+        hint="make the session without that, or fetch what is on the GPU in a session of its own",
+        location=op.locations,
     )

@@ -11,10 +11,12 @@ from weft.comm.errors import CommError
 from weft.frontend.queues.sharing import shared_as
 from weft.frontend.session.compiling import Step, pruned
 from weft.frontend.session.graph import Graph
+from weft.ir.device import DeviceSpec
 from weft.ir.dtypes import bfloat16
 from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
+from weft.ir.math_mode import MathMode
 from weft.ir.ops.dataflow import DATAFLOW
 from weft.ir.source import caller_location
 from weft.passes.partition.partition import partition
@@ -80,7 +82,7 @@ class Remote:
 
     def placed(self, step: IRGraph) -> Placement:
         """The step with a device for each op. Errors as placing has."""
-        devices = [Device(name) for name in self.master.devices]
+        devices = self._devices(step)
         made = place(
             tie_sizes(step),
             devices,
@@ -90,6 +92,18 @@ class Remote:
         )
         self.master.state |= made.state
         return made
+
+    def _devices(self, step: IRGraph) -> list[Device]:
+        """Where the ops of a step may be: on the processors of the tasks, and on their GPUs if one
+        is named, or holds what earlier steps have made."""
+        names = self.master.devices
+        named = {op.device for op in step.walk() if op.device} | {*self.master.state.values()}
+        if not any(_is_gpu(name) for name in named):
+            return [Device(name) for name in names if not _is_gpu(name)]
+        # whoever has no GPU does not wait for this module
+        from weft.runtime.device.placing import gpu_device
+
+        return [gpu_device(name) if _is_gpu(name) else Device(name) for name in names]
 
     def step(
         self,
@@ -171,6 +185,10 @@ class Remote:
         self._address.close()
 
 
+def _is_gpu(device: str) -> bool:
+    return DeviceSpec.parse(device).kind == "gpu"
+
+
 def _rounded(made: Partitioned) -> Iterator[str]:
     """What goes between tasks as bfloat16."""
     edges = [edge for edge in made.edges if edge.type.dtype is bfloat16]
@@ -194,6 +212,7 @@ def state_keys(graph: Graph) -> dict[str, Key]:
 
 def connected(
     target: str,
+    math_mode: MathMode,
     cluster: Cluster,
     key_file: str | os.PathLike[str] | None,
     secret: Secret | None,
@@ -207,6 +226,12 @@ def connected(
     """The master of a session, None for this process. InvalidArgumentError for options that the
     target does not have."""
     if target:
+        if math_mode != "ieee":
+            raise UnsupportedError(
+                f"wf.Session(math={math_mode!r}) is for one process; tasks compute as 'ieee'",
+                hint="leave math out, or make the session without a target",
+                location=caller_location(),
+            )
         if deterministic:
             raise UnsupportedError(
                 "wf.Session(deterministic=True) is for one process; tasks run beside each other",
@@ -225,10 +250,9 @@ def connected(
             bfloat16_sendrecv=bfloat16_sendrecv,
         )
     given = (cluster, key_file, secret, recv_seconds)
-    flags = (soft_placement, spread, bfloat16_sendrecv)
-    if any(flags) or any(option is not None for option in given):
+    if spread or bfloat16_sendrecv or any(option is not None for option in given):
         raise InvalidArgumentError(
-            "wf.Session: cluster=, key_file=, secret=, recv_seconds=, soft_placement=, spread= and "
+            "wf.Session: cluster=, key_file=, secret=, recv_seconds=, spread= and "
             "bfloat16_sendrecv= are for sessions on a cluster",
             hint="give the address of a task: wf.Session('tcp://host:port')",
             location=caller_location(),

@@ -44,6 +44,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.graph import Value
+from weft.ir.math_mode import checked_math
 from weft.ir.source import caller_location
 from weft.passes.control.lowering_choice import MODES
 from weft.passes.pipelines import PIPELINES
@@ -56,8 +57,7 @@ if TYPE_CHECKING:  # what only sessions on clusters load
 
 
 class Session:
-    """Runs a `wf.Graph`. Step definitions are compiled once per set of fetches, feeds and feed
-    shapes.
+    """Runs a `wf.Graph`. Steps are compiled once per set of fetches, feeds and feed shapes.
 
     target: "" is this process, the address of a task ("tcp://host:port", "ipc:///path") its
     cluster: see docs/cluster.md. graph: the default graph if None.
@@ -66,9 +66,9 @@ class Session:
     for steps that have ops of the host (queues), and lowers what is around those. deterministic:
     the dataflow executor begins nodes one at a time, always in the same order. reproducible: the
     bits of each op's results depend on its operands alone, so that a graph has the same results
-    however it is cut over tasks (docs/numerics.md says at what price). As a context manager it also
-    makes its graph and itself the default, and closes at the end. Any number of threads may call
-    `run` at once.
+    however it is cut over tasks (docs/numerics.md says at what price). math: as `wf.compile` has
+    it, of one process. As a context manager it also makes its graph and itself the default, and
+    closes at the end. Any number of threads may call `run` at once.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Session:
         soft_placement: bool = False,
         spread: bool = False,
         bfloat16_sendrecv: bool = False,
+        math: str = "ieee",
     ) -> None:
         if graph is not None and not isinstance(graph, Graph):
             raise TypeRuleError(
@@ -99,24 +100,24 @@ class Session:
                 hint=f"it is one of {', '.join(MODES)}",
                 location=caller_location(),
             )
+        mode = checked_math(math, "wf.Session(math=)")
         self._remote: Remote | None = None
         of_clusters = (cluster, key_file, secret, recv_seconds)
-        flags = (soft_placement, spread, bfloat16_sendrecv)
-        if target or any(flags) or any(given is not None for given in of_clusters):
+        flags = (soft_placement, spread, bfloat16_sendrecv, deterministic)
+        if target or any(flags[1:3]) or any(given is not None for given in of_clusters):
             # who has no cluster does not wait for these modules
             from weft.frontend.session.remote import connected
 
-            self._remote = connected(target, *of_clusters, connect_seconds, *flags, deterministic)
+            self._remote = connected(target, mode, *of_clusters, connect_seconds, *flags)
         self.graph = get_default_graph() if graph is None else graph
         self._control_flow = control_flow
-        self._options: dict[str, Any] = {"deterministic": True} if deterministic else {}
+        self._options = {"deterministic": deterministic, "soft": soft_placement, "math_mode": mode}
         self._pipeline = "reproducible" if reproducible else "standard"
-        self._sized = SizedSteps(self.graph, self._pipeline, control_flow, self._remote)
+        self._sized = SizedSteps(self.graph, self._pipeline, control_flow, self._remote, mode)
         self._growth = GrowthWatch(self.graph.name)
         self._cancel = CancelToken()
         self._steps = steps_of(self.graph)
-        self._partial = PartialRuns()
-        self._closed = False
+        self._partial, self._closed = PartialRuns(), False
         self._scopes = threading.local()
 
     def __enter__(self) -> Session:

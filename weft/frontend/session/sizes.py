@@ -1,32 +1,39 @@
 """Steps of a session whose feeds come in many sizes: the second set of sizes makes a plan that
-others fill in (`runtime/size_plan.py`), where a step is a native plan; on a cluster see
-`open_steps.py`."""
+others fill in (`runtime/size_plan.py`, `runtime/device/sizes.py`), where a step is one plan; on a
+cluster see `open_steps.py`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from weft.frontend.arrays import Array
+from weft.frontend.calls.on_gpu import size_plans_for_gpu
 from weft.frontend.calls.specializations import Specializations
-from weft.frontend.session.compiling import Step
+from weft.frontend.session.compiling import Step, pruned
 from weft.frontend.session.fetching import Fetches, is_tensor
 from weft.frontend.session.graph import Graph
+from weft.frontend.session.on_gpu import gpu_use
 from weft.frontend.session.open_steps import OpenStep, OpenSteps, may_be_open
 from weft.frontend.session.step import step_graph
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
+from weft.ir.math_mode import MathMode
 from weft.ir.types import TensorType
 from weft.passes.pipelines import PIPELINES
+from weft.runtime.device.step import DeviceStep
 from weft.runtime.executable import Executable
 from weft.runtime.local_graph import on_local_device
 from weft.runtime.size_plan import SizedGraph
 from weft.runtime.size_plans import Filled, SizePlans
+from weft.runtime.step_passes import gpu_passes
 
 if TYPE_CHECKING:
     from weft.frontend.session.remote import Remote
+    from weft.runtime.device.sizes import DeviceSizePlans
 
+Plans: TypeAlias = "SizePlans | DeviceSizePlans"
 Compile = Callable[[Fetches, Mapping[Value, Array]], Step]
 #: For so many pairs of fetches and feeds; then it begins anew.
 MOST = 256
@@ -37,11 +44,16 @@ class SizedSteps:
     cluster."""
 
     def __init__(
-        self, graph: Graph, pipeline: str, control_flow: str, remote: Remote | None
+        self,
+        graph: Graph,
+        pipeline: str,
+        control_flow: str,
+        remote: Remote | None,
+        math_mode: MathMode = "ieee",
     ) -> None:
         self._graph, self._pipeline = graph, pipeline
-        self._control_flow, self._remote = control_flow, remote
-        self._known: dict[object, tuple[SizePlans, int]] = {}
+        self._control_flow, self._remote, self._math_mode = control_flow, remote, math_mode
+        self._known: dict[object, tuple[Plans, int]] = {}
         self._open: dict[object, OpenSteps] = {}
 
     def step(self, values: Fetches, feeds: Mapping[Value, Array], compiled: Compile) -> Step:
@@ -53,10 +65,8 @@ class SizedSteps:
         known = self._known.get(key)
         if known is None:
             step = compiled(values, feeds)
-            if isinstance(step.executable, Executable) and any(map(_is_open, feeds)):
-                if len(self._known) >= MOST:
-                    self._known.clear()
-                self._known[key] = self._plans(values, list(feeds)), step.ops
+            if any(map(_is_open, feeds)):
+                self._know(key, self._plans(values, feeds, step), step)
             return step
         begun, (plans, ops) = time.perf_counter(), known
         shapes = tuple([a.shape for a in feeds.values()])
@@ -84,11 +94,27 @@ class SizedSteps:
             found = self._open[key] = OpenSteps(self._sized(values, list(feeds)), make)
         return found.step(values, feeds, compiled)
 
-    def _plans(self, values: Fetches, feeds: list[Value]) -> SizePlans:
-        states = {name: v.state for name, v in self._graph._trace.variables.copy().items()}
-        return SizePlans(self._sized(values, feeds), states, passes=PIPELINES[self._pipeline])
+    def _know(self, key: object, plans: Plans | None, step: Step) -> None:
+        if plans is not None:
+            if len(self._known) >= MOST:
+                self._known.clear()
+            self._known[key] = plans, step.ops
 
-    def _sized(self, values: Fetches, feeds: list[Value]) -> SizedGraph:
+    def _plans(self, values: Fetches, feeds: Mapping[Value, Array], step: Step) -> Plans | None:
+        """Where one plan is all that a step is."""
+        states = {name: v.state for name, v in self._graph._trace.variables.copy().items()}
+        passes = PIPELINES[self._pipeline]
+        if isinstance(step.executable, Executable):
+            return SizePlans(self._sized(values, list(feeds)), states, passes=passes)
+        if not isinstance(step.executable, DeviceStep):
+            return None
+        use = gpu_use(pruned(self._graph, values, feeds), self._control_flow)
+        if use is None:
+            return None
+        sized = self._sized(values, list(feeds), use.number)
+        return size_plans_for_gpu(sized, states, use.number, gpu_passes(passes), self._math_mode)
+
+    def _sized(self, values: Fetches, feeds: list[Value], gpu: int | None = None) -> SizedGraph:
         results = [v for v in values if v is not None and is_tensor(v)]
         effects = [v for v in values if v is not None and not is_tensor(v)]
         trace = self._graph._trace
@@ -96,7 +122,7 @@ class SizedSteps:
         def at(shapes: Sequence[tuple[int, ...]]) -> IRGraph:
             given = list(zip(feeds, shapes, strict=True))
             step = step_graph(trace, results, effects, given)
-            return step if self._remote is not None else on_local_device(step)
+            return step if self._remote is not None else on_local_device(step, gpu)
 
         return SizedGraph(self._graph.name, tuple([v.type for v in feeds]), at)
 
@@ -110,7 +136,9 @@ def steps_of(graph: Graph) -> Specializations[Step]:
 def own_step(steps: Specializations[Step], key: Hashable, make: Callable[[], Step]) -> Step:
     """The step for a key, with a plan of its own, which can be looked at."""
     step = steps.get_or_make(key, make)
-    if isinstance(step.executable, Filled) or isinstance(step, OpenStep):
+    made = step.executable
+    filled = isinstance(made, Filled) or (isinstance(made, DeviceStep) and made.is_filled)
+    if filled or isinstance(step, OpenStep):
         step = steps.entries[key] = make()
     return step
 

@@ -40,10 +40,12 @@ Frames = tuple[str, ...]
 Users = dict[Value, list[Operation | None]]
 #: What of other devices comes before an op: so many messages, and these loops.
 _Past = tuple[int, frozenset[Frame]]
+#: When ops are alive, and whether they are kept apart.
+_Sort = tuple[int, bool]
 #: What the ops of a region have in common: the frames, the condition under which they are alive,
 #: by what they come into an iteration (where that matters), what of other devices comes before
 #: them, how deep they lie.
-_Key = tuple[Frames, int, frozenset[Operation], _Past, int]
+_Key = tuple[Frames, _Sort, frozenset[Operation], _Past, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,8 +164,9 @@ class RegionPlan:
     label: Callable[[Value], str]
 
 
-def plan_regions(graph: Graph) -> RegionPlan:
-    """The regions of a lowered graph. InternalError if its frames do not match."""
+def plan_regions(graph: Graph, apart: Container[Operation] = ()) -> RegionPlan:
+    """The regions of a lowered graph. apart: static ops that share no region with others.
+    InternalError if its frames do not match."""
     found = find_frames(graph.block, graph.arg_names)
     if found.faults:
         op, what = found.faults[0]
@@ -188,7 +191,8 @@ def plan_regions(graph: Graph) -> RegionPlan:
             level = max((levels.get(v, 0) + 1 for v in (*read, *late)), default=0)
             levels.update((r, level) for r in op.results)
             continue
-        kind = (_path(found.of_op[op]), deadness.of_op[op], _joined(roots, read), pasts[op])
+        sort = deadness.of_op[op], op in apart
+        kind = (_path(found.of_op[op]), sort, _joined(roots, read), pasts[op])
         level = 0
         for v in read:
             same = keys.get(v)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from weft.ir.graph import Graph, Operation
 from weft.passes.placement.constraints import Problem
 from weft.passes.placement.costs import Costs
-from weft.passes.placement.devices import Device
+from weft.passes.placement.devices import CPU, Device
 from weft.passes.placement.timing import Pick, Simulation, Span
 from weft.passes.placement.together import Together
 
@@ -48,7 +48,9 @@ def choose(
     allowed = {r: _bits(groups.mask(r)) for r in dict.fromkeys(roots)}
     if not spread:
         home = {k for k, d in enumerate(devices) if d.task == devices[0].task}
-        allowed = {r: [k for k in ks if k in home] or ks for r, ks in allowed.items()}
+        cpus = {k for k, d in enumerate(devices) if d.kind == CPU}
+        for some in (home, cpus):  # nothing is on a GPU that nothing puts there
+            allowed = {r: [k for k in ks if k in some] or ks for r, ks in allowed.items()}
     free = frozenset(r for r, ks in allowed.items() if len(ks) > 1)
 
     def simulate(prefer: int | None, pick: Pick) -> tuple[float, Simulation]:

@@ -95,8 +95,8 @@ def group_up(
             raise PlacementError(core, devices, soft)
         old, new, text = relaxed
         given_up.append(text)
-        if old.kind == "device":
-            wishes.setdefault(old.op, str(problem.ops[old.op].device))
+        if old.kind in ("device", "default"):
+            wishes.setdefault(old.op, old.spec)
         place = problem.constraints.index(old)
         problem.constraints[place : place + 1] = [new] if new is not None else []
 
@@ -155,10 +155,10 @@ def _relax(
 ) -> tuple[Constraint, Constraint | None, str] | None:
     """The user's wish to give up, what is left of it, and the text that says so; None: there is
     none."""
-    wishes = [c for c in core if c.kind == "device"] or [c for c in core if c.kind == "group"]
-    if not wishes:
+    kinds = ("default", "device", "group")  # the weakest first
+    given = next((c for kind in kinds for c in reversed(core) if c.kind == kind), None)
+    if given is None:
         return None
-    given = wishes[-1]
     others = "; ".join(c.what for c in core if c is not given) or "there is no such device"
     left: Constraint | None = None
     if given.kind == "device":
@@ -183,8 +183,12 @@ class PlacementError(InvalidArgumentError):
         if alone and constraints[0].kind == "device":
             what = "there is no such device"
         hint = f"the devices are {listed(devices)}"
-        if any(c.kind in ("device", "group") for c in constraints):
-            hint = ("change it; " if alone else "take any one of them away; ") + hint
+        kinds = {c.kind for c in constraints}
+        if kinds & {"device", "group", "default"}:
+            start = "change it; " if alone else "take any one of them away; "
+            if "default" in kinds:
+                start = "say with wf.device where it is to run; "
+            hint = start + hint
             if not soft:
                 hint += "; soft placement gives up what cannot be held"
         super().__init__(

@@ -27,6 +27,7 @@ from weft.passes.control.trip_count import trip_count
 from weft.passes.estimate import nanoseconds
 from weft.passes.metrics import NOT_KERNELS
 from weft.passes.placement.devices import Links, links_from
+from weft.passes.placement.rates import Rates
 from weft.passes.specialize import is_symbolic, specialize
 
 #: Nanoseconds: of starting a kernel, of an op that Python carries out.
@@ -206,15 +207,22 @@ class Costs:
         self._ns.update(found)
         return len(found)
 
-    def nanoseconds(self, op: Operation) -> float:
-        """One run of the op on a device of scale 1; of a structured op, all of it on one device."""
+    def nanoseconds(self, op: Operation, rates: Rates | None = None) -> float:
+        """One run of the op on a device of scale 1, or on one of these rates; of a structured op,
+        all of it on one device."""
         known = self._ns.get(op)
         if known is not None:
-            return known
-        parts = [sum(map(self.nanoseconds, region.ops)) for region in op.regions]
+            if rates is None:
+                return known
+            if known == 0.0 or op.name in NOT_KERNELS:
+                return 0.0
+            nbytes = sum(map(self.nbytes, (*op.operands, *op.results)))
+            return rates.nanoseconds(self._copy[op], nbytes)
+        parts = [sum(self.nanoseconds(o, rates) for o in region.ops) for region in op.regions]
+        decides = rates.read_s * 1e9 if rates is not None and op.name != "scan" else 0.0
         if op.name == "cond":
-            return max(parts)
-        return sum(parts) * self.trips(op)
+            return max(parts) + decides
+        return (sum(parts) + decides) * self.trips(op)
 
     def trips(self, op: Operation) -> int:
         """How often the body of a `while` or `scan` runs, as far as anybody knows."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import InvalidArgumentError, NotFoundError
-from weft.ir.graph import Operation
+from weft.ir.graph import Operation, Value
 from weft.ir.host import runs_on_host
-from weft.ir.types import HandleType
+from weft.ir.types import HandleType, RefType, StackType, TensorType
+from weft.passes.placement.rates import Rates
 
 CPU = "cpu"
 
@@ -23,13 +24,17 @@ class Device:
 
     name: its full name, "/job:ps/task:0/cpu:0". scale: how many times as long as on the machine of
     the prices (`ir/prices.py`) ops take. memory: bytes for variables; None: no limit is known.
-    kernels: the ops that it has kernels for; None: on a cpu all. Raises InvalidArgumentError.
+    kernels: the ops that it has kernels for; None: on a cpu all. dtypes: short names of those that
+    its kernels take; None: all. rates: what its ops are priced by; None: as on a CPU. Raises
+    InvalidArgumentError.
     """
 
     name: str
     scale: float = 1.0
     memory: int | None = None
     kernels: frozenset[str] | None = None
+    dtypes: frozenset[str] | None = None
+    rates: Rates | None = None
 
     def __post_init__(self) -> None:
         spec = DeviceSpec.parse(self.name)
@@ -64,12 +69,37 @@ class Device:
 
     def lacks(self, op: Operation) -> str:
         """Why the device cannot run the op; empty if it can."""
-        handles = any(isinstance(v.type, HandleType) for v in (*op.operands, *op.results))
-        if self.kind != CPU and (runs_on_host(op) or handles):
-            return f"runs on the host, not on a {self.kind}"
-        if self.kernels is not None and op.name not in self.kernels:
+        values = (*op.operands, *op.results)
+        has = self.kernels is None or op.name in self.kernels
+        if self.kind != CPU:
+            of_host = runs_on_host(op)
+            if of_host and has and self._asks_of_variable(op):
+                return ""
+            if of_host or any(isinstance(v.type, HandleType) for v in values):
+                return f"runs on the host, not on a {self.kind}"
+        if not has:
             return f"has no kernel for {self.kind}"
-        return ""
+        other = next((t for v in values if self._takes_not(t := tensor_of(v))), None)
+        return "" if other is None else f"has no kernel for {self.kind} on {other}"
+
+    def _asks_of_variable(self, op: Operation) -> bool:
+        """Whether Python does the op beside a variable, wherever that is (`is_initialized`)."""
+        return bool(op.operands) and all(isinstance(v.type, RefType) for v in op.operands)
+
+    def _takes_not(self, t: TensorType | None) -> bool:
+        return t is not None and self.dtypes is not None and t.dtype.short not in self.dtypes
+
+
+def tensor_of(value: Value) -> TensorType | None:
+    """The tensor that a value is, or holds as a variable or stack."""
+    t = value.type
+    return (
+        t.tensor
+        if isinstance(t, (RefType, StackType))
+        else t
+        if isinstance(t, TensorType)
+        else None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +108,8 @@ class Links:
 
     latency_s: from task to task, one way. bytes_per_s: what goes into or out of one task, all its
     peers together. message_s: for each message, so long are sender and receiver busy. The local_
-    ones are between devices of one task. The defaults are ZeroMQ over loopback on two cores.
+    ones are between devices of one task, the bus_ ones into or out of a GPU. The defaults are
+    ZeroMQ over loopback on two cores, and PCIe 4.0 with 16 lanes.
     """
 
     latency_s: float = 55e-6
@@ -86,12 +117,14 @@ class Links:
     message_s: float = 40e-6
     local_latency_s: float = 10e-6
     local_bytes_per_s: float = 8e9
+    bus_latency_s: float = 10e-6
+    bus_bytes_per_s: float = 20e9
 
     def __post_init__(self) -> None:
-        for name in ("latency_s", "message_s", "local_latency_s"):
+        for name in ("latency_s", "message_s", "local_latency_s", "bus_latency_s"):
             if not getattr(self, name) >= 0:
                 raise InvalidArgumentError(f"links: {name}={getattr(self, name)} is not >= 0")
-        for name in ("bytes_per_s", "local_bytes_per_s"):
+        for name in ("bytes_per_s", "local_bytes_per_s", "bus_bytes_per_s"):
             if not getattr(self, name) > 0:
                 raise InvalidArgumentError(f"links: {name}={getattr(self, name)} is not > 0")
 
@@ -115,12 +148,15 @@ def listed(devices: Sequence[Device], most: int = 12) -> str:
 # ------------------------------------------------------------------------------------------- files
 
 
-def read_devices(path: str) -> tuple[list[Device], Links | None]:
+def read_devices(
+    path: str, gpu: Callable[[str], Device] | None = None
+) -> tuple[list[Device], Links | None]:
     """The devices in a JSON file, and the links if it has them.
 
     ``{"devices": ["/job:ps/task:0/cpu:0", {"name": ..., "scale": 2.0, "memory": 8589934592,
     "kernels": ["matmul"]}], "links": {"latency_s": 5e-5, "bytes_per_s": 1e9}}``; a list alone is
-    the devices. NotFoundError, InvalidArgumentError.
+    the devices. gpu: what makes a GPU of which the file does not say the kernels. NotFoundError,
+    InvalidArgumentError.
     """
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -132,7 +168,7 @@ def read_devices(path: str) -> tuple[list[Device], Links | None]:
         rows = data.get("devices") if isinstance(data, dict) else data
         if not isinstance(rows, list):
             raise InvalidArgumentError("there is no list of devices")
-        devices = list(_devices(rows))
+        devices = list(_devices(rows, gpu))
         check_devices(devices)
         links = data.get("links") if isinstance(data, dict) else None
         return devices, None if links is None else links_from(links)
@@ -144,15 +180,18 @@ def read_devices(path: str) -> tuple[list[Device], Links | None]:
 _FORM = '{"devices": ["/job:ps/task:0/cpu:0", ...], "links": {"latency_s": 5e-5, ...}}'
 
 
-def _devices(rows: Sequence[Any]) -> Iterator[Device]:
+def _devices(rows: Sequence[Any], gpu: Callable[[str], Device] | None) -> Iterator[Device]:
     for row in rows:
-        fields = {"name": row} if isinstance(row, str) else row
-        if not isinstance(fields, dict) or not isinstance(fields.get("name"), str):
+        given = {"name": row} if isinstance(row, str) else row
+        if not isinstance(given, dict) or not isinstance(given.get("name"), str):
             raise InvalidArgumentError(f"{row!r} is no device", hint=_FORM)
-        known = _checked(fields, {"name": str, "scale": float, "memory": int, "kernels": list})
+        known = _checked(given, {"name": str, "scale": float, "memory": int, "kernels": list})
         kernels = known.get("kernels")
         if kernels is not None:
             known["kernels"] = frozenset(map(str, kernels))
+        elif gpu is not None and DeviceSpec.parse(known["name"]).kind == "gpu":
+            yield replace(gpu(known["name"]), **known)
+            continue
         yield Device(**known)
 
 
@@ -160,16 +199,16 @@ def links_from(data: object) -> Links:
     """Links as a mapping says. Raises InvalidArgumentError."""
     if not isinstance(data, Mapping):
         raise InvalidArgumentError(f"links are a mapping, not {data!r}", hint=_FORM)
-    names = ("latency_s", "bytes_per_s", "message_s", "local_latency_s", "local_bytes_per_s")
+    names = [field.name for field in fields(Links)]
     return Links(**_checked(data, dict.fromkeys(names, float)))
 
 
-def _checked(fields: Mapping[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
-    for name, value in fields.items():
+def _checked(given: Mapping[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
+    for name, value in given.items():
         if name not in types:
             known = ", ".join(types)
             raise InvalidArgumentError(f"there is no field {name!r}", hint=f"there are {known}")
         wanted = (int, float) if types[name] is float else types[name]
         if isinstance(value, bool) or not isinstance(value, wanted):
             raise InvalidArgumentError(f"{name}={value!r} is no {types[name].__name__}")
-    return dict(fields)
+    return dict(given)

@@ -20,18 +20,27 @@ class Network:
         self._out: dict[str, float] = {}
         self._into: dict[str, float] = {}
 
-    def arrival(self, source: str, target: str, nbytes: float, ready: float) -> float:
-        """When a message sent now would be there. Within a task nothing queues."""
+    def arrival(
+        self, source: str, target: str, nbytes: float, ready: float, buses: int = 0
+    ) -> float:
+        """When a message sent now would be there. buses: of how many GPUs it goes over. Within a
+        task nothing queues."""
         links = self.links
+        bus = links.bus_latency_s + nbytes / links.bus_bytes_per_s
+        if source == target and buses:
+            return ready + bus
         if source == target:
             return ready + links.local_latency_s + nbytes / links.local_bytes_per_s
+        ready += buses * bus
         hold = links.message_s + nbytes / links.bytes_per_s
         begin = max(ready, self._out.get(source, 0.0))
         return max(begin + links.latency_s, self._into.get(target, 0.0)) + hold
 
-    def send(self, source: str, target: str, nbytes: float, ready: float) -> tuple[float, float]:
+    def send(
+        self, source: str, target: str, nbytes: float, ready: float, buses: int = 0
+    ) -> tuple[float, float]:
         """Send a message at `ready`: when its sending begins, and when it is there."""
-        arrives = self.arrival(source, target, nbytes, ready)
+        arrives = self.arrival(source, target, nbytes, ready, buses)
         if source == target:
             return ready, arrives
         begin = max(ready, self._out.get(source, 0.0))

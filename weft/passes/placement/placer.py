@@ -28,6 +28,7 @@ from weft.passes.placement.conflicts import group_up
 from weft.passes.placement.constraints import Problem, find_constraints, inside
 from weft.passes.placement.copying import with_devices
 from weft.passes.placement.costs import CostModel
+from weft.passes.placement.defaults import add_defaults
 from weft.passes.placement.devices import Device, check_devices
 from weft.passes.placement.reasons import reasons_of
 from weft.passes.placement.timing import Span
@@ -68,6 +69,7 @@ def place(
     soft: bool = False,
     spread: bool = True,
     held: Mapping[str, str] | None = None,
+    default: str | None = None,
 ) -> Placement:
     """Say for each op of `graph` where it runs.
 
@@ -75,13 +77,16 @@ def place(
     costs: measured ones, or the links; by default static prices. soft: constraints that cannot hold
     are given up, and `fallbacks` says which. spread: ops that nothing binds may leave the session's
     task if that makes the step faster. held: where variables and objects of the host are since
-    earlier steps, as `Placement.state` of theirs says; they stay there.
+    earlier steps, as `Placement.state` of theirs says; they stay there. default: the device of the
+    ops that name none, and that nothing which names one is together with.
 
     PlacementError with the minimal set of constraints that cannot hold together;
     ResourceExhaustedError if the variables do not fit the memory of a device.
     """
     check_devices(devices)
     problem = find_constraints(graph, devices, held)
+    if default is not None:
+        add_defaults(problem, devices, default)
     groups, fallbacks, wishes = group_up(problem, devices, soft=soft)
     together = put_together(graph, problem, groups, devices)
     prices = (costs or CostModel()).costs_of(graph)

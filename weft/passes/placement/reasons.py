@@ -43,7 +43,8 @@ def reasons_of(
         if number in problem.unused:
             text += f"; {problem.unused[number]} is not used: it goes where its state is"
         if number in wishes:
-            text += f"; asked for {wishes[number]}, which cannot be (soft placement)"
+            told = "asked for" if op.device else "it was to go with the step's,"
+            text += f"; {told} {wishes[number]}, which cannot be (soft placement)"
         texts.append(text)
     return texts
 
@@ -63,7 +64,7 @@ def _causes(
     """For each group, what decided, and the op whose constraint that was (-1: none)."""
     groups = together.groups
     found: dict[int, tuple[str, int]] = {}
-    for kind in ("held", "device", "kernel"):
+    for kind in ("held", "device", "default", "kernel"):
         for c in problem.constraints:
             root = groups.root(c.op)
             if c.kind != kind or root in found or root in choice.free:

@@ -22,7 +22,7 @@ from weft.ir.ops.control import CONTROL
 from weft.ir.types import HandleType, RefType
 from weft.passes.placement.constraints import inside
 from weft.passes.placement.costs import Costs
-from weft.passes.placement.devices import Device
+from weft.passes.placement.devices import CPU, Device
 from weft.passes.placement.network import Network
 
 _HANDLES = (RefType, HandleType)
@@ -104,7 +104,8 @@ class Simulation:
 
     def seconds(self, op: Operation, device: int) -> float:
         """One run of the op on a device."""
-        return self.costs.nanoseconds(op) * 1e-9 * self.devices[device].scale
+        held = self.devices[device]
+        return self.costs.nanoseconds(op, held.rates) * 1e-9 * held.scale
 
     # -- carrying it out ---------------------------------------------------------------------------
 
@@ -208,7 +209,12 @@ class Simulation:
             return where.get(device, 0.0) if where else 0.0
         source, time = next(iter(where.items()))
         nbytes = self.costs.nbytes(value)
-        return self.network.arrival(self.tasks[source], self.tasks[device], nbytes, time)
+        sender, receiver = self.tasks[source], self.tasks[device]
+        return self.network.arrival(sender, receiver, nbytes, time, self._buses(source, device))
+
+    def _buses(self, source: int, device: int) -> int:
+        """Over the buses of how many GPUs a value goes from one device to another."""
+        return sum(self.devices[k].kind != CPU for k in (source, device))
 
     def _bring(self, value: Value, device: int) -> float:
         """Send a value to a device that does not have it; when it is there."""
@@ -218,7 +224,8 @@ class Simulation:
         source, time = next(iter(where.items()))
         nbytes = self.costs.nbytes(value)
         sender, receiver = self.tasks[source], self.tasks[device]
-        begin, end = self.network.send(sender, receiver, nbytes, time)
+        buses = self._buses(source, device)
+        begin, end = self.network.send(sender, receiver, nbytes, time, buses)
         where[device] = end
         names = f"{self.devices[source].name} -> {self.devices[device].name}"
         self.spans.append(Span(f"{value.type}", names, begin, end, nbytes))

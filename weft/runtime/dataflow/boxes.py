@@ -30,26 +30,28 @@ class Boxes:
     def __init__(self, free_list: int) -> None:
         self._free_list = ctypes.c_int64.from_address(free_list)
         self._words: dict[int, Any] = {}  # of all cells, by address
-        self._arrays: dict[int, Array] = {}
-        self._shared: dict[int, Array] = {}  # of cells of others
+        self._arrays: dict[int, Any] = {}
+        self._shared: dict[int, Any] = {}  # of cells of others
         self._idle: list[int] = []
 
     def __len__(self) -> int:
         """How many arrays are held."""
         return len(self._arrays)
 
-    def hold(self, array: Array) -> int:
-        """The address of a cell over `array` (C-contiguous), counted once."""
+    def hold(self, array: Any) -> int:
+        """The address of a cell over `array` (C-contiguous, or a value on a device), counted
+        once."""
         if self._free_list.value:
             self.reclaim()
         cell = self._idle.pop() if self._idle else self._new()
         words = self._words[cell]
         words[at.C_COUNT // 8] = 1
-        words[at.C_DATA // 8] = data_of(array)
+        # what lies on a device is read by nobody who looks at addresses
+        words[at.C_DATA // 8] = data_of(array) if isinstance(array, np.ndarray) else 0
         self._arrays[cell] = array
         return cell
 
-    def share(self, cell: int, array: Array) -> None:
+    def share(self, cell: int, array: Any) -> None:
         """Know the array of a cell that lives elsewhere, until `unshare`."""
         self._shared[cell] = array
 
@@ -57,9 +59,9 @@ class Boxes:
         """Nobody reads that cell any more."""
         self._shared.pop(cell, None)
 
-    def array(self, cell: int) -> Array | None:
-        """What a cell holds, which nobody may write to; None if it is neither a boxed nor a shared
-        one."""
+    def array(self, cell: int) -> Any:
+        """What a cell holds, which nobody may write to: an array, or a value on a device; None if
+        it is neither a boxed nor a shared one."""
         return self._arrays.get(cell) if cell in self._arrays else self._shared.get(cell)
 
     def drop(self) -> None:

@@ -31,6 +31,14 @@ from weft.passes.manager import Pass
 from weft.passes.pipelines import STANDARD
 from weft.passes.specialize import is_symbolic
 from weft.runtime.dataflow import layout as at
+from weft.runtime.dataflow.elsewhere import (
+    Elsewhere,
+    RegionElsewhere,
+    Where,
+    landing,
+    on_host,
+    stays_far,
+)
 from weft.runtime.dataflow.host_ops.dynamic import READ_ONLY
 from weft.runtime.dataflow.hosts import Resources, Start, at_once, host_start, kept_to_the_end
 from weft.runtime.dataflow.lazy import LazyRegion
@@ -53,7 +61,8 @@ class HostOp:
     """What Python does for a node. types: of its inputs. op: to name in errors. results: of what
     types. reads_only: it neither writes to its inputs nor keeps them. keeps: it does not write to
     them, but may keep them. dear: it may run on another thread, and is worth that. now: all that
-    `start` does, and it waits for nothing."""
+    `start` does, and it waits for nothing. elsewhere: it takes values that lie on a device as they
+    are."""
 
     start: Start
     types: tuple[TensorType, ...]
@@ -63,19 +72,21 @@ class HostOp:
     keeps: bool = False
     dear: bool = False
     now: Callable[[list[Array]], list[Any]] | None = None
+    elsewhere: bool = False
 
 
 @dataclass
 class Built:
     """Nodes and frames of a graph, what its host nodes and plans are by number, and which results
     of the graph are fetched (None: a token). compiled: all regions, those that Python runs too.
-    open_feeds: of each feed whether its sizes come with it."""
+    open_feeds: of each feed whether it comes as something with sizes. elsewhere: the device that
+    the regions run on, if it is not this processor; brought: of each feed whether it goes there."""
 
     nodes: list[Node] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=lambda: [Frame(-1)])
     hosts: list[HostOp] = field(default_factory=list)
     plans: list[Executable] = field(default_factory=list)
-    compiled: list[Executable | LazyRegion] = field(default_factory=list)
+    compiled: list[Executable | LazyRegion | RegionElsewhere] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     fetches: list[TensorType | None] = field(default_factory=list)
     op_of: dict[Node, Operation] = field(default_factory=dict)
@@ -83,6 +94,8 @@ class Built:
     frame_names: list[str] = field(default_factory=lambda: [""])
     feed_names: tuple[str, ...] = ()
     open_feeds: tuple[bool, ...] = ()
+    brought: tuple[bool, ...] = ()
+    elsewhere: Elsewhere | None = None
     labels: dict[Node, str] = field(default_factory=dict)  # of enters, for messages
     unit: ExternalCell = field(default_factory=ExternalCell)
     constants: list[tuple[ExternalCell, Array]] = field(default_factory=list)
@@ -98,12 +111,14 @@ def build(
     passes: Sequence[Pass] = STANDARD,
     threads: int | None = None,
     deterministic: bool = False,
+    elsewhere: Elsewhere | None = None,
 ) -> Built:
     """The nodes of a lowered graph. Errors as `compile_graph` and `host_start`.
 
-    deterministic: no node is to run beside another one.
+    deterministic: no node is to run beside another one. elsewhere: what compiles the regions for
+    another device than this processor.
     """
-    return _Builder(graph, variables, resources, passes, threads, deterministic).built
+    return _Builder(graph, variables, resources, passes, threads, deterministic, elsewhere).built
 
 
 class _Builder:
@@ -115,21 +130,27 @@ class _Builder:
         passes: Sequence[Pass],
         threads: int | None,
         deterministic: bool,
+        elsewhere: Elsewhere | None,
     ) -> None:
         most = POOL.limit if threads is None else min(threads, POOL.limit)
-        self.built = Built(threads=most, deterministic=deterministic)
+        self.built = Built(threads=most, deterministic=deterministic, elsewhere=elsewhere)
         self.variables, self.resources = variables, resources
         self.threads, self.name, self.passes = threads, graph.name, passes
         self.built.feed_names = tuple(graph.arg_names)
-        types = [a.type for a in graph.args]
-        self.built.open_feeds = tuple(
-            [isinstance(t, TensorType) and not t.is_static for t in types]
-        )
         self.ports: dict[Value, Port] = {}  # of tensors; of tokens: the node that gives them
         self.numbers: dict[Frames, int] = {(): 0}
-        planned = plan_regions(graph)
-        if most > 1 and not deterministic:
+        self.where = None if elsewhere is None else Where(graph)
+        planned = plan_regions(graph, () if self.where is None else self.where.on_host)
+        if self.where is not None:
+            self.where.look_at(graph, planned.regions)
+            self.built.brought = tuple(map(self.where.is_brought, graph.args))
+        elif most > 1 and not deterministic:
             planned = split_regions(planned, users(graph))
+        far = self.built.brought or (False,) * len(graph.args)
+        self.built.open_feeds = tuple(
+            b or (isinstance(a.type, TensorType) and not a.type.is_static)
+            for a, b in zip(graph.args, far, strict=True)
+        )
         self.sent = sent_values(graph)
         self.frames, self.partial, self.label = planned.frames, planned.partial, planned.label
         owner = {op: region for region in planned.regions for op in region.ops}
@@ -230,7 +251,13 @@ class _Builder:
         )  # fmt: skip
         gives = tuple(r.type for r in op.results)
         reads_only, keeps = op.name in READ_ONLY, op.name == "send"
-        self.built.hosts.append(HostOp(start, types, op, gives, reads_only, keeps))
+        far = False
+        if self.built.elsewhere is not None and self.where is not None:
+            far = stays_far(op)
+            if op.name == "recv":
+                there = self.where.is_brought(op.result)
+                start = landing(start, self.built.elsewhere.bring if there else on_host)
+        self.built.hosts.append(HostOp(start, types, op, gives, reads_only, keeps, elsewhere=far))
         self._add(node, op)
         self.ports.update((r, node.out(i)) for i, r in enumerate(op.results))
 
@@ -248,8 +275,8 @@ class _Builder:
             at.PLAN, self._frame(region.frames), inputs, self._after(region.after),
             len(region.results), len(self.built.plans),
         )  # fmt: skip
-        lent = {} if isinstance(made, LazyRegion) else self._lent(region, made)
-        if lent or isinstance(made, LazyRegion) or made.uses_state:  # whose locks are Python's
+        lent = self._lent(region, made) if isinstance(made, Executable) else {}
+        if lent or not isinstance(made, Executable) or made.uses_state:  # whose locks are Python's
             node.kind, node.number = at.HOST, len(self.built.hosts)
             self.built.hosts.append(self._host_region(region, made, lent))
         else:
@@ -265,9 +292,13 @@ class _Builder:
         self.ports.update((r, node.out(i)) for i, r in enumerate(region.results))
 
     def _host_region(
-        self, region: Region, made: Executable | LazyRegion, lent: dict[int, str]
+        self, region: Region, made: Executable | LazyRegion | RegionElsewhere, lent: dict[int, str]
     ) -> HostOp:
         """A region that Python calls."""
+        types = tuple(v.type for v in region.inputs if isinstance(v.type, TensorType))
+        gives, last = tuple(r.type for r in region.results), region.ops[-1]
+        if isinstance(made, RegionElsewhere):
+            return HostOp(made.start, types, last, gives, reads_only=True, elsewhere=True)
         start: Start = at_once(made)
         now: Callable[[list[Array]], list[Any]] | None = made
         if lent and isinstance(made, Executable):
@@ -275,13 +306,7 @@ class _Builder:
         elif leaves_stacks(region.graph(self.name).block):
             start, now = kept_to_the_end(made.run_kept), None
         return HostOp(
-            start,
-            tuple(v.type for v in region.inputs if isinstance(v.type, TensorType)),
-            region.ops[-1],
-            tuple(r.type for r in region.results),
-            reads_only=True,
-            dear=self._beside(region),
-            now=now,
+            start, types, last, gives, reads_only=True, dear=self._beside(region), now=now
         )
 
     def _lent(self, region: Region, made: Executable) -> dict[int, str]:
@@ -298,9 +323,13 @@ class _Builder:
         ops = [op for op in region.ops if op.name != "read" or op.result in region.results]
         return not alone and nanoseconds(ops) >= DEAR_NS
 
-    def _compiled(self, region: Region) -> Executable | LazyRegion:
+    def _compiled(self, region: Region) -> Executable | LazyRegion | RegionElsewhere:
         """A region, compiled at once if all its sizes are known."""
         graph = region.graph(self.name)
+        if self.built.elsewhere is not None and not self._is_steering(region):
+            assert self.where is not None
+            back = self.where.read_on_host(region.results)
+            return self.built.elsewhere.region(graph, self.variables, back)
         if is_symbolic(graph.block):
             return LazyRegion(graph, self.variables, self.threads, self.passes)
         return compile_graph(
@@ -311,6 +340,9 @@ class _Builder:
             threads=self.threads,
             donated=given_inputs(region),
         )
+
+    def _is_steering(self, region: Region) -> bool:
+        return self.where is not None and region.ops[0] in self.where.on_host
 
 
 def _in_order(graph: Graph, owner: dict[Operation, Region]) -> list[Operation | Region]:

@@ -10,6 +10,7 @@ from weft.passes.pipelines import STANDARD
 from weft.runtime.collector import collector_paused
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Array, build
+from weft.runtime.dataflow.elsewhere import Elsewhere
 from weft.runtime.dataflow.hosts import Resources
 from weft.runtime.dataflow.nodes import Tables
 from weft.runtime.dataflow.running import Running
@@ -24,7 +25,8 @@ class DataflowStep:
 
     Any number of threads may call it at once, each with a state of its own. An error in one node
     ends the step and cancels the host nodes that wait; what other nodes wrote to variables before
-    stays written. passes: for the regions that are compiled.
+    stays written. passes: for the regions that are compiled. elsewhere: the device that they run on
+    if it is not this processor; a call ends when all is done there.
     """
 
     def __init__(
@@ -36,11 +38,12 @@ class DataflowStep:
         threads: int | None = None,
         deterministic: bool = False,
         passes: Sequence[Pass] = STANDARD,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.name = graph.name
         with collector_paused():
             self.built = build(
-                graph, variables or {}, resources or {}, passes, threads, deterministic
+                graph, variables or {}, resources or {}, passes, threads, deterministic, elsewhere
             )
             self.tables = Tables(self.built.nodes, self.built.frames)
         self._inputs = len(graph.args)
@@ -60,12 +63,17 @@ class DataflowStep:
         ends the step with CancelledError. trace: gets an event for each node that ran.
         InvalidArgumentError if a result is dead, or a loop never ended.
         """
-        running = self.take()
+        running, there = self.take(), self.built.elsewhere
+        if there is not None:
+            pairs = zip(inputs, self.built.brought, strict=True)
+            inputs = [there.bring(a) if far else a for a, far in pairs]
         noted = None
         if trace is not None:
             noted = NodeTrace(trace, Labels(self.built, self.tables), running.state)
         try:
             results = running.run(inputs, timeout, cancel or CancelToken(), noted)
+            if there is not None:
+                there.settle()
         finally:
             if noted is not None:
                 noted.close()

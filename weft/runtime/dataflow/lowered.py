@@ -16,6 +16,7 @@ from weft.passes.manager import Pass, run_passes
 from weft.passes.pipelines import STANDARD
 from weft.passes.specialize import is_symbolic
 from weft.passes.tie_sizes import tie_sizes
+from weft.runtime.dataflow.elsewhere import Elsewhere
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.hosts import Resources
 from weft.runtime.step_passes import REGION, for_machine
@@ -42,18 +43,23 @@ def dataflow_step(
     *,
     deterministic: bool = False,
     passes: Sequence[Pass] = STANDARD,
+    elsewhere: Elsewhere | None = None,
 ) -> DataflowStep:
     """`graph`, with inputs of static shapes, for the dataflow executor: branches and loops as
     Switch and Merge, all or (control_flow="auto") those that native code cannot hold. passes: of
-    what is compiled; STANDARD and REPRODUCIBLE give the bits of a native plan.
+    what is compiled; STANDARD and REPRODUCIBLE give the bits of a native plan. elsewhere: the
+    device that regions are compiled for, if it is not this processor.
     InvalidArgumentError if a result may be dead, or frames do not match."""
     graph = tie_sizes(graph)
     check_dataflow(graph)
-    whole = executor_op(graph) is None and not holds_strings(graph)
+    whole = executor_op(graph) is None and not holds_strings(graph) and elsewhere is None
     if passes is STANDARD and whole and not is_symbolic(graph.block):
         # as in a native plan, and what sums add up in which order depends on what is fused
         graph, _ = run_passes(graph, for_machine(STANDARD))
         graph = unroll(graph, lambda op: in_registers(op) > 1)
         passes = REGION
     lowered = lower_control_flow(graph, mode=control_flow, whole_updates=True)
-    return DataflowStep(lowered, variables, resources, deterministic=deterministic, passes=passes)
+    return DataflowStep(
+        lowered, variables, resources,
+        deterministic=deterministic, passes=passes, elsewhere=elsewhere,
+    )  # fmt: skip

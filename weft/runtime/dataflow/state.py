@@ -85,13 +85,13 @@ class ExternalCell:
         self._words[at.C_CLASS // 8] = at.EXTERNAL
         self._words[at.C_COUNT // 8] = 1
         self.address = ctypes.addressof(self._words)
-        self._array: Array | None = None
+        self._array: Any = None
 
-    def hold(self, array: Array | None) -> None:
-        """Be the cell of `array` from now on."""
+    def hold(self, array: Any) -> None:
+        """Be the cell of `array` from now on: an array, a value on a device, or None."""
         self._array = array
         self._words[at.C_COUNT // 8] = 1
-        self._words[at.C_DATA // 8] = 0 if array is None else data_of(array)
+        self._words[at.C_DATA // 8] = data_of(array) if isinstance(array, np.ndarray) else 0
 
 
 class Taker(Protocol):
@@ -103,6 +103,8 @@ class Taker(Protocol):
     def reads_only(self) -> bool: ...
     @property
     def keeps(self) -> bool: ...
+    @property
+    def elsewhere(self) -> bool: ...
 
 
 class State:
@@ -217,18 +219,27 @@ class State:
         first = iteration + self.tables.slot_at(node)
         cells = (ctypes.c_int64 * len(host.types)).from_address(first)
         copied, shared = not host.reads_only, host.reads_only or host.keeps
+        far = host.elsewhere
         return [
-            self.array(cell, t, copied=copied, shared=shared) if cell else DEAD
+            self.array(cell, t, copied=copied, shared=shared, far=far) if cell else DEAD
             for cell, t in zip(cells, host.types, strict=True)
         ]
 
     def array(
-        self, cell: int, t: TensorType, *, copied: bool = True, shared: bool = False
-    ) -> Array:
+        self,
+        cell: int,
+        t: TensorType,
+        *,
+        copied: bool = True,
+        shared: bool = False,
+        far: bool = False,
+    ) -> Any:
         """A copy of a cell's value; else a view of it. shared: what is boxed, which nobody writes
-        to, is given as it is."""
+        to, is given as it is. far: so is what lies on a device."""
         boxed = self.boxes.array(cell)
         if boxed is not None:
+            if not isinstance(boxed, np.ndarray):
+                return boxed if far else boxed.numpy()
             return boxed if shared else boxed.copy()
         data = ctypes.c_int64.from_address(cell + at.C_DATA).value
         if t.dtype.numpy.hasobject:  # a feed of strings: each is counted by who reads it
@@ -253,7 +264,7 @@ class State:
                 hint="fetch the output of wf.merge or wf.cond instead",
             )
         self.fetches[number] = 0
-        array = self.array(cell, t)
+        array: Array = self.array(cell, t)
         self.release(cell)
         return array
 
@@ -269,7 +280,9 @@ class State:
             self.outs[i] = 0 if made is None or made is DEAD else self._cell(made, t)
         self._native["complete"](self.address, address, iteration, ctypes.addressof(self.outs))
 
-    def _cell(self, array: Array, t: Type) -> int:
+    def _cell(self, array: Any, t: Type) -> int:
+        if not isinstance(array, np.ndarray):
+            return self.boxes.hold(array)
         held = array if array.flags.c_contiguous else np.array(array, order="C")
         if held.nbytes >= WORTH_A_BOX or held.dtype.hasobject:
             return self.boxes.hold(held)

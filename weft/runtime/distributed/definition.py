@@ -187,6 +187,7 @@ class ClusterStep:
                 named = {
                     "peers": {peer: list(known[peer]) for peer in part.peers},
                     "state": {name: list(key) for name, key in part.state.items()},
+                    "device": part.device,
                 }
                 arrays = [text, m.to_array(named), *part.constants]
                 self._to(waits, task, m.REGISTER, number, m.CONSTANT, meta, arrays)

@@ -5,28 +5,50 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from weft.comm.errors import CommError
 from weft.comm.rendezvous import DEAD as WIRE_DEAD
+from weft.comm.rendezvous import Rendezvous
 from weft.ir.device import DeviceSpec
-from weft.ir.errors import DeadlineExceededError, UnavailableError, WeftError
+from weft.ir.errors import AbortedError, DeadlineExceededError, UnavailableError, WeftError
 from weft.ir.graph import Operation
 from weft.ir.rules import int_attr
 from weft.runtime.dataflow.helpers import clock
 from weft.runtime.dataflow.host_ops.row import DEAD
 from weft.runtime.distributed.counters import Counters
-from weft.runtime.distributed.messages import Wire
 from weft.runtime.distributed.recorded import RunTrace
 
 Array = np.ndarray[Any, Any]
 Came = Callable[[Any], None]
 
 
+class Carrier(Protocol):
+    """What of a `messages.Wire` a step needs."""
+
+    @property
+    def rendezvous(self) -> Rendezvous: ...
+    def send_tensor(
+        self,
+        peer: str,
+        step: int,
+        key: int,
+        iterations: tuple[int, ...],
+        value: Any,
+        *,
+        lend: bool = False,
+    ) -> Any: ...
+    def room(self, peer: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any: ...
+
+
 class LostLinkError(UnavailableError):
     """The step cannot go on, as it needs a task that is gone."""
+
+
+class PartFailedError(AbortedError):
+    """The step cannot go on, as another part of it has failed on this task."""
 
 
 @lru_cache(maxsize=4096)
@@ -76,7 +98,7 @@ class StepExchange:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: Carrier,
         task: str,
         step: int,
         receivers: Mapping[int, Operation],
@@ -134,7 +156,7 @@ class StepExchange:
 
         def call(made: Any) -> None:
             if trace is not None and not isinstance(made, BaseException):
-                nbytes = 0 if made is WIRE_DEAD else np.asarray(made).nbytes
+                nbytes = 0 if made is WIRE_DEAD else made.nbytes
                 trace.message(edge.op, edge.source, iterations, begin, nbytes, made is WIRE_DEAD)
             came(made if isinstance(made, np.ndarray) else outcome_of(edge.op, self._task, made))
 
@@ -202,7 +224,7 @@ def outcome_of(op: Operation, task: str, made: Any) -> Any:
         return UnavailableError(
             f"{task} waited for {_named(op)} in vain: {made}", location=op.locations
         )
-    return np.asarray(made)
+    return made  # on a device
 
 
 def unsent(edge: Edge, task: str, error: CommError) -> LostLinkError:

@@ -9,13 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.comm.errors import CommError
-from weft.ir.errors import AbortedError, CancelledError, UnavailableError, WeftError
+from weft.ir.errors import CancelledError, UnavailableError, WeftError
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.stepping import Stepping
 from weft.runtime.distributed import messages as m
 from weft.runtime.distributed.brief import BriefRun
 from weft.runtime.distributed.counters import Counters
-from weft.runtime.distributed.exchange import Array, LostLinkError, StepExchange, sendable
+from weft.runtime.distributed.exchange import (
+    Array,
+    LostLinkError,
+    PartFailedError,
+    StepExchange,
+    sendable,
+)
 from weft.runtime.distributed.here import Deliver, Direct
 from weft.runtime.distributed.messages import Received, Wire
 from weft.runtime.distributed.recorded import RunTrace
@@ -192,7 +198,7 @@ class PartRun:
         if isinstance(made, BaseException):
             arrays = [] if self.trace is None else [self.trace.packed(m.SMALL)]
             meta["e"] = self._failed(made)
-            why = AbortedError("its step has failed on this task")
+            why = PartFailedError("its step has failed on this task")
             self._home.wire.abort(self.step, why)
             made.__traceback__ = None  # its frames hold arrays, and one of them the error itself
         self._end("e" in meta)
@@ -234,8 +240,11 @@ class PartRun:
             error = CancelledError("interrupted")
         if not isinstance(error, WeftError):
             _LOG.error("step %s failed", self.step, exc_info=error)
-        lost = isinstance(error, LostLinkError)
-        return to_wire(error, Derived.LOST_LINK if lost else Derived.ROOT)
+        derived = Derived.ROOT
+        if isinstance(error, (LostLinkError, PartFailedError)):
+            lost = isinstance(error, LostLinkError)
+            derived = Derived.LOST_LINK if lost else Derived.ABORTED
+        return to_wire(error, derived)
 
 
 def arrays_of(

@@ -40,9 +40,10 @@ class PartGraph(Protocol):
 class Part:
     """What one task is told of a step definition. constants: further inputs, the same in every run.
     state: container and name of each variable and resource, by its name in the text. peers: the
-    tasks that it sends to or receives from."""
+    tasks that it sends to or receives from. device: of the task, by its full name."""
 
     task: str
+    device: str
     text: str
     constants: tuple[Array, ...]
     feeds: tuple[int, ...]
@@ -74,7 +75,9 @@ def parts_of(parts: Sequence[PartGraph], keys: Mapping[str, Key]) -> list[Part]:
         peers = tuple(dict.fromkeys(end for end in ends if end != task))
         state = {name: keys[name] for name in _handles(graph) if name in keys}
         text = print_graph(graph)
-        made.append(Part(task, text, constants, part.feeds, part.fetches, state, peers))
+        made.append(
+            Part(task, part.device, text, constants, part.feeds, part.fetches, state, peers)
+        )
     return made
 
 

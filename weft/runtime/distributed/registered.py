@@ -9,24 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir.device import DeviceSpec, short
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.frames import is_dataflow
 from weft.ir.graph import Graph, Operation
 from weft.ir.rules import int_attr
 from weft.ir.text.parser import parse_graph
 from weft.ir.verify import verify
+from weft.passes.manager import Pass
 from weft.passes.pipelines import PIPELINES
-from weft.passes.specialize import is_symbolic
+from weft.runtime.dataflow.elsewhere import Elsewhere
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dataflow.lazy import LazyRegion
-from weft.runtime.dataflow.lowered import dataflow_step, executor_op, holds_strings
+from weft.runtime.dataflow.part import PartStep, part_step, run_part
 from weft.runtime.dataflow.stepping import is_small
 from weft.runtime.dataflow.trace import TraceRecorder
 from weft.runtime.distributed.brief import BriefProgram, brief_program
 from weft.runtime.distributed.store import Key, Store
-from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.resources.cancel import CancelToken
-from weft.runtime.traced_run import run_traced
+from weft.runtime.step_passes import gpu_passes
 
 Array = np.ndarray[Any, Any]
 
@@ -39,7 +38,7 @@ class Registered:
     with; again: reads it once more."""
 
     graph: Graph
-    step: Executable | LazyRegion | DataflowStep
+    step: PartStep
     constants: tuple[Array, ...]
     peers: frozenset[str]
     receivers: Mapping[int, Operation]
@@ -56,16 +55,7 @@ class Registered:
         trace: TraceRecorder | None = None,
     ) -> list[Array]:
         """The results that are tensors. InvalidArgumentError for feeds that do not fit."""
-        made: Sequence[Any]
-        ready = self.inputs(feeds)
-        if isinstance(self.step, DataflowStep):
-            made = self.step(ready, timeout=timeout, cancel=cancel, trace=trace)
-        elif trace is not None:
-            step = self.step
-            own = step.alone([a.shape for a in ready]) if isinstance(step, LazyRegion) else step
-            made = run_traced(own, ready, trace)
-        else:
-            made = self.step(ready)
+        made = run_part(self.step, self.inputs(feeds), timeout, cancel, trace)
         return [array for array in made if array is not None]
 
     def inputs(self, feeds: Sequence[Array]) -> list[Array]:
@@ -95,31 +85,32 @@ def read_part(
     peers: frozenset[str],
     control_flow: str,
     pipeline: str = "standard",
+    device: str = "",
 ) -> Registered:
-    """Read and compile a part. Errors as parsing, verifying and compiling have; KeyError for a
-    pipeline that there is not."""
+    """Read and compile a part. device: where it runs; "": on the processor. Errors as parsing,
+    verifying and compiling have, and as `on_gpu`; KeyError for a pipeline that there is not."""
     passes = PIPELINES[pipeline]
+    elsewhere = _elsewhere(device, passes)
     graph, generation = parse_graph(text), store.generation
     verify(graph)
     variables, resources = store.of_graph(graph, keys)
-    communicates = any(op.name in ("send", "recv") for op in graph.walk())
-    step: Executable | LazyRegion | DataflowStep
-    if communicates or executor_op(graph) is not None or holds_strings(graph):
-        step = dataflow_step(graph, variables, resources, control_flow, passes=passes)
-    else:
-        traced = graph.at_stage("dataflow" if is_dataflow(graph.block) else "traced")
-        if control_flow == "dataflow":
-            step = dataflow_step(traced, variables, resources, control_flow, passes=passes)
-        elif is_symbolic(graph.block):
-            step = LazyRegion(traced, variables, passes=passes)
-        else:
-            step = compile_graph(traced, variables, name=graph.name, passes=passes)
+    step = part_step(graph, variables, resources, control_flow, passes=passes, elsewhere=elsewhere)
     if isinstance(step, DataflowStep):
         step.give_back(step.take())  # the first run is not to wait for the executor's own code
     receivers = {int_attr(op.attrs, "key"): op for op in graph.walk() if op.name == "recv"}
-    again = partial(read_part, text, constants, store, keys, peers, control_flow, pipeline)
-    small = is_small(graph)
+    again = partial(read_part, text, constants, store, keys, peers, control_flow, pipeline, device)
+    small = elsewhere is None and is_small(graph)
     brief = brief_program(step) if small and isinstance(step, DataflowStep) else None
     return Registered(
         graph, step, tuple(constants), peers, receivers, small, brief, generation, again
     )
+
+
+def _elsewhere(device: str, passes: Sequence[Pass]) -> Elsewhere | None:
+    """What runs the part on a GPU of this process; None for the processor."""
+    if DeviceSpec.parse(device).kind in (None, "cpu"):
+        return None
+    # a task without GPUs does not wait for these modules
+    from weft.runtime.device.regions import on_gpu
+
+    return on_gpu(device, short(device), gpu_passes(passes))

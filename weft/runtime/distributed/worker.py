@@ -21,6 +21,7 @@ from weft.runtime.distributed import messages as m
 from weft.runtime.distributed.counters import Counters, task_stats
 from weft.runtime.distributed.here import announce, find, withdraw
 from weft.runtime.distributed.messages import Received, Wire
+from weft.runtime.distributed.offers import devices_of
 from weft.runtime.distributed.part_run import Client, Home, PartRun, arrays_of, later
 from weft.runtime.distributed.registered import Registered, read_part
 from weft.runtime.distributed.store import Store
@@ -135,7 +136,7 @@ class Worker:
         with self._lock:
             self._clients.setdefault(message.peer, client)
         reply = {
-            "protocol": m.PROTOCOL, "task": self.name, "devices": [f"{self.name}/cpu:0"],
+            "protocol": m.PROTOCOL, "task": self.name, "devices": devices_of(self.name),
             "cluster": self.cluster,
         }  # fmt: skip
         self.wire.send(message.peer, m.WELCOME, 0, reply)
@@ -207,6 +208,7 @@ class Worker:
             frozenset(peers),
             str(meta["control_flow"]),
             str(meta["pipeline"]),
+            str(named.get("device", "")),
         )
 
     # -------------------------------------------------------------------------------------- steps
