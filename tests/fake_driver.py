@@ -9,13 +9,25 @@ that names them.
 from __future__ import annotations
 
 import ctypes
-import enum
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from fake_driver_types import (
+    ATTRIBUTES,
+    OK,
+    AccessFlags,
+    Attribute,
+    CaptureMode,
+    CUresult,
+    FakeAccess,
+    LocationType,
+    PointerAttribute,
+    PoolAttribute,
+)
 
 from weft.codegen.cuda.emulator import run
 from weft.codegen.cuda.kernel import CudaKernel
@@ -23,32 +35,6 @@ from weft.codegen.cuda.language import memory_dtype
 
 NUMPY_OF = {"u8": "u1", "i8": "i1", "u16": "u2", "i16": "i2", "u32": "u4", "i32": "i4", "u64": "u8",
           "i64": "i8", "f32": "f4", "f64": "f8"}  # fmt: skip
-
-
-class CUresult(enum.IntEnum):
-    CUDA_SUCCESS = 0
-    CUDA_ERROR_OUT_OF_MEMORY = 2
-    CUDA_ERROR_NO_DEVICE = 100
-    CUDA_ERROR_INVALID_IMAGE = 200
-    CUDA_ERROR_ILLEGAL_ADDRESS = 700
-    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803
-    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900
-
-
-OK = CUresult.CUDA_SUCCESS
-
-
-class _Attribute(enum.IntEnum):
-    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75
-    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
-
-
-class _PoolAttribute(enum.IntEnum):
-    CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4
-
-
-class _CaptureMode(enum.IntEnum):
-    CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1
 
 
 @dataclass(frozen=True)
@@ -79,38 +65,62 @@ class _Stream:
         self.work: list[Callable[[], None]] = []
         self.done = 0
         self.capture: list[Callable[[], None]] | None = None
+        _streams[id(self)] = self
+
+    def __int__(self) -> int:
+        return id(self)
+
+
+_streams: weakref.WeakValueDictionary[int, _Stream] = weakref.WeakValueDictionary()
+
+
+def stream_at(handle: int) -> _Stream:
+    """The stream whose handle another library was given."""
+    return _streams[handle]
 
 
 class _Event:
-    def __init__(self) -> None:
+    def __init__(self, context: str) -> None:
+        self.context = context
         self.stream: _Stream | None = None
         self.position = 0
 
 
 class FakeDriver:
-    """Stands for the module `cuda.bindings.driver`. memory: bytes of the device. runs: whether
-    kernels do anything."""
+    """Stands for the module `cuda.bindings.driver`. memory: bytes of each device. runs: whether
+    kernels do anything. peers: whether devices reach each other's memory."""
 
     CUDA_VERSION = 13000
     CUresult = CUresult
-    CUdevice_attribute = _Attribute
-    CUmemPool_attribute = _PoolAttribute
-    CUstreamCaptureMode = _CaptureMode
+    CUdevice_attribute = Attribute
+    CUmemPool_attribute = PoolAttribute
+    CUpointer_attribute = PointerAttribute
+    CUstreamCaptureMode = CaptureMode
+    CUmemAccessDesc = FakeAccess
+    CUmemLocationType = LocationType
+    CUmemAccess_flags = AccessFlags
     CUdeviceptr = int
     cuuint64_t = int
 
     def __init__(
         self, compiler: FakeCompiler | None = None, *, version: int = 13000, devices: int = 1,
         memory: int = 1 << 30, missing: bool = False, init: CUresult = OK, runs: bool = True,
+        peers: bool = True,
     ) -> None:  # fmt: skip
         self.compiler = compiler or FakeCompiler()
         self.version, self.devices, self.memory = version, devices, memory
         self.missing, self.init, self.runs = missing, init, runs
+        self.peers = peers
+        self.readable: set[tuple[str, str]] = set()  # (the pool, who may read it), by contexts
+        self.owners: dict[int, str] = {}  # of blocks
         self.blocks: dict[int, np.ndarray[Any, Any]] = {}
         self.pinned: dict[int, np.ndarray[Any, Any]] = {}
         self.calls: list[str] = []
         self.current = threading.local()
         self.failed = OK
+        self.foreign: dict[tuple[int, str], _Stream] = {}
+        self.draining = threading.RLock()
+        self.pending: set[int] = set()  # blocks that no stream has come to
         self.fault_in = ""  # a kernel that is to fail
         self.graphs = 0
 
@@ -134,12 +144,13 @@ class FakeDriver:
             "cuDeviceGetCount": lambda: (OK, self.devices),
             "cuDeviceGet": lambda index: (OK, index),
             "cuDeviceGetName": lambda length, device: (OK, b"Fake GPU\0\0\0"),
-            "cuDeviceGetAttribute": lambda what, device: (OK, 9 if what == 75 else 0),
+            "cuDeviceGetAttribute": lambda what, device: (OK, ATTRIBUTES[what]),
+            "cuDeviceCanAccessPeer": lambda device, other: (OK, int(self.peers)),
             "cuDeviceTotalMem": lambda device: (OK, self.memory),
             "cuDevicePrimaryCtxRetain": lambda device: (OK, f"context {device}"),
             "cuGetErrorString": lambda status: (OK, status.name.lower().encode()),
-            "cuEventCreate": lambda flags: (OK, _Event()),
-            "cuDeviceGetDefaultMemPool": lambda device: (OK, "pool"),
+            "cuEventCreate": lambda flags: (OK, _Event(self.current.context)),
+            "cuDeviceGetDefaultMemPool": lambda device: (OK, f"context {device}"),
             "cuMemPoolSetAttribute": lambda pool, what, value: (OK,),
             "cuMemPoolTrimTo": lambda pool, least: (OK,),
             "cuGraphDestroy": lambda graph: (OK,),
@@ -155,16 +166,27 @@ class FakeDriver:
     def cuMemAllocAsync(self, nbytes: int, stream: _Stream) -> tuple[Any, ...]:
         assert stream.capture is None, "allocated while launches are recorded"
         self._check(stream)
-        if sum(map(len, self.blocks.values())) + nbytes > self.memory:
+        own = (b for a, b in self.blocks.items() if self.owners[a] == stream.context)
+        if sum(map(len, own)) + nbytes > self.memory:
             return (CUresult.CUDA_ERROR_OUT_OF_MEMORY, None)
         room = np.full(nbytes + 256, 0xFF, np.uint8)
         start = -room.ctypes.data % 256
         block = room[start : start + nbytes]
         self.blocks[block.ctypes.data] = block
+        self.owners[block.ctypes.data] = stream.context
+        self.pending.add(block.ctypes.data)  # other streams have to wait for it
+        stream.work.append(lambda: self.pending.discard(block.ctypes.data))
         return (OK, block.ctypes.data)
+
+    def cuMemPoolSetAccess(self, pool: str, map: list[FakeAccess], count: int) -> tuple[Any, ...]:
+        (access,) = map
+        assert (access.location.type, access.flags, count) == (1, 3, 1)
+        self.readable.add((pool, f"context {access.location.id}"))
+        return (OK,)
 
     def cuMemFreeAsync(self, address: int, stream: _Stream) -> tuple[Any, ...]:
         assert stream.capture is None, "given back while launches are recorded"
+        assert self.owners[int(address)] == stream.context, "memory of another device"
 
         def free() -> None:
             del self.blocks[int(address)]
@@ -180,10 +202,15 @@ class FakeDriver:
         del self.pinned[address]
         return (OK,)
 
-    def view(self, address: int, nbytes: int = -1) -> np.ndarray[Any, Any]:
-        """`nbytes` of device memory, or all up to the block's end."""
+    def view(self, address: int, nbytes: int = -1, by: str = "") -> np.ndarray[Any, Any]:
+        """`nbytes` of device memory, or all up to the block's end. by: the context that reads or
+        writes there."""
         for start, block in self.blocks.items():
+            if start in self.pending:
+                continue
             if start <= address and address - start + max(nbytes, 0) <= len(block):
+                own = self.owners[start]
+                assert by in ("", own), f"{by} works on memory of {own}"
                 end = len(block) if nbytes < 0 else address - start + nbytes
                 return block[address - start : end]
         raise MemoryError(f"{nbytes} bytes at {address:#x}")
@@ -200,22 +227,57 @@ class FakeDriver:
         return (self.failed,)
 
     def _drain(self, stream: _Stream, position: int) -> None:
-        while stream.done < position:
-            work = stream.work[stream.done]
-            stream.done += 1
-            work()
+        with self.draining:  # or what another thread is at would count as done
+            while stream.done < position:
+                work = stream.work[stream.done]
+                stream.done += 1
+                work()
 
     def cuStreamSynchronize(self, stream: _Stream) -> tuple[Any, ...]:
         assert stream.capture is None
         self._check(stream)
+        return self._wait(stream, len(stream.work))
+
+    def _wait(self, stream: _Stream, position: int) -> tuple[Any, ...]:
         try:
-            self._drain(stream, len(stream.work))
+            self._drain(stream, position)
         except (MemoryError, KeyError):
             self.failed = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
         return (self.failed,)
 
+    def CUstream(self, handle: int) -> _Stream:
+        """A stream by its handle: small numbers are those of other libraries, in each context."""
+        if handle in _streams:
+            return _streams[handle]
+        return self.foreign.setdefault(
+            (handle, self.current.context), _Stream(self.current.context)
+        )
+
+    def cuCtxSynchronize(self) -> tuple[Any, ...]:
+        self.calls.append("cuCtxSynchronize")
+        for stream in [s for s in _streams.values() if s.context == self.current.context]:
+            self._wait(stream, len(stream.work))
+        return (self.failed,)
+
+    def cuEventSynchronize(self, event: _Event) -> tuple[Any, ...]:
+        assert event.stream is not None
+        return self._wait(event.stream, event.position)
+
+    def cuEventQuery(self, event: _Event) -> tuple[Any, ...]:
+        assert event.stream is not None
+        past = event.stream.done >= event.position
+        return (self.failed if past or self.failed else CUresult.CUDA_ERROR_NOT_READY,)
+
+    def cuPointerGetAttribute(self, what: int, address: int) -> tuple[Any, ...]:
+        assert what == PointerAttribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        for start, block in self.blocks.items():
+            if start <= address < start + len(block):
+                return (OK, int(self.owners[start].split()[1]))
+        return (CUresult.CUDA_ERROR_ILLEGAL_ADDRESS, None)
+
     def cuEventRecord(self, event: _Event, stream: _Stream) -> tuple[Any, ...]:
         assert stream.capture is None
+        assert event.context == stream.context, "an event of another device"
         event.stream, event.position = stream, len(stream.work)
         return (OK,)
 
@@ -237,7 +299,7 @@ class FakeDriver:
 
         def work() -> None:
             given = ctypes.string_at(source, nbytes) if held else now
-            self.view(target, nbytes)[:] = np.frombuffer(given, np.uint8)
+            self.view(target, nbytes, stream.context)[:] = np.frombuffer(given, np.uint8)
 
         return self._put(stream, work)
 
@@ -245,9 +307,12 @@ class FakeDriver:
         self, target: int, source: int, nbytes: int, stream: _Stream
     ) -> tuple[Any, ...]:
         self.calls.append("download")
-        return self._put(
-            stream, lambda: ctypes.memmove(target, self.view(source, nbytes).tobytes(), nbytes)
-        )
+
+        def work() -> None:
+            held = self.view(source, nbytes, stream.context)
+            ctypes.memmove(target, held.tobytes(), nbytes)
+
+        return self._put(stream, work)
 
     def cuMemcpyDtoDAsync(
         self, target: int, source: int, nbytes: int, stream: _Stream
@@ -255,7 +320,21 @@ class FakeDriver:
         self.calls.append("copy")
 
         def work() -> None:
-            self.view(target, nbytes)[:] = self.view(source, nbytes).copy()
+            by = stream.context
+            self.view(target, nbytes, by)[:] = self.view(source, nbytes, by).copy()
+
+        return self._put(stream, work)
+
+    def cuMemcpyPeerAsync(
+        self, target: int, to: str, source: int, other: str, nbytes: int, stream: _Stream
+    ) -> tuple[Any, ...]:
+        assert self.peers, "devices that do not reach each other"
+        self.calls.append("peer copy")
+        assert (other, stream.context) in self.readable, "the pool does not allow it"
+
+        def work() -> None:
+            held = self.view(source, nbytes, other).copy()
+            self.view(target, nbytes, to)[:] = held
 
         return self._put(stream, work)
 
@@ -263,7 +342,7 @@ class FakeDriver:
         self, target: int, value: int, nbytes: int, stream: _Stream
     ) -> tuple[Any, ...]:
         def work() -> None:
-            self.view(target, nbytes)[:] = value
+            self.view(target, nbytes, stream.context)[:] = value
 
         return self._put(stream, work)
 
@@ -271,7 +350,7 @@ class FakeDriver:
         self, target: int, value: int, count: int, stream: _Stream
     ) -> tuple[Any, ...]:
         def work() -> None:
-            self.view(target, 4 * count).view(np.uint32)[:] = value
+            self.view(target, 4 * count, stream.context).view(np.uint32)[:] = value
 
         return self._put(stream, work)
 
@@ -305,7 +384,7 @@ class FakeDriver:
                     args.append(word)
                     continue
                 dtype = np.dtype(NUMPY_OF[memory_dtype(parameter.dtype)])
-                held = self.view(word)
+                held = self.view(word, -1, stream.context)
                 args.append(held[: len(held) // dtype.itemsize * dtype.itemsize].view(dtype))
             run(kernel, blocks, threads, args, check=False)
 

@@ -15,7 +15,7 @@ static Hook hook;
 static int capturing;
 static size_t limit = 1 << 28, taken;
 
-enum { LAUNCH = 1, COPY = 2, CLEAR = 3, BEGIN = 4, REPLAY = 5 };
+enum { LAUNCH = 1, COPY = 2, CLEAR = 3, BEGIN = 4, REPLAY = 5, PEER = 6 };
 
 void weft_set_hook(Hook given) { hook = given; }
 static int tell(int64_t what, int64_t a, int64_t b, int64_t c, int64_t d) {
@@ -24,22 +24,37 @@ static int tell(int64_t what, int64_t a, int64_t b, int64_t c, int64_t d) {
 
 int f_cuInit(unsigned flags) { return flags ? 1 : 0; }
 int f_cuDriverGetVersion(int *v) { *v = 13000; return 0; }
-int f_cuDeviceGetCount(int *n) { *n = 1; return 0; }
-int f_cuDeviceGet(int *d, int index) { *d = index; return index ? 101 : 0; }
+int f_cuDeviceGetCount(int *n) { *n = 2; return 0; }
+int f_cuDeviceGet(int *d, int index) { *d = index; return index > 1 ? 101 : 0; }
 int f_cuDeviceGetName(char *name, int n, int d) { snprintf(name, n, "Fake libcuda"); return 0; }
-int f_cuDeviceGetAttribute(int *v, int what, int d) { *v = what == 75 ? 8 : what == 76 ? 0 : -1; return *v < 0; }
+/* 13: clock, kHz; 16: multiprocessors; 36: clock of memory; 37: bits of its bus */
+int f_cuDeviceGetAttribute(int *v, int what, int d) {
+  *v = what == 75 ? 8 : what == 76 ? 0 : what == 13 ? 1410000 : what == 16 ? 108 : what == 36 ? 1215000 : what == 37 ? 5120 : -1;
+  return *v < 0;
+}
 int f_cuDeviceTotalMem(size_t *n, int d) { *n = limit; return 0; }
-int f_cuDevicePrimaryCtxRetain(void **c, int d) { *c = malloc(8); return 0; }
-int f_cuCtxSetCurrent(void *c) { return c ? 0 : 201; }
+static void *contexts[2];
+int f_cuDevicePrimaryCtxRetain(void **c, int d) { *c = contexts[d] = malloc(8); return 0; }
+int f_cuCtxSetCurrent(void *c) { return c && (c == contexts[0] || c == contexts[1]) ? 0 : 201; }
+int f_cuDeviceCanAccessPeer(int *can, int d, int other) { *can = 1; return d == other ? 101 : 0; }
 int f_cuStreamCreate(void **s, unsigned flags) { *s = malloc(8); return flags == 1 ? 0 : 1; }
 int f_cuStreamSynchronize(void *s) { return s ? 0 : 1; }
 int f_cuStreamWaitEvent(void *s, void *e, unsigned flags) { return s && e && !flags ? 0 : 1; }
 int f_cuEventCreate(void **e, unsigned flags) { *e = malloc(8); return flags == 2 || !flags ? 0 : 1; }
+int f_cuEventSynchronize(void *e) { return e ? 0 : 1; }
+int f_cuEventQuery(void *e) { return e ? 0 : 1; }
+int f_cuCtxSynchronize(void) { return 0; }
+int f_cuPointerGetAttribute(void *v, int what, uint64_t a) { *(int *)v = 0; return what == 9 && a > 4096 ? 0 : 1; }
 int f_cuEventRecord(void *e, void *s) { return e && s ? 0 : 1; }
 int f_cuEventDestroy(void *e) { free(e); return 0; }
 int f_cuEventElapsedTime(float *ms, void *a, void *b) { *ms = 0.25f; return 0; }
 int f_cuDeviceGetDefaultMemPool(void **p, int d) { *p = malloc(8); return 0; }
 int f_cuMemPoolSetAttribute(void *p, int what, void *v) { return what == 4 && *(uint64_t *)v == UINT64_MAX ? 0 : 1; }
+static int allowed;
+int f_cuMemPoolSetAccess(void *p, int *access, size_t n) { /* CUmemAccessDesc: type, id, flags */
+  allowed = n == 1 && access[0] == 1 && access[2] == 3;
+  return allowed ? 0 : 1;
+}
 int f_cuMemPoolTrimTo(void *p, size_t n) { return 0; }
 int f_cuMemAllocAsync(uint64_t *a, size_t n, void *s) {
   if (taken + n > limit) return 2;
@@ -60,6 +75,10 @@ int f_cuMemFreeHost(void *a) { free(a); return 0; }
 int f_cuMemcpyHtoDAsync(uint64_t t, void *s, size_t n, void *st) { memcpy((void *)t, s, n); return 0; }
 int f_cuMemcpyDtoHAsync(void *t, uint64_t s, size_t n, void *st) { memcpy(t, (void *)s, n); return 0; }
 int f_cuMemcpyDtoDAsync(uint64_t t, uint64_t s, size_t n, void *st) { return tell(COPY, t, s, n, 0); }
+int f_cuMemcpyPeerAsync(uint64_t t, void *to, uint64_t s, void *of, size_t n, void *st) {
+  if (to == of || !allowed || (of != contexts[0] && of != contexts[1])) return 1;
+  return tell(PEER, t, s, n, 0);
+}
 int f_cuMemsetD8Async(uint64_t t, unsigned char v, size_t n, void *st) { return tell(CLEAR, t, v, n, 0); }
 int f_cuModuleLoadData(void **m, void *image) { *m = strdup(image); return 0; }
 int f_cuModuleGetFunction(void **f, void *m, char *name) { *f = m; return strstr(name, "_entry") ? 0 : 500; }

@@ -14,10 +14,10 @@ from weft.codegen.cuda.emulator import run
 from weft.codegen.cuda.language import memory_dtype
 from weft.runtime.device import registry
 
-LAUNCH, COPY, CLEAR, BEGIN, REPLAY = 1, 2, 3, 4, 5
+LAUNCH, COPY, CLEAR, BEGIN, REPLAY, PEER = 1, 2, 3, 4, 5, 6
 compiler = FakeCompiler()
 recorded: list[tuple[int, tuple[Any, ...]]] = []
-counts = dict.fromkeys((LAUNCH, COPY, CLEAR, BEGIN, REPLAY), 0)
+counts = dict.fromkeys((LAUNCH, COPY, CLEAR, BEGIN, REPLAY, PEER), 0)
 
 
 def hook(what: int, a: int, b: int, c: int, d: int) -> int:
@@ -53,7 +53,7 @@ def _do(kind: int, given: tuple[Any, ...]) -> None:
     if kind == REPLAY:
         for one, what in recorded:
             _do(one, what)
-    elif kind == COPY:
+    elif kind in (COPY, PEER):
         ctypes.memmove(given[0], given[1], given[2])
     elif kind == CLEAR:
         ctypes.memset(given[0], given[1], given[2])
@@ -68,6 +68,29 @@ def _do(kind: int, given: tuple[Any, ...]) -> None:
             room = (ctypes.c_uint8 * (1 << 15)).from_address(word)  # it is not known how much
             args.append(np.frombuffer(room, dtype))
         run(kernel, blocks, threads, args, check=False)
+
+
+class Other:
+    """Another library's array, which has stream 1."""
+
+    def __init__(self, given: wf.DeviceArray) -> None:
+        self.__cuda_array_interface__ = {**given.__cuda_array_interface__, "stream": 1}
+
+
+def shared_memory(x: Any) -> None:
+    """Arrays that stay on the device, and those of others."""
+    double = wf.compile(device="gpu:0")(lambda x: x * 2.0)
+    first = double(x)
+    second = double(first).block_until_ready()
+    np.testing.assert_array_equal(second, x * 4)
+    assert first.__dlpack_device__() == (2, 0)
+    capsule = first.__dlpack__(stream=1, max_version=(1, 0))
+    assert first.__cuda_array_interface__["stream"] == registry.gpu(0).stream
+    np.testing.assert_array_equal(double(Other(first)), x * 4)
+    with pytest.raises(wf.errors.InvalidArgumentError, match="0x8 is not memory of a GPU"):
+        registry.gpu(0).number_at(8)
+    del capsule, first
+    registry.gpu(0).allocate(8, "after what is gone")
 
 
 def main() -> None:
@@ -95,9 +118,20 @@ def main() -> None:
     np.testing.assert_array_equal(take(x, np.array([2, -1]))[1], x[-1])
     with pytest.raises(wf.errors.InvalidArgumentError, match="index 6"):
         take(x, np.array([0, 6]))
+    shared_memory(x)
     device = registry.gpu(0)
     assert device.description == "Fake libcuda, sm_80, driver for CUDA 13.0"
     assert device.timed(device.synchronize) == 0.25e-3
+    v = wf.Variable(start)
+    doubled = [wf.compile(device=f"gpu:{k}")(lambda: v.assign_add(v)) for k in (0, 1)]
+    for k in (0, 1, 1, 0):
+        doubled[k]()
+    np.testing.assert_allclose(np.asarray(v.read()), 16 * start)
+    assert counts[PEER] == 2  # from one GPU to the other, and back
+    info = registry.gpus()[1]
+    assert (info.index, info.cc, info.memory) == (1, (8, 0), 1 << 28)
+    assert info.flops == 2 * 108 * 64 * 1.41e9
+    assert info.bandwidth == 2 * 1.215e9 * 5120 / 8
     assert counts[BEGIN] >= 1
     assert counts[REPLAY] >= 2
     with pytest.raises(wf.errors.ResourceExhaustedError, match="too much"):

@@ -13,8 +13,11 @@ from fake_driver import FakeCompiler, FakeDriver
 
 import weft as wf
 from weft.frontend import pytree
-from weft.runtime.device import registry
+from weft.ir.dtypes import as_dtype
+from weft.ir.text.parser import parse_graph
+from weft.runtime.device import loops, pieces, registry
 from weft.runtime.device.driver import Driver
+from weft.runtime.device.executable import compile_for_device
 from weft.runtime.device.plan import CheckFaults, DeviceLoop, DevicePlan, PlannedCopy, PlannedLaunch
 
 Array = np.ndarray[Any, Any]
@@ -97,17 +100,27 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("driver", [False, True], ids=["emulated", "faked driver"])
+def _faked(monkeypatch: pytest.MonkeyPatch, **options: Any) -> FakeDriver:
+    """Make /gpu:0 a CUDA device over a fake driver."""
+    api = FakeDriver(FakeCompiler(), **options)
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "0")
+    monkeypatch.setattr(registry, "_devices", {})
+    monkeypatch.setattr(registry, "Driver", partial(Driver, api))
+    monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+    return api
+
+
+@pytest.mark.parametrize("driver", ["emulated", "faked driver", "short recordings"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_loops_and_branches_are_those_of_the_cpu(
-    name: str, driver: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WEFT_EMULATE_GPU", "0" if driver else "check")
-    if driver:
-        api = FakeDriver(FakeCompiler())
-        monkeypatch.setattr(registry, "_devices", {})
-        monkeypatch.setattr(registry, "Driver", partial(Driver, api))
-        monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+    if driver == "emulated":
+        monkeypatch.setenv("WEFT_EMULATE_GPU", "check")
+    else:
+        _faked(monkeypatch)
+    if driver == "short recordings":
+        monkeypatch.setattr(pieces, "MOST_NODES", 7)
     function, args = PROGRAMS[name]
     on_gpu, on_cpu = wf.compile(device="gpu:0")(function), wf.compile(function)
     expected = pytree.tree_leaves(on_cpu(*args))
@@ -160,3 +173,168 @@ def test_a_plan_for_people_has_loops_and_decisions() -> None:
     assert "while: loop" in text
     assert "the host leaves unless" in text
     assert "the host reads" in wf.compile(device="gpu:0")(_either).explain(_random(4, 5), 1)
+
+
+def _lstm() -> Callable[[wf.Tensor], Any]:
+    w = wf.Variable(_random(12, 32) * 0.3)
+    optimizer = wf.train.GradientDescentOptimizer(0.1)
+
+    def step(xs: wf.Tensor) -> wf.Tensor:
+        def body(carry: Any, x: wf.Tensor) -> Any:
+            h, c = carry
+            i, f, o, u = wf.split(wf.matmul(wf.concat([x, h], axis=1), w), 4, axis=1)
+            c = wf.sigmoid(f) * c + wf.sigmoid(i) * wf.tanh(u)
+            h = wf.sigmoid(o) * wf.tanh(c)
+            return (h, c), h
+
+        (h, _), ys = wf.scan(body, init=(wf.zeros((2, 8)), wf.zeros((2, 8))), xs=xs)
+        loss = wf.mean(ys * ys) + wf.sum(h)
+        optimizer.minimize(loss)
+        return loss
+
+    return step
+
+
+def _calls(api: FakeDriver, function: Callable[..., Any], *args: Any) -> list[str]:
+    """What a call asks of the driver, once what comes again is recorded."""
+    for _ in range(3):
+        function(*args)
+    before = len(api.calls)
+    function(*args)
+    return api.calls[before:]
+
+
+def _launches(calls: list[str]) -> list[str]:
+    return [name for name in calls if name.startswith("launch")]
+
+
+def test_a_training_step_of_an_lstm_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = _faked(monkeypatch, runs=False)
+    step = wf.compile(device="gpu:0")(_lstm())
+    calls = _calls(api, step, _random(28, 2, 4))
+    assert calls.count("graph") == 1
+    assert not _launches(calls)
+    assert len(calls) < 5  # copies in and out beside it
+
+
+def test_a_long_loop_is_some_graphs_and_no_more_than_may_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pieces, "MOST_NODES", 100)
+    xs = _random(90, 2, 4)
+    step = wf.compile(device="gpu:0")(_lstm())
+    api = _faked(monkeypatch, runs=False)
+    calls = _calls(api, step, xs)
+    assert len(_launches(calls)) < 3  # one by itself is not recorded
+    assert 5 < calls.count("graph") < 30
+    assert api.graphs == calls.count("graph")
+    monkeypatch.setattr(loops, "MOST_KEPT", 250)
+    calls = _calls(api, wf.compile(device="gpu:0")(_lstm()), xs)
+    assert 0 < calls.count("graph") < 10
+    assert len(_launches(calls)) > 200
+
+
+def test_loops_whose_buffers_swap_are_recorded_twice_whatever_their_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def until(x: wf.Tensor) -> Any:
+        def body(y: wf.Tensor) -> wf.Tensor:
+            return wf.cumulative_sum(y[::-1] * 0.1 + 0.5, axis=0)[::-1] + y.mean()
+
+        return wf.while_loop(lambda y: wf.sum(y) < 2e3, body, wf.abs(x))
+
+    def counted(x: wf.Tensor) -> Any:
+        return wf.while_loop(lambda i, y: i < 50, lambda i, y: (i + 1, y[::-1] * 0.5 + x), (0, x))
+
+    x = _random(4, 5)
+    expected = [np.asarray(wf.compile(f)(x)[-1]) for f in (until, counted)]
+    api = _faked(monkeypatch)
+    on_gpu = wf.compile(device="gpu:0")(until)
+    calls = _calls(api, on_gpu, x)
+    assert not _launches(calls)
+    assert calls.count("graph") > 8
+    assert api.graphs <= 4
+    np.testing.assert_allclose(on_gpu(x)[-1], expected[0], rtol=1e-4)
+    monkeypatch.setattr(pieces, "MOST_NODES", 8)
+    on_gpu = wf.compile(device="gpu:0")(counted)
+    before = api.graphs
+    calls = _calls(api, on_gpu, x)
+    assert calls.count("graph") > 10
+    assert api.graphs - before <= 3
+    np.testing.assert_allclose(on_gpu(x)[-1], expected[1], rtol=1e-5)
+
+
+SUMS = """
+graph @sums(%x: f32[3], %y: f32[3]) -> (f32[3], f32[3], f32[3], f32[3]) stage=traced {
+  %0 = stack_new() {dtype=f32, shape=[3], depth=1} : stack<f32[3]>
+  %1 = stack_push(%0, %x) : stack<f32[3]>
+  %2 = stack_push(%1, %y) : stack<f32[3]>
+  %3 = stack_push(%0, %y) : stack<f32[3]>
+  %4 = stack_new() {dtype=f32, shape=[3], depth=2} : stack<stack<f32[3]>>
+  %5 = stack_push(%4, %2) : stack<stack<f32[3]>>
+  %6 = stack_push(%5, %3) : stack<stack<f32[3]>>
+  %7 = stack_push(%4, %2) : stack<stack<f32[3]>>
+  %8 = stack_add(%6, %7) : stack<stack<f32[3]>>
+  %9, %10 = stack_pop(%8) : stack<stack<f32[3]>>, stack<f32[3]>
+  %11, %12 = stack_pop(%10) : stack<f32[3]>, f32[3]
+  %13, %14 = stack_pop(%11) : stack<f32[3]>, f32[3]
+  %15, %16 = stack_pop(%9) : stack<stack<f32[3]>>, stack<f32[3]>
+  %17, %18 = stack_pop(%16) : stack<f32[3]>, f32[3]
+  %19, %20 = stack_pop(%15) : stack<stack<f32[3]>>, stack<f32[3]>
+  %21, %22 = stack_pop(%20) : stack<f32[3]>, f32[3]
+  return %12, %14, %18, %22
+}
+"""
+
+
+@pytest.mark.parametrize("driver", [False, True], ids=["emulated", "faked driver"])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i32"])
+def test_sums_of_stacks_of_stacks(
+    dtype: str, driver: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if driver:
+        _faked(monkeypatch)
+    else:
+        monkeypatch.setenv("WEFT_EMULATE_GPU", "check")
+    graph = parse_graph(SUMS.replace("f32", dtype))
+    kind = as_dtype(dtype).numpy
+    made = compile_for_device(graph, find=lambda: registry.gpu(0))
+    for k in range(3):
+        x, y = np.array([1, 2, 3 + k], kind), np.array([10, 20, 30], kind)
+        wanted = [y + y, x, y, 0 * x]
+        for value, other in zip(made([x, y]), wanted, strict=True):
+            np.testing.assert_array_equal(value, other)
+    assert "adds up what was kept" in made.describe_program()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("driver", [False, True], ids=["emulated", "faked driver"])
+def test_third_derivatives_of_loops_of_unknown_length(
+    driver: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def root(x: wf.Tensor) -> wf.Tensor:
+        start = (x, x * 0.5 + 0.5)
+
+        def better(x: wf.Tensor, y: wf.Tensor) -> Any:
+            return x, 0.5 * (y + x / y)
+
+        _, y = wf.while_loop(
+            lambda x, y: wf.max(wf.abs(y * y - x)) > 1e-5, better, start, gradient_memory=1 << 20
+        )
+        return wf.sum(y)
+
+    f = root
+    for _ in range(3):
+        f = wf.grad(lambda x, f=f: wf.sum(f(x)))
+    if driver:
+        _faked(monkeypatch)
+    else:
+        monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    x = np.array([0.7, 2.0], np.float64)
+    on_gpu = wf.compile(device="gpu:0")(f)
+    assert "arena_add" in {
+        op.name for op in on_gpu._specialized((x,), {}).executable().graph.walk()
+    }
+    for _ in range(2):
+        np.testing.assert_allclose(on_gpu(x), wf.compile(f)(x), rtol=1e-9)
+        np.testing.assert_allclose(on_gpu(x), 0.375 * x**-2.5, rtol=1e-2)

@@ -93,6 +93,9 @@ if TYPE_CHECKING:
     from weft.frontend.tracing.custom_gradient import custom_gradient
     from weft.frontend.benchmark import bench
     from weft.frontend.devices import bfloat16_transfer, colocate_with, device
+    from weft.frontend.device_array import DeviceArray, to_device
+    from weft.frontend.device_list import DeviceInfo, devices
+    from weft.frontend.transfers import set_transfer_guard, transfer_guard
     from weft.frontend.train.replicas.partitioned import create_partitioned_variables
     from weft.ir.device import DeviceSpec
     from weft.frontend.extend.gradients import register_gradient
@@ -176,6 +179,9 @@ _LATER = {
     "weft.frontend.tracing.custom_gradient": "custom_gradient",
     "weft.frontend.benchmark": "bench",
     "weft.frontend.devices": "bfloat16_transfer colocate_with device",
+    "weft.frontend.device_array": "DeviceArray to_device",
+    "weft.frontend.device_list": "DeviceInfo devices",
+    "weft.frontend.transfers": "set_transfer_guard transfer_guard",
     "weft.frontend.train.replicas.partitioned": "create_partitioned_variables",
     "weft.ir.device": "DeviceSpec",
     "weft.frontend.extend.gradients": "register_gradient",
@@ -266,7 +272,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AUTO_REUSE", "Assert", "Barrier", "CancelToken", "CompiledFunction",
-    "ConditionalAccumulator", "DType", "DeviceSpec", "FIFOQueue", "FixedLenFeature",
+    "ConditionalAccumulator", "DType", "DeviceArray", "DeviceInfo", "DeviceSpec", "FIFOQueue",
+    "FixedLenFeature",
     "FixedLengthRecordReader", "FloatInfo", "Graph", "GraphGrowthWarning", "IdentityReader",
     "IndexedSlices", "IntegerInfo", "InteractiveSession", "MutableHashTable",
     "PaddingFIFOQueue", "Print", "PriorityQueue", "QueueBase", "RandomShuffleQueue",
@@ -286,8 +293,9 @@ __all__ = [
     "cos", "cosh", "count_nonzero", "count_up_to", "create_partitioned_variables", "cross",
     "cumprod", "cumsum", "cumulative_logsumexp", "cumulative_max", "cumulative_min",
     "cumulative_prod", "cumulative_sum", "custom_gradient", "data", "decode_csv",
-    "decode_image", "decode_jpeg", "decode_png", "decode_raw", "deg2rad", "device", "diag",
-    "diagonal", "diff", "digamma", "divide", "dot", "dynamic_partition", "dynamic_stitch", "e",
+    "decode_image", "decode_jpeg", "decode_png", "decode_raw", "deg2rad", "device", "devices",
+    "diag", "diagonal", "diff", "digamma", "divide", "dot", "dynamic_partition", "dynamic_stitch",
+    "e",
     "einsum", "empty", "empty_like", "ensure_shape", "enter", "equal", "erf", "erfc", "erfinv",
     "errors", "exit", "exp", "exp2", "expand_dims", "expm1", "eye", "fill", "finfo", "flatten",
     "flip", "float16", "float32", "float64", "floor", "floor_divide", "fma", "foldl", "foldr",
@@ -313,13 +321,15 @@ __all__ = [
     "reset_default_graph", "reshape", "result_type", "roll", "rot90", "round", "rsqrt", "scan",
     "scatter_add", "scatter_nd", "scatter_nd_add", "scatter_nd_max", "scatter_nd_min",
     "scatter_nd_update", "scatter_sub", "scatter_update", "searchsorted", "segment_max",
-    "segment_mean", "segment_min", "segment_sum", "set_num_threads", "set_random_seed", "shape",
+    "segment_mean", "segment_min", "segment_sum", "set_num_threads", "set_random_seed",
+    "set_transfer_guard", "shape",
     "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "size", "sort", "split", "sqrt",
     "square", "squared_difference", "squeeze", "stack", "std", "stop_gradient", "string",
     "string_join", "string_length", "string_split", "string_to_hash_bucket",
     "string_to_hash_bucket_fast", "string_to_number", "substr", "subtract", "sum", "swapaxes",
     "switch", "switch_case", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile",
-    "top_k", "trace", "train", "trainable_variables", "transpose", "tree_leaves", "tree_map",
+    "to_device", "top_k", "trace", "train", "trainable_variables", "transfer_guard", "transpose",
+    "tree_leaves", "tree_map",
     "tril", "triu", "trunc", "truncated_normal", "uint16", "uint32", "uint64", "uint8",
     "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
     "unique_with_counts", "unstack", "value_and_grad", "var", "variable_scope",

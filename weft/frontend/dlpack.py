@@ -6,27 +6,16 @@ https://data-apis.org/array-api/latest/design_topics/data_interchange.html
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from typing import Any
 
 import numpy as np
 
 from weft.frontend.arrays import Array
+from weft.ir.dlpack import CPU, Fields
 from weft.ir.dtypes import bfloat16
 from weft.ir.errors import TypeRuleError
 from weft.ir.source import caller_location
-
-_CPU = 1  # kDLCPU
-_BFLOAT = 4  # kDLBfloat
-#: Where dl_tensor.dtype.code is in the struct of a capsule of this name (dlpack.h, 64 bits).
-_CODE_AT = {b"dltensor": 20, b"dltensor_versioned": 52}
-
-_capsule_name = ctypes.pythonapi.PyCapsule_GetName
-_capsule_name.restype, _capsule_name.argtypes = ctypes.c_char_p, (ctypes.py_object,)
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype = ctypes.c_void_p
-_capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 def is_foreign(x: object) -> bool:
@@ -40,8 +29,8 @@ def foreign_array(x: Any) -> Array:
     kind = f"{type(x).__module__.split('.')[0]} {type(x).__name__}"
     if not hasattr(x, "__dlpack__"):
         return np.asarray(x)
-    device = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (_CPU, 0)
-    if device[0] != _CPU:
+    device = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (CPU, 0)
+    if device[0] != CPU:
         raise TypeRuleError(
             f"this {kind} is on another device (DLPack device {tuple(map(int, device))})",
             hint="copy it to the CPU first",
@@ -80,15 +69,6 @@ def export(data: Array, options: dict[str, Any]) -> Any:
     if data.dtype != bfloat16.numpy:
         return data.__dlpack__(**options)
     capsule = data.view(np.int16).__dlpack__(**options)
-    _declare_bfloat16(capsule)
+    # nobody else has the capsule yet; NumPy's DLPack has no bfloat16
+    Fields(capsule).declare(bfloat=True)
     return capsule
-
-
-def _declare_bfloat16(capsule: Any) -> None:
-    """NumPy's DLPack has no bfloat16: its bits are exported as int16, then called what they are.
-    Nobody else has the capsule yet."""
-    name = _capsule_name(capsule)
-    assert name is not None
-    pointer = _capsule_pointer(capsule, name)
-    assert pointer is not None
-    ctypes.c_uint8.from_address(pointer + _CODE_AT[name]).value = _BFLOAT

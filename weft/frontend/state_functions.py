@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from weft.frontend.devices import device
 from weft.frontend.ops.dynamic_sizes import fresh_sizes
 from weft.frontend.ops.rearrange import concat
 from weft.frontend.session.graph import get_default_graph, name_tensor
@@ -123,7 +124,10 @@ def report_uninitialized_variables(
         attrs = {"names": tuple(v.name for _, v in pairs), "sizes": sizes}
         refs = [handle for handle, _ in pairs]
         found.append(trace.tensor(trace.emit("report_uninitialized", refs, attrs)[0]))
-    return _named(found[0] if len(found) == 1 else concat(found), name)
+    if len(found) == 1:
+        return _named(found[0], name)
+    with device("/cpu:0"):  # strings are not for a GPU, which some of the variables may be on
+        return _named(concat(found), name)
 
 
 def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> Effect:

@@ -121,11 +121,11 @@ class Tensor(Operators):
         return (op.device if op is not None else "") or ("" if anywhere else "cpu")
 
     def to_device(self, device: str, /, *, stream: object = None) -> Self:
-        """This tensor; "cpu" ("/cpu:0") is the only device so far. `wf.device` is for graphs."""
+        """This tensor, for "cpu". `wf.to_device` copies to a GPU, `wf.device` is for graphs."""
         if stream is not None or not is_local(named_device(device)):
             raise InvalidArgumentError(
                 f"there is no device {device!r} with stream {stream!r}",
-                hint='the device is "cpu"',
+                hint='the device of such a tensor is "cpu"; wf.to_device copies it to "gpu:0"',
                 location=caller_location(),
             )
         return self

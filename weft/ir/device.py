@@ -8,6 +8,7 @@ printed.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,7 +18,7 @@ from weft.ir.source import Locations, caller_location
 #: The job of a session without a cluster; it has one task.
 LOCAL_JOB = "localhost"
 LOCAL_TASK = f"/job:{LOCAL_JOB}/task:0"
-#: The devices of this process, by their full names: those of a session without a cluster.
+#: The CPU of this process, by its full name; what GPUs there are, the runtime knows.
 LOCAL_DEVICES = (f"{LOCAL_TASK}/cpu:0",)
 
 _JOB = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -123,9 +124,15 @@ def local_gpu(spec: DeviceSpec) -> int | None:
     return index if spec.matches(DeviceSpec(LOCAL_JOB, 0, "gpu", index)) and spec.kind else None
 
 
-def check_local(spec: DeviceSpec, location: Locations = (), gpu: int | None = None) -> None:
+def check_local(
+    spec: DeviceSpec,
+    location: Locations = (),
+    gpu: int | None = None,
+    *,
+    devices: Callable[[], Sequence[str]],
+) -> None:
     """Raise InvalidArgumentError, which says what there is, unless `spec` is the CPU of this
-    process or, with `gpu`, that GPU of it."""
+    process or, with `gpu`, that GPU of it. devices: the full names of what there is."""
     if gpu is not None:
         if not spec.matches(DeviceSpec(LOCAL_JOB, 0, "gpu", gpu)):
             raise InvalidArgumentError(
@@ -136,13 +143,26 @@ def check_local(spec: DeviceSpec, location: Locations = (), gpu: int | None = No
             )
     elif not is_local(spec):
         hint = "other tasks belong to a cluster: wf.Session(target) of one of its tasks"
-        if local_gpu(spec) is not None:
-            hint = f"wf.compile(device='gpu:{local_gpu(spec)}') runs a whole function on a GPU"
+        number, names = local_gpu(spec), devices()
+        if number is not None:
+            hint = f"wf.compile(device='gpu:{number}') runs a whole function on a GPU"
+        if any(spec.matches(_parse(name)) for name in names):
+            raise InvalidArgumentError(
+                f"an op is to run on '{spec}', but it is part of what runs on the CPU",
+                hint=hint,
+                location=location,
+            )
         raise InvalidArgumentError(
-            f"there is no device '{spec}' here; the devices are: {', '.join(LOCAL_DEVICES)}",
+            f"there is no device '{spec}' here; the devices are: {', '.join(names)}",
             hint=hint,
             location=location,
         )
+
+
+def short(device: str) -> str:
+    """A full name without its task: `/gpu:0`."""
+    spec = _parse(device)
+    return str(DeviceSpec(None, None, spec.kind, spec.index))
 
 
 def named_device(text: str) -> DeviceSpec:

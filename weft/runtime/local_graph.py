@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.ir.device import DeviceSpec, check_local
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.passes.rewrite import bind, rebuilt, with_block, with_operands
+from weft.runtime.device.names import local_devices
 
 
 def on_local_device(graph: Graph, gpu: int | None = None) -> Graph:
@@ -14,7 +15,8 @@ def on_local_device(graph: Graph, gpu: int | None = None) -> Graph:
     named = False
     for op in graph.walk():
         if op.device:
-            check_local(DeviceSpec.parse(op.device), op.locations, gpu)
+            spec = DeviceSpec.parse(op.device)
+            check_local(spec, op.locations, gpu, devices=local_devices)
         named = named or bool(op.device or op.group)
     return with_block(graph, _bare(graph.block)) if named else graph
 

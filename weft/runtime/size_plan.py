@@ -73,7 +73,7 @@ class SizeCheck:
 
     def __init__(self, graph: SizedGraph, shapes: Shapes) -> None:
         tape = Tape()
-        self._given = _Given(graph.types, shapes, tape)
+        self._given = Given(graph.types, shapes, tape)
         graph.at(self._given.shapes)
         self._sizes: Sizes = tape.sizes([])
 
@@ -103,7 +103,7 @@ class SizePlan:
         self.graph, self._variables, self._shapes = graph, variables, shapes
         self._passes, self._wide = for_machine(passes), wide
         tape = Tape(wide=wide)
-        self._given = _Given(graph.types, shapes, tape)
+        self._given = Given(graph.types, shapes, tape)
         plan, kernels, _ = _planned(graph.at(self._given.shapes), self._passes)
         self._addresses = compile_kernels(kernels)
         self._outputs = _Outputs(plan)
@@ -174,7 +174,7 @@ class SizePlan:
         return self._again(self._shapes)[1]
 
     def _again(self, shapes: Shapes) -> tuple[StepPlan, Details]:
-        given = _Given(self.graph.types, shapes, Tape(wide=self._wide))
+        given = Given(self.graph.types, shapes, Tape(wide=self._wide))
         plan, _, details = _planned(self.graph.at(given.shapes), self._passes)
         return plan, details
 
@@ -207,7 +207,7 @@ class _Frame(Frame):
         self.room = len(self.arena)
 
 
-class _Given:
+class Given:
     """Where the sizes of a tape come from: of all inputs the shapes, with traced sizes in them."""
 
     def __init__(self, types: Sequence[Type], shapes: Shapes, tape: Tape) -> None:

@@ -6,8 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from weft.ir.fork import ForkLock
 from weft.passes.manager import Pass, PassOptions
@@ -15,6 +14,7 @@ from weft.passes.pipelines import STANDARD
 from weft.runtime.size_plan import Array, Numbers, Shapes, SizedGraph, SizePlan
 from weft.runtime.variables import VariableState
 
+F = TypeVar("F", covariant=True)
 _log = logging.getLogger("weft.compile")
 #: So many plans for many sizes a graph has; those used last stay.
 MOST_PLANS = 16
@@ -39,24 +39,27 @@ class Filled:
         return self.plan.run_kept(self.numbers, arrays, keep)
 
 
-class SizePlans:
-    """The plans that a graph has for many sizes."""
+class Plan(Protocol[F]):
+    """A plan for many sizes."""
 
-    def __init__(
-        self,
-        graph: SizedGraph,
-        variables: Mapping[str, VariableState],
-        threads: int | None = None,
-        passes: Sequence[Pass] = STANDARD,
-    ) -> None:
-        self._make = partial(SizePlan, graph, variables=variables, threads=threads, passes=passes)
+    @property
+    def conditions(self) -> int: ...
+    def numbers(self, shapes: Shapes) -> Numbers | None: ...
+    def filled(self, numbers: Numbers, shapes: Shapes) -> F: ...
+
+
+class PlansBySize(Generic[F]):
+    """The plans that a graph has for many sizes. make: one for some sizes, by keyword wide."""
+
+    def __init__(self, graph: SizedGraph, make: Callable[..., Plan[F]]) -> None:
+        self._make = make
         self._name, self._has_open = graph.name, graph.has_open
-        self._plans: list[SizePlan] = []  # that used last first
+        self._plans: list[Plan[F]] = []  # that used last first
         self._in_vain = 0  # that were made since one of them served other sizes
         self._lock = ForkLock()
         self.made = 0  # how many
 
-    def find(self, shapes: Shapes) -> Filled | None:
+    def find(self, shapes: Shapes) -> F | None:
         """What a plan that is there makes of inputs of these shapes."""
         for k, plan in enumerate(self._plans):
             numbers = plan.numbers(shapes)
@@ -65,10 +68,10 @@ class SizePlans:
                 if k:
                     with self._lock:
                         self._plans = [plan, *(p for p in self._plans if p is not plan)]
-                return Filled(plan, numbers)
+                return plan.filled(numbers, shapes)
         return None
 
-    def make(self, shapes: Shapes) -> Filled | None:
+    def make(self, shapes: Shapes) -> F | None:
         """A plan for these shapes with others in mind. None where that is of no use: these shapes
         are to have a plan of their own."""
         if self._in_vain >= MOST_IN_VAIN or not self._has_open(shapes) or _watched():
@@ -90,7 +93,29 @@ class SizePlans:
             if numbers is None:  # a size that such plans are not made for
                 return None
             self._plans = [plan, *self._plans[: MOST_PLANS - 1]]
-        return Filled(plan, numbers)
+        return plan.filled(numbers, shapes)
+
+
+class SizePlans(PlansBySize[Filled]):
+    """Native plans for many sizes."""
+
+    def __init__(
+        self,
+        graph: SizedGraph,
+        variables: Mapping[str, VariableState],
+        threads: int | None = None,
+        passes: Sequence[Pass] = STANDARD,
+    ) -> None:
+        def make(shapes: Shapes, *, wide: bool) -> Plan[Filled]:
+            return _Native(graph, shapes, variables, threads, passes, wide=wide)
+
+        super().__init__(graph, make)
+
+
+class _Native(SizePlan):
+    def filled(self, numbers: Numbers, shapes: Shapes) -> Filled:
+        """As of `Plan`."""
+        return Filled(self, numbers)
 
 
 def _watched() -> bool:

@@ -141,7 +141,7 @@ def _measure_all(
     peaks: Peaks | None = None
     wanted = _chooser(options.kernel)
     for target in targets:
-        pieces = pieces_of(target.executable)
+        pieces = pieces_of(target.on_cpu)
         names += [c.call.kernel.name for p in pieces for c in p.calls]
         if options.kernel is not None and not any(wanted(n, p) for n, p in enumerate(pieces, 1)):
             continue
@@ -150,7 +150,7 @@ def _measure_all(
             for line in peaks_lines(peaks):
                 show(line)
         cost = measure(
-            target.executable, target.inputs, target.variables, target.name, effort, wanted, peaks
+            target.on_cpu, target.inputs, target.variables, target.name, effort, wanted, peaks
         )
         if target.lines:
             cost = replace(cost, rows=tuple(replace(r, lines=target.lines) for r in cost.rows))

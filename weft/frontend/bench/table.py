@@ -59,18 +59,18 @@ def cost_table(cost: Cost) -> Table:
 def _title(cost: Cost) -> str:
     text = f"{cost.name}: {cost.kernels} kernel call{'s' * (cost.kernels != 1)}"
     if cost.step is not None:
-        text += f", a step takes {_timing(cost.step)} us (min / median)"
+        text += f", a step takes {timing_text(cost.step)} us (min / median)"
     return text
 
 
 def _cells(row: KernelCost, peaks: Peaks) -> Sequence[str]:
     work, rates = row.work, row.rates(peaks)
     name = row.name if len(row.name) <= _NAME else row.name[: _NAME - 2] + ".."
-    many = [_timing(row.all) if row.all or row.one is None else "not cut"]
+    many = [timing_text(row.all) if row.all or row.one is None else "not cut"]
     many = many if peaks.threads > 1 else []
     cells = [
         str(row.number), name, "?" if row.runs is None else str(row.runs),
-        _timing(row.one), *many,
+        timing_text(row.one), *many,
         si(row.bytes), "?" if work.flops is None else si(work.flops),
         "?" if work.transcendentals is None else si(work.transcendentals),
     ]  # fmt: skip
@@ -80,12 +80,12 @@ def _cells(row: KernelCost, peaks: Peaks) -> Sequence[str]:
         flops = rates.flops_per_second
         percent = rates.percent_of_peak
         cells += [
-            _number(rates.bytes_per_second / 1e9),
-            "?" if flops is None else _number(flops / 1e9),
+            number(rates.bytes_per_second / 1e9),
+            "?" if flops is None else number(flops / 1e9),
             rates.level,
             "-" if percent is None else f"{_percent(percent)} {rates.bound}",
         ]
-    return [*cells, *_assembly(row), _source(row.lines)]
+    return [*cells, *_assembly(row), source_text(row.lines)]
 
 
 def _assembly(row: KernelCost) -> tuple[str, str]:
@@ -96,7 +96,7 @@ def _assembly(row: KernelCost) -> tuple[str, str]:
     return str(asm.vector_bits), str(asm.spills)
 
 
-def _source(lines: Sequence[str]) -> str:
+def source_text(lines: Sequence[str]) -> str:
     """`model.py:3,4 other.py:7`."""
     by_file: dict[str, list[str]] = {}
     for line in lines:
@@ -110,10 +110,10 @@ def _percent(value: float) -> str:
     return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
 
 
-def _timing(timing: Timing | None) -> str:
+def timing_text(timing: Timing | None) -> str:
     if timing is None:
         return "-"
-    return f"{_number(timing.minimum * 1e6)} / {_number(timing.median * 1e6)}"
+    return f"{number(timing.minimum * 1e6)} / {number(timing.median * 1e6)}"
 
 
 def _pair(pair: tuple[float, float]) -> str:
@@ -122,7 +122,7 @@ def _pair(pair: tuple[float, float]) -> str:
     return f"{pair[0] / 1e9:.0f} / {pair[1] / 1e9:.0f}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Three digits."""
     if value >= 100:
         return f"{value:.0f}"

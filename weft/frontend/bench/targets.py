@@ -18,12 +18,14 @@ from weft.frontend.bench.measure import inputs_of
 from weft.frontend.bench.peers import compiled
 from weft.frontend.bench.workloads import WORKLOADS, Workload, suites
 from weft.frontend.calls.function import CompiledFunction, compile
+from weft.frontend.calls.on_gpu import compile_for_gpu, gpu_number, not_on_gpu
 from weft.frontend.cli.run import (
     compile_for,
     completed_arrays,
     given_arrays,
     load,
     named_pairs,
+    static_graph,
 )
 from weft.ir.errors import InvalidArgumentError, NotFoundError, ParseError, suggest
 from weft.ir.graph import Graph
@@ -31,6 +33,8 @@ from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
 from weft.ir.verify import verify
 from weft.passes.differential import random_array
+from weft.passes.pipelines import GPU
+from weft.runtime.device.step import DeviceStep
 from weft.runtime.executable import Executable
 from weft.runtime.variables import VariableState
 
@@ -42,11 +46,18 @@ class Target:
     """A compiled step and what it runs on. workload, function: of a built-in one."""
 
     name: str
-    executable: Executable
+    executable: Executable | DeviceStep
     inputs: Sequence[Array]
     variables: Mapping[str, VariableState]
     workload: Workload | None = None
     function: CompiledFunction[Any, Any] | None = None
+
+    @property
+    def on_cpu(self) -> Executable:
+        """The native code. UnsupportedError for a step on a GPU."""
+        if not isinstance(self.executable, Executable):
+            raise not_on_gpu("cost")
+        return self.executable
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -57,18 +68,21 @@ class Target:
         return (f"{code.co_filename}:{code.co_firstlineno}",)
 
 
-def targets(args: Namespace, read_graph: Callable[[str], Graph]) -> Iterator[Target]:
-    """What `args.what` names, one after another, so that no two hold memory at once.
+def targets(
+    args: Namespace, read_graph: Callable[[str], Graph], device: str | None = None
+) -> Iterator[Target]:
+    """What `args.what` names, one after another, so that no two hold memory at once. device: what
+    it is compiled for, as `wf.compile` takes it; None: what a function says, or the CPU.
 
     NotFoundError for what is not there, InvalidArgumentError for arguments that do not fit.
     """
     what: str = args.what
     if what == "all" or what in suites():
-        yield from _suite(what, args.quick)
+        yield from _suite(what, args.quick, device)
     elif what == "-" or what.endswith(".weft"):
-        yield _dump(what, args, read_graph)
+        yield _dump(what, args, read_graph, device)
     elif ":" in what:
-        yield _function(what, args)
+        yield _function(what, args, device)
     else:
         raise _no_suite(what)
 
@@ -107,7 +121,7 @@ def _no_suite(name: str) -> NotFoundError:
     )
 
 
-def _suite(name: str, quick: bool) -> Iterator[Target]:
+def _suite(name: str, quick: bool, device: str | None = None) -> Iterator[Target]:
     seen: set[Any] = set()
     for workload in WORKLOADS:
         if name not in ("all", workload.suite):
@@ -119,7 +133,7 @@ def _suite(name: str, quick: bool) -> Iterator[Target]:
         seen.add(what)
         function = compiled(workload)
         title = f"{workload.suite}: {workload.name}{', small' if quick else ''}"
-        yield _of_call(title, function, arrays, {}, workload)
+        yield _of_call(title, _for_device(function, device), arrays, {}, workload)
 
 
 def _of_call(
@@ -131,18 +145,29 @@ def _of_call(
 ) -> Target:
     made = function._specialized(tuple(args), dict(kwargs))
     inputs = inputs_of(function._key(tuple(args), dict(kwargs)), made.traced.graph.args)
-    return Target(name, made.on_cpu("cost"), inputs, made.traced.variables, workload, function)
+    return Target(name, made.executable(), inputs, made.traced.variables, workload, function)
+
+
+def _for_device(
+    function: CompiledFunction[Any, Any], device: str | None
+) -> CompiledFunction[Any, Any]:
+    """The same function compiled for another device."""
+    if device is None:
+        return function
+    return compile(device=device, static_argnames=sorted(function._static))(function._fn)
 
 
 # ------------------------------------------------------------------------------------------ dumps
 
 
-def _dump(path: str, args: Namespace, read_graph: Callable[[str], Graph]) -> Target:
+def _dump(
+    path: str, args: Namespace, read_graph: Callable[[str], Graph], device: str | None
+) -> Target:
     graph = read_graph(path)
     verify(graph)
     if args.seed is None:
         args.seed = 0
-    return _of_graph(path, graph, *given_arrays(graph, args))
+    return _of_graph(path, graph, *given_arrays(graph, args), device)
 
 
 def _graph(path: str, given: Mapping[str, Any]) -> Target:
@@ -157,9 +182,19 @@ def _graph(path: str, given: Mapping[str, Any]) -> Target:
 
 
 def _of_graph(
-    path: str, graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]
+    path: str,
+    graph: Graph,
+    inputs: Sequence[Array],
+    before: Mapping[str, Array],
+    device: str | None = None,
 ) -> Target:
-    executable, variables = compile_for(graph, inputs, before)
+    number = None if device is None else gpu_number(device, ())
+    executable: Executable | DeviceStep
+    if number is None:
+        executable, variables = compile_for(graph, inputs, before)
+    else:
+        static, variables = static_graph(graph, inputs, before)
+        executable = compile_for_gpu(static, variables, number, GPU)
     given = [np.ascontiguousarray(a).reshape(a.shape) for a in inputs]
     return Target(f"{path} @{graph.name}", executable, given, variables)
 
@@ -167,13 +202,13 @@ def _of_graph(
 # -------------------------------------------------------------------------------------- functions
 
 
-def _function(what: str, args: Namespace) -> Target:
+def _function(what: str, args: Namespace, device: str | None) -> Target:
     place, _, name = what.rpartition(":")
     module = _module(place)
     found: Any = _attribute(module, name, place)
     if not callable(found):
         raise InvalidArgumentError(f"{what} is a {type(found).__name__}, not a function")
-    function = found if isinstance(found, CompiledFunction) else compile(found)
+    function = _for_device(found if isinstance(found, CompiledFunction) else compile(found), device)
     if args.example is not None:
         if args.feed:
             raise InvalidArgumentError("give --example or --feed, not both")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from weft.frontend import pytree
+from weft.frontend.device_array import DeviceArray
 from weft.frontend.tensor import Tensor
 
 Flattener = Callable[[Any], list[Any] | None]
@@ -100,17 +101,20 @@ def _getters(source: _Source, node: pytree.Node, value: str) -> Sequence[str] | 
     return [f"{value}.{name}" for name in pytree.field_names(node.cls)]
 
 
-def packer(structure: pytree.Structure, weak: Sequence[bool]) -> Callable[[list[Any]], Any]:
-    """A function from result arrays to the tree of tensors; `weak` says which of them are weak."""
+def packer(
+    structure: pytree.Structure, weak: Sequence[bool], on_gpu: bool = False
+) -> Callable[[list[Any]], Any]:
+    """A function from result arrays (on_gpu: arrays on a device) to the tree of tensors; `weak`
+    says which of them are weak."""
+    kind: Any = DeviceArray if on_gpu else Tensor
     if pytree.depth(structure) > _MAX_DEPTH:
         return lambda arrays: pytree.unflatten(
-            structure, [Tensor(a, weak=w) for a, w in zip(arrays, weak, strict=True)]
+            structure, [kind(a, weak=w) for a, w in zip(arrays, weak, strict=True)]
         )
     source = _Source()
-    tensor = source.name(Tensor)
+    tensor = source.name(kind)
     leaves = (
-        f"{tensor}(a[{i}], None, None, True)" if w else f"{tensor}(a[{i}])"
-        for i, w in enumerate(weak)
+        f"{tensor}(a[{i}], weak=True)" if w else f"{tensor}(a[{i}])" for i, w in enumerate(weak)
     )
     source.lines += ["def made(a):", f" return {_put_together(source, structure, leaves)}"]
     made: Callable[[list[Any]], Any] = source.function()

@@ -6,15 +6,18 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from weft.frontend import pytree
 from weft.frontend.calls.accessors import packer
 from weft.frontend.calls.donated import refuse_unused
 from weft.frontend.calls.native_call import NativeEntry, Static, prepare
-from weft.frontend.calls.on_gpu import compile_for_gpu, not_on_gpu
+from weft.frontend.calls.on_gpu import GpuCall, compile_for_gpu, not_on_gpu
 from weft.frontend.calls.signature import Signature
 from weft.frontend.calls.specializations import Specialization
 from weft.frontend.tracing.tracing import Traced
 from weft.ir.fork import ForkLock
+from weft.ir.math_mode import MathMode
 from weft.ir.source import Locations, caller_location
 from weft.passes.manager import Pass, PassReport, run_passes
 from weft.runtime.device.step import DeviceStep
@@ -26,8 +29,9 @@ class Compiled(Specialization):
     """One specialisation: its signature and graph, why it was made, and native code once called."""
 
     __slots__ = (
-        "_executable", "_gpu", "_lock", "_passes", "_reports", "_threads", "donated", "location",
-        "native", "native_tried", "pack", "reasons", "run", "signature", "traced",
+        "_executable", "_gpu", "_lock", "_passes", "_reports", "_run", "_threads", "donated",
+        "location", "math_mode", "native", "native_tried", "pack", "reasons", "run", "signature",
+        "traced",
     )  # fmt: skip
 
     def __init__(
@@ -38,19 +42,21 @@ class Compiled(Specialization):
         threads: int | None = None,
         donated: tuple[int, ...] = (),
         gpu: int | None = None,
+        math_mode: MathMode = "ieee",
     ) -> None:
         super().__init__()
         self.signature = signature
         self.traced = traced
         self.run: Callable[[list[Any]], list[Any]] = self._first_run
-        self.pack = packer(traced.structure, traced.weak)
+        self._run: Callable[[list[Any]], list[Any]] = self._first_run
+        self.pack = packer(traced.structure, traced.weak, gpu is not None)
         self.location: Locations = caller_location()
         self.reasons: list[str] = []
         self._lock = ForkLock()
         self._passes = passes
         self._threads = threads
         self.donated = donated
-        self._gpu = gpu
+        self._gpu, self.math_mode = gpu, math_mode
         self._executable: Executable | DeviceStep | None = None
         self._reports: Sequence[PassReport] = ()
         self.native: NativeEntry | None = None
@@ -62,7 +68,9 @@ class Compiled(Specialization):
             if self._executable is None:
                 made = self._compiled() if self._gpu is None else self._planned(self._gpu)
                 self._executable = made
-                self.run = self._checked_run if self.traced.limits else made
+                run = made if isinstance(made, Executable) else GpuCall(made, self.traced.graph)
+                self._run = run
+                self.run = self._checked_run if self.traced.limits else run
             return self._executable
 
     def _compiled(self) -> Executable:
@@ -88,7 +96,7 @@ class Compiled(Specialization):
 
     def _planned(self, gpu: int) -> DeviceStep:
         graph = on_local_device(self.traced.graph, gpu)
-        return compile_for_gpu(graph, self.traced.variables, gpu, self._passes)
+        return compile_for_gpu(graph, self.traced.variables, gpu, self._passes, self.math_mode)
 
     def _check_donated(self, made: Executable) -> None:
         used = made.plan.donated.values()
@@ -145,11 +153,11 @@ class Compiled(Specialization):
     def _checked_run(self, arrays: list[Any]) -> list[Any]:
         """Run with a check of the Python integers that are converted to a narrower dtype."""
         for limit in self.traced.limits:
-            value = arrays[limit.index].item()
+            given = arrays[limit.index]
+            value = (given if isinstance(given, np.ndarray) else given.numpy()).item()
             if not limit.low <= value <= limit.high:
                 raise limit.error(value)
-        assert self._executable is not None
-        return self._executable(arrays)
+        return self._run(arrays)
 
     def reports(self) -> Sequence[PassReport]:
         """What the passes did; runs them if the graph is not compiled yet."""

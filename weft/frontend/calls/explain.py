@@ -11,10 +11,11 @@ from weft.ir.index_maps import is_index_map
 from weft.ir.ops.control import CONTROL
 from weft.ir.registered import REGISTERED
 from weft.ir.source import Locations, caller_location
+from weft.passes.fusion.epilogues import epilogue_reasons
 from weft.passes.fusion.matmul import is_product, product_reasons
 from weft.passes.fusion.prologues import prologue_reasons
 from weft.passes.fusion.reasons import fusion_reasons, shared_reads
-from weft.passes.fusion.strided import copy_reasons
+from weft.passes.fusion.strided import copy_reasons, copy_reasons_on_gpu
 from weft.passes.manager import PassReport
 from weft.passes.memory.schedule import order_reasons
 from weft.passes.recompute import recompute_reasons
@@ -73,7 +74,7 @@ def explain(
     ]
     once = _read_once(report.passes)
     lines += ["", "read once by nests of several", *once] if once else []
-    products = _products(report.passes)
+    products = product_lines(report.passes)
     lines += ["", "products", *products] if products else []
     chosen = _registered(report.passes)
     lines += ["", "registered ops", *chosen] if chosen else []
@@ -86,14 +87,16 @@ def explain(
     return "\n".join(lines)
 
 
-def _products(reports: Sequence[PassReport]) -> list[str]:
+def product_lines(reports: Sequence[PassReport]) -> list[str]:
     """Of each matrix product, whether the nest that follows it is part of its kernel; of nests and
     copies that products read, or that read nothing else, whether products do their work.
     """
     lines = []
     for name, reasons, what in (
         ("fuse_matmul", product_reasons, ""),
+        ("fuse_epilogues", epilogue_reasons, ""),
         ("stride_products", copy_reasons, "copy"),
+        ("stride_all_products", copy_reasons_on_gpu, "copy"),
         ("fuse_prologues", prologue_reasons, "operand"),
     ):
         position = next((i for i, r in enumerate(reports) if r.name == name), None)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from weft.frontend.calls.explain import heading, pass_table
+from weft.frontend.calls.explain import heading, pass_table, product_lines
 from weft.ir.source import Locations
 from weft.runtime.device.step import DeviceStep
+
+#: What each math mode means, for people.
+_MODES = {"ieee": "ieee", "tf32": "tf32, where a library does them (weft's own kernels are ieee)"}
 
 
 def explain_on_gpu(
@@ -20,11 +23,14 @@ def explain_on_gpu(
     report, plan = executable.report, executable.plan
     lines = heading(title, fields, reasons, location)
     lines += ["", "device", f"  {executable.describe_device()}"]
+    lines.append(f"  products of f32: {_MODES[plan.math]}")
     lines += ["", "passes", *pass_table(report.passes)]
     launches = len(plan.launches())
     lines += ["", f"one call makes {launches} launches of {len(plan.kernels())} kernels "
               f"({report.seconds * 1e3:.0f} ms to plan)"]  # fmt: skip
     lines += _indented(executable.describe_program())
+    products = product_lines(report.passes)
+    lines += ["", "products", *products] if products else []
     head, *kernels = executable.describe_kernels()
     lines += ["", head, *(f"  {line}" for line in kernels)]
     lines += ["", "memory", *_indented(report.memory.describe())]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.frontend.device_array import DeviceArray
 from weft.frontend.tensor import Tensor
 
 NUMBERS = {float: np.dtype(np.float64), int: np.dtype(np.int64), bool: np.dtype(np.bool_)}
@@ -21,9 +22,9 @@ _BEHAVED = 0x101  # flags of an array that is C-contiguous and aligned
 _PLAIN_STATIC = frozenset({int, bool, str, type(None)})  # 0.0 == -0.0 and (1,) == (1.0,): not these
 
 
-def scan(leaves: Sequence[Any], key: list[Any], arrays: list[Any]) -> bool:
+def scan(leaves: Sequence[Any], key: list[Any], arrays: list[Any], on_gpu: bool = False) -> bool:
     """Append the key and the array of each leaf; False at the first one that needs a closer
-    look."""
+    look. on_gpu: arrays that are on a device may stay there."""
     for a in leaves:
         kind = type(a)
         if kind is Tensor:
@@ -38,6 +39,10 @@ def scan(leaves: Sequence[Any], key: list[Any], arrays: list[Any]) -> bool:
             key.append(kind)
             arrays.append(np.array(a, NUMBERS[kind]))
             continue
+        elif kind is DeviceArray:
+            data = a._held
+            if a.weak or not on_gpu:
+                return False
         else:
             return False
         key.append(data.shape)  # shape first: a dtype compares equal to the class float
@@ -49,7 +54,8 @@ def scan(leaves: Sequence[Any], key: list[Any], arrays: list[Any]) -> bool:
 class NamedCalls:
     """`scan` for calls with keywords or static arguments of one function."""
 
-    def __init__(self, signature: inspect.Signature, static: frozenset[str]) -> None:
+    def __init__(self, signature: inspect.Signature, static: frozenset[str], on_gpu: bool) -> None:
+        self._on_gpu = on_gpu
         plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         parameters = signature.parameters
         self._usable = all(p.kind in plain for p in parameters.values())
@@ -85,4 +91,4 @@ class NamedCalls:
                 return False
             last = position
             dynamic.append(value)
-        return scan(dynamic, key, arrays)
+        return scan(dynamic, key, arrays, self._on_gpu)

@@ -28,6 +28,7 @@ from weft.frontend.calls.signature import (
     LeafKey,
     Signature,
     has_value,
+    holds_symbolic,
     leaves_of,
     passes_as_is,
     static_key,
@@ -47,6 +48,7 @@ from weft.frontend.tracing.tracing import (
 )
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
+from weft.ir.math_mode import MathMode, checked_math
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
 from weft.passes.manager import Pass
@@ -77,6 +79,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
         threads: int | None = None,
         donate: str | int | Sequence[str | int] = (),
         gpu: int | None = None,
+        math_mode: MathMode = "ieee",
     ) -> None:
         signature = signature_of(fn)
         functools.update_wrapper(self, fn)
@@ -89,6 +92,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
         self._passes = tuple(passes)
         self._threads = threads
         self._gpu = gpu  # its number; None: the CPU
+        self._math_mode = math_mode
         self._donate = parameter_names("donate", donate, self._parameters, self._name)
         for name in self._static.intersection(self._donate):
             raise InvalidArgumentError(
@@ -96,7 +100,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
                 hint="a static argument has no memory to donate",
                 location=caller_location(),
             )
-        self._named_calls = NamedCalls(self._signature, self._static)
+        self._named_calls = NamedCalls(self._signature, self._static, gpu is not None)
         self._specializations: Specializations[Compiled] = Specializations(self._name)
         self._fast: dict[Any, Compiled] = {}
         self._flatteners: tuple[Flattener, ...] = ()  # for nested arguments, one per structure
@@ -118,8 +122,9 @@ class CompiledFunction(LookIn, Generic[P, R]):
             static = [n for n in self._parameters[1:] if n in self._static]
             donate = [n for n in self._donate if n != self._parameters[0]]
             return CompiledFunction(
-                self._fn.__get__(instance), static, self._passes, self._threads, donate, self._gpu
-            )
+                self._fn.__get__(instance), static, self._passes, self._threads, donate, self._gpu,
+                self._math_mode,
+            )  # fmt: skip
 
         return bind(self, self._name, instance, make)
 
@@ -127,7 +132,10 @@ class CompiledFunction(LookIn, Generic[P, R]):
         """Copied and pickled as functions are: by name; a method with its object."""
         if not is_bound(self._fn):
             return str(vars(self)["__qualname__"])
-        options = (tuple(self._static), self._passes, self._threads, self._donate, self._gpu)
+        options = (
+            tuple(self._static), self._passes, self._threads, self._donate, self._gpu,
+            self._math_mode,
+        )  # fmt: skip
         return (_recompiled, (self._fn, *options))
 
     # -------------------------------------------------------------------------------------- calls
@@ -140,12 +148,12 @@ class CompiledFunction(LookIn, Generic[P, R]):
         if kwargs or self._static:
             if not self._named_calls.scan(args, kwargs, key, arrays):
                 return cast(R, self._call(args, kwargs, None))
-        elif not scan(args, key, arrays):
+        elif not scan(args, key, arrays, self._gpu is not None):
             for flatten in self._flatteners:
                 leaves = flatten(args)
                 if leaves is not None:
                     key, arrays = [flatten], []
-                    if scan(leaves, key, arrays):
+                    if scan(leaves, key, arrays, self._gpu is not None):
                         break
             else:
                 return cast(R, self._call(args, kwargs, None))
@@ -158,7 +166,9 @@ class CompiledFunction(LookIn, Generic[P, R]):
         return result
 
     def _call(self, args: Any, kwargs: Any, alias: Any) -> Any:
-        if current_trace() is not None and self._joins_trace(args, kwargs):
+        if current_trace() is not None and (
+            _current.get() is not None or holds_symbolic((args, kwargs))
+        ):  # a default graph that is current without a `with` takes calls on symbolic tensors only
             return self._call_in_trace(args, kwargs)
         try:
             key, leaves, values = self._key(args, kwargs)
@@ -180,7 +190,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
         if found.donated:
             return run_donated(self._name, self._parameters, found, values[0], leaves)
         result = found.pack(found.run([a for a in leaves if a is not None]))
-        if not is_native_api_known():
+        if self._gpu is None and not is_native_api_known():
             return result  # `_fast` would leave out the next lines
         if alias is not None and all(map(passes_as_is, values[0], key[1])):
             self._fast[alias] = found
@@ -207,13 +217,6 @@ class CompiledFunction(LookIn, Generic[P, R]):
                 bound.arguments[name] = pytree.tree_map(as_argument, value)
         return self._fn(*bound.args, **bound.kwargs)
 
-    def _joins_trace(self, args: Any, kwargs: Any) -> bool:
-        """A default graph that is current without a `with` takes calls on symbolic tensors only."""
-        if _current.get() is not None:
-            return True
-        leaves = pytree.tree_leaves((args, kwargs))
-        return any(isinstance(x, Tensor) and x._data is None for x in leaves)
-
     def _key(self, args: Any, kwargs: Any) -> tuple[Any, list[Any], list[Any]]:
         """The signature as a tuple, the arrays (None where there is none), and the leaves
         themselves."""
@@ -230,7 +233,9 @@ class CompiledFunction(LookIn, Generic[P, R]):
             else:
                 tree = bound.args
         leaves, structure = pytree.flatten(tree)
-        keys, arrays = leaves_of(self._name, leaves, structure, names or self._parameters)
+        keys, arrays = leaves_of(
+            self._name, leaves, structure, names or self._parameters, self._gpu is not None
+        )
         return (structure, keys, names, static), arrays, [leaves, args, kwargs]
 
     def _bind(self, args: Any, kwargs: Any) -> inspect.BoundArguments:
@@ -262,6 +267,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
         made = Compiled(
             signature, traced, self._passes, self._threads,
             donated_leaves(self._donate, signature, self._parameters), self._gpu,
+            self._math_mode,
         )  # fmt: skip
         made.reasons = reasons
         return made
@@ -344,6 +350,7 @@ def compile(
     threads: int | None = None,
     device: str = "cpu",
     passes: str | Sequence[Pass | str] | None = None,
+    math: str = "ieee",
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
@@ -356,6 +363,7 @@ def compile(
     threads: int | None = None,
     device: str = "cpu",
     passes: str | Sequence[Pass | str] | None = None,
+    math: str = "ieee",
 ) -> Any:
     """Compile a function of tensors; use as `@wf.compile` or
     `@wf.compile(static_argnames="training")`.
@@ -367,12 +375,15 @@ def compile(
     call takes for results of the same type; the tensors passed for them cannot be used afterwards,
     and it is an error if no result can take their memory, or if someone else sees it. Both name
     parameters by name or position. device: "cpu", or "gpu:0" for the first GPU, as `wf.device`
-    names them: the whole function runs there, on arrays that come from the host and go back;
-    variables stay on the GPU (docs/gpu.md). UnsupportedError for a device of another task.
+    names them: the whole function runs there; its results stay there as `wf.DeviceArray`s, which
+    it takes without a copy, as variables stay; arrays of the host are copied there (docs/gpu.md).
+    UnsupportedError for a device of another task. math: "tf32" lets GPU libraries round f32 to 10
+    bits of mantissa before it is multiplied; "ieee" does not; weft's own kernels and the CPU never
+    do.
     """
     if threads is not None:
         threads = checked(threads, "wf.compile(threads=)")
-    gpu = gpu_number(device, donate)
+    gpu, mode = gpu_number(device, donate), checked_math(math, "wf.compile(math=)")
     pipeline = pipeline_of("gpu" if passes is None and gpu is not None else passes)
     compile_ahead()  # while the program goes on, up to the first call
 
@@ -380,7 +391,7 @@ def compile(
         kind = below(function)  # @wf.compile above @classmethod is as @classmethod above it
         if kind is not None:
             return kind(decorate(function.__func__))
-        return CompiledFunction(function, static_argnames, pipeline, threads, donate, gpu)
+        return CompiledFunction(function, static_argnames, pipeline, threads, donate, gpu, mode)
 
     return decorate if fn is None else decorate(fn)
 

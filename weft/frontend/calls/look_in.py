@@ -55,7 +55,9 @@ class LookIn:
         executable = made.executable()
         if not isinstance(executable, Executable):
             return explain_on_gpu(title, fields, made.reasons, made.location, executable)
-        return explain(title, fields, made.reasons, made.location, executable)
+        text = explain(title, fields, made.reasons, made.location, executable)
+        asked = made.math_mode != "ieee"
+        return text + f"\nmath={made.math_mode!r} is for GPUs: the CPU has no such mode" * asked
 
     def llvm(self, *args: Any, **kwargs: Any) -> str:
         """Optimised LLVM IR of the kernels that one call runs. UnsupportedError on a GPU."""

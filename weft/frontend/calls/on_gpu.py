@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from weft.frontend.transfers import guarded, transfer
 from weft.ir.device import is_local, local_gpu, named_device
 from weft.ir.errors import UnsupportedError, WeftError
 from weft.ir.graph import Graph
+from weft.ir.math_mode import MathMode
 from weft.ir.source import caller_location
 from weft.passes.manager import Pass
+from weft.runtime.device.step import DeviceStep
 from weft.runtime.variables import VariableState
 
 if TYPE_CHECKING:
     from weft.runtime.device.executable import DeviceExecutable
     from weft.runtime.device.protocol import Device
+    from weft.runtime.device.sizes import DeviceSizePlans
+    from weft.runtime.size_plan import SizedGraph
 
 
 def gpu_number(device: str, donate: object) -> int | None:
@@ -33,8 +40,9 @@ def gpu_number(device: str, donate: object) -> int | None:
         )
     if found is not None and donate not in ((), []):
         raise UnsupportedError(
-            "wf.compile(donate=) is for the CPU: arrays of the host give a GPU no memory",
-            hint="leave donate out; variables are updated in place on the GPU",
+            "wf.compile(donate=) is for the CPU: on a GPU each result has memory of its own",
+            hint="leave donate out; memory of an array that nobody holds any more is used again "
+            "when the step has read it, and variables are updated in place",
             location=caller_location(),
         )
     return found
@@ -49,13 +57,67 @@ def not_on_gpu(what: str) -> UnsupportedError:
     )
 
 
+class GpuCall:
+    """Calls of a plan whose results stay on the GPU. Host arrays among the inputs, and arrays of
+    another GPU, are transfers that `wf.transfer_guard` may disallow."""
+
+    def __init__(self, step: DeviceStep, graph: Graph) -> None:
+        self._step, self._graph = step, graph
+
+    def __call__(self, arrays: list[Any]) -> list[Any]:
+        if guarded():
+            self._check(arrays)
+        return self._step.call(arrays)
+
+    def _check(self, arrays: Sequence[Any]) -> None:
+        graph, gpu = self._graph, self._step.device().name.lstrip("/")
+        for name, arg, given in zip(graph.arg_names, graph.args, arrays, strict=True):
+            if isinstance(given, np.ndarray):
+                where = "a host array or number"
+            elif given.device is not self._step.device():
+                where = f"an array of {given.device.name.lstrip('/')}"
+            else:
+                continue
+            transfer(
+                f"argument {name} of '{graph.name}', {arg.type}, is {where} that is copied "
+                f"to {gpu}",
+                f'wf.to_device(x, "{gpu}") copies it there, and may be used where transfers are '
+                "disallowed",
+            )
+
+
 def compile_for_gpu(
-    graph: Graph, variables: Mapping[str, VariableState], number: int, passes: Sequence[Pass]
+    graph: Graph,
+    variables: Mapping[str, VariableState],
+    number: int,
+    passes: Sequence[Pass],
+    math_mode: MathMode = "ieee",
 ) -> DeviceExecutable:
     """`graph` as a plan for GPU `number`, which is looked for when the plan is first called.
     Errors as `runtime.device.compile_for_device`."""
     # whoever has no GPU does not wait for these modules when weft is imported
     from weft.runtime.device.executable import compile_for_device
+
+    return compile_for_device(
+        graph, variables, find=_finder(number), name=graph.name, passes=passes,
+        math_mode=math_mode,
+    )  # fmt: skip
+
+
+def size_plans_for_gpu(
+    graph: SizedGraph,
+    variables: Mapping[str, VariableState],
+    number: int,
+    passes: Sequence[Pass],
+    math_mode: MathMode = "ieee",
+) -> DeviceSizePlans:
+    """The plans for GPU `number` that a graph has for many sizes."""
+    from weft.runtime.device.sizes import DeviceSizePlans
+
+    return DeviceSizePlans(graph, variables, _finder(number), passes, math_mode)
+
+
+def _finder(number: int) -> Callable[[], Device]:
     from weft.runtime.device.registry import gpu
 
     def find() -> Device:
@@ -64,4 +126,4 @@ def compile_for_gpu(
         except WeftError as error:
             raise error.at(caller_location()) from None
 
-    return compile_for_device(graph, variables, find=find, name=graph.name, passes=passes)
+    return find

@@ -5,21 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.frontend import pytree
 from weft.frontend.arrays import BUFFERS, contiguous, owned_array, plain_array
+from weft.frontend.device_array import DeviceArray, borrowed_array
 from weft.frontend.dlpack import foreign_array, is_foreign
 from weft.frontend.ops.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.trace import check_usable
 from weft.ir.dims import format_shape
+from weft.ir.dlpack import is_on_gpu
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import TypeRuleError, WeftError
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from weft.runtime.device.array import DeviceValue
 
 Array = np.ndarray[Any, Any]
 #: Of one leaf: (shape, NumPy dtype, weak), or an `Identity`.
@@ -164,6 +169,16 @@ def leaf_of(value: Any) -> tuple[LeafKey, Array | None]:
     return leaf_of(as_tensor(value))
 
 
+def device_leaf(value: Any) -> tuple[LeafKey, DeviceValue] | None:
+    """As `leaf_of` for an array on a device, weft's or another library's; None for all else."""
+    if type(value) is not DeviceArray:
+        if isinstance(value, (Operators, np.ndarray)) or not is_on_gpu(value):
+            return None
+        value = borrowed_array(value)
+    held = value._held
+    return (held.shape, held.dtype, value.weak), held
+
+
 def scalar_array(value: bool | int | float | complex) -> Array:
     """A Python scalar as a 0-d array. InvalidArgumentError for an integer beyond int64."""
     data = as_tensor(value)._data
@@ -172,14 +187,16 @@ def scalar_array(value: bool | int | float | complex) -> Array:
 
 
 def leaves_of(
-    function: str, leaves: Sequence[Any], structure: pytree.Structure, names: Sequence[str]
-) -> tuple[tuple[LeafKey, ...], list[Array | None]]:
-    """Keys and arrays of all leaves. TypeRuleError naming the argument that is no tensor."""
+    function: str, leaves: Sequence[Any], structure: pytree.Structure, names: Sequence[str],
+    on_gpu: bool = False,
+) -> tuple[tuple[LeafKey, ...], list[Any]]:  # fmt: skip
+    """Keys and arrays of all leaves; on_gpu: what is on a device stays there. TypeRuleError naming
+    the argument that is no tensor."""
     keys: list[LeafKey] = []
-    arrays: list[Array | None] = []
+    arrays: list[Any] = []
     for i, leaf in enumerate(leaves):
         try:
-            key, array = leaf_of(leaf)
+            key, array = (device_leaf(leaf) if on_gpu else None) or leaf_of(leaf)
         except TypeError as error:
             if isinstance(error, WeftError):
                 raise
@@ -224,6 +241,14 @@ def has_value(array: Array | None, key: LeafKey) -> bool:
     return array is not None or isinstance(key, Identity)
 
 
+def holds_symbolic(tree: Any) -> bool:
+    """Whether a leaf is a tensor of a graph. It looks at no array on a device."""
+    return any(
+        isinstance(x, Tensor) and type(x) is not DeviceArray and x._data is None
+        for x in pytree.tree_leaves(tree)
+    )
+
+
 def passes_as_is(given: Any, key: LeafKey) -> bool:
     """Whether an argument needs no conversion of byte order or strings, whatever its value."""
     assert isinstance(key, tuple)
@@ -246,6 +271,6 @@ def differences(new: Signature, old: Signature, parameters: Sequence[str]) -> li
 
 
 __all__ = [
-    "Identity", "LeafKey", "Signature", "differences", "has_value", "leaf_of", "leaves_of",
-    "passes_as_is", "static_key",
+    "Identity", "LeafKey", "Signature", "differences", "has_value", "holds_symbolic", "leaf_of",
+    "leaves_of", "passes_as_is", "static_key",
 ]  # fmt: skip

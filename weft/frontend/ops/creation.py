@@ -32,6 +32,7 @@ from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.region_trace import graph_around
 from weft.frontend.tracing.trace import current_trace
 from weft.ir.dims import Dim, Shape, SymbolicDim
+from weft.ir.dlpack import is_on_gpu
 from weft.ir.dtypes import (
     DEFAULT_FLOAT,
     DEFAULT_INT,
@@ -41,7 +42,7 @@ from weft.ir.dtypes import (
     float64,
     int64,
 )
-from weft.ir.errors import InvalidArgumentError, TracerError, TypeRuleError, UnsupportedError
+from weft.ir.errors import InvalidArgumentError, TracerError, TypeRuleError
 from weft.ir.source import caller_location
 
 
@@ -61,17 +62,20 @@ def asarray(x: TensorLike, /, *, dtype: object = None, copy: bool | None = None)
 
 
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
-    """An array of another library (PyTorch, JAX, NumPy), through DLPack, of CPU memory.
+    """An array of another library (PyTorch, JAX, CuPy, NumPy), through DLPack: a `wf.DeviceArray`
+    if it is on a GPU.
 
     It shares the memory where that is contiguous, unless `copy`: do not write to `x` while the
-    tensor is in use. BufferError if copy=False and a copy is needed; TypeRuleError for what has no
-    DLPack and for other devices.
+    tensor is in use. device: where the result is to be, as `wf.to_device` names it (None: where
+    `x` is). BufferError if copy=False and a copy is needed; TypeRuleError for what has no DLPack,
+    and on a GPU for what is not contiguous.
     """
-    if device not in (None, "cpu"):
-        raise UnsupportedError(
-            f'wf.from_dlpack(device={device!r}): only "cpu" is supported',
-            location=caller_location(),
-        )
+    there = isinstance(x, Tensor) and type(x) is not Tensor  # emulated GPUs say they are the host
+    if device not in (None, "cpu") or is_on_gpu(x) or there:
+        # who has no GPU does not wait for this module when weft is imported
+        from weft.frontend.device_array import from_device
+
+        return from_device(x, device, copy)
     if not hasattr(x, "__dlpack__"):
         raise TypeRuleError(
             f"a {type(x).__name__} has no DLPack", hint="use wf.asarray", location=caller_location()

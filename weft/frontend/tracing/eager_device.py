@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.frontend.tracing.device_scope import device_scopes, scopes_spec
 from weft.frontend.tracing.trace import is_suspended
 from weft.ir.device import check_local
@@ -12,4 +14,11 @@ def check_eager_device() -> None:
     """Raise InvalidArgumentError, which lists the devices, if a `wf.device` around the call names
     one that this process does not have."""
     if device_scopes() and not is_suspended():
-        check_local(scopes_spec(), caller_location())
+        check_local(scopes_spec(), caller_location(), devices=_devices)
+
+
+def _devices() -> Sequence[str]:
+    # only who made a mistake waits for these modules
+    from weft.runtime.device.names import local_devices
+
+    return local_devices()

@@ -54,7 +54,10 @@ def compile_ahead(
 
     Errors as `compile_for_device` and `compile_kernel`; nothing is written then."""
     plan = compile_for_device(graph, variables, find=_no_device).plan
-    made = [(kernel, cc, compile_kernel(kernel, cc)) for kernel in plan.kernels() for cc in targets]
+    kernels = {kernel.key: kernel for kernel in (*plan.kernels(), *plan.kernels_after())}
+    made = [
+        (kernel, cc, compile_kernel(kernel, cc)) for kernel in kernels.values() for cc in targets
+    ]
     write_cubins(folder, made, {"graph": graph.name})
     rows = (
         AheadRow(kernel.name, architecture(cc), len(cubin.code), cubin.report.describe())

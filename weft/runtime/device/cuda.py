@@ -24,8 +24,13 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.runtime.device.blocks import Resident, no_room
-from weft.runtime.device.driver import Driver, version_text
-from weft.runtime.device.protocol import Prepared
+from weft.runtime.device.driver import Driver
+from weft.runtime.device.info import real_gpu
+from weft.runtime.device.libraries.choice import CudaLibraries
+from weft.runtime.device.libraries.cublaslt import MatmulCall
+from weft.runtime.device.peers import Peers, through_host
+from weft.runtime.device.protocol import Device, Mark, Prepared
+from weft.runtime.device.streams import FORGET, Dead
 
 Array = np.ndarray[Any, Any]
 #: If set, every launch is waited for, so that a kernel that fails is known by its name.
@@ -45,18 +50,12 @@ class Compiled(Protocol):
 CompileKernel = Callable[[CudaKernel, tuple[int, int]], Compiled]
 
 
-#: What died since: the function of the driver that gives it back, what that is given, and how many
-#: bytes of the device it was, for what. Objects die in any thread, while launches are recorded,
-#: too: then it is no time to call the driver.
-_Dead = deque[tuple[str, Any, int, str]]
-
-
 class _Block:
     """Memory of the pool."""
 
     __slots__ = ("__weakref__", "_dead", "address", "nbytes", "what")
 
-    def __init__(self, address: int, nbytes: int, what: str, dead: _Dead) -> None:
+    def __init__(self, address: int, nbytes: int, what: str, dead: Dead) -> None:
         self.address, self.nbytes, self.what, self._dead = address, nbytes, what, dead
 
     def __del__(self) -> None:
@@ -78,36 +77,30 @@ class _Call:
         self.after = (int(self._table.ctypes.data), 0)
 
 
-class CudaDevice:
+class CudaDevice(Peers):
     """GPU number `index` of `driver`. compile_kernel: from kernel source to machine code for it."""
 
     emulated = False
 
     def __init__(self, index: int, compile_kernel: CompileKernel, driver: Driver) -> None:
-        self.name = f"/gpu:{index}"
+        super().__init__()
+        self.name, self.dlpack = f"/gpu:{index}", (2, index)  # kDLCUDA
         self._driver, self._compile = driver, compile_kernel
-        call, api = driver.call, driver.api
+        call = driver.call
         self._device = call("cuDeviceGet", index)
-        attribute = api.CUdevice_attribute
-        self.cc = (
-            int(call("cuDeviceGetAttribute",
-                     attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self._device)),
-            int(call("cuDeviceGetAttribute",
-                     attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, self._device)),
-        )  # fmt: skip
-        given = call("cuDeviceGetName", 128, self._device)
-        text = given.split(b"\0")[0].decode() if isinstance(given, bytes) else str(given)
-        runs = version_text(driver.version)
-        self.description = f"{text}, sm_{self.cc[0]}{self.cc[1]}, driver for CUDA {runs}"
-        self.memory = int(call("cuDeviceTotalMem", self._device))
+        found = real_gpu(driver, index)
+        assert found.cc is not None
+        assert found.memory is not None
+        self.cc, self.description, self.memory = found.cc, found.description, found.memory
         self._context = call("cuDevicePrimaryCtxRetain", self._device)
         self._lock = threading.RLock()
         self._lost = False  # whether this is a child of the process whose device it is
         _devices.add(self)
-        self._dead: _Dead = deque()
+        self._dead: Dead = deque()
         self._functions: dict[str, Any] = {}
         self._modules: list[Any] = []
         self.resident = Resident()
+        self.libraries = CudaLibraries(self, lambda: driver.version)
         self._blocking = os.environ.get(BLOCKING, "0") not in ("", "0")
         self._enter()
         made = [call("cuStreamCreate", 1) for _ in range(4)]  # 1: not with stream 0
@@ -140,18 +133,19 @@ class CudaDevice:
 
     # -- memory -----------------------------------------------------------------------------------
 
-    def allocate(self, nbytes: int, what: str) -> _Block:
+    def allocate(self, nbytes: int, what: str, early: bool = False) -> _Block:
+        stream = self._in if early else self._work
         with self._lock:
             self._enter()
             self._free()
             size = max(nbytes, 1)
-            failed, address = self._driver.tried("cuMemAllocAsync", size, self._work)
+            failed, address = self._driver.tried("cuMemAllocAsync", size, stream)
             if failed == _OUT_OF_MEMORY:  # the pool may keep some of what others do not use
                 self.resident.drop_idle()
                 self._free()
                 self._driver.call("cuStreamSynchronize", self._work)
                 self._driver.call("cuMemPoolTrimTo", self._pool, 0)
-                failed, address = self._driver.tried("cuMemAllocAsync", size, self._work)
+                failed, address = self._driver.tried("cuMemAllocAsync", size, stream)
             if failed == _OUT_OF_MEMORY:
                 raise ResourceExhaustedError(
                     no_room(self.name, what, nbytes, self.resident, self.memory),
@@ -160,19 +154,21 @@ class CudaDevice:
             if failed:
                 raise InternalError(f"the NVIDIA driver's cuMemAllocAsync failed: {failed}")
             self.resident.add(what, nbytes)
-            # the other streams know the memory from here on
-            for stream in (self._in, self._out):
-                self._follow(stream, self._work)
             return _Block(int(address), nbytes, what, self._dead)
 
     def _free(self) -> None:
         """Give back what died since, in the order of the kernels' stream."""
         while self._dead:
             function, held, nbytes, what = self._dead.popleft()
-            if function == "cuMemFreeAsync":
+            if function == FORGET:
+                self._wait_to_forget(held)
+            elif function == "cuMemFreeAsync":
                 self._driver.call(function, held, self._work)
                 self.resident.add(what, -nbytes)
             else:
+                # uploads may not have read it yet, the device may be at it
+                before = self._in if function == "cuMemFreeHost" else self._work
+                self._driver.call("cuStreamSynchronize", before)
                 self._driver.call(function, held)
 
     def host(self, nbytes: int) -> Array:
@@ -185,19 +181,26 @@ class CudaDevice:
 
     # -- copies -----------------------------------------------------------------------------------
 
-    def upload(self, address: int, source: Array) -> None:
+    def upload(self, address: int, source: Array, after: Mark | None = None) -> None:
         with self._lock:
             self._enter()
             if source.nbytes:
+                if after is not None:
+                    self._after(self._in, after)
+                else:
+                    self._follow(self._in, self._work)
                 self._driver.call(
                     "cuMemcpyHtoDAsync", address, source.ctypes.data, source.nbytes, self._in
                 )
                 self._follow(self._work, self._in)
 
-    def download(self, target: Array, address: int) -> None:
+    def download(self, target: Array, address: int, after: Mark | None = None) -> None:
         with self._lock:
             self._enter()
-            self._follow(self._out, self._work)
+            if after is not None:
+                self._after(self._out, after)
+            else:
+                self._follow(self._out, self._work)
             if target.nbytes:
                 self._driver.call(
                     "cuMemcpyDtoHAsync", target.ctypes.data, address, target.nbytes, self._out
@@ -214,6 +217,10 @@ class CudaDevice:
         with self._lock:
             if nbytes and target != source:
                 self._driver.call("cuMemcpyDtoDAsync", target, source, nbytes, self._now)
+
+    def copy_from(self, other: Device, target: int, source: int, nbytes: int) -> None:
+        if not (isinstance(other, CudaDevice) and self.copy_peer(other, target, source, nbytes)):
+            through_host(self, target, other, source, nbytes)
 
     def clear(self, address: int, nbytes: int) -> None:
         with self._lock:
@@ -249,8 +256,12 @@ class CudaDevice:
     def launch(self, prepared: Prepared) -> None:
         handle = prepared.handle
         with self._lock:
-            launch = self._driver.api.cuLaunchKernel
-            (status,) = launch(*handle.before, self._now, *handle.after)
+            status = 0
+            if isinstance(handle, MatmulCall):
+                handle(prepared.words, int(self._now))
+            else:
+                launch = self._driver.api.cuLaunchKernel
+                (status,) = launch(*handle.before, self._now, *handle.after)
             if int(status):
                 raise InternalError(
                     f"kernel '{handle.name}' could not be launched on {self.name}: "
@@ -303,19 +314,19 @@ class CudaDevice:
     def synchronize(self) -> None:
         for stream in self._streams:
             self._wait(stream)
+        self.let_go()
 
     def _wait(self, stream: Any, what: str = "a kernel") -> None:
         self._enter()
         try:
             self._driver.call("cuStreamSynchronize", stream)
         except WeftError as error:
-            hint = (
-                f"set {BLOCKING}=1 to learn which; the device cannot be used again in this process"
-            )
-            raise InternalError(
-                f"{what} failed on {self.name}: {error.what}",
-                hint=None if self._blocking else hint,
-            ) from None
+            raise self._failed(what, error) from None
+
+    def _failed(self, what: str, error: WeftError) -> InternalError:
+        hint = f"set {BLOCKING}=1 to learn which; the device cannot be used again in this process"
+        said = f"{what} failed on {self.name}: {error.what}"
+        return InternalError(said, hint=None if self._blocking else hint)
 
 
 _devices: weakref.WeakSet[CudaDevice] = weakref.WeakSet()
@@ -334,7 +345,7 @@ class _Recorded:
 
     __slots__ = ("_dead", "_device", "_ready")
 
-    def __init__(self, device: CudaDevice, ready: Any, dead: _Dead) -> None:
+    def __init__(self, device: CudaDevice, ready: Any, dead: Dead) -> None:
         self._device, self._ready, self._dead = device, ready, dead
 
     def __call__(self) -> None:
@@ -347,7 +358,7 @@ class _Recorded:
 class _Pinned:
     """Pinned memory for NumPy, which keeps this object as long as an array is on it."""
 
-    def __init__(self, address: int, nbytes: int, dead: _Dead) -> None:
+    def __init__(self, address: int, nbytes: int, dead: Dead) -> None:
         self._address, self._dead = address, dead
         self.__array_interface__ = {
             "data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3,

@@ -8,6 +8,7 @@ from weft.codegen.nests.describe import describe_rows
 from weft.codegen.nests.rows import RowNest
 from weft.runtime.device.plan import (
     CheckFaults,
+    DeviceAdd,
     DeviceBranch,
     DeviceLoop,
     DeviceNode,
@@ -16,6 +17,7 @@ from weft.runtime.device.plan import (
     DevicePush,
     PlannedCopy,
     PlannedLaunch,
+    PlannedProduct,
 )
 
 
@@ -34,6 +36,8 @@ def _lines(nodes: Sequence[DeviceNode], pad: str, number: Iterator[int]) -> Iter
                     told = node.nest
                     text = describe_rows(told) if isinstance(told, RowNest) else told.describe()
                     yield from (f"{pad}   {line}" for line in text.rstrip().splitlines())
+            case PlannedProduct():
+                yield from _lines(node.own, pad, number)
             case PlannedCopy():
                 yield (f"{pad}copy {node.source.nbytes} bytes {node.source} -> {node.target}"
                        f"  # {node.why}")  # fmt: skip
@@ -50,6 +54,9 @@ def _lines(nodes: Sequence[DeviceNode], pad: str, number: Iterator[int]) -> Iter
                 yield f"{pad}the host keeps {node.value} for the gradient  # {node.op.name}"
             case DevicePop():
                 yield f"{pad}the host gives back what was kept to {node.top}  # {node.op.name}"
+            case DeviceAdd():
+                yield f"{pad}the host adds up what was kept, element by element  # {node.op.name}"
+                yield from _lines(node.launches, inner, number)
             case DeviceBranch():
                 yield f"{pad}cond: if {node.decision}, which the host reads"
                 yield from _lines(node.then, inner, number)

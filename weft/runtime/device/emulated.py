@@ -17,9 +17,17 @@ import numpy as np
 from weft.codegen.cuda.emulator import run
 from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.language import memory_dtype
-from weft.ir.errors import InternalError, ResourceExhaustedError, UnsupportedError
+from weft.ir.errors import (
+    InternalError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    UnsupportedError,
+)
 from weft.runtime.device.blocks import Resident, no_room
-from weft.runtime.device.protocol import Prepared
+from weft.runtime.device.info import EMULATED_CC, describe_cc
+from weft.runtime.device.libraries.choice import OwnKernels
+from weft.runtime.device.peers import in_order, through_host
+from weft.runtime.device.protocol import Device, Mark, Prepared
 
 Array = np.ndarray[Any, Any]
 _ALIGNMENT = 256
@@ -41,19 +49,35 @@ class _Block:
         self._device._dead.append((self.address, self.nbytes, self.what))
 
 
+class _Done:
+    """`protocol.Mark` of what has no other streams."""
+
+    def wait(self) -> None:
+        pass
+
+    def done(self) -> bool:
+        return True
+
+
+_DONE = _Done()
+
+
 class EmulatedDevice:
     """`device.protocol.Device` without a device. memory: how many bytes it has (0: no limit).
     check: look for races, too, and for reads of what a launch has not been given values for."""
 
     emulated = True
+    dlpack = (1, 0)  # kDLCPU: it is memory of the host, and others may read it there
+    stream = 0
 
     def __init__(
-        self, name: str = "/gpu:0", cc: tuple[int, int] = (9, 0), memory: int = 0,
+        self, name: str = "/gpu:0", cc: tuple[int, int] = EMULATED_CC, memory: int = 0,
         check: bool = False,
     ) -> None:  # fmt: skip
         self.name, self.cc, self._memory, self._checks = name, cc, memory, check
-        self.description = f"emulated with NumPy, as sm_{cc[0]}{cc[1]}"
+        self.description = f"emulated with NumPy, as {describe_cc(cc)}"
         self.resident = Resident()
+        self.libraries = OwnKernels("the device is emulated")
         self.launches = 0  # so far, for tests
         self._dead: deque[tuple[int, int, str]] = deque()
         self._starts: list[int] = []
@@ -66,7 +90,7 @@ class EmulatedDevice:
 
     # -- memory -----------------------------------------------------------------------------------
 
-    def allocate(self, nbytes: int, what: str) -> _Block:
+    def allocate(self, nbytes: int, what: str, early: bool = False) -> _Block:
         with self._lock:
             self._forget()
             short = self._memory and self.resident.nbytes + nbytes > self._memory
@@ -104,19 +128,53 @@ class EmulatedDevice:
 
     # -- work -------------------------------------------------------------------------------------
 
-    def upload(self, address: int, source: Array) -> None:
+    def upload(self, address: int, source: Array, after: Mark | None = None) -> None:
         with self._lock:
             self._view(address, source.nbytes)[:] = _bytes_of(source)
 
-    def download(self, target: Array, address: int) -> None:
+    def download(self, target: Array, address: int, after: Mark | None = None) -> None:
         with self._lock:
             _bytes_of(target)[:] = self._view(address, target.nbytes)
+
+    # all is done when it is asked for
+
+    def mark(self) -> Mark:
+        return _DONE
+
+    def sent(self) -> Mark:
+        return _DONE
+
+    def keep(self, thing: object) -> None:
+        pass
+
+    def wait_for(self, stream: int) -> None:
+        pass
+
+    def precede(self, stream: int, after: Mark | None = None) -> None:
+        pass
+
+    def forget(self, stream: int) -> None:
+        pass
+
+    def number_at(self, address: int) -> int:
+        raise InvalidArgumentError(
+            f"{address:#x} is not memory of a GPU: {self.name} is emulated, no other library knows "
+            "its memory"
+        )
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         def work() -> None:
             self._view(target, nbytes)[:] = self._view(source, nbytes)
 
         self._do(work)
+
+    def copy_from(self, other: Device, target: int, source: int, nbytes: int) -> None:
+        if not isinstance(other, EmulatedDevice):
+            through_host(self, target, other, source, nbytes)
+            return
+        first, second = in_order(self, other)
+        with first._lock, second._lock:
+            self._view(target, nbytes)[:] = other._view(source, nbytes)
 
     def clear(self, address: int, nbytes: int) -> None:
         def work() -> None:

@@ -6,35 +6,39 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from weft.codegen.cuda.compile import describe_kernels, emit_ptx
 from weft.codegen.cuda.faults import fault_of
-from weft.codegen.cuda.lowerings import check_launches, fused_launches, launches_of
 from weft.codegen.faults import describe_fault
 from weft.codegen.steps.plan import check_supported
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph
+from weft.ir.math_mode import MathMode
 from weft.passes.manager import Pass, PassOptions, PassReport, configure_logging, run_passes
 from weft.passes.memory.plan_memory import MemoryPlan, plan_memory, variable_name
 from weft.passes.pipelines import GPU
 from weft.runtime.collector import collector_paused
+from weft.runtime.dataflow.trace import TraceRecorder
+from weft.runtime.device.array import Borrowed, DeviceValue
 from weft.runtime.device.describe import describe_plan
 from weft.runtime.device.frame import FaultFound, Frame
 from weft.runtime.device.layout import layout_of
+from weft.runtime.device.lowering import lowering_of
 from weft.runtime.device.plan import DevicePlan
-from weft.runtime.device.planner import Lowering, device_plan
+from weft.runtime.device.planner import device_plan
 from weft.runtime.device.protocol import Array, Device, Memory
 from weft.runtime.device.state import OnDevice, on_device
 from weft.runtime.device.step import DeviceStep
+from weft.runtime.device.timing import TimedDevice
+from weft.runtime.device.traced import Watch
 from weft.runtime.variables import VariableState, check_variables
 
 _log = logging.getLogger("weft.compile")
 MOST_IDLE_FRAMES = 2
-_LOWERING = Lowering(fused_launches, launches_of, check_launches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,13 @@ class StepTimes:
     launches: int
 
 
+class KeptFrames(dict[object, Frame]):
+    """What plans that are called several times in a step keep until it ends, by plan."""
+
+
 class DeviceExecutable(DeviceStep):
-    """A plan for a device: call it with C-contiguous NumPy arrays, get the list of NumPy results.
+    """A plan for a device: call it with C-contiguous NumPy arrays and arrays on devices, get the
+    list of NumPy results; or those on the device, by `call`.
 
     Results that are tokens are None. Variables stay on the device from one call to the next. Safe
     to call from any number of threads at once; the locks of the variables that it uses make a
@@ -99,10 +108,13 @@ class DeviceExecutable(DeviceStep):
         with self._lock:
             if self._device is None:
                 found = self._find()
-                self._constants, self._addresses = _constants(self.name, self.plan, found)
+                self._constants, self._addresses = self._place_constants(found)
                 self._device = found
                 found.resident.may_ask(self)
             return self._device
+
+    def _place_constants(self, device: Device) -> tuple[Memory | None, list[int]]:
+        return _constants(self.name, self.plan, device)
 
     def drop_idle(self) -> None:
         """Give the memory back that only waits for the next call."""
@@ -111,7 +123,12 @@ class DeviceExecutable(DeviceStep):
     @property
     def nbytes(self) -> int:
         """Bytes of the device that one call at a time takes, beside variables and constants."""
-        return self._layout.nbytes
+        small, types = self._layout, (*enumerate(self.plan.inputs), *enumerate(self.plan.results))
+        inputs, count = len(self.plan.inputs), 0
+        for k, (i, t) in enumerate(types):
+            held = small.inputs if k < inputs else small.results
+            count += 0 if t is None or i in held else t.nbytes
+        return small.nbytes + count
 
     def describe_device(self) -> str:
         """The device, or why there is none, in words."""
@@ -122,8 +139,11 @@ class DeviceExecutable(DeviceStep):
         return f"{found.name}: {found.description}"
 
     def describe_program(self) -> str:
-        """The launches in order, for people."""
-        return describe_plan(self.plan)
+        """The launches in order, for people; then which library does which product."""
+        lines = [describe_plan(self.plan)]
+        with suppress(WeftError):  # `describe_device` says why there is none
+            lines += self.device().libraries.describe(self.plan.products())
+        return "\n".join(lines)
 
     def describe_kernels(self) -> list[str]:
         """What each kernel takes of the device, of those that are compiled already."""
@@ -142,16 +162,54 @@ class DeviceExecutable(DeviceStep):
         cc, kernels = self._cc(), self.plan.kernels()
         return "\n".join(f"// {k.name}  {k.key}\n{emit_ptx(k, cc)}" for k in kernels)
 
-    def __call__(self, inputs: list[Array]) -> list[Any]:
+    def __call__(self, inputs: Sequence[Array | DeviceValue]) -> list[Any]:
         """Run one step. `inputs` have exactly the types of the graph's (the caller checks)."""
-        device = self.device()
-        frame = self._take_frame(device)
+        return self._called(inputs, Frame.run, None)
+
+    def call(
+        self,
+        inputs: Sequence[Array | DeviceValue],
+        keep: KeptFrames | None = None,
+    ) -> list[DeviceValue | None]:
+        """Run one step whose results stay on the device. Returns before the device is done if no op
+        checks indices and no loop or branch is the host's to lead; a kernel that fails then is told
+        of by whoever next waits for the device, or asks it for something. keep: is given what must
+        live as long as the stacks among the results do; other calls with it, one at a time, go on
+        there."""
+        return self._called(inputs, Frame.start, keep)
+
+    def run_traced(self, inputs: list[Array], recorder: TraceRecorder) -> list[Any]:
+        """Run one step, and note what took how long (`device/traced.py`)."""
+        watch = Watch(self.device(), recorder)
+
+        def run(frame: Frame, given: list[Any], variables: dict[str, int]) -> list[Any]:
+            frame.launches.watch = watch
+            return frame.run(given, variables)
+
         try:
-            results = self._run(device, frame, inputs)
+            return self._called(inputs, run, KeptFrames())  # on a frame of its own
+        finally:
+            recorder.add(watch)
+
+    def _called(
+        self,
+        inputs: Sequence[Array | DeviceValue],
+        run: Callable[[Frame, list[Any], dict[str, int]], list[Any]],
+        keep: KeptFrames | None,
+    ) -> list[Any]:
+        device = self.device()
+        there = [v.on(device) if isinstance(v, DeviceValue) else v for v in inputs]
+        frame = self._take_frame(device) if keep is None else self._kept_frame(device, keep)
+        try:
+            results = self._run(device, frame, there, run)
         except FaultFound as found:
-            self._give_frame(frame)
+            if keep is None:
+                self._give_frame(frame)
             self._raise_fault(found)
-        self._give_frame(frame)
+        finally:
+            _give_back(device, there)
+        if keep is None:
+            self._give_frame(frame)
         return results
 
     def measure(self, inputs: list[Array], repeats: int = 20, *, records: bool = True) -> StepTimes:
@@ -160,7 +218,7 @@ class DeviceExecutable(DeviceStep):
         an emulated device."""
         device = self.device()
         frame = self._take_frame(device)
-        frame.records = records
+        frame.launches.records = records
         with ExitStack() as stack:
             for state in self._ordered:
                 stack.enter_context(state.lock)
@@ -178,22 +236,58 @@ class DeviceExecutable(DeviceStep):
                 on_device.append(device.timed(frame.work))
         return StepTimes(tuple(on_device), tuple(on_host), len(self.plan.launches()))
 
+    def launch_times(self, inputs: list[Array], rounds: int = 20) -> list[list[float]]:
+        """For each launch of the plan, in order, the seconds on the device of its runs in so many
+        calls, each waited for. Else as `measure`."""
+        device = self.device()
+        timed = TimedDevice(device)
+        frame = Frame(self.name, self.plan, self._layout, cast(Device, timed), self._addresses)
+        frame.launches.records = False
+        with ExitStack() as stack:
+            for state in self._ordered:
+                stack.enter_context(state.lock)
+            held = {name: self._held(name, device) for name in self._states}
+            frame.send(inputs, {n: h.memory.address for n, h in held.items()})
+            frame.work()  # what is loaded when it first runs
+            for seconds in timed.seconds:
+                seconds.clear()
+            for _ in range(rounds):
+                frame.work()
+            device.synchronize()
+        return timed.seconds
+
     def _take_frame(self, device: Device) -> Frame:
         try:
             return self._frames.pop()
         except IndexError:
-            return Frame(self.name, self.plan, self._layout, device, self._addresses)
+            return self._made_frame(device)
+
+    def _made_frame(self, device: Device) -> Frame:
+        return Frame(self.name, self.plan, self._layout, device, self._addresses)
+
+    def _kept_frame(self, device: Device, keep: KeptFrames) -> Frame:
+        frame = keep.get(self)
+        if frame is None:
+            frame = keep[self] = self._made_frame(device)
+            frame.launches.goes_on = True
+        return frame
 
     def _give_frame(self, frame: Frame) -> None:
         if len(self._frames) < MOST_IDLE_FRAMES:
             self._frames.append(frame)
 
-    def _run(self, device: Device, frame: Frame, inputs: list[Array]) -> list[Any]:
+    def _run(
+        self,
+        device: Device,
+        frame: Frame,
+        inputs: list[Any],
+        run: Callable[[Frame, list[Any], dict[str, int]], list[Any]],
+    ) -> list[Any]:
         with ExitStack() as stack:
             for state in self._ordered:
                 stack.enter_context(state.lock)
             held = {name: self._held(name, device) for name in self._states}
-            results = frame.run(inputs, {n: h.memory.address for n, h in held.items()})
+            results = run(frame, inputs, {n: h.memory.address for n, h in held.items()})
             for one in held.values():
                 if one.state.resident is not one:
                     one.state.move(one)  # it has a value now
@@ -223,6 +317,15 @@ class DeviceExecutable(DeviceStep):
         )
 
 
+def _give_back(device: Device, inputs: Sequence[Array | DeviceValue]) -> None:
+    """Others may write to their memory, or use it for something else, when the step has read it."""
+    for value in inputs:
+        if isinstance(value, DeviceValue) and isinstance(value.memory, Borrowed):
+            with suppress(WeftError):  # the step's own error says more
+                device.precede(value.memory.stream)
+                device.keep(value)
+
+
 def _constants(name: str, plan: DevicePlan, device: Device) -> tuple[Memory, list[int]]:
     """The plan's constants on the device, and where each is."""
     offsets, end = [], 0
@@ -236,6 +339,18 @@ def _constants(name: str, plan: DevicePlan, device: Device) -> tuple[Memory, lis
     return memory, [memory.address + offset for offset in offsets]
 
 
+def planned_for_device(
+    graph: Graph, passes: Sequence[Pass], options: PassOptions, math_mode: MathMode = "ieee"
+) -> tuple[Graph, DevicePlan, Sequence[PassReport], MemoryPlan]:
+    """A traced graph after the passes, its plan, what the passes did, and where values are; sizes
+    may be traced. Errors as `compile_for_device`."""
+    with collector_paused():
+        fused, reports = run_passes(graph, passes, options=options)
+        check_supported(fused)
+        memory = plan_memory(fused)
+        return fused, device_plan(fused, memory, lowering_of(passes), math_mode), reports, memory
+
+
 def compile_for_device(
     graph: Graph,
     variables: Mapping[str, VariableState] | None = None,
@@ -243,8 +358,10 @@ def compile_for_device(
     find: Callable[[], Device],
     name: str = "",
     passes: Sequence[Pass] = GPU,
+    math_mode: MathMode = "ieee",
 ) -> DeviceExecutable:
     """Plan a traced graph of static shapes for the device that `find` gives when it is needed.
+    math_mode: how libraries may compute products of f32.
 
     Needs no device itself. Raises UnsupportedError for an op or dtype without a GPU kernel, and
     what `check_variables` raises.
@@ -253,11 +370,7 @@ def compile_for_device(
     check_variables(graph, variables)
     options = PassOptions.from_environment()
     configure_logging(options.log)
-    with collector_paused():
-        fused, reports = run_passes(graph, passes, options=options)
-        check_supported(fused)
-        memory = plan_memory(fused)
-        plan = device_plan(fused, memory, _LOWERING)
+    fused, plan, reports, memory = planned_for_device(graph, passes, options, math_mode)
     report = DeviceReport(tuple(reports), memory, time.perf_counter() - started)
     _log.info("planned %s for a GPU: %d launches, %d kernels, %.1f ms; %s", name or graph.name,
               len(plan.launches()), len(plan.kernels()), report.seconds * 1e3,

@@ -1,23 +1,31 @@
-"""The memory of one step on a device: one block, in which every buffer has its place."""
+"""The memory of one step on a device: one block, in which every small buffer has its place."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.runtime.device.plan import FAULT_BYTES, DevicePlan
 
 ALIGNMENT = 256
+#: An input of more bytes has memory of its own, so that one that is on the device is not copied. A
+#: smaller one is, into the block: where the launches find it is always the same then, and what was
+#: recorded of them can be launched again.
+SMALL_INPUT = 1 << 20
+#: The same of results. All that are small leave the block together, in one copy: it should take
+#: little memory if somebody keeps one of them for long.
+SMALL_RESULT = 4 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Byte offsets. inputs, results: of each (results without a value are 0). What comes from the
+    """Byte offsets in the block. inputs, results: of the small ones by number. What comes from the
     host lies at the front, up to `input_end`; what goes back follows, up to `result_end`: the
     results, then the fault words, at `faults`."""
 
-    inputs: tuple[int, ...]
+    inputs: Mapping[int, int]
     input_end: int
-    results: tuple[int, ...]
+    results: Mapping[int, int]
     faults: int
     result_end: int
     arena: int
@@ -28,22 +36,22 @@ class Layout:
 def layout_of(plan: DevicePlan) -> Layout:
     """Where everything is."""
     end = 0
-    inputs, results = [], []
-    for held in plan.inputs:
-        inputs.append(end)
-        end = _after(end, held.nbytes)
+    inputs, results = {}, {}
+    for i, held in enumerate(plan.inputs):
+        if held.nbytes <= SMALL_INPUT:
+            inputs[i] = end
+            end = _after(end, held.nbytes)
     input_end = end
-    for result in plan.results:
-        results.append(end)
-        end = _after(end, 0 if result is None else result.nbytes)
+    for i, result in enumerate(plan.results):
+        if result is not None and result.nbytes <= SMALL_RESULT:
+            results[i] = end
+            end = _after(end, result.nbytes)
     faults = end
     result_end = faults + FAULT_BYTES * len(plan.faults)
     arena = _after(faults, FAULT_BYTES * len(plan.faults))
     scratch = _after(arena, plan.arena_bytes)
     nbytes = _after(scratch, plan.scratch_bytes)
-    return Layout(
-        tuple(inputs), input_end, tuple(results), faults, result_end, arena, scratch, nbytes
-    )
+    return Layout(inputs, input_end, results, faults, result_end, arena, scratch, nbytes)
 
 
 def _after(offset: int, nbytes: int) -> int:

@@ -17,14 +17,16 @@ from weft.codegen.cuda.kernel import CudaKernel, Launch
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
 from weft.ir.graph import Operation
+from weft.ir.math_mode import MathMode
 from weft.ir.types import TensorType
 from weft.passes.memory.plan_memory import Moving
+from weft.runtime.device.libraries.gemm import Gemm
 
 #: Bytes between the words in which one launch and the next tell of an index out of bounds.
 FAULT_BYTES = 32
 
 PlaceKind = Literal[
-    "input", "result", "variable", "constant", "arena", "scratch", "fault", "moving"
+    "input", "result", "variable", "constant", "arena", "scratch", "fault", "moving", "cell"
 ]
 
 
@@ -32,7 +34,8 @@ PlaceKind = Literal[
 class Place:
     """`nbytes` bytes, from `offset` bytes after the start of a buffer on: of an input, result,
     constant or `Moving` by its number, of a variable by its name. arena, scratch (shared by all
-    ops) and faults are one buffer each, `which` is 0.
+    ops) and faults are one buffer each, `which` is 0. cell: of a `DeviceAdd`, both elements and
+    their sum.
     """
 
     kind: PlaceKind
@@ -61,6 +64,26 @@ class PlannedLaunch:
     fault: int = -1
     writes: tuple[str, ...] = ()
     nest: Nest | RowNest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A library's way to do a product: `gemm` at the places of D, A, B and the bias, if it has one,
+    then launches for what the library cannot do."""
+
+    gemm: Gemm
+    args: tuple[Place, ...]
+    after: tuple[PlannedLaunch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedProduct:
+    """A product, with what follows it, by weft's `own` launches or by one of the `routes`: the
+    device's libraries choose (`device/libraries`)."""
+
+    op: Operation
+    own: tuple[PlannedLaunch, ...]
+    routes: tuple[Route, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +144,31 @@ class DevicePop:
     top: Place
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceAdd:
+    """`result` becomes the stack of the sums of the elements of `a` and `b`, from the tops on. The
+    elements are stacks themselves, `depth` deep; `launches` add up two of the innermost, of
+    `nbytes` each, at the places "cell" 0 and 1, to that at 2."""
+
+    op: Operation
+    a: Place
+    b: Place
+    result: Place
+    depth: int
+    nbytes: int
+    launches: tuple[PlannedLaunch, ...]
+
+
 DeviceNode = (
-    PlannedLaunch | PlannedCopy | CheckFaults | DeviceLoop | DeviceBranch | DevicePush | DevicePop
+    PlannedLaunch
+    | PlannedProduct
+    | PlannedCopy
+    | CheckFaults
+    | DeviceLoop
+    | DeviceBranch
+    | DevicePush
+    | DevicePop
+    | DeviceAdd
 )
 
 
@@ -131,7 +177,7 @@ class DevicePlan:
     """nodes: what runs. inputs, results: their types (None: a token). constants: arrays that stay
     on the device. variables: name -> (type, whether it is read). faults: of each launch that checks
     indices, by the number of its words, the ops that do. arena_bytes, scratch_bytes: of one step.
-    moving: what follows the iterations of loops.
+    moving: what follows the iterations of loops. math: how libraries may multiply f32.
     """
 
     nodes: tuple[DeviceNode, ...]
@@ -143,24 +189,43 @@ class DevicePlan:
     arena_bytes: int
     scratch_bytes: int
     moving: tuple[tuple[Moving, Place, Place], ...] = ()
+    math: MathMode = "ieee"
 
     def launches(self) -> list[PlannedLaunch]:
-        """The launches in order, those in loops and branches once."""
-        return list(_launches(self.nodes))
+        """The launches in order, those in loops and branches once; of products weft's own."""
+        return [
+            launch
+            for leaf in _leaves(self.nodes)
+            for launch in (leaf.own if isinstance(leaf, PlannedProduct) else (leaf,))
+        ]
+
+    def products(self) -> list[PlannedProduct]:
+        """The products that a library may do, in order."""
+        return [leaf for leaf in _leaves(self.nodes) if isinstance(leaf, PlannedProduct)]
 
     def kernels(self) -> list[CudaKernel]:
-        """The kernels, each once."""
-        return list({n.launch.kernel.key: n.launch.kernel for n in self.launches()}.values())
+        """The kernels of `launches`, each once."""
+        return _kernels(self.launches())
+
+    def kernels_after(self) -> list[CudaKernel]:
+        """Those that run only where a library does a product, each once."""
+        return _kernels([x for p in self.products() for route in p.routes for x in route.after])
 
 
-def _launches(nodes: Sequence[DeviceNode]) -> Iterator[PlannedLaunch]:
+def _kernels(launches: Sequence[PlannedLaunch]) -> list[CudaKernel]:
+    return list({n.launch.kernel.key: n.launch.kernel for n in launches}.values())
+
+
+def _leaves(nodes: Sequence[DeviceNode]) -> Iterator[PlannedLaunch | PlannedProduct]:
     for node in nodes:
         match node:
-            case PlannedLaunch():
+            case PlannedLaunch() | PlannedProduct():
                 yield node
             case DeviceLoop():
-                yield from _launches((*node.test, *node.body))
+                yield from _leaves((*node.test, *node.body))
             case DeviceBranch():
-                yield from _launches((*node.then, *node.orelse))
+                yield from _leaves((*node.then, *node.orelse))
+            case DeviceAdd():
+                yield from node.launches
             case _:
                 pass

@@ -14,17 +14,24 @@ from weft.codegen.kernels.index import index_sizes
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest, checking_ops
 from weft.ir.attributes import ConstArray
+from weft.ir.builder import Builder
 from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.index_maps import is_gather
+from weft.ir.math_mode import MathMode
+from weft.ir.ops.stack import element_type
 from weft.ir.rules import int_attr
+from weft.ir.sizes import largest
 from weft.ir.types import RefType, TensorType
+from weft.passes.fusion.fuse import fuse
 from weft.passes.memory.in_place import UPDATES
 from weft.passes.memory.plan import aligned
 from weft.passes.memory.plan_memory import Copy, MemoryPlan, Moving, Slot, variable_name
+from weft.runtime.device.libraries.ways import Way
 from weft.runtime.device.plan import (
     FAULT_BYTES,
     CheckFaults,
+    DeviceAdd,
     DeviceBranch,
     DeviceLoop,
     DeviceNode,
@@ -36,6 +43,7 @@ from weft.runtime.device.plan import (
     PlannedCopy,
     PlannedLaunch,
 )  # fmt: skip
+from weft.runtime.device.routes import with_routes
 
 #: Ops that need no launch: they name buffers or order effects.
 NO_CODE = frozenset(
@@ -45,25 +53,31 @@ NO_CODE = frozenset(
 BUFFER_ALIGNMENT = 16
 
 Fused = tuple[Sequence[Launch], "Nest | RowNest | None"]
+Pairs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
     """How ops become launches. fused: of a `fused` op and the pairs (operand, result) that share a
-    buffer; op: of any other; check: of the indices, which come from outside, of a gather in a nest.
+    buffer; op: of any other; check: of the indices, which come from outside, of a gather in a nest;
+    ways: what a library could do of a product instead.
     """
 
-    fused: Callable[[Operation, tuple[tuple[int, int], ...]], Fused]
+    fused: Callable[[Operation, Pairs], Fused]
     op: Callable[[Operation], Sequence[Launch]]
     check: Callable[[Operation, Value], Sequence[Launch]]
+    ways: Callable[[Operation, Pairs, MathMode], Sequence[Way]] = lambda op, pairs, math: ()
 
 
-def device_plan(graph: Graph, memory: MemoryPlan, lowering: Lowering) -> DevicePlan:
-    """The plan of a fused graph of static shapes, whose buffers are where `memory` says.
+def device_plan(
+    graph: Graph, memory: MemoryPlan, lowering: Lowering, math: MathMode = "ieee"
+) -> DevicePlan:
+    """The plan of a fused graph of static shapes, whose buffers are where `memory` says. math: how
+    libraries may multiply f32.
 
     UnsupportedError for an op without a GPU kernel, with its line.
     """
-    return _Planner(graph, memory, lowering).run()
+    return _Planner(graph, memory, lowering, math).run()
 
 
 @dataclass(slots=True)
@@ -71,6 +85,7 @@ class _Planner:
     graph: Graph
     memory: MemoryPlan
     lowering: Lowering
+    math: MathMode = "ieee"
     constants: list[np.ndarray[Any, Any]] = field(default_factory=list)
     pool: dict[ConstArray, int] = field(default_factory=dict)
     faults: list[tuple[Operation, ...]] = field(default_factory=list)
@@ -95,7 +110,7 @@ class _Planner:
             tuple(_tensor(v) for v in self.graph.args),
             tuple(v.type if isinstance(v.type, TensorType) else None for v in self.graph.results),
             tuple(self.constants), self._variables(), tuple(self.faults),
-            self.arena_bytes, self.scratch_bytes, self._moving(),
+            self.arena_bytes, self.scratch_bytes, self._moving(), self.math,
         )  # fmt: skip
 
     def _variables(self) -> dict[str, tuple[TensorType, bool]]:
@@ -145,16 +160,45 @@ class _Planner:
             return [DevicePush(op, stack, value, self.value(op.result), limit)]
         if op.name == "arena_pop":
             return [DevicePop(op, *map(self.value, (op.operands[0], *op.results)))]
+        if op.name == "arena_add":
+            return [self._add(op)]
         try:
             if op.name == "fused":
                 if any(_is_empty(op, gather) for gather in op.regions[0].ops):
                     return []  # the check of its indices tells that they are out of bounds
                 launches, nest = self.lowering.fused(op, self._in_place(op))
-                return self._planned(op, launches, nest)
+                return self._with_routes(op, self._planned(op, launches, nest))
             launches = self.lowering.op(op)
         except UnsupportedError as error:
             raise error.at(op.locations) from None
-        return [*self._base_of_update(op), *self._planned(op, launches)]
+        nodes = self._with_routes(op, self._planned(op, launches))
+        return [*self._base_of_update(op), *nodes]
+
+    def _with_routes(self, op: Operation, nodes: list[DeviceNode]) -> list[DeviceNode]:
+        """What a library could do instead, if it is a product."""
+        pairs = self._in_place(op) if op.name == "fused" else ()
+        ways = self.lowering.ways(op, pairs, self.math)
+        made, nbytes = with_routes(op, nodes, ways, lambda arg: self._arg(arg, -1))
+        self.scratch_bytes = largest(self.scratch_bytes, nbytes)
+        return made
+
+    def _add(self, op: Operation) -> DeviceNode:
+        """Stacks are added up by the host, their elements by a kernel."""
+        held = element_type(op.attrs)
+        one = _sum_of_two(held, op)
+        launches, nest = self.lowering.fused(one, ())
+        cells = dict(zip((*one.operands, one.result), range(3), strict=True))
+
+        def place(arg: Arg) -> PlanArg:
+            if isinstance(arg, Address):
+                return Place("cell", cells[arg.value], arg.offset, held.nbytes - arg.offset)
+            return self._arg(arg, -1)
+
+        planned = [PlannedLaunch(one, tuple(map(place, one.args)), op, nest=nest)
+                   for one in launches]  # fmt: skip
+        a, b, result = map(self.value, (*op.operands, op.result))
+        depth = int_attr(op.attrs, "depth")
+        return DeviceAdd(op, a, b, result, depth, held.nbytes, tuple(planned))
 
     def _region(self, block: Block) -> tuple[DeviceNode, ...]:
         """A region may run or not: what it leaves to be checked is, and so what came before."""
@@ -296,6 +340,13 @@ class _Planner:
             case Status():
                 return Place("fault", 0, FAULT_BYTES * fault, FAULT_BYTES)
         raise InternalError(f"a kernel argument that no GPU kernel has: {arg!r}")
+
+
+def _sum_of_two(held: TensorType, op: Operation) -> Operation:
+    """A `fused` op that adds two tensors, where `op` is in the user's program."""
+    builder = Builder([held, held])
+    total = builder.emit1("add", *builder.args, locations=op.locations)
+    return fuse(builder.graph("sum", ("a", "b"), [total])).ops[0]
 
 
 def _is_empty(fused: Operation, op: Operation) -> bool:

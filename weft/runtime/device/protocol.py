@@ -7,12 +7,16 @@ Addresses are integers. Work is done in the order in which it was asked for; `sy
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from weft.codegen.cuda.kernel import Launch
+from weft.ir.graph import Operation
 from weft.runtime.device.blocks import Resident
+
+if TYPE_CHECKING:
+    from weft.runtime.device.plan import Place, PlanArg, PlannedLaunch, PlannedProduct
 
 Array = np.ndarray[Any, Any]
 
@@ -27,6 +31,16 @@ class Memory(Protocol):
     def nbytes(self) -> int: ...
 
 
+class Mark(Protocol):
+    """A point in the work of a device: all that was asked for before it."""
+
+    def wait(self) -> None:
+        """Wait until the device is there. Errors of kernels come out here."""
+
+    def done(self) -> bool:
+        """Whether it is there; also if something before it has failed."""
+
+
 class Prepared:
     """A launch that is ready but for its arguments: `words` has an i64 for each parameter. handle:
     the device's own."""
@@ -38,10 +52,34 @@ class Prepared:
         self.handle: Any = None
 
 
+class LibraryCall(Protocol):
+    """A library's part of a product. args: the places of what it is given."""
+
+    @property
+    def op(self) -> Operation: ...
+    @property
+    def args(self) -> Sequence[PlanArg]: ...
+
+    def prepare(self) -> Prepared:
+        """Make it ready, but for the addresses, which are the words."""
+
+
+class Libraries(Protocol):
+    """What does products on a device beside weft's own kernels."""
+
+    def choose(
+        self, product: PlannedProduct, at: Callable[[Place], int]
+    ) -> Sequence[PlannedLaunch | LibraryCall]:
+        """What is to be asked for, to do a product; the same each time. at: where constants are."""
+
+    def describe(self, products: Sequence[PlannedProduct]) -> list[str]:
+        """What does these products, or is to, and why, for people."""
+
+
 class Device(Protocol):
     """A device. name: "/gpu:0". description: what it is, for people. emulated: whether there is
     no such machine. cc: the compute capability that kernels are compiled for. resident: what has
-    memory of it.
+    memory of it. libraries: what else does products.
 
     Any thread may call any of these.
     """
@@ -51,27 +89,65 @@ class Device(Protocol):
     emulated: bool
     cc: tuple[int, int]
     resident: Resident
+    dlpack: tuple[int, int]
+
+    @property
+    def libraries(self) -> Libraries: ...
+
+    @property
+    def stream(self) -> int: ...
 
     def begin(self) -> None:
         """This thread is to ask for launches, copies on the device and the like, one after another:
         call this first, and again after anything else that may be about a device."""
 
-    def allocate(self, nbytes: int, what: str) -> Memory:
-        """Memory that is not cleared. ResourceExhaustedError, which says what for and what else is
+    def allocate(self, nbytes: int, what: str, early: bool = False) -> Memory:
+        """Memory that is not cleared. early: for what is uploaded before the device has done what
+        it was asked for so far. ResourceExhaustedError, which says what for and what else is
         there, if there is not so much."""
 
     def host(self, nbytes: int) -> Array:
         """u8 memory of the host that copies to and from the device are fast for."""
 
-    def upload(self, address: int, source: Array) -> None:
-        """Copy a C-contiguous array of the host to the device. It must not change before the next
-        `synchronize` or `download`, if it is memory that `host` gave."""
+    def upload(self, address: int, source: Array, after: Mark | None = None) -> None:
+        """Copy a C-contiguous array of the host to the device, when that has done what it was
+        asked for, or is at `after`. The array must not change before `sent` has passed. What is
+        asked for later sees the copy."""
 
-    def download(self, target: Array, address: int) -> None:
-        """Wait for all that was asked for, and copy to a C-contiguous array of the host."""
+    def download(self, target: Array, address: int, after: Mark | None = None) -> None:
+        """Wait for all that was asked for, or for `after` alone, and copy to a C-contiguous array
+        of the host."""
+
+    def mark(self) -> Mark:
+        """Where the device is when it has done all that was asked for."""
+
+    def sent(self) -> Mark:
+        """Where it is when it has read all that was uploaded."""
+
+    def keep(self, thing: object) -> None:
+        """Hold `thing` until the device has done what was asked for; it goes with a later call."""
+
+    def wait_for(self, stream: int) -> None:
+        """What is asked for from now on begins when another library's stream has done what it was
+        given."""
+
+    def precede(self, stream: int, after: Mark | None = None) -> None:
+        """What another library's stream is given from now on begins when the device has done what
+        was asked for, or is at `after`."""
+
+    def forget(self, stream: int) -> None:
+        """Memory that dies from now on is not used again before another library's stream has done
+        what it was given. Safe at any time, in any thread."""
+
+    def number_at(self, address: int) -> int:
+        """The number of the GPU whose memory this is. InvalidArgumentError if it is no GPU's."""
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy on the device; what overlaps is the same place."""
+
+    def copy_from(self, other: Device, target: int, source: int, nbytes: int) -> None:
+        """Copy from memory of another device, at `source`, to this one's, at `target`: after all
+        that either device was asked for, before all that either is asked for from now on."""
 
     def clear(self, address: int, nbytes: int) -> None:
         """Set bytes to zero."""

@@ -20,16 +20,21 @@ class OnDevice:
 
 
 def on_device(state: VariableState, device: Device) -> OnDevice:
-    """A variable's value on `device`, copied there if it is not. Its lock is held. A variable
-    without a value gets memory that holds nothing yet, and still has no value."""
+    """A variable's value on `device`, moved there if it is not, from another device directly. Its
+    lock is held. A variable without a value gets memory that holds nothing yet, and still has no
+    value."""
     held = state.resident
     if isinstance(held, OnDevice) and held.device is device:
         return held
-    array = state.array  # from another device, too
     nbytes = state.dtype.itemsize
     for size in state.shape:
         nbytes *= size
     made = OnDevice(device, device.allocate(nbytes, f"variable '{state.name}'"), state)
+    if isinstance(held, OnDevice):
+        device.copy_from(held.device, made.memory.address, held.memory.address, nbytes)
+        state.move(made)
+        return made
+    array = state.array
     if array is not None:
         device.upload(made.memory.address, array)
         device.synchronize()  # the array may change or go as soon as the value is resident

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.ir.graph import Graph
 
 if TYPE_CHECKING:
-    from weft.runtime.device.executable import DeviceReport
+    from weft.passes.partition.parts import Edge
+    from weft.passes.placement import Placement
+    from weft.runtime.dataflow.trace import TraceRecorder
+    from weft.runtime.device.array import DeviceValue
+    from weft.runtime.device.executable import DeviceReport, KeptFrames
+    from weft.runtime.device.parted import DevicePart
     from weft.runtime.device.plan import DevicePlan
-    from weft.runtime.device.protocol import Array
+    from weft.runtime.device.protocol import Array, Device
+    from weft.runtime.resources.cancel import CancelToken
 
 
 class DeviceStep:
@@ -20,8 +27,29 @@ class DeviceStep:
     plan: DevicePlan
     report: DeviceReport
 
-    def __call__(self, inputs: list[Array]) -> list[Any]:
+    def __call__(self, inputs: Sequence[Array | DeviceValue]) -> list[Any]:
         """Run one step."""
+        raise NotImplementedError
+
+    def call(
+        self,
+        inputs: Sequence[Array | DeviceValue],
+        keep: KeptFrames | None = None,
+    ) -> list[DeviceValue | None]:
+        """Run one step whose results stay on the device."""
+        raise NotImplementedError
+
+    def run_traced(self, inputs: list[Array], recorder: TraceRecorder) -> list[Any]:
+        """Run one step, and note what took how long."""
+        raise NotImplementedError
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the plan is one for many sizes, filled in for some."""
+        return False
+
+    def device(self) -> Device:
+        """The device; errors of finding it."""
         raise NotImplementedError
 
     @property
@@ -47,3 +75,25 @@ class DeviceStep:
 
     def native_step(self) -> None:
         """There is no native call path to a device."""
+
+
+class StepOnDevices:
+    """A step over several devices of this process, which is called as a `DataflowStep` is
+    (`device/parted.py`). edges: what goes from one part to another; placement: why each op is where
+    it is."""
+
+    name: str
+    parts: Sequence[DevicePart]
+    edges: Sequence[Edge]
+    placement: Placement | None
+
+    def __call__(
+        self,
+        inputs: list[Array],
+        *,
+        timeout: float | None = None,
+        cancel: CancelToken | None = None,
+        trace: TraceRecorder | None = None,
+    ) -> list[Any]:
+        """Run one step."""
+        raise NotImplementedError

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class CancelToken:
@@ -56,6 +58,10 @@ class CancelToken:
     def keep(self, held: object) -> None:
         """Keep `held` as long as this token, or until `let_go()`; cancelling does not end it."""
         self._kept.append(held)
+
+    def kept(self, kind: type[T]) -> T | None:
+        """The first thing of that class that the token keeps."""
+        return next((held for held in self._kept if isinstance(held, kind)), None)
 
     def let_go(self) -> None:
         """Drop what the token keeps."""

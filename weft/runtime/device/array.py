@@ -1,0 +1,100 @@
+"""Arrays on a device: what steps there take and give without a copy to the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.ir.dtypes import as_dtype
+from weft.ir.types import TensorType
+from weft.runtime.device.protocol import Array, Device, Mark, Memory
+
+
+class Borrowed:
+    """Memory of another library. owner: what holds it. stream: where the other uses it, by its
+    handle."""
+
+    __slots__ = ("address", "nbytes", "owner", "stream")
+
+    def __init__(self, address: int, nbytes: int, owner: object, stream: int) -> None:
+        self.address, self.nbytes, self.owner, self.stream = address, nbytes, owner, stream
+
+
+class DeviceValue:
+    """An array of NumPy's `dtype` and `shape`, C-contiguous at `address` of `memory`, which nobody
+    writes to.
+
+    ready: the point in the device's work at which it is there (None: all asked for so far). It is
+    known before that: a step may take it, and waits for nothing.
+    """
+
+    __slots__ = ("__weakref__", "address", "device", "dtype", "memory", "nbytes", "ready", "shape")
+
+    def __init__(
+        self,
+        device: Device,
+        memory: Memory,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        address: int | None = None,
+        ready: Mark | None = None,
+    ) -> None:
+        self.device, self.memory, self.dtype, self.shape = device, memory, dtype, shape
+        self.address = memory.address if address is None else address
+        self.ready = ready
+        nbytes = dtype.itemsize
+        for size in shape:
+            nbytes *= size
+        self.nbytes = nbytes
+
+    @classmethod
+    def of(cls, array: Array, device: Device, what: str) -> DeviceValue:
+        """A copy of a C-contiguous array of the host, which may change afterwards. what: what it is
+        for, in case there is no memory (ResourceExhaustedError)."""
+        memory = device.allocate(array.nbytes, what, early=True)
+        device.upload(memory.address, array, device.sent())
+        sent = device.sent()
+        sent.wait()
+        return cls(device, memory, array.dtype, array.shape, ready=sent)
+
+    @property
+    def type(self) -> TensorType:
+        """`f32[2,3]`."""
+        return TensorType(as_dtype(self.dtype), self.shape)
+
+    def numpy(self) -> Array:
+        """A copy on the host. Waits for the step that makes it, whose errors come out here."""
+        made = np.empty(self.shape, self.dtype)
+        self.device.download(made, self.address, self.ready)
+        return made
+
+    def wait(self) -> None:
+        """Wait until it is there. Errors as `numpy`."""
+        if self.ready is not None:
+            self.ready.wait()
+        else:
+            self.device.synchronize()
+
+    def copy(self) -> DeviceValue:
+        """The same in memory of its own."""
+        device = self.device
+        memory = device.allocate(self.nbytes, "copies of arrays")
+        device.begin()
+        device.copy(memory.address, self.address, self.nbytes)
+        if isinstance(self.memory, Borrowed):
+            device.keep(self)
+        return DeviceValue(device, memory, self.dtype, self.shape, ready=device.mark())
+
+    def on(self, device: Device) -> DeviceValue:
+        """This array if it is on `device`, else a copy there; not by way of the host if the devices
+        reach each other."""
+        if device is self.device:
+            return self
+        memory = device.allocate(self.nbytes, f"an array from {self.device.name}")
+        device.copy_from(self.device, memory.address, self.address, self.nbytes)
+        self.device.keep(self)
+        return DeviceValue(device, memory, self.dtype, self.shape, ready=device.mark())
+
+
+__all__ = ["Borrowed", "DeviceValue"]

@@ -1,0 +1,1 @@
+"""Products by NVIDIA's libraries, where they are faster than weft's own kernels."""

@@ -1,0 +1,180 @@
+"""One plan for a GPU for many sets of sizes: made once, its numbers filled in for each.
+
+As `runtime/size_plan.py` does for plans of the CPU: while passes and planning run, open sizes are
+numbers that remember how they came about, so blocks, arguments, offsets and shapes in the plan that
+comes out are, too. Kernels take sizes as arguments: sizes compile nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, NoReturn
+
+from weft.codegen.cuda.kernel import CudaKernel
+from weft.codegen.nests.nest import Nest
+from weft.codegen.nests.rows import RowNest
+from weft.ir.fork import ForkLock
+from weft.ir.graph import Graph
+from weft.ir.math_mode import MathMode
+from weft.ir.polynomials import Terms
+from weft.ir.size_tape import Sizes, Tape
+from weft.ir.sizes import is_traced, terms_of
+from weft.passes.manager import Pass, PassOptions
+from weft.runtime.device.executable import DeviceExecutable, DeviceReport, planned_for_device
+from weft.runtime.device.frame import FaultFound
+from weft.runtime.device.plan import DevicePlan
+from weft.runtime.device.protocol import Device, Memory
+from weft.runtime.size_plan import Given, Numbers, Shapes, SizedGraph
+from weft.runtime.size_plans import PlansBySize
+from weft.runtime.variables import VariableState, check_variables
+
+Placed = tuple[Memory | None, list[int]]
+_Fill = Callable[[Sequence[int]], Any]
+
+
+class DeviceSizePlan:
+    """A plan for many sizes, and for which it is right. shapes: of all inputs, those that it is
+    made for. wide: as of `Tape`. Errors as `compile_for_device`; TypeError if planning gives a
+    size to what takes no such number.
+    """
+
+    def __init__(
+        self,
+        graph: SizedGraph,
+        shapes: Shapes,
+        variables: Mapping[str, VariableState],
+        find: Callable[[], Device],
+        passes: Sequence[Pass],
+        math_mode: MathMode = "ieee",
+        *,
+        wide: bool = False,
+    ) -> None:
+        begun = time.perf_counter()
+        self.name, self._graph, self._variables = graph.name, graph, variables
+        self._find, self._passes, self._math_mode = find, passes, math_mode
+        tape = Tape(wide=wide)
+        self._given = Given(graph.types, shapes, tape)
+        traced = graph.at(self._given.shapes)
+        check_variables(traced, variables)
+        self.fused, plan, reports, memory = planned_for_device(
+            traced, passes, PassOptions(), math_mode
+        )
+        self._numbers: list[Terms] = []
+        self._known: dict[frozenset[Any], int] = {}
+        fill = self._filler(plan)
+        self._fill: _Fill = (lambda _: plan) if fill is None else fill
+        self._sizes: Sizes = tape.sizes(self._numbers)
+        self.report = DeviceReport(tuple(reports), memory, time.perf_counter() - begun)
+        self._lock = ForkLock()
+        self._constants: dict[Device, Placed] = {}
+
+    @property
+    def conditions(self) -> int:
+        """As `Sizes.conditions`."""
+        return self._sizes.conditions
+
+    def numbers(self, shapes: Shapes) -> Numbers | None:
+        """What the plan has to know of inputs of these shapes; None: it is not right for them."""
+        given = self._given.read(shapes)
+        return None if given is None else self._sizes.evaluate(given)
+
+    def filled(self, numbers: Numbers, shapes: Shapes) -> FilledExecutable:
+        """The plan for inputs of these shapes, whose numbers these are, ready to be called."""
+        return FilledExecutable(self, self._fill(numbers.tolist()), shapes)
+
+    def constants(self, make: Callable[[], Placed], device: Device) -> Placed:
+        """The constants on a device, the same for all sizes."""
+        with self._lock:
+            if device not in self._constants:
+                self._constants[device] = make()
+            return self._constants[device]
+
+    def exact(self, shapes: Shapes) -> tuple[Graph, DevicePlan]:
+        """The graph and the plan for these sizes alone, which errors and people are told of."""
+        fused, plan, _, _ = planned_for_device(
+            self._graph.at(shapes), self._passes, PassOptions(), self._math_mode
+        )
+        return fused, plan
+
+    # -- numbers ----------------------------------------------------------------------------------
+
+    def _filler(self, held: Any) -> _Fill | None:
+        """What makes `held` anew from numbers; None if no traced number is in it."""
+        if is_traced(held):
+            return self._output(held)
+        if isinstance(held, (tuple, list)):
+            return _sequence(type(held), held, [self._filler(x) for x in held])
+        if not is_dataclass(held) or isinstance(held, (CudaKernel, Nest, RowNest, type)):
+            return None  # nests are for people, who are shown a plan of their sizes alone
+        names = [f.name for f in fields(held) if f.init]
+        fills = {name: self._filler(getattr(held, name)) for name in names}
+        changed = {name: fill for name, fill in fills.items() if fill is not None}
+        if not changed:
+            return None
+        given: Any = held
+        return lambda numbers: replace(given, **{n: f(numbers) for n, f in changed.items()})
+
+    def _output(self, number: Any) -> _Fill:
+        terms = terms_of(number)
+        key = frozenset(terms.items())
+        place = self._known.setdefault(key, len(self._numbers))
+        if place == len(self._numbers):
+            self._numbers.append(terms)
+        return lambda numbers: numbers[place]
+
+
+def _sequence(kind: type, held: Sequence[Any], fills: Sequence[_Fill | None]) -> _Fill | None:
+    if all(fill is None for fill in fills):
+        return None
+    pairs = list(zip(held, fills, strict=True))
+    return lambda numbers: kind([x if f is None else f(numbers) for x, f in pairs])
+
+
+class FilledExecutable(DeviceExecutable):
+    """A plan for many sizes, filled in for one set of them."""
+
+    def __init__(self, whole: DeviceSizePlan, plan: DevicePlan, shapes: Shapes) -> None:
+        super().__init__(whole.name, whole.fused, plan, whole._variables, whole._find, whole.report)
+        self._whole, self._shapes = whole, shapes
+
+    @property
+    def is_filled(self) -> bool:
+        return True
+
+    def _place_constants(self, device: Device) -> Placed:
+        return self._whole.constants(
+            lambda: super(FilledExecutable, self)._place_constants(device), device
+        )
+
+    def describe_program(self) -> str:
+        """As `DeviceExecutable.describe_program`."""
+        return self._exact().describe_program()
+
+    def _raise_fault(self, found: FaultFound) -> NoReturn:
+        self._exact()._raise_fault(found)  # the same launches, as all that decides is a condition
+
+    def _exact(self) -> DeviceExecutable:
+        whole = self._whole
+        graph, plan = whole.exact(self._shapes)
+        return DeviceExecutable(
+            whole.name, graph, plan, whole._variables, whole._find, whole.report
+        )
+
+
+class DeviceSizePlans(PlansBySize[FilledExecutable]):
+    """The plans for a GPU that a graph has for many sizes. find: as of `DeviceExecutable`."""
+
+    def __init__(
+        self,
+        graph: SizedGraph,
+        variables: Mapping[str, VariableState],
+        find: Callable[[], Device],
+        passes: Sequence[Pass],
+        math_mode: MathMode = "ieee",
+    ) -> None:
+        def make(shapes: Shapes, *, wide: bool) -> DeviceSizePlan:
+            return DeviceSizePlan(graph, shapes, variables, find, passes, math_mode, wide=wide)
+
+        super().__init__(graph, make)
