@@ -27,19 +27,21 @@ class _Groups:
         self.parent[self.find(a)] = self.find(b)
 
 
-def place_at_random(graph: Graph, seed: int, count: int, stay: float = 0.0) -> Graph:
-    """`graph` with each op on one of `count` devices. stay: how likely an op is where the one
-    before it is, so that some branches and loops are on one device."""
+def place_at_random(
+    graph: Graph, seed: int, count: int, stay: float = 0.0, devices: Sequence[str] = DEVICES
+) -> Graph:
+    """`graph` with each op on one of the first `count` devices. stay: how likely an op is where the
+    one before it is, so that some branches and loops are on one device."""
     chance = random.Random(seed)
     groups = _Groups()
     _bind(groups, graph.block)
     chosen: dict[object, str] = {}
-    last = [DEVICES[chance.randrange(count)]]
+    last = [devices[chance.randrange(count)]]
 
     def device(op: Operation) -> str:
         held = [v for v in (*op.operands, *op.results) if _bound(v.type)]
         if chance.random() >= stay:
-            last[0] = DEVICES[chance.randrange(count)]
+            last[0] = devices[chance.randrange(count)]
         if not held or op.regions:
             return last[0]
         return chosen.setdefault(groups.find(held[0]), last[0])

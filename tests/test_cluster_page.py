@@ -29,7 +29,7 @@ def test_the_command_and_the_options_exist() -> None:
     options = set(Session.__init__.__kwdefaults__)
     rows = re.findall(r"^\| `(\w+)=.*?`(?:, `(\w+)=)?", text, re.MULTILINE)
     named = {name for row in rows for name in row if name}
-    assert named == options - {"control_flow", "deterministic"}
+    assert named == options - {"control_flow", "deterministic", "math"}
     assert f"connect_seconds={master.CONNECT_SECONDS:g}" in text
     assert f"looks for it for {master.RECONNECT_SECONDS:g} s" in text
     assert f"waits up to {definition.GRACE_SECONDS:g} s" in text

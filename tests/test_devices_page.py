@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "devices.md"
 
 def test_python_blocks_run() -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     namespace: dict[str, Any] = {"__name__": "devices"}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), namespace)

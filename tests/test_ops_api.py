@@ -25,7 +25,8 @@ ELSEWHERE = {
     **dict.fromkeys(
         ["dynamic_partition", "dynamic_stitch", "ensure_shape", "unique", "unique_with_counts"],
         "test_dynamic_ops"),
-    "from_dlpack": "below",
+    "from_dlpack": "below", "to_device": "test_device_arrays",
+    "transfer_guard": "test_device_arrays", "set_transfer_guard": "test_device_arrays",
     "can_cast": "below", "finfo": "below", "iinfo": "below", "isdtype": "below",
     "result_type": "below",
     "clip_by_global_norm": "test_train", "clip_by_norm": "test_train",
@@ -34,7 +35,7 @@ ELSEWHERE = {
     "truncated_normal": "test_random",
     "get_num_threads": "test_pool", "set_num_threads": "test_pool", "bench": "test_bench",
     "colocate_with": "test_device_scopes", "device": "test_device_scopes",
-    "bfloat16_transfer": "test_bfloat16_transfer",
+    "bfloat16_transfer": "test_bfloat16_transfer", "devices": "test_placement_gpu",
     "create_partitioned_variables": "test_replica_devices",
     "py_function": "test_py_function", "register_gradient": "test_extend",
     "register_kernel": "test_extend", "register_op": "test_extend",

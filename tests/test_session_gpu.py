@@ -55,17 +55,15 @@ def _graph() -> tuple[wf.Graph, Any, Any, Any]:
     return graph, x, on_gpu, on_cpu
 
 
-def test_each_step_runs_where_its_ops_are_and_one_cannot_be_in_two_places() -> None:
+def test_each_step_runs_where_its_ops_are() -> None:
     graph, x, on_gpu, on_cpu = _graph()
     feed = {x: np.ones(3, np.float32)}
     with wf.Session(graph=graph) as session:
         np.testing.assert_allclose(session.run(on_gpu, feed), np.exp(np.ones(3)) + 1, rtol=1e-6)
         np.testing.assert_allclose(session.run(on_cpu, feed), 2 * np.ones(3))
-        with pytest.raises(
-            wf.errors.UnsupportedError, match=r"on /gpu:0 and '\w+' on /cpu:0"
-        ) as caught:
-            session.run([on_gpu, on_cpu], feed)
-    assert "test_session_gpu.py" in str(caught.value)
+        both = session.run([on_gpu, on_cpu], feed)  # test_mixed_devices.py has more of these
+        np.testing.assert_allclose(both[0], np.exp(np.ones(3)) + 1, rtol=1e-6)
+        np.testing.assert_allclose(both[1], 2 * np.ones(3))
 
 
 def test_what_is_told_of_a_step() -> None:
@@ -76,25 +74,22 @@ def test_what_is_told_of_a_step() -> None:
         session.run(on_gpu, feed, run_metadata=held)
         text = session.explain(on_gpu, feed)
         options = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
-        with pytest.raises(wf.errors.UnsupportedError, match="not traced"):
-            session.run(on_gpu, feed, options=options, run_metadata=wf.RunMetadata())
+        traced = wf.RunMetadata()
+        session.run(on_gpu, feed, options=options, run_metadata=traced)
+        assert [event.kind for event in traced.events] == ["kernel"]
     assert held.executor == "gpu"
     assert "one plan of a GPU of 1 launches" in str(held)
     assert "emulated" in text
     assert "<<<" in text
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"reproducible": True}, "reproducible"), ({"control_flow": "dataflow"}, "dataflow")],
-)
-def test_sessions_that_are_not_for_a_gpu(options: dict[str, Any], words: str) -> None:
-    graph, x, on_gpu, _ = _graph()
+def test_parts_are_not_one_native_plan() -> None:
+    graph, x, on_gpu, on_cpu = _graph()
     with (
-        wf.Session(graph=graph, **options) as session,
-        pytest.raises(wf.errors.UnsupportedError, match=words),
+        wf.Session(graph=graph, control_flow="native") as session,
+        pytest.raises(wf.errors.UnsupportedError, match=r"on /cpu:0.*control_flow='native'"),
     ):
-        session.run(on_gpu, {x: np.ones(3, np.float32)})
+        session.run([on_gpu, on_cpu], {x: np.ones(3, np.float32)})
 
 
 def test_host_ops_are_named() -> None:
@@ -102,7 +97,8 @@ def test_host_ops_are_named() -> None:
         queue = wf.FIFOQueue(2, [wf.float32], [[3]])
         with wf.device("/gpu:0"):
             y = queue.dequeue() + 1.0
-        with wf.Session() as session, pytest.raises(wf.errors.UnsupportedError, match="dequeue"):
+        match = "op 'queue' runs on the host, not on a gpu"
+        with wf.Session() as session, pytest.raises(wf.errors.InvalidArgumentError, match=match):
             session.run(y)
 
 
