@@ -19,14 +19,18 @@ from weft.runtime.device.protocol import Device
 Array = np.ndarray[Any, Any]
 
 
+def use_driver(api: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's GPUs are those of a fake driver."""
+    monkeypatch.setattr(registry, "_devices", {})
+    monkeypatch.setattr(registry, "Driver", partial(Driver, api))
+    monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+
+
 def use_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """/gpu:0 is the machine's ("real"), or a CUDA device over a fake driver."""
     monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
     if kind != "real":
-        api = FakeDriver(FakeCompiler())
-        monkeypatch.setattr(registry, "_devices", {})
-        monkeypatch.setattr(registry, "Driver", partial(Driver, api))
-        monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+        use_driver(FakeDriver(FakeCompiler()), monkeypatch)
     gc.collect()
 
 

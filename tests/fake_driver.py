@@ -166,15 +166,17 @@ class FakeDriver:
     def cuMemAllocAsync(self, nbytes: int, stream: _Stream) -> tuple[Any, ...]:
         assert stream.capture is None, "allocated while launches are recorded"
         self._check(stream)
-        own = (b for a, b in self.blocks.items() if self.owners[a] == stream.context)
+        if self.failed:
+            return (self.failed, None)
+        own = (b for a, b in list(self.blocks.items()) if self.owners[a] == stream.context)
         if sum(map(len, own)) + nbytes > self.memory:
             return (CUresult.CUDA_ERROR_OUT_OF_MEMORY, None)
         room = np.full(nbytes + 256, 0xFF, np.uint8)
         start = -room.ctypes.data % 256
         block = room[start : start + nbytes]
-        self.blocks[block.ctypes.data] = block
-        self.owners[block.ctypes.data] = stream.context
+        self.owners[block.ctypes.data] = stream.context  # before it is there for other threads
         self.pending.add(block.ctypes.data)  # other streams have to wait for it
+        self.blocks[block.ctypes.data] = block
         stream.work.append(lambda: self.pending.discard(block.ctypes.data))
         return (OK, block.ctypes.data)
 
@@ -205,7 +207,7 @@ class FakeDriver:
     def view(self, address: int, nbytes: int = -1, by: str = "") -> np.ndarray[Any, Any]:
         """`nbytes` of device memory, or all up to the block's end. by: the context that reads or
         writes there."""
-        for start, block in self.blocks.items():
+        for start, block in list(self.blocks.items()):  # other threads give memory back
             if start in self.pending:
                 continue
             if start <= address and address - start + max(nbytes, 0) <= len(block):
@@ -270,7 +272,7 @@ class FakeDriver:
 
     def cuPointerGetAttribute(self, what: int, address: int) -> tuple[Any, ...]:
         assert what == PointerAttribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        for start, block in self.blocks.items():
+        for start, block in list(self.blocks.items()):
             if start <= address < start + len(block):
                 return (OK, int(self.owners[start].split()[1]))
         return (CUresult.CUDA_ERROR_ILLEGAL_ADDRESS, None)

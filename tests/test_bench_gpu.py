@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cuda_device import use_driver
 from cuda_toolchain import needs_toolchain
 from fake_driver import FakeCompiler, FakeDriver
 
@@ -19,8 +19,6 @@ from weft.frontend.bench.on_gpu import measure_on_gpu
 from weft.frontend.bench.targets import Target
 from weft.frontend.cli.main import main
 from weft.ir.errors import InvalidArgumentError, NotFoundError
-from weft.runtime.device import registry
-from weft.runtime.device.driver import Driver
 
 MODEL = """\
 import numpy as np
@@ -53,9 +51,7 @@ def model(tmp_path: Path) -> str:
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """A driver that does nothing, for what is measured."""
     api = FakeDriver(FakeCompiler(), runs=False)
-    monkeypatch.setattr(registry, "_devices", {})
-    monkeypatch.setattr(registry, "Driver", partial(Driver, api))
-    monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+    use_driver(api, monkeypatch)
     monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
     return api
 
@@ -104,7 +100,8 @@ def test_what_launches_take_needs_no_gpu(
     assert all(16 <= r["report"]["registers"] <= 255 for r in rows)
     assert {r["times"] for r in rows} == {None}
     products = [r for r in rows if r["name"].startswith("matmul")]
-    assert [r["work"]["flops"] for r in products] == [2 * 6 * 8 * 4] * 2
+    update = 3 * 8 * 4  # the second does v's: a negation, a product and a sum for each element
+    assert [r["work"]["flops"] for r in products] == [2 * 6 * 8 * 4, 2 * 6 * 8 * 4 + update]
     assert all(f"{model}:" in line for r in rows for line in r["lines"])
     assert main(["bench", f"{model}:step", "--example", "batch", "--target", "sm_80"]) == 0
     shown = capsys.readouterr().out
@@ -149,9 +146,7 @@ def test_runs_of_launches_in_loops_are_counted(
 @needs_toolchain
 def test_the_callers_variables_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     api = FakeDriver(FakeCompiler())
-    monkeypatch.setattr(registry, "_devices", {})
-    monkeypatch.setattr(registry, "Driver", partial(Driver, api))
-    monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+    use_driver(api, monkeypatch)
     monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
     v = wf.Variable(np.zeros(4, np.float32), name="v")
 

@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from weft.codegen.cuda.compile import (
     symbol_of,
 )
 from weft.codegen.cuda.kernel import CudaKernel, Parameter
+from weft.codegen.cuda.llvm import ptx
 from weft.codegen.cuda.report import KernelReport, read_report
 from weft.codegen.jit import CodegenError
 from weft.ir.errors import ToolchainError, UnsupportedError
@@ -117,6 +119,29 @@ def test_what_is_known_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
         f"scale    {made.report.registers} registers, 0 bytes shared",
         "reverse  not compiled yet",
     ]
+
+
+def test_the_target_is_made_known_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM's list of targets breaks where two threads enter one target at once."""
+    called: list[str] = []
+
+    class Slow:
+        def __getattr__(self, name: str) -> Callable[[], None]:
+            def enter() -> None:
+                called.append(name)
+                time.sleep(0.01)
+
+            return enter
+
+    monkeypatch.setattr(ptx, "library", Slow)
+    ptx._known.cache_clear()
+    threads = [threading.Thread(target=ptx._ready) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ptx._known.cache_clear()
+    assert len(called) == len(set(called)) == 4
 
 
 def test_few_cubins_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

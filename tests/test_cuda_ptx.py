@@ -151,6 +151,47 @@ def test_threads_meet() -> None:
     assert ptx.count("%laneid") == 1
 
 
+def test_threads_that_meet_do_it_together() -> None:
+    """What LLVM likes to do with code in a branch it must not do with what all threads come to:
+    sink it into the only branch that wants it, thread a jump through it, unswitch its loop."""
+    sunk = """
+t = i64(cuda.threadIdx.x)
+w = cuda.shfl_xor_sync(u32(0xFFFFFFFF), p[t], 1)
+if t < 16:
+    q[t] = exp_f32(w)
+"""
+    threaded = """
+a = cuda.shared.array(256, f32)
+t = i64(cuda.threadIdx.x)
+few = boolean(False)
+if t < 16:
+    few = boolean(True)
+    a[t] = p[t]
+cuda.syncthreads()
+if few:
+    q[t] = exp_f32(a[i64(15 - t)])
+"""
+    unswitched = """
+a = cuda.shared.array(256, f32)
+t = i64(cuda.threadIdx.x)
+for i in range(n):
+    if t < 16:
+        a[t] = p[i64(t + i)]
+    cuda.syncthreads()
+    if t < 16:
+        q[t] = f32(q[t] + a[i64(15 - t)])
+    cuda.syncthreads()
+"""
+    given = [pointer("p", "f32"), pointer("q", "f32"), Parameter("n", "integer")]
+    for body, name, times in ((sunk, "shfl", 1), (threaded, "bar.", 1), (unswitched, "bar.", 2)):
+        ptx = ptx_of("together", body, *given)
+        assert count(ptx, name) == times
+        assert not re.search(rf"@!?%p\d+ {name}", ptx)
+    branch = ptx_of("together", sunk, *given)
+    assert branch.index("shfl") < branch.index("bra")
+    assert branch.index("shfl") < branch.index("ex2")
+
+
 def test_atomics() -> None:
     body = """
 s = cuda.shared.array(4, i32)
@@ -231,6 +272,19 @@ h[3] = f32_to_bf16(f32(bf16_to_f32(h[2]) * f32(3)))
     assert count(ptx, "cvt.rn.bf16.f32") == 1
     old = ptx_of("halves", body, pointer("h", "u16"), cc=(7, 5))
     assert "bf16" not in old.replace("weft_cuda", "")
+
+
+def test_a_cast_to_16_bits_rounds_before_a_sum() -> None:
+    """A product that is rounded to f16 and a sum are no fma of f16."""
+    body = """
+m = f16_to_f32(f32_to_f16(f32(f16_to_f32(h[0]) * f16_to_f32(h[1]))))
+h[2] = f32_to_f16(f32(m + f16_to_f32(h[3])))
+"""
+    for cc in ((7, 5), (9, 0)):
+        ptx = ptx_of("rounded", body, pointer("h", "u16"), cc=cc)
+        assert count(ptx, "fma") == 0
+        assert count(ptx, "mul.f32") == count(ptx, "add.f32") == 1
+        assert count(ptx, "cvt.rn.f16.f32") == 2
 
 
 def test_bfloat16_by_integers_rounds_as_ml_dtypes() -> None:

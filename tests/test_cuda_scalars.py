@@ -119,14 +119,16 @@ class TestMeaning:
             x = case.input(values.astype(source.numpy))
         for target in (dtypes.int32, dtypes.int64, dtypes.uint64, dtypes.int8, dtypes.uint32):
             case.op("astype", x, dtype=target)
-        signed, wide, unsigned, *_ = run(fuse(case.graph()), case.inputs, lanes)
-        assert signed.tolist()[:1] + signed.tolist()[-2:] == [-(2**31), -1, 2]
-        assert signed[1] >= 2**31 - 2**7
-        assert signed[2] == -(2**31)
-        assert wide[1] >= 2**63 - 2**39
-        assert wide[2] == -(2**63)
-        assert unsigned[1] >= 2**64 - 2**40
-        assert unsigned[2] == 0
+        made = run(fuse(case.graph()), case.inputs, lanes)
+        with np.errstate(all="ignore"):  # of NumPy's casts, which differ between machines
+            on_cpu = [got for _, got, _ in case.run()]
+        for got, wanted in zip(made, on_cpu, strict=True):
+            assert got.tolist() == wanted.tolist()
+        signed, wide, unsigned, *_ = made
+        assert signed.tolist()[:3] == [0, 2**31 - 1, -(2**31)]
+        assert signed.tolist()[-2:] == [-1, 2]
+        assert wide.tolist()[:3] == [0, 2**63 - 1, -(2**63)]
+        assert unsigned.tolist()[:3] == [0, 2**64 - 1, 0]
 
     @by_name("dtype", ["f32", "f64", "f16", "i8", "u64", "bool"])
     def test_constants(self, dtype: str) -> None:

@@ -8,17 +8,17 @@ import logging
 import pickle  # noqa: TID251
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from cuda_device import use_driver
 from fake_driver import CUresult, FakeCompiler, FakeDriver
 
 import weft as wf
+from weft.frontend.bench.measure import inputs_of
 from weft.runtime.device import frame, layout, loops, registry
 from weft.runtime.device.array import DeviceValue
-from weft.runtime.device.driver import Driver
 from weft.runtime.device.executable import KeptFrames
 
 Array = np.ndarray[Any, Any]
@@ -31,9 +31,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeDriver]]
 
     def make(**options: Any) -> FakeDriver:
         api = FakeDriver(FakeCompiler(), **options)
-        monkeypatch.setattr(registry, "_devices", {})
-        monkeypatch.setattr(registry, "Driver", partial(Driver, api))
-        monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+        use_driver(api, monkeypatch)
         monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
         return api
 
@@ -474,3 +472,49 @@ def test_steps_for_others(gpu: str) -> None:
     np.testing.assert_array_equal(made[0].numpy(), _x(3) + 1)
     assert made[0].on(device) is made[0]
     np.testing.assert_array_equal(step([held])[0], _x(3) + 1)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_function_for_the_cpu_does_not_take_its_memory() -> None:
+    y = on_gpu(lambda x: x + 1.0)(_x(3))
+    wanted = _x(3) + 1
+    added = wf.compile(lambda x: x + 1.0, donate="x")
+    for _ in range(2):  # the second time there is a copy on the host
+        with pytest.raises(wf.errors.TypeRuleError, match=r"a DeviceArray\n.*\n.*x\.numpy\(\)"):
+            added(y)
+        np.testing.assert_array_equal(y, wanted)
+    np.testing.assert_array_equal(added(wf.asarray(y.numpy())), wanted + 1)
+    np.testing.assert_array_equal(y, wanted)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_measuring_with_arrays_that_are_there() -> None:
+    f, y = on_gpu(lambda x: x * 2.0), wf.to_device(_x(2, 3), "gpu:0")
+    with pytest.raises(wf.errors.UnsupportedError, match="cost"):
+        f.cost(y)
+    made = f._specialized((y,), {})
+    (given,) = inputs_of(f._key((y,), {}), made.traced.graph.args)
+    np.testing.assert_array_equal(given, _x(2, 3))
+
+
+def test_too_little_memory_beside_results(fake: Callable[..., FakeDriver]) -> None:
+    fake(memory=60_000)
+    f, x = on_gpu(lambda x: x * 2.0), np.ones(2000, np.float32)
+    alive: list[Any] = []
+    with pytest.raises(wf.errors.ResourceExhaustedError) as caught:
+        alive.extend(f(x) for _ in range(20))
+    for words in ("no 8,000 bytes for results of 'lambda_'", "results of 'lambda_' (48,000 bytes)",
+                  "test_device_arrays.py"):  # fmt: skip
+        assert words in str(caught.value)
+    for y in alive:
+        np.testing.assert_array_equal(y, x * 2)
+    del alive[1:], y
+    np.testing.assert_array_equal(f(x), x * 2)
+
+    class Ring:
+        def __init__(self) -> None:
+            self.me, self.held = self, f(x)
+
+    for _ in range(20):  # which only the collector finds
+        Ring()
+    np.testing.assert_array_equal(alive[0], x * 2)

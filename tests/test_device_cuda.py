@@ -8,17 +8,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from cuda_device import use_driver
 from fake_driver import CUresult, FakeCompiler, FakeDriver
 
 import weft as wf
 from weft.runtime.device import frame, registry
 from weft.runtime.device.cuda import CudaDevice
-from weft.runtime.device.driver import Driver
 from weft.runtime.native.api import native_api
 
 
@@ -28,9 +27,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeDriver]]
 
     def make(**options: Any) -> FakeDriver:
         api = FakeDriver(FakeCompiler(), **options)
-        monkeypatch.setattr(registry, "_devices", {})
-        monkeypatch.setattr(registry, "Driver", partial(Driver, api))
-        monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+        use_driver(api, monkeypatch)
         monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
         return api
 

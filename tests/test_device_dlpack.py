@@ -6,21 +6,21 @@ it may be: what nobody waits for has not happened.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gc
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from cuda_device import use_driver
 from fake_driver import FakeCompiler, FakeDriver
 
 import weft as wf
 from weft.ir.dlpack import Fields
 from weft.runtime.device import layout, registry
 from weft.runtime.device.cuda import CudaDevice
-from weft.runtime.device.driver import Driver
 
 Array = np.ndarray[Any, Any]
 on_gpu = wf.compile(device="gpu:0")
@@ -150,9 +150,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeDriver]]
 
     def make(**options: Any) -> FakeDriver:
         api = FakeDriver(FakeCompiler(), **options)
-        monkeypatch.setattr(registry, "_devices", {})
-        monkeypatch.setattr(registry, "Driver", partial(Driver, api))
-        monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+        use_driver(api, monkeypatch)
         monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
         registry.gpu(0)
         return api
@@ -239,6 +237,8 @@ def test_streams_that_are_none_and_devices_that_are_others(fake: Callable[..., F
         y.__dlpack__(dl_device=(1, 0), copy=False)
     host = np.from_dlpack(y, device="cpu")
     np.testing.assert_array_equal(host, X)
+    assert not host.flags.writeable
+    assert np.from_dlpack(y, device="cpu", copy=True).flags.writeable
 
 
 @pytest.mark.parametrize("stream", [OWN, -1])
@@ -293,6 +293,27 @@ def test_the_interface_names_the_stream_that_makes_the_value(
         "stream": device.stream, "version": 3,
     }  # fmt: skip
     assert not hasattr(y, "__array_interface__")  # it is no memory of the host
+
+
+@pytest.mark.parametrize("size", [12, 3000])  # a small result, and a large one
+def test_who_was_told_the_address_may_be_at_it_yet(
+    fake: Callable[..., FakeDriver], size: int
+) -> None:
+    api = fake()
+    x = np.arange(size, dtype=np.float32)
+    y = on_gpu(lambda x: x + 1.0)(x)
+    device, read = registry.gpu(0), list[Array]()
+    told = y.__cuda_array_interface__
+    assert told == y.__cuda_array_interface__
+    address, default = told["data"][0], api.CUstream(1)
+    device.precede(1, y._held.ready)  # as the other library has its stream wait for told["stream"]
+    api._put(default, lambda: read.append(api.view(address, 4 * size).view(np.float32).copy()))
+    del y  # and its kernel has not begun
+    gc.collect()
+    device.allocate(8, "a test")
+    device.synchronize()
+    api.cuStreamSynchronize(default)
+    np.testing.assert_array_equal(read, [x + 1])
 
 
 @pytest.mark.usefixtures("large")
@@ -364,6 +385,28 @@ def test_from_dlpack_holds_the_memory(fake: Callable[..., FakeDriver]) -> None:
     assert isinstance(sent, wf.DeviceArray)
 
 
+@pytest.mark.parametrize("kind", [ByDlpack, ByInterface])
+def test_the_owner_goes_on_when_its_array_has_been_copied(
+    fake: Callable[..., FakeDriver], kind: type[Other]
+) -> None:
+    copies: list[Callable[[Any], Any]] = [
+        lambda x: wf.to_device(x, "gpu:1"), copy.deepcopy,
+        lambda x: wf.compile(device="gpu:1")(lambda x: x * 1.0)(x),
+    ]  # fmt: skip
+    for peers in (True, False):
+        for made in copies:
+            api = fake(devices=2, peers=peers)
+            x = kind(api, X)
+            shared: Any = x
+            if made is copy.deepcopy:
+                shared = wf.to_device(x, "gpu:0")
+            y = made(shared)
+            back = x.stream if kind is ByInterface else x.default
+            x.write(np.zeros_like(X), back)
+            x.wait(back)
+            np.testing.assert_array_equal(y, X)
+
+
 @pytest.mark.usefixtures("large")
 def test_memory_that_begins_anywhere(fake: Callable[..., FakeDriver]) -> None:
     api = fake()
@@ -410,10 +453,13 @@ def test_what_cannot_be_shared_is_said(fake: Callable[..., FakeDriver]) -> None:
     nowhere = ByInterface(api, X)
     nowhere.more = {"data": (8, False)}
     dates = ByInterface(api, X.astype("datetime64[s]"))
+    turned, null = ByInterface(api, X.astype(">f4")), ByInterface(api, X)
+    null.more = {"data": (0, False)}
     cases = [
         (Torn(api, X), "Torn on a GPU cannot be shared: .*no DLPack capsule"),
         (Refused(api, X), "through DLPack: it requires a gradient"),
         (masked, "has a mask"), (strided, "is not contiguous"), (dates, "M8.*is not a weft dtype"),
+        (turned, ">f4, have their bytes in another order"), (null, "cannot be taken: data is NULL"),
     ]  # fmt: skip
     for x, words in cases:
         with pytest.raises(wf.errors.TypeRuleError, match=words) as caught:
@@ -493,6 +539,32 @@ def test_torch_shares_the_memory_of_an_emulated_device() -> None:
     gc.collect()
     np.testing.assert_array_equal(shared.numpy(), X * 2)
     np.testing.assert_array_equal(on_gpu(lambda x: x + 1.0)(shared), X * 2 + 1)
+
+
+@pytest.mark.usefixtures("emulated")
+def test_arrays_of_others_on_the_host_go_to_a_gpu() -> None:
+    class Host:
+        def __init__(self, given: Array) -> None:
+            self.given = given
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+        def __dlpack__(self, **options: Any) -> Any:
+            if self.given.dtype == wf.bfloat16.numpy:
+                raise BufferError("it requires a gradient")
+            return self.given.__dlpack__(**options)
+
+    given = np.asfortranarray(X)
+    moved = wf.to_device(Host(given), "gpu:0"), wf.from_dlpack(Host(given), device="gpu:0")
+    given[...] = 0
+    for x in moved:
+        np.testing.assert_array_equal(x, X)
+    with pytest.raises(wf.errors.TypeRuleError, match="it requires a gradient"):
+        wf.to_device(Host(X.astype(wf.bfloat16.numpy)), "gpu:0")
+    torch = pytest.importorskip("torch")
+    half = wf.to_device(torch.ones(3, dtype=torch.bfloat16), "gpu:0")
+    assert half.dtype is wf.bfloat16
 
 
 @pytest.mark.parametrize("version", [None, (1, 0)])

@@ -10,15 +10,17 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from cuda_device import use_driver
 from fake_cublaslt import FakeClock, FakeCublasLt, Offer
 from fake_cublaslt import tf32 as rounded
 from fake_driver import FakeCompiler
@@ -28,9 +30,13 @@ from hypothesis import strategies as st
 import weft as wf
 from weft.codegen.call import Address
 from weft.codegen.gemm.blocking import Product
+from weft.codegen.llvm.cache import KernelCache
+from weft.ir import dtypes
+from weft.ir.builder import Builder
+from weft.ir.types import tensor_type
 from weft.runtime.device import registry
 from weft.runtime.device.driver import Driver
-from weft.runtime.device.executable import DeviceExecutable
+from weft.runtime.device.executable import DeviceExecutable, compile_for_device
 from weft.runtime.device.libraries import cublaslt, trial
 from weft.runtime.device.libraries.choice import MOST_ALGORITHMS
 from weft.runtime.device.libraries.cublaslt import CublasLt
@@ -58,9 +64,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Machine
     def make(*offers: Offer, **options: Any) -> tuple[FakeClock, FakeCublasLt]:
         api = FakeClock(FakeCompiler())
         library = FakeCublasLt(api, list(offers) or None, **options)
-        monkeypatch.setattr(registry, "_devices", {})
-        monkeypatch.setattr(registry, "Driver", partial(Driver, api))
-        monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+        use_driver(api, monkeypatch)
+        monkeypatch.setattr(cublaslt, "installed", lambda: True)
         monkeypatch.setattr(cublaslt, "load", lambda: library)
         monkeypatch.setattr(trial, "TRIALS", 1)  # the clock does not waver
         return api, library
@@ -313,6 +318,16 @@ def test_what_computes_something_else_is_not_taken(
     assert "libraries: cuBLASLt 13.1.2" in text
 
 
+def test_nan_hides_no_wrong_results(machine: Machine) -> None:
+    """The NaN that ways are tried with is in all sums over the rows."""
+    machine(Offer(1, 0.001, wrong=True))
+    x, w = _inputs(300, 64, 64)
+    on_gpu = wf.compile(device="gpu:0")(lambda x, w: wf.sum(wf.matmul(x, w) * 0.5, axis=0))
+    on_gpu(x, w)
+    text = _explained(on_gpu, x, w)
+    assert "columns: its results are not those of weft's own kernels" in text
+
+
 def test_an_algorithm_that_the_library_refuses_to_run_is_not_taken(machine: Machine) -> None:
     machine(Offer(1, 0.001, status=15), Offer(2, 0.5))
     on_gpu = wf.compile(device="gpu:0")(_dense)
@@ -371,8 +386,116 @@ def test_without_a_cache_nothing_depends_on_the_clock(
     on_gpu = wf.compile(device="gpu:0")(_dense)
     x, w = _inputs()
     np.testing.assert_allclose(on_gpu(x, w), x @ w, rtol=1e-5)
-    assert library.calls == [("5x6 epilogue 1", 1)]
+    assert {number for _, number in library.calls} == {1}
     assert "not measured: there is no cache to keep the choice in" in _explained(on_gpu, x, w)
+
+
+@pytest.mark.parametrize("offers", [[Offer(1, 0.5, wrong=True)], [Offer(1, 0.5, status=15)]])
+def test_what_is_not_measured_is_right_all_the_same(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, offers: list[Offer]
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE", "0")
+    x, w = _inputs()
+    _, library = machine(*offers, Offer(2, 0.2))
+    on_gpu = wf.compile(device="gpu:0")(_dense)
+    np.testing.assert_allclose(on_gpu(x, w), x @ w, rtol=1e-5)
+    assert library.calls[-1][1] == 2
+    machine(*offers)
+    on_gpu = wf.compile(device="gpu:0")(_dense)
+    np.testing.assert_allclose(on_gpu(x, w), x @ w, rtol=1e-5)
+    assert "weft's own kernels (the library has none that" in _explained(on_gpu, x, w)
+
+
+def test_a_choice_that_cannot_be_kept_is_one_that_is_right(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KernelCache, "store_record", lambda *_: None)
+    machine(Offer(1, 0.1, wrong=True), Offer(2, 0.3), Offer(3, 0.2))
+    on_gpu = wf.compile(device="gpu:0")(_dense)
+    x, w = _inputs()
+    np.testing.assert_allclose(on_gpu(x, w), x @ w, rtol=1e-5)
+    text = _explained(on_gpu, x, w)
+    assert "algorithm 2 tile 20 stages 5 (not kept: the cache cannot be written)" in text
+
+
+def test_what_is_kept_and_of_no_use_is_kept_anew(machine: Machine) -> None:
+    """A choice whose algorithm the library refuses by now is replaced, not tried again for ever."""
+    x, w = _inputs()
+    machine(Offer(1, 0.5), Offer(2, 0.2))
+    wf.compile(device="gpu:0")(_dense)(x, w)
+    for asked in (1, 0):
+        _, library = machine(Offer(1, 0.1), Offer(7, 0.05))
+        on_gpu = wf.compile(device="gpu:0")(_dense)
+        on_gpu(x, w)
+        assert library.asked == asked
+        assert "algorithm 7 tile 20 stages 5 (measured, and kept" in _explained(on_gpu, x, w)
+
+
+@pytest.mark.parametrize("cut", [0, 10, -1])
+def test_a_damaged_choice_is_made_anew(machine: Machine, tmp_path: Path, cut: int) -> None:
+    x, w = _inputs()
+    machine(Offer(1, 0.5))
+    wf.compile(device="gpu:0")(_dense)(x, w)
+    (file,) = tmp_path.rglob("*.choice")
+    file.write_bytes(file.read_bytes()[:cut])
+    _, library = machine(Offer(1, 0.5))
+    np.testing.assert_allclose(wf.compile(device="gpu:0")(_dense)(x, w), x @ w, rtol=1e-5)
+    assert library.asked == 1
+
+
+@pytest.mark.parametrize("cache", ["1", "0"])
+def test_without_memory_to_try_nothing_of_the_library_is_taken(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, cache: str
+) -> None:
+    """What was not tried may have a relu of its own; weft's kernels need no workspace."""
+    monkeypatch.setenv("WEFT_CACHE", cache)
+    allocate = registry.CudaDevice.allocate
+
+    def short(self: Any, nbytes: int, what: str, early: bool = False) -> Any:
+        if "trying" in what:
+            raise wf.errors.ResourceExhaustedError("none left")
+        return allocate(self, nbytes, what, early)
+
+    _, library = machine(Offer(1, 0.001, drops_nan=True, workspace=1 << 20))
+    monkeypatch.setattr(registry.CudaDevice, "allocate", short)
+    x, w = _inputs()
+    x[2, 3] = np.nan
+    on_gpu = wf.compile(device="gpu:0")(lambda x, w: wf.nn.relu(wf.matmul(x, w)))
+    assert np.isnan(np.asarray(on_gpu(x, w))[2]).all()
+    assert not library.calls
+    text = _explained(on_gpu, x, w)
+    assert "weft's own kernels (not tried: there is no memory for that)" in text
+
+
+def test_the_workspace_is_one_for_all_threads(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recordings and descriptors keep its address: a second one would free what they write to."""
+    sizes = range(3, 9)
+    for _ in range(2):  # what is kept is not tried: each thread is the first to need it
+        _, _ = machine(Offer(1, 0.001, workspace=1 << 16))
+        allocate, made = registry.CudaDevice.allocate, []
+
+        def slow(
+            self: Any, nbytes: int, what: str, early: bool = False, made: Any = made,
+            allocate: Any = allocate,
+        ) -> Any:  # fmt: skip
+            if "workspace" in what:
+                made.append(what)
+                time.sleep(0.05)
+            return allocate(self, nbytes, what, early)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(registry.CudaDevice, "allocate", slow)
+
+            def call(k: int) -> None:
+                x, w = _inputs(k=k)
+                made = wf.compile(device="gpu:0")(_dense)(x, w)
+                np.testing.assert_allclose(made, x @ w, rtol=1e-4, atol=1e-5)
+
+            with ThreadPoolExecutor(len(sizes)) as pool:
+                list(pool.map(call, sizes))
+        assert len(made) == 1
 
 
 def test_a_product_is_measured_once_in_a_process(machine: Machine) -> None:
@@ -472,6 +595,27 @@ def test_a_relu_that_makes_zeros_of_nan_is_not_taken(machine: Machine) -> None:
     assert library.calls[-1][0] == "5x6 epilogue 1"  # a kernel follows it
 
 
+@pytest.mark.parametrize("cache", ["1", "0"])
+@pytest.mark.parametrize("constant", ["neither", "a", "b"])
+def test_nan_is_tried_wherever_it_may_come_from(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, constant: str, cache: str
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE", cache)
+    machine(Offer(1, 0.001, drops_nan=True))
+    x, w = _inputs()
+    held = {"a": x.copy(), "b": w.copy()}
+    given = x.copy(), w.copy()
+    given[0][2, 3] = given[1][3, 1] = np.nan
+
+    def step(x: wf.Tensor, w: wf.Tensor) -> wf.Tensor:
+        x = wf.constant(held["a"]) if constant == "a" else x
+        return wf.nn.relu(wf.matmul(x, wf.constant(held["b"]) if constant == "b" else w))
+
+    wanted = np.asarray(wf.compile(step)(*given))
+    assert np.isnan(wanted).any()
+    np.testing.assert_allclose(wf.compile(device="gpu:0")(step)(*given), wanted, rtol=1e-4)
+
+
 def test_half_precision_is_rounded_before_what_follows(machine: Machine) -> None:
     """A bias is added by a kernel, which reads the product in bf16, as the CPU does."""
     _, library = machine(Offer(1, 0.001))
@@ -561,7 +705,7 @@ def test_a_library_that_cannot_be_used_is_told_of(
     _, library = machine(Offer(1, 0.001), **options)
     if not options:
         monkeypatch.setattr(cublaslt, "load", load)
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(cublaslt, "installed", lambda: False)
     on_gpu = wf.compile(device="gpu:0")(_dense)
     x, w = _inputs()
     np.testing.assert_allclose(on_gpu(x, w), x @ w, rtol=1e-5)
@@ -581,13 +725,33 @@ def test_a_library_that_does_not_load_says_what_its_loader_said(
     def broken(name: str) -> Any:
         raise RuntimeError("Failed to dlopen libcublasLt.so.13\nand more")
 
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(cublaslt, "installed", lambda: True)
     monkeypatch.setattr(importlib, "import_module", broken)
     with pytest.raises(wf.errors.ToolchainError) as caught:
         cublaslt.load()
     said = str(caught.value)
     assert "cuBLASLt cannot be loaded: Failed to dlopen libcublasLt.so.13\n" in said
     assert "pip install 'weft[cublas]'" in said
+
+
+def test_planning_asks_for_no_routes_where_nothing_is_installed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their kernels are an eighth of planning."""
+    machine()
+    x, w = _inputs()
+    for there in (True, False):
+        monkeypatch.setattr(cublaslt, "installed", lambda there=there: there)
+        step = wf.compile(device="gpu:0")(_dense)
+        step(x, w)
+        assert [len(p.routes) for p in _plans(_dense)[0].products()] == [int(there)]
+        del step
+    builder = Builder([tensor_type(dtypes.float32, *v.shape) for v in (x, w)])
+    made = builder.emit1("tanh", builder.emit1("matmul", *builder.args))
+    graph = builder.graph("step", ["x", "w"], [made])
+    for ahead in (False, True):  # the machine that it is for may have one
+        plan = compile_for_device(graph, find=lambda: registry.gpu(0), ahead=ahead).plan
+        assert len(plan.kernels_after()) == int(ahead)
 
 
 def test_the_emulated_device_has_none_and_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -643,8 +807,13 @@ def test_a_failure_while_ways_are_tried_is_an_error(machine: Machine) -> None:
 def test_no_handle_is_an_error(machine: Machine) -> None:
     _, library = machine(Offer(1, 0.001))
     library.failing["create"] = 1
-    with pytest.raises(wf.errors.FailedPreconditionError, match="cuBLASLt's create failed"):
-        wf.compile(device="gpu:0")(_dense)(*_inputs())
+    on_gpu = wf.compile(device="gpu:0")(_dense)
+    for _ in range(2):  # an error each time, not weft's own kernels from then on
+        with pytest.raises(wf.errors.FailedPreconditionError, match="cuBLASLt's create failed"):
+            on_gpu(*_inputs())
+    del library.failing["create"]
+    on_gpu(*_inputs())
+    assert library.calls
 
 
 # ------------------------------------------------------------------------------------- recordings

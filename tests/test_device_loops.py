@@ -4,11 +4,11 @@ and over a driver that is faked, whose streams are as lazy as they may be."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from cuda_device import use_driver
 from fake_driver import FakeCompiler, FakeDriver
 
 import weft as wf
@@ -16,7 +16,6 @@ from weft.frontend import pytree
 from weft.ir.dtypes import as_dtype
 from weft.ir.text.parser import parse_graph
 from weft.runtime.device import loops, pieces, registry
-from weft.runtime.device.driver import Driver
 from weft.runtime.device.executable import compile_for_device
 from weft.runtime.device.plan import CheckFaults, DeviceLoop, DevicePlan, PlannedCopy, PlannedLaunch
 
@@ -104,9 +103,7 @@ def _faked(monkeypatch: pytest.MonkeyPatch, **options: Any) -> FakeDriver:
     """Make /gpu:0 a CUDA device over a fake driver."""
     api = FakeDriver(FakeCompiler(), **options)
     monkeypatch.setenv("WEFT_EMULATE_GPU", "0")
-    monkeypatch.setattr(registry, "_devices", {})
-    monkeypatch.setattr(registry, "Driver", partial(Driver, api))
-    monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+    use_driver(api, monkeypatch)
     return api
 
 

@@ -4,18 +4,17 @@ itself, errors as there, and passes that run a few times for many sizes."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from cuda_device import use_driver
 from fake_driver import FakeCompiler, FakeDriver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
 from weft.runtime.device import registry
-from weft.runtime.device.driver import Driver
 from weft.runtime.device.sizes import DeviceSizePlan
 
 Array = np.ndarray[Any, Any]
@@ -128,9 +127,7 @@ def test_few_plans_serve_many_sizes_and_compile_nothing(
 ) -> None:
     api = FakeDriver(FakeCompiler(), runs=False)
     monkeypatch.setenv("WEFT_EMULATE_GPU", "0")
-    monkeypatch.setattr(registry, "_devices", {})
-    monkeypatch.setattr(registry, "Driver", partial(Driver, api))
-    monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+    use_driver(api, monkeypatch)
     model = _Model(["dense", "softmax", "columns"])
     for rows in (40, 41, 64):
         model.run(rows)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from cuda_device import use_driver
 from fake_driver import FakeCompiler, FakeDriver
 
 import weft as wf
-from weft.runtime.device import registry
-from weft.runtime.device.driver import Driver
 
 FULL = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
 
@@ -22,9 +20,7 @@ def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setenv("WEFT_EMULATE_GPU", "1" if request.param == "emulated" else "0")
     if request.param != "emulated":
         api = FakeDriver(FakeCompiler())
-        monkeypatch.setattr(registry, "_devices", {})
-        monkeypatch.setattr(registry, "Driver", partial(Driver, api))
-        monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+        use_driver(api, monkeypatch)
     return str(request.param)
 
 

@@ -245,3 +245,15 @@ def test_as_arguments_and_results_of_compiled_functions() -> None:
     assert np.array_equal(got.values, 2 * TABLE[:2])
     again = wf.compile(lambda s: s.to_dense())(slices)
     assert np.array_equal(again, slices.to_dense())
+
+
+def test_fetched_slices_do_not_become_dense_by_themselves() -> None:
+    """Their values are NumPy arrays."""
+    with wf.Graph().as_default(), wf.Session() as session:
+        table = wf.Variable(np.ones((4, 3), np.float32))
+        index = wf.placeholder(wf.int64, [None])
+        (slices,) = wf.gradients(wf.sum(wf.gather(table, index)), [table])
+        session.run(wf.global_variables_initializer())
+        made = session.run(slices, {index: [1, 2]})
+        with pytest.raises(wf.errors.TypeRuleError, match=r"would make a dense tensor f32\[4,3\]"):
+            np.asarray(made)

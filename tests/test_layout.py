@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -182,3 +183,15 @@ def test_arrows_bite(tmp_path: Path, module: str, statement: str, broken: str) -
     assert done.returncode != 0, done.stdout
     assert f"{broken} BROKEN" in done.stdout
     assert "2 kept, 1 broken." in done.stdout
+
+
+def test_extras_that_are_named_can_be_installed() -> None:
+    """Such as `weft[cuda13]` in an error or on a page: pip only warns of one that is not."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = {
+        extra
+        for path in tree_files()
+        for extra in re.findall(r"\bweft\[(\w+)\]", path.read_text(encoding="utf-8"))
+    }
+    assert {"cuda", "cuda13", "cublas"} <= named
+    assert sorted(named - project["optional-dependencies"].keys()) == []

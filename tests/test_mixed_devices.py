@@ -32,7 +32,7 @@ from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.control.plan_regions import plan_regions
 from weft.passes.control.steering import steering
 from weft.passes.partition.partition import partition
-from weft.runtime.device import registry
+from weft.runtime.device import parted, registry
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.driver import Driver
 from weft.runtime.device.executable import DeviceExecutable
@@ -420,6 +420,41 @@ def test_ctrl_c_ends_a_step_that_waits() -> None:
             signal.signal(signal.SIGINT, before)
         session.run(put, {given: np.ones(2, np.float32)})
         assert session.run(product, options=wf.RunOptions(timeout_in_ms=20_000))[0] == 3
+
+
+def test_ctrl_c_in_a_copy_for_another_part_ends_that_part_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sender, on the main thread, copies to the GPU for the part that waits there."""
+
+    def late(v: Any) -> Any:
+        time.sleep(0.2)  # so that the part waits
+        return v + 1
+
+    with wf.Graph().as_default(), wf.Session() as session:
+        x = wf.placeholder(wf.float32, [3])
+        with wf.device("/gpu:0"):
+            y = wf.exp(x)
+        with wf.device("/cpu:0"):
+            z = wf.py_function(late, [y], wf.float32, shapes=(3,))
+        with wf.device("/gpu:1"):
+            w = z * y
+        feed = {x: np.zeros(3, np.float32)}
+        session.run(w, feed)
+        main, plain = threading.get_ident(), DeviceValue.of
+
+        def of(*given: Any) -> DeviceValue:
+            if threading.get_ident() == main:
+                raise KeyboardInterrupt
+            return plain(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DeviceValue, "of", of)
+            begun = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                session.run(w, feed)
+            assert time.monotonic() - begun < parted.GRACE_SECONDS / 2
+        np.testing.assert_array_equal(session.run(w, feed), np.full(3, 2.0))
 
 
 def test_a_fault_in_an_iteration_ends_the_loop_on_both() -> None:

@@ -109,3 +109,32 @@ def test_an_op_on_a_gpu_without_a_gpu_kernel_is_named(monkeypatch: pytest.Monkey
         y = wf.argmax(x)
         with wf.Session() as session, pytest.raises(wf.errors.UnsupportedError, match="argmax"):
             session.run(y, {x: np.ones(3, np.float32)})
+
+
+def test_a_step_that_is_all_moved_by_soft_placement() -> None:
+    """Nothing of it is left on the GPU: what runs is the CPU's, not a plan for the GPU."""
+    with wf.Graph().as_default():
+        with wf.device("/gpu:0"):
+            x = wf.placeholder(wf.float32, [2])
+            y = wf.abs(wf.astype(x, wf.complex64))
+        feed = {x: np.array([-3, 4], np.float32)}
+        with wf.Session() as session, pytest.raises(wf.errors.UnsupportedError, match="astype"):
+            session.run(y, feed)
+        with wf.Session(soft_placement=True) as session:
+            np.testing.assert_array_equal(session.run(y, feed), [3, 4])
+            text = session.explain(y, feed)
+    assert "in 1 part, on /cpu:0: soft placement has moved ops to the processor" in text
+    assert "since op 'astype' has no kernel for gpu on c64[2]" in text
+
+
+def test_native_sessions_take_what_soft_placement_has_left_alone() -> None:
+    with wf.Graph().as_default():
+        with wf.device("/gpu:0"):
+            x = wf.placeholder(wf.float32, [2])
+            y, z = wf.square(x), wf.abs(wf.astype(x, wf.complex64))
+        feed = {x: np.array([-3, 4], np.float32)}
+        with wf.Session(soft_placement=True, control_flow="native") as session:
+            np.testing.assert_array_equal(session.run(y, feed), [9, 16])
+            with pytest.raises(wf.errors.UnsupportedError) as caught:
+                session.run(z, feed)
+    assert "control_flow='native', and not held (soft placement): op 'astype'" in str(caught.value)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from cuda_device import use_driver
 from fake_driver import FakeCompiler, FakeDriver
 
 import weft as wf
 from weft.ir.errors import FailedPreconditionError, InternalError, InvalidArgumentError
 from weft.runtime.device import registry
-from weft.runtime.device.driver import Driver
 from weft.runtime.device.emulated import EmulatedDevice
 from weft.runtime.device.protocol import Device
 
@@ -29,9 +28,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeDriver]]
 
     def make(**options: Any) -> FakeDriver:
         api = FakeDriver(FakeCompiler(), **{"devices": 2, **options})
-        monkeypatch.setattr(registry, "_devices", {})
-        monkeypatch.setattr(registry, "Driver", partial(Driver, api))
-        monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+        use_driver(api, monkeypatch)
         monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
         return api
 

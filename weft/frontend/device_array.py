@@ -12,6 +12,8 @@ import numpy as np
 
 from weft.frontend import pytree
 from weft.frontend.arrays import Array
+from weft.frontend.dlpack import foreign_array
+from weft.frontend.ops.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.transfers import guarded, transfer
 from weft.ir.device import is_local, local_gpu, named_device
@@ -175,7 +177,7 @@ class DeviceArray(Tensor):
             )
         if stream is not None and (not isinstance(stream, int) or stream < -1):
             raise ValueError(f"__dlpack__(stream={stream!r}) is no stream")
-        return Tensor(held.numpy()).__dlpack__(max_version=max_version)
+        return Tensor(held.numpy()).__dlpack__(max_version=max_version, copy=copy)
 
     def __deepcopy__(self, memo: object) -> DeviceArray:
         return DeviceArray(self._held.copy(), self.weak)
@@ -210,8 +212,10 @@ def to_device(x: Any, device: str) -> Any:
 
 
 def _moved(x: Any, number: int | None) -> Tensor:
-    if not isinstance(x, Tensor) and is_on_gpu(x):
+    if not isinstance(x, (Operators, np.ndarray)) and is_on_gpu(x):
         x = borrowed_array(x)
+    elif not isinstance(x, (Operators, np.ndarray)) and hasattr(x, "__dlpack__"):
+        x = foreign_array(x)  # which knows dtypes that NumPy does not
     if number is None:
         return Tensor(x._fetch(), weak=x.weak) if isinstance(x, DeviceArray) else as_tensor(x)
     # who has no GPU does not wait for these modules when weft is imported

@@ -18,7 +18,7 @@ from weft.frontend.ops.rearrange import concat
 from weft.frontend.ops.shape import reshape
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import format_shape, same
-from weft.ir.dtypes import DType, int64
+from weft.ir.dtypes import DType, as_dtype, int64
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.source import caller_location
 
@@ -119,7 +119,7 @@ class IndexedSlices:
 
     def _refuse(self, what: str) -> NoReturn:
         raise TypeRuleError(
-            f"'{what}' would make a dense tensor {self.dtype.short}"
+            f"'{what}' would make a dense tensor {as_dtype(self.dtype).short}"  # fetched: NumPy's
             f"{format_shape(self.dense_shape)} of IndexedSlices",
             hint="say so with .to_dense(), or use them as they are: optimizer.apply_gradients, "
             "variable.scatter_sub(slices.indices, slices.values)",

@@ -37,7 +37,10 @@ CHANGES_MEANING = frozenset({"differentiate"})
 ON_DATAFLOW = frozenset({"lower_control_flow", "dce"})
 
 #: What WEFT_LOG may name: one for each logger `weft.TOPIC`.
-TOPICS = ("checkpoint", "cluster", "comm", "compile", "passes", "place", "resources", "train")
+TOPICS = (
+    "checkpoint", "cluster", "comm", "compile", "passes", "place", "resources", "run", "train",
+    "transfers",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

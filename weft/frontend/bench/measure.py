@@ -189,5 +189,7 @@ def inputs_of(key: tuple[Any, list[Any], list[Any]], args: Sequence[Value]) -> l
         if array is None:
             assert isinstance(arg.type, TensorType)
             array = random_array(arg.type, generator, 0)
+        elif not isinstance(array, np.ndarray):  # it is on a device
+            array = array.numpy()
         out.append(np.ascontiguousarray(array).reshape(np.shape(array)))
     return out

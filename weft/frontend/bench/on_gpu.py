@@ -18,6 +18,7 @@ from weft.frontend.bench.targets import Target
 from weft.frontend.bench.timing import machine
 from weft.ir.errors import InternalError, NotFoundError, UnsupportedError, suggest
 from weft.passes.work import Work, work
+from weft.runtime.device.info import describe_cc
 from weft.runtime.repeat import Timing
 
 if TYPE_CHECKING:
@@ -130,11 +131,13 @@ def _cost(target: Target, rounds: int, cc: tuple[int, int] | None) -> GpuCost:
         device = step.device()
         rows, whole, host = _timed(step, target, rounds)
         return GpuCost(
-            target.name, f"{device.name}: {device.description}", _sm(device.cc), step.nbytes,
-            whole, host, tuple(rows),
+            target.name, f"{device.name}: {device.description}", describe_cc(device.cc),
+            step.nbytes, whole, host, tuple(rows),
         )  # fmt: skip
     rows = _rows(step, cc, [], target)
-    return GpuCost(target.name, "compiled, not run", _sm(cc), step.nbytes, None, None, tuple(rows))
+    return GpuCost(
+        target.name, "compiled, not run", describe_cc(cc), step.nbytes, None, None, tuple(rows)
+    )
 
 
 def _timed(
@@ -195,10 +198,6 @@ def _work(planned: PlannedLaunch) -> Work | None:
 def _lines(planned: PlannedLaunch) -> tuple[str, ...]:
     found = () if planned.op is None else planned.op.locations
     return tuple(dict.fromkeys(f"{at.file}:{at.line}" for at in found))
-
-
-def _sm(cc: tuple[int, int]) -> str:
-    return f"sm_{cc[0]}{cc[1]}"
 
 
 # ------------------------------------------------------------------------------------------- table

@@ -18,6 +18,7 @@ from weft.frontend import pytree
 from weft.frontend.calls.compiled import Compiled
 from weft.frontend.calls.donated import Donated
 from weft.frontend.calls.signature import Signature
+from weft.frontend.device_array import DeviceArray
 from weft.frontend.tensor import Tensor
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 from weft.ir.source import caller_location
@@ -63,11 +64,14 @@ def check_donated(
     everyone = [id(a) for a in arrays]
     for i in numbers:
         why = ""
-        if not isinstance(given[i], Tensor):
+        on_device = isinstance(given[i], DeviceArray)
+        if on_device or not isinstance(given[i], Tensor):
             raise TypeRuleError(
                 f"'{function}' takes the memory of its argument '{paths()[i]}' (donate=), but got "
                 f"a {type(given[i]).__name__}",
-                hint="pass a tensor (wf.asarray copies an array into one): the caller would see "
+                hint="pass wf.asarray(x.numpy()), a tensor of the host"
+                if on_device
+                else "pass a tensor (wf.asarray copies an array into one): the caller would see "
                 "anything else change",
                 location=caller_location(),
             )

@@ -78,8 +78,9 @@ class LookIn:
         from weft.frontend.bench.measure import inputs_of, measure
 
         made = self._specialized(args, kwargs)
+        step = made.on_cpu("cost")
         inputs = inputs_of(self._key(args, kwargs), made.traced.graph.args)
-        return measure(made.on_cpu("cost"), inputs, made.traced.variables, self._name)
+        return measure(step, inputs, made.traced.variables, self._name)
 
     def cache_info(self) -> CacheInfo:
         """How many specialisations there are, were made, and were dropped."""

@@ -52,7 +52,7 @@ def not_on_gpu(what: str) -> UnsupportedError:
     """The error for a question that only native code of the CPU answers."""
     return UnsupportedError(
         f".{what}() tells of native code, this function runs on a GPU",
-        hint=".explain() shows its launches, .asm() their PTX; benchmarks/gpu.py measures",
+        hint=".explain() shows its launches, .asm() their PTX; `weft bench --device` times them",
         location=caller_location(),
     )
 
@@ -67,7 +67,10 @@ class GpuCall:
     def __call__(self, arrays: list[Any]) -> list[Any]:
         if guarded():
             self._check(arrays)
-        return self._step.call(arrays)
+        try:
+            return self._step.call(arrays)
+        except WeftError as error:  # of the device, such as too little memory
+            raise error.at(caller_location()) from None
 
     def _check(self, arrays: Sequence[Any]) -> None:
         graph, gpu = self._graph, self._step.device().name.lstrip("/")

@@ -75,7 +75,8 @@ def _on_devices(graph: Graph, ir: IRGraph, step: StepOnDevices, control_flow: st
     why = use.why if use is not None and use.why else moved
     names = " and ".join(part.name for part in step.parts)
     yield f"step of '{graph.name}': {len(ir.ops)} of {len(graph._trace.builder.ops)} ops"
-    yield f"  runs in {len(step.parts)} parts, on {names}: {why}"
+    count = "1 part" if len(step.parts) == 1 else f"{len(step.parts)} parts"
+    yield f"  runs in {count}, on {names}: {why}"
     if step.placement is not None:
         from weft.passes.placement.report import explain_placement  # only such steps need it
 

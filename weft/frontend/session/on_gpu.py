@@ -9,14 +9,14 @@ from functools import partial
 
 from weft.frontend.calls.on_gpu import compile_for_gpu
 from weft.ir.device import LOCAL_DEVICES, LOCAL_JOB, DeviceSpec, local_gpu
-from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError
+from weft.ir.errors import UnsupportedError, WeftError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation
 from weft.ir.math_mode import MathMode
 from weft.passes.manager import Pass
 from weft.runtime.dataflow.hosts import Resources
 from weft.runtime.dataflow.lowered import executor_op, holds_strings
-from weft.runtime.device.names import local_devices
+from weft.runtime.device.names import not_here
 from weft.runtime.device.step import DeviceStep, StepOnDevices
 from weft.runtime.local_graph import on_local_device
 from weft.runtime.step_passes import gpu_passes
@@ -76,7 +76,8 @@ def compile_gpu_step(
     """
     if not use.why and not soft:
         return _whole(step, use, states, gpu_passes(passes), math_mode)
-    if control_flow == "native":
+    native = control_flow == "native"
+    if use.why and native:
         raise _not_there(f"{use.why}, and the session was made with control_flow='native'", use.op)
     # whoever uses one device does not wait for these modules
     from weft.passes.partition.partition import partition
@@ -86,8 +87,11 @@ def compile_gpu_step(
 
     placed = place_step(step, soft=soft)
     made = partition(placed.graph, LOCAL_DEVICES[0])
-    if not use.why and len(made.parts) == 1:  # nothing had to give way
+    if not use.why and not placed.fallbacks and len(made.parts) == 1:
         return _whole(step, use, states, gpu_passes(passes), math_mode)
+    if native:
+        why = f"the session was made with control_flow='native', and {placed.fallbacks[0]}"
+        raise _not_there(why, use.op)
     dump_parts(step.name, str(made))
     return PartedStep(
         step.name, made, len(step.results), states, resources,
@@ -108,12 +112,7 @@ def _whole(
     try:
         made.device()
     except WeftError as error:
-        raise InvalidArgumentError(
-            f"there is no device '{use.op.device}' here; the devices are: "
-            f"{', '.join(local_devices())}: {error.what}",
-            hint=error.hint,
-            location=use.op.locations,
-        ) from None
+        raise not_here(use.op, error) from None
     return made
 
 

@@ -87,7 +87,7 @@ def landing(start: Start, land: Callable[[Any], Any]) -> Start:
             if isinstance(made, list):
                 try:
                     made = [a if a is DEAD else land(a) for a in made]
-                except BaseException as error:  # the sender's thread, or who waits never ends
+                except BaseException as error:  # Ctrl-C too: nobody else would end who waits
                     made = error
             done(made)
 

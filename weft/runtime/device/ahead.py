@@ -53,7 +53,7 @@ def compile_ahead(
     into `folder`, which WEFT_CUBINS may then name on a machine without a toolchain.
 
     Errors as `compile_for_device` and `compile_kernel`; nothing is written then."""
-    plan = compile_for_device(graph, variables, find=_no_device).plan
+    plan = compile_for_device(graph, variables, find=_no_device, ahead=True).plan
     kernels = {kernel.key: kernel for kernel in (*plan.kernels(), *plan.kernels_after())}
     made = [
         (kernel, cc, compile_kernel(kernel, cc)) for kernel in kernels.values() for cc in targets

@@ -26,10 +26,13 @@ class DeviceValue:
     writes to.
 
     ready: the point in the device's work at which it is there (None: all asked for so far). It is
-    known before that: a step may take it, and waits for nothing.
+    known before that: a step may take it, and waits for nothing. shown: whether others were told
+    its address.
     """
 
-    __slots__ = ("__weakref__", "address", "device", "dtype", "memory", "nbytes", "ready", "shape")
+    __slots__ = (
+        "__weakref__", "address", "device", "dtype", "memory", "nbytes", "ready", "shape", "shown",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class DeviceValue:
     ) -> None:
         self.device, self.memory, self.dtype, self.shape = device, memory, dtype, shape
         self.address = memory.address if address is None else address
-        self.ready = ready
+        self.ready, self.shown = ready, False
         nbytes = dtype.itemsize
         for size in shape:
             nbytes *= size
@@ -82,8 +85,7 @@ class DeviceValue:
         memory = device.allocate(self.nbytes, "copies of arrays")
         device.begin()
         device.copy(memory.address, self.address, self.nbytes)
-        if isinstance(self.memory, Borrowed):
-            device.keep(self)
+        self.been_read()
         return DeviceValue(device, memory, self.dtype, self.shape, ready=device.mark())
 
     def on(self, device: Device) -> DeviceValue:
@@ -93,8 +95,15 @@ class DeviceValue:
             return self
         memory = device.allocate(self.nbytes, f"an array from {self.device.name}")
         device.copy_from(self.device, memory.address, self.address, self.nbytes)
-        self.device.keep(self)
+        self.been_read()
         return DeviceValue(device, memory, self.dtype, self.shape, ready=device.mark())
+
+    def been_read(self) -> None:
+        """Others may write to their memory, or use it for something else, when its device has done
+        what it was asked for. Weft's own is given back in that order anyway."""
+        if isinstance(self.memory, Borrowed):
+            self.device.precede(self.memory.stream)
+            self.device.keep(self)
 
 
 __all__ = ["Borrowed", "DeviceValue"]

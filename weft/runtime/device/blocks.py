@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections import Counter
@@ -29,7 +30,8 @@ class Resident:
             self._holders.add(holder)
 
     def drop_idle(self) -> None:
-        """Ask all holders."""
+        """Ask all holders; arrays that only hold each other go, too."""
+        gc.collect()
         with self._lock:
             holders = list(self._holders)
         for holder in holders:

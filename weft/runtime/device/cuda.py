@@ -152,7 +152,10 @@ class CudaDevice(Peers):
                     hint="other programs may use the device too: nvidia-smi shows them",
                 )
             if failed:
-                raise InternalError(f"the NVIDIA driver's cuMemAllocAsync failed: {failed}")
+                raise InternalError(
+                    f"the NVIDIA driver's cuMemAllocAsync failed: {failed}",
+                    hint=self._driver.after_failure(failed),
+                )
             self.resident.add(what, nbytes)
             return _Block(int(address), nbytes, what, self._dead)
 

@@ -10,6 +10,7 @@ https://nvidia.github.io/numba-cuda/user/cuda_array_interface.html
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,7 +85,8 @@ def _consumer(stream: Any, kind: int) -> int:
 
 
 def interface(value: DeviceValue) -> dict[str, Any]:
-    """`__cuda_array_interface__`, version 3: `stream` is where the value comes to be.
+    """`__cuda_array_interface__`, version 3: `stream` is where the value comes to be. When nobody
+    holds the value, its memory is not used again before the default stream is done.
 
     AttributeError where the memory is no GPU's, and for bfloat16, which it cannot name.
     """
@@ -92,6 +94,9 @@ def interface(value: DeviceValue) -> dict[str, Any]:
         raise AttributeError(f"__cuda_array_interface__: {value.device.name} is emulated")
     if value.dtype == bfloat16.numpy:
         raise AttributeError("__cuda_array_interface__ has no bfloat16: use DLPack")
+    if not value.shown:  # others' kernels may be using it yet when they let go of it
+        value.shown = True
+        weakref.finalize(value, value.device.forget, DEFAULT_STREAM).atexit = False
     return {
         "shape": value.shape, "typestr": value.dtype.str, "data": (value.address, True),
         "strides": None, "stream": value.device.stream, "version": 3,
@@ -142,7 +147,10 @@ def borrowed(x: Any) -> DeviceValue:
         _check_real(device.emulated, device.name)
         if given["data"][0]:
             device = gpu(device.number_at(given["data"][0]))
-        array = np.asarray(_Interface(x, given))
+        try:
+            array = np.asarray(_Interface(x, given))
+        except (TypeError, ValueError) as error:
+            raise TypeRuleError(f"its __cuda_array_interface__ cannot be taken: {error}") from None
         stream = given.get("stream")
         if stream is not None:
             device.wait_for(stream)
@@ -151,6 +159,8 @@ def borrowed(x: Any) -> DeviceValue:
         raise TypeRuleError(
             "it is not contiguous", hint="x.contiguous() or ascontiguousarray(x) makes a copy"
         )
+    if not array.dtype.isnative:
+        raise TypeRuleError(f"its elements, {array.dtype}, have their bytes in another order")
     try:
         dtype = as_dtype(array.dtype).numpy
     except WeftError as error:

@@ -103,17 +103,18 @@ class EmulatedDevice:
                 )
             made = _Block(self, nbytes, what)
             self._starts.insert(bisect_right(self._starts, made.address), made.address)
-            self._blocks[made.address] = made.bytes
             self.resident.add(what, nbytes)
+            self._blocks[made.address] = made.bytes
         return made
 
     def _forget(self) -> None:
         """Let go of the blocks that died since."""
         while self._dead:
             address, nbytes, what = self._dead.popleft()
-            del self._blocks[address]
-            self._starts.remove(address)
-            self.resident.add(what, -nbytes)
+            if address in self._blocks:  # else Ctrl-C came as it was made
+                self.resident.add(what, -nbytes)
+                self._starts.remove(address)
+                del self._blocks[address]
 
     def host(self, nbytes: int) -> Array:
         return np.empty(nbytes, np.uint8)

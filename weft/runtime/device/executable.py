@@ -23,7 +23,7 @@ from weft.passes.memory.plan_memory import MemoryPlan, plan_memory, variable_nam
 from weft.passes.pipelines import GPU
 from weft.runtime.collector import collector_paused
 from weft.runtime.dataflow.trace import TraceRecorder
-from weft.runtime.device.array import Borrowed, DeviceValue
+from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.describe import describe_plan
 from weft.runtime.device.frame import FaultFound, Frame
 from weft.runtime.device.layout import layout_of
@@ -207,7 +207,7 @@ class DeviceExecutable(DeviceStep):
                 self._give_frame(frame)
             self._raise_fault(found)
         finally:
-            _give_back(device, there)
+            _give_back(there)
         if keep is None:
             self._give_frame(frame)
         return results
@@ -317,13 +317,11 @@ class DeviceExecutable(DeviceStep):
         )
 
 
-def _give_back(device: Device, inputs: Sequence[Array | DeviceValue]) -> None:
-    """Others may write to their memory, or use it for something else, when the step has read it."""
+def _give_back(inputs: Sequence[Array | DeviceValue]) -> None:
     for value in inputs:
-        if isinstance(value, DeviceValue) and isinstance(value.memory, Borrowed):
+        if isinstance(value, DeviceValue):
             with suppress(WeftError):  # the step's own error says more
-                device.precede(value.memory.stream)
-                device.keep(value)
+                value.been_read()
 
 
 def _constants(name: str, plan: DevicePlan, device: Device) -> tuple[Memory, list[int]]:
@@ -340,15 +338,20 @@ def _constants(name: str, plan: DevicePlan, device: Device) -> tuple[Memory, lis
 
 
 def planned_for_device(
-    graph: Graph, passes: Sequence[Pass], options: PassOptions, math_mode: MathMode = "ieee"
+    graph: Graph,
+    passes: Sequence[Pass],
+    options: PassOptions,
+    math_mode: MathMode = "ieee",
+    ahead: bool = False,
 ) -> tuple[Graph, DevicePlan, Sequence[PassReport], MemoryPlan]:
     """A traced graph after the passes, its plan, what the passes did, and where values are; sizes
-    may be traced. Errors as `compile_for_device`."""
+    may be traced. Else as `compile_for_device`."""
     with collector_paused():
         fused, reports = run_passes(graph, passes, options=options)
         check_supported(fused)
         memory = plan_memory(fused)
-        return fused, device_plan(fused, memory, lowering_of(passes), math_mode), reports, memory
+        plan = device_plan(fused, memory, lowering_of(passes, ahead), math_mode)
+        return fused, plan, reports, memory
 
 
 def compile_for_device(
@@ -359,9 +362,11 @@ def compile_for_device(
     name: str = "",
     passes: Sequence[Pass] = GPU,
     math_mode: MathMode = "ieee",
+    ahead: bool = False,
 ) -> DeviceExecutable:
     """Plan a traced graph of static shapes for the device that `find` gives when it is needed.
-    math_mode: how libraries may compute products of f32.
+    math_mode: how libraries may compute products of f32. ahead: for another machine, which may have
+    libraries that are not here.
 
     Needs no device itself. Raises UnsupportedError for an op or dtype without a GPU kernel, and
     what `check_variables` raises.
@@ -370,7 +375,7 @@ def compile_for_device(
     check_variables(graph, variables)
     options = PassOptions.from_environment()
     configure_logging(options.log)
-    fused, plan, reports, memory = planned_for_device(graph, passes, options, math_mode)
+    fused, plan, reports, memory = planned_for_device(graph, passes, options, math_mode, ahead)
     report = DeviceReport(tuple(reports), memory, time.perf_counter() - started)
     _log.info("planned %s for a GPU: %d launches, %d kernels, %.1f ms; %s", name or graph.name,
               len(plan.launches()), len(plan.kernels()), report.seconds * 1e3,

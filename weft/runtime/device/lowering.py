@@ -8,26 +8,44 @@ from dataclasses import replace
 from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.lowerings import check_launches, fused_launches, launches_of
 from weft.ir.graph import Operation
+from weft.ir.math_mode import MathMode
 from weft.passes.manager import Pass
 from weft.passes.pipelines import GPU_REPRODUCIBLE
-from weft.runtime.device.libraries.ways import ways_of
+from weft.runtime.device.libraries import cublaslt
+from weft.runtime.device.libraries.ways import Pairs, Way, is_gemm, ways_of
 from weft.runtime.device.planner import Fused, Lowering
 
 
-def lowering_of(passes: Sequence[Pass]) -> Lowering:
+def lowering_of(passes: Sequence[Pass], ahead: bool = False) -> Lowering:
     """Of the pipeline "gpu_reproducible": kernels whose bits do not depend on what else is in them,
-    and no library, which would choose among several orders of a sum."""
-    return _EXACT if tuple(passes) == GPU_REPRODUCIBLE else _PLAIN
+    and no library, which would choose among several orders of a sum. ahead: for a machine that may
+    have libraries which this one has not."""
+    if tuple(passes) == GPU_REPRODUCIBLE:
+        return _EXACT
+    return _AHEAD if ahead else _PLAIN
+
+
+def _ways(op: Operation, pairs: Pairs, math: MathMode) -> Sequence[Way] | None:
+    """None for what no library could do."""
+    return ways_of(op, pairs, math) or None
+
+
+def _ways_here(op: Operation, pairs: Pairs, math: MathMode) -> Sequence[Way] | None:
+    """As `_ways`; none where no library is installed, as an eighth of planning goes into them."""
+    if cublaslt.installed():
+        return _ways(op, pairs, math)
+    return () if is_gemm(op) else None
 
 
 def _exactly(launches: Sequence[Launch]) -> list[Launch]:
     return [replace(one, kernel=replace(one.kernel, contract=False)) for one in launches]
 
 
-def _fused(op: Operation, pairs: tuple[tuple[int, int], ...]) -> Fused:
+def _fused(op: Operation, pairs: Pairs) -> Fused:
     launches, nest = fused_launches(op, pairs)
     return _exactly(launches), nest
 
 
-_PLAIN = Lowering(fused_launches, launches_of, check_launches, ways_of)
+_PLAIN = Lowering(fused_launches, launches_of, check_launches, _ways_here)
+_AHEAD = replace(_PLAIN, ways=_ways)
 _EXACT = Lowering(_fused, lambda op: _exactly(launches_of(op)), check_launches)

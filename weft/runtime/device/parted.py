@@ -153,9 +153,9 @@ class _Run:
         self._tokens = [CancelToken(exchange) for exchange in self._exchanges]
         self._cancel = cancel
         self._lock = threading.Lock()
-        self._left = len(parts)
         self._over = threading.Event()
         self._made: dict[int, Array | None] = {}
+        self._running: set[str] = set()
         self._ended: set[str] = set()
         self._error: BaseException | None = None
 
@@ -186,6 +186,10 @@ class _Run:
         """One part, on this thread; its error is the step's."""
         part = self.parts[number]
         try:
+            with self._lock:
+                if self._error is not None:
+                    return  # nobody waits for what has not begun
+                self._running.add(part.name)
             given = [inputs[i] for i in part.feeds]
             made = run_part(part.step, given, timeout, self._tokens[number], self._trace)
             with self._lock:
@@ -196,10 +200,11 @@ class _Run:
                 raise
         finally:
             with self._lock:
+                self._running.discard(part.name)
                 self._ended.add(part.name)
-                self._left -= 1
-                last = not self._left
-            if last:
+                all_ended = len(self._ended) == len(self.parts)
+                over = all_ended or (self._error is not None and not self._running)
+            if over:
                 self._over.set()
 
     def _cancelled(self) -> None:
@@ -225,9 +230,12 @@ class _Run:
         if self._error is None:
             self._over.wait()
             return
-        if not self._over.wait(GRACE_SECONDS):
+        with self._lock:
+            self._running.discard(self.parts[0].name)  # which this thread ran
+            running = sorted(self._running)
+        if running and not self._over.wait(GRACE_SECONDS):
             with self._lock:
-                running = [p.name for p in self.parts if p.name not in self._ended]
+                running = sorted(self._running)
             _LOG.warning("%s still runs its part of a step that failed", ", ".join(running))
 
     def _report(self) -> str:

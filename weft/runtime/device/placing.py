@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from weft.codegen.cuda.kinds import GPU_DTYPES, gpu_ops
 from weft.ir.device import LOCAL_DEVICES, DeviceSpec, local_gpu
-from weft.ir.errors import InvalidArgumentError, WeftError
+from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation
 from weft.passes.placement import CostModel, Device, Placement, Rates, place
 from weft.runtime.device.info import DeviceInfo
-from weft.runtime.device.names import local_devices
+from weft.runtime.device.names import not_here
 from weft.runtime.device.registry import gpus
 
 
@@ -64,9 +64,4 @@ def _gpus(needs: Operation | None) -> Sequence[Device]:
     except WeftError as error:
         if needs is None:
             return []
-        raise InvalidArgumentError(
-            f"there is no device '{needs.device}' here; the devices are: "
-            f"{', '.join(local_devices())}: {error.what}",
-            hint=error.hint,
-            location=needs.locations,
-        ) from None
+        raise not_here(needs, error) from None

@@ -60,13 +60,15 @@ Pairs = tuple[tuple[int, int], ...]
 class Lowering:
     """How ops become launches. fused: of a `fused` op and the pairs (operand, result) that share a
     buffer; op: of any other; check: of the indices, which come from outside, of a gather in a nest;
-    ways: what a library could do of a product instead.
+    ways: what a library could do of a product instead; None of what is no product.
     """
 
     fused: Callable[[Operation, Pairs], Fused]
     op: Callable[[Operation], Sequence[Launch]]
     check: Callable[[Operation, Value], Sequence[Launch]]
-    ways: Callable[[Operation, Pairs, MathMode], Sequence[Way]] = lambda op, pairs, math: ()
+    ways: Callable[[Operation, Pairs, MathMode], Sequence[Way] | None] = lambda op, pairs, math: (
+        None
+    )
 
 
 def device_plan(
@@ -178,6 +180,8 @@ class _Planner:
         """What a library could do instead, if it is a product."""
         pairs = self._in_place(op) if op.name == "fused" else ()
         ways = self.lowering.ways(op, pairs, self.math)
+        if ways is None:
+            return nodes
         made, nbytes = with_routes(op, nodes, ways, lambda arg: self._arg(arg, -1))
         self.scratch_bytes = largest(self.scratch_bytes, nbytes)
         return made

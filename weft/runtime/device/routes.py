@@ -27,7 +27,7 @@ def with_routes(
     """The `nodes` of a product with the ways of a library beside them, and the bytes of scratch
     memory that these need. place: where arguments are."""
     own = tuple([node for node in nodes if isinstance(node, PlannedLaunch)])
-    if not own or not ways:
+    if not own:
         return list(nodes), 0
     routes, most = [], 0
     for way in ways:

@@ -5,6 +5,7 @@ Those of f32 are computed in f64 and rounded, which is nearly always the nearest
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,15 @@ def _power(x: Value, y: Value) -> Value:
     shape = np.broadcast_shapes(np.shape(x), np.shape(y))
     many = np.broadcast_to(y, shape or (2,)).copy()
     return np.power(x, many) if shape else np.power(x, many)[0]
+
+
+def _erfc(x: Value) -> Value:
+    # SciPy's gives 0 below 2e-308; libdevice, as the C library, has the subnormal numbers as well.
+    made = special.erfc(x)
+    small = (made == 0) & np.isfinite(x)
+    if not np.any(small):
+        return made
+    return np.where(small, np.vectorize(math.erfc, otypes=[np.float64])(x), made)[()]
 
 
 _F64: dict[str, Callable[..., Value]] = {
@@ -47,7 +57,7 @@ _F64: dict[str, Callable[..., Value]] = {
     "acosh": np.arccosh,
     "atanh": np.arctanh,
     "erf": special.erf,
-    "erfc": special.erfc,
+    "erfc": _erfc,
     "erfinv": special.erfinv,
     "lgamma": lambda x: special.gammaln(np.where(x == -np.inf, np.inf, x)[()]),
     "floor": np.floor,

@@ -14,6 +14,7 @@ from weft.codegen.cuda.llvm.module import TRIPLE
 from weft.codegen.llvm.compile import compile_assembly
 from weft.codegen.llvm.library import Machine, library
 from weft.ir.errors import ToolchainError
+from weft.ir.fork import ForkLock
 
 _VERSION = re.compile(r"^\.version (\d+)\.(\d+)$", re.MULTILINE)
 #: Of PTX with sm_75 (PTX ISA manual, "Release Notes"). LLVM takes an older one for what it does not
@@ -21,8 +22,17 @@ _VERSION = re.compile(r"^\.version (\d+)\.(\d+)$", re.MULTILINE)
 _OLDEST = (6, 3)
 
 
-@cache
+_lock = ForkLock()
+
+
 def _ready() -> None:
+    """Makes the target known; LLVM's list of targets is no place for two threads at once."""
+    with _lock:
+        _known()
+
+
+@cache
+def _known() -> None:
     functions = library()
     for part in ("TargetInfos", "Targets", "TargetMCs", "AsmPrinters"):
         getattr(functions, f"LLVMPY_InitializeAll{part}")()

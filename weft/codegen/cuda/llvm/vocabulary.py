@@ -62,8 +62,8 @@ def _from_f16(e: Expressions, u: str) -> str:
 
 
 def _to_f16(e: Expressions, x: str) -> str:
-    half = e.value(f"fptrunc float {x} to half")
-    return e.value(f"bitcast half {half} to i16")
+    # with fptrunc LLVM computes in f16, where a product and a sum may become one fma past the cast
+    return e.intrinsic("llvm.convert.to.fp16.f32", "i16", f"float {x}")
 
 
 def _from_bf16(e: Expressions, u: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.codegen.call import Address
@@ -108,7 +108,3 @@ def write_vector(
 
 def _moved(s: Source, at: str, k: int, step: str) -> str:
     return s.add(at, s.mul(s.const(k), step)) if k else at
-
-
-#: Gives the value of a node as a text.
-Get = Callable[[int], str]

@@ -1,7 +1,7 @@
 """astype and bitcast between any two dtypes, as the text of kernel source.
 
 Floats become integers towards 0, narrow ones by way of a wider integer, which wraps; what is out of
-its range becomes the end of it. 16-bit floats are rounded by the cast, so that it shows
+its range becomes the end of it, NaN 0. 16-bit floats are rounded by the cast, so that it shows
 between fused operations too.
 """
 

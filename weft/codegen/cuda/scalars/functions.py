@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from weft.codegen.cuda.scalars.gamma import digamma, lgamma
-from weft.codegen.cuda.scalars.memory import SIGNED, bits, literal
+from weft.codegen.cuda.scalars.memory import SIGNED, bits, highest, literal
 
 _CALL = re.compile(r"\bwf_([a-z_]+)_([iufb]+\d+)\b")
 
@@ -137,11 +137,14 @@ _NEXTAFTER = """
 """
 
 
-#: Float -> integer: what is out of range, and NaN, becomes the end of the range, as LLVM's own
-#: conversion would leave it undefined.
+#: Float -> integer: what is out of range becomes the end of it and NaN 0, as on the CPU
+#: (`codegen/scalar/cast.py`); LLVM's own conversion would leave it undefined. H is the greatest
+#: float in the range, M the greatest integer.
 _WHOLE = """
     low = a if a > $L else $L
-    return $I(low if low < $H else $H)
+    whole = $I(low if low < $H else $H)
+    whole = $M if a > $H else whole
+    return whole if a == a else $I(0)
 """
 _ENDS = {
     ("i32", "f32"): (-(2.0**31), 2.0**31 - 2.0**7),
@@ -156,7 +159,8 @@ _ENDS = {
 def _whole(name: str, target: str) -> Callable[[str], str]:
     def define(dtype: str) -> str:
         low, high = (literal(dtype, end) for end in _ENDS[target, dtype])
-        return _function(name, dtype, "a", _WHOLE, I=target, L=low, H=high)
+        most = literal(target, highest(target))
+        return _function(name, dtype, "a", _WHOLE, I=target, L=low, H=high, M=most)
 
     return define
 

@@ -2,7 +2,8 @@
 
 Each is timed on the device when a plan with such a product is first made ready there, and the
 fastest is kept in weft's cache, so that later runs take the same, to the same bits. What cannot be
-kept is not measured either: then it is the library's first algorithm, which is the same each time.
+kept is not measured either: then it is the library's first algorithm whose results are right, which
+is the same each time.
 
 WEFT_GPU_LIBRARIES=0   weft's own kernels only
 WEFT_GPU_LIBRARIES=1   a library that cannot be used is an error
@@ -110,7 +111,6 @@ class CudaLibraries:
     def __init__(self, device: Device, driver: Callable[[], int]) -> None:
         self._device, self._driver = device, driver
         self._lock = ForkLock()
-        self._tried = False
         self._library: CublasLt | None = None
         self._missing: ToolchainError | None = None
         self._workspace: Memory | None = None
@@ -125,7 +125,7 @@ class CudaLibraries:
         with self._lock:
             self._device.begin()
             library = self._loaded()
-            if library is None:
+            if library is None or not product.routes:
                 return product.own
             key = _key(product)
             choice = self._choices.get(key)
@@ -146,7 +146,7 @@ class CudaLibraries:
         if self._library is None:
             return ["libraries: looked for when a call first needs a product"]
         lines = [f"libraries: cuBLASLt {self._library.version}"]
-        for number, product in enumerate(products, 1):
+        for number, product in enumerate((p for p in products if p.routes), 1):
             where = f" ({product.op.locations[0]})" if product.op.locations else ""
             lines.append(f"  {number}. {product.routes[0].gemm.describe()}{where}")
             choice = self._choices.get(_key(product))
@@ -161,8 +161,7 @@ class CudaLibraries:
 
     def _loaded(self) -> CublasLt | None:
         """The library, None if it cannot be used."""
-        if not self._tried:
-            self._tried = True
+        if self._library is None and self._missing is None:
             try:
                 size = WORKSPACE if self._device.cc >= (9, 0) else WORKSPACE_BEFORE_90
                 self._library = CublasLt(cublaslt.load(), self._driver(), size)
@@ -178,10 +177,11 @@ class CudaLibraries:
 
     def _ready(self, gemm: Gemm, algorithm: Algorithm) -> Any:
         assert self._library is not None
-        if algorithm.workspace and self._workspace is None:
-            # one for all: launches of a device follow each other on one stream
-            size = self._library.workspace
-            self._workspace = self._device.allocate(size, "cuBLASLt's workspace")
+        with self._lock:
+            if algorithm.workspace and self._workspace is None:
+                # one for all: launches of a device follow each other on one stream
+                size = self._library.workspace
+                self._workspace = self._device.allocate(size, "cuBLASLt's workspace")
         address = self._workspace.address if algorithm.workspace and self._workspace else 0
         return self._library.prepared(gemm, algorithm, address)
 
@@ -210,17 +210,50 @@ class CudaLibraries:
         ]
         if not found:
             return Choice(-1, None, "the library has no algorithm for it")
-        if cache is None:
-            return Choice(*found[0], "not measured: there is no cache to keep the choice in")
         try:
+            if cache is None:
+                return self._first(product, found, at)
             made = self._measured(product, found, at)
-        except ResourceExhaustedError:
-            return Choice(*found[0], "not measured: there is no memory for that")
-        self._keep(cache, text, made)
+        except ResourceExhaustedError:  # a workspace may be too much, too
+            return Choice(-1, None, "not tried: there is no memory for that")
         # another process may have been faster: both take what is kept
         kept = self._kept(library, product, cache, text)
+        if kept is None:
+            self._keep(cache, text, made)
+            kept = self._kept(library, product, cache, text)
+        if kept is not None:
+            return kept
         why = "not kept: the cache cannot be written"
-        return Choice(*found[0], why, made.rows) if kept is None else kept
+        for one, row in zip(found, made.rows[1:], strict=True):
+            if row.seconds is not None:
+                return Choice(*one, why, made.rows)
+        return Choice(-1, None, why, made.rows)
+
+    def _first(
+        self,
+        product: PlannedProduct,
+        found: Sequence[tuple[int, Algorithm]],
+        at: Callable[[Place], int],
+    ) -> Choice:
+        """The first whose results are those of weft's own kernels: no clock has a say."""
+        trial, why = Trial(self._device, product, at), "there is no cache to keep the choice in"
+        rows: list[Row] = []
+        for number, algorithm in found:
+            gemm, label = product.routes[number].gemm, _label(product, number, algorithm)
+            try:
+                if trial.agrees(self._nodes(product, number, algorithm), gemm):
+                    return Choice(number, algorithm, f"not measured: {why}", tuple(rows))
+                rows.append(self._refused(label, gemm))
+            except UnsupportedError as error:
+                rows.append(Row(label, None, error.what))
+        return Choice(-1, None, "the library has none that agrees with them", tuple(rows))
+
+    def _refused(self, label: str, gemm: Gemm) -> Row:
+        note = f"its results are not those of {OWN}"
+        # a relu may make 0 of NaN, which is no fault of anybody
+        level = logging.INFO if "relu" in gemm.epilogue else logging.WARNING
+        _log.log(level, "%s: %s on %s: %s", label, gemm.describe(), self._device.name, note)
+        return Row(label, None, note)
 
     def _measured(
         self,
@@ -229,21 +262,16 @@ class CudaLibraries:
         at: Callable[[Place], int],
     ) -> Choice:
         trial = Trial(self._device, product, at)
-        rows = [Row(OWN, trial.own)]
-        best, route, taken = trial.own, -1, None
+        best, route, taken = trial.own_seconds(), -1, None
+        rows = [Row(OWN, best)]
         for number, algorithm in found:
-            gemm = product.routes[number].gemm
-            label = _label(product, number, algorithm)
+            gemm, label = product.routes[number].gemm, _label(product, number, algorithm)
             try:
                 took = trial.seconds(self._nodes(product, number, algorithm), gemm)
             except UnsupportedError as error:
                 rows.append(Row(label, None, error.what))
                 continue
-            note = "" if took is not None else f"its results are not those of {OWN}"
-            if took is None:  # a relu may make 0 of NaN, which is no fault of anybody
-                level = logging.INFO if "relu" in gemm.epilogue else logging.WARNING
-                _log.log(level, "%s: %s on %s: %s", label, gemm.describe(), self._device.name, note)
-            rows.append(Row(label, took, note))
+            rows.append(self._refused(label, gemm) if took is None else Row(label, took))
             if took is not None and took < best:
                 best, route, taken = took, number, algorithm
         return Choice(route, taken, "measured", tuple(rows))
@@ -255,8 +283,6 @@ class CudaLibraries:
         return f"choice 1\n{self._device.description}\ncuBLASLt {library.version}\n{key}"
 
     def _keep(self, cache: KernelCache, text: str, choice: Choice) -> None:
-        if cache.load_record(text, CHOICE_SUFFIX) is not None:
-            return
         code = "" if choice.algorithm is None else choice.algorithm.code.hex()
         rows = [[row.label, row.seconds, row.note] for row in choice.rows]
         fields = {"route": choice.route, "code": code, "rows": rows}

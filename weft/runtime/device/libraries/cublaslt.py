@@ -8,6 +8,7 @@ on GPUs of one sort, where the caller owns the workspace, as it does here.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import weakref
@@ -61,9 +62,15 @@ class Algorithm:
     label: str
 
 
+@functools.cache
+def installed() -> bool:
+    """Whether the package is there through which the library is called."""
+    return importlib.util.find_spec("nvmath") is not None
+
+
 def load() -> Any:
     """The module nvmath.bindings.cublasLt, with its library. ToolchainError: what is missing."""
-    if importlib.util.find_spec("nvmath") is None:
+    if not installed():
         raise ToolchainError("the package nvmath-python is not installed", hint=_INSTALL)
     try:
         module = importlib.import_module("nvmath.bindings.cublasLt")
@@ -263,4 +270,4 @@ def _failed(function: str, status: int, said: str) -> WeftError:
     return error(f"cuBLASLt's {function} failed: {text}", hint=hint or None)
 
 
-__all__ = ["Algorithm", "CublasLt", "Descriptors", "MatmulCall", "load"]
+__all__ = ["Algorithm", "CublasLt", "Descriptors", "MatmulCall", "installed", "load"]

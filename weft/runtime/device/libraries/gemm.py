@@ -21,6 +21,8 @@ Epilogue = Literal["none", "bias", "relu", "relu_bias"]
 #: Every buffer of a plan begins at a multiple of so many bytes.
 ALIGNMENT = 16
 _BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+#: Those that libraries take.
+DTYPES = frozenset(_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,9 @@ _FLOATS = {
 #: The largest relative rounding of an operand: 2^-11 of tf32, which has 10 bits of mantissa.
 _ROUNDING = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53, "tf32": 2.0**-11}
 
+#: Each way is run on numbers alone first: where rows are added up, a NaN is in all there is.
+_WITH_NAN = (False, True)
+
 Node = PlannedLaunch | LibraryCall
 
 
@@ -56,22 +59,35 @@ class Trial:
         self._buffers = _merged(_places(product))
         for held in self._buffers:
             held.memory = device.allocate(held.end - held.begin, "trying ways to do a product")
-        own = self._prepared(product.own)
-        self._fill()
-        self._run(own)
-        self._expected = self._read()
-        self.own = self._seconds(own)
+        self._own = self._prepared(product.own)
+        self._expected = [self._made(self._own, nan) for nan in _WITH_NAN]
+
+    def own_seconds(self) -> float:
+        """What weft's own kernels take."""
+        return self._seconds(self._own)
 
     def seconds(self, way: Sequence[Node], gemm: Gemm) -> float | None:
         """What a way takes; None if its results are not those of weft's own kernels."""
         prepared = self._prepared(way)
-        self._fill()
+        return self._seconds(prepared) if self._right(prepared, gemm) else None
+
+    def agrees(self, way: Sequence[Node], gemm: Gemm) -> bool:
+        """Whether its results are those of weft's own kernels."""
+        return self._right(self._prepared(way), gemm)
+
+    def _right(self, prepared: Sequence[Prepared], gemm: Gemm) -> bool:
+        allowed, buffers = tolerance(gemm), self._compared()
+        for nan, expected in zip(_WITH_NAN, self._expected, strict=True):
+            pairs = zip(buffers, expected, self._made(prepared, nan), strict=True)
+            if not all(agree(held.dtype, a, b, allowed) for held, a, b in pairs):
+                return False
+        return True
+
+    def _made(self, prepared: Sequence[Prepared], nan: bool) -> list[Array]:
+        """What there is after it, of random numbers, with a NaN among them or not."""
+        self._fill(nan)
         self._run(prepared)
-        allowed = tolerance(gemm)
-        pairs = zip(self._compared(), self._expected, self._read(), strict=True)
-        if not all(agree(held.dtype, a, b, allowed) for held, a, b in pairs):
-            return None
-        return self._seconds(prepared)
+        return self._read()
 
     # -- launches ---------------------------------------------------------------------------------
 
@@ -120,7 +136,7 @@ class Trial:
 
     # -- data -------------------------------------------------------------------------------------
 
-    def _fill(self) -> None:
+    def _fill(self, nan: bool) -> None:
         device = self._device
         for number, held in enumerate(self._buffers):
             assert held.memory is not None
@@ -131,11 +147,13 @@ class Trial:
             while 0 < done < size:
                 device.copy(start + done, start, min(done, size - done))
                 done += min(done, size - done)
-        # a NaN in the first row of weft's A, the library's B, is one in all of the first row of C
+        # one in the first row of weft's A, the library's B, is one in all of the first row of C;
+        # where that is a constant, one in weft's B is one in a column
         route = self._product.routes[0]
-        if route.args[2].kind != "constant":
-            nan = np.array([np.nan], _FLOATS[route.gemm.dtype])
-            device.upload(self._address(route.args[2]), nan)
+        written = [p for p in (route.args[2], route.args[1]) if nan and p.kind != "constant"]
+        one = np.array([np.nan], _FLOATS[route.gemm.dtype])
+        for place in written[:1]:
+            device.upload(self._address(place), one)
         device.synchronize()  # the arrays above may go
 
     def _compared(self) -> list[_Buffer]:

@@ -21,7 +21,7 @@ from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation, Value
 from weft.ir.math_mode import MathMode
 from weft.ir.types import TensorType
-from weft.runtime.device.libraries.gemm import ALIGNMENT, Epilogue, Gemm, gemm_of
+from weft.runtime.device.libraries.gemm import ALIGNMENT, DTYPES, Epilogue, Gemm, gemm_of
 
 Pairs = tuple[tuple[int, int], ...]
 #: A bias is added to f32 sums there: in 16 bits the product would not be rounded before.
@@ -37,6 +37,12 @@ class Way:
     args: tuple[Address, ...]
     after: tuple[Launch, ...] = ()
     made: Value | None = None
+
+
+def is_gemm(op: Operation) -> bool:
+    """Whether it is a `matmul`, or a `fused` op that holds one, of a dtype that libraries know."""
+    product = product_in(op) if is_product(op) else op
+    return product.name == "matmul" and _type(product.result).dtype.short in DTYPES
 
 
 def ways_of(op: Operation, in_place: Pairs, mode: MathMode) -> list[Way]:
