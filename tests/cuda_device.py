@@ -13,7 +13,7 @@ from fake_driver import FakeCompiler, FakeDriver
 
 from weft.codegen.cuda.kernel import Launch
 from weft.runtime.device import registry
-from weft.runtime.device.driver import Driver
+from weft.runtime.device.backends.driver import Driver
 from weft.runtime.device.protocol import Device
 
 Array = np.ndarray[Any, Any]

@@ -1,4 +1,5 @@
-"""NVIDIA's driver without a GPU, for tests: what `runtime/device/cuda.py` calls, on host memory.
+"""NVIDIA's driver without a GPU, for tests: what
+`runtime/device/backends/cuda.py` calls, on host memory.
 
 Streams are as lazy as they may be: work waits until somebody waits for it, and then only what that
 depends on is done. So a missing wait shows as wrong values, and memory that is used after it was

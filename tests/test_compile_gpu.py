@@ -15,7 +15,8 @@ from rich.progress import Progress
 
 import weft as wf
 from weft.codegen.cuda import lowerings
-from weft.runtime.device import planner, registry
+from weft.runtime.device import registry
+from weft.runtime.device.planning import planner
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 

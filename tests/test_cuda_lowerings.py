@@ -22,7 +22,7 @@ from weft.ir.index_maps import INDEX_MAPS
 from weft.ir.interpreter import DictState, interpret
 from weft.ir.ops import OPS
 from weft.ir.ops.state import UPDATES
-from weft.runtime.device.planner import NO_CODE
+from weft.runtime.device.planning.planner import NO_CODE
 
 Array = np.ndarray[Any, Any]
 PAGE = Path(__file__).parents[1] / "docs" / "gpu.md"

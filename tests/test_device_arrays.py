@@ -17,9 +17,11 @@ from fake_driver import CUresult, FakeCompiler, FakeDriver
 
 import weft as wf
 from weft.frontend.bench.measure import inputs_of
-from weft.runtime.device import frame, layout, loops, registry
+from weft.runtime.device import registry
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.executable import KeptFrames
+from weft.runtime.device.planning import layout
+from weft.runtime.device.running import frame, loops
 
 Array = np.ndarray[Any, Any]
 on_gpu = wf.compile(device="gpu:0")

@@ -16,8 +16,9 @@ from cuda_device import use_driver
 from fake_driver import CUresult, FakeCompiler, FakeDriver
 
 import weft as wf
-from weft.runtime.device import frame, registry
-from weft.runtime.device.cuda import CudaDevice
+from weft.runtime.device import registry
+from weft.runtime.device.backends.cuda import CudaDevice
+from weft.runtime.device.running import frame
 from weft.runtime.native.api import native_api
 
 

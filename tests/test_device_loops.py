@@ -15,9 +15,16 @@ import weft as wf
 from weft.frontend import pytree
 from weft.ir.dtypes import as_dtype
 from weft.ir.text.parser import parse_graph
-from weft.runtime.device import loops, pieces, registry
+from weft.runtime.device import registry
 from weft.runtime.device.executable import compile_for_device
-from weft.runtime.device.plan import CheckFaults, DeviceLoop, DevicePlan, PlannedCopy, PlannedLaunch
+from weft.runtime.device.planning.plan import (
+    CheckFaults,
+    DeviceLoop,
+    DevicePlan,
+    PlannedCopy,
+    PlannedLaunch,
+)
+from weft.runtime.device.running import loops, pieces
 
 Array = np.ndarray[Any, Any]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.runtime.device import registry
-from weft.runtime.device.sizes import DeviceSizePlan
+from weft.runtime.device.planning.sizes import DeviceSizePlan
 
 Array = np.ndarray[Any, Any]
 DIM = 12

@@ -13,7 +13,7 @@ import pytest
 from fake_driver import FakeCompiler, FakeDriver
 
 from weft.runtime.device import registry
-from weft.runtime.device.driver import Driver
+from weft.runtime.device.backends.driver import Driver
 
 
 @pytest.fixture

@@ -32,12 +32,13 @@ from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.control.plan_regions import plan_regions
 from weft.passes.control.steering import steering
 from weft.passes.partition.partition import partition
-from weft.runtime.device import parted, registry
+from weft.runtime.device import registry
 from weft.runtime.device.array import DeviceValue
-from weft.runtime.device.driver import Driver
+from weft.runtime.device.backends.driver import Driver
 from weft.runtime.device.executable import DeviceExecutable
-from weft.runtime.device.parted import PartedStep
-from weft.runtime.device.regions import OnGpu, on_gpu
+from weft.runtime.device.parts import parted
+from weft.runtime.device.parts.parted import PartedStep
+from weft.runtime.device.parts.regions import OnGpu, on_gpu
 from weft.runtime.device.registry import gpu
 from weft.runtime.distributed.server import Server
 from weft.runtime.variables import VariableState

@@ -15,8 +15,9 @@ from fake_driver import FakeCompiler, FakeDriver
 import weft as wf
 from weft.ir.errors import FailedPreconditionError, InternalError, InvalidArgumentError
 from weft.runtime.device import registry
-from weft.runtime.device.emulated import EmulatedDevice
+from weft.runtime.device.backends.emulated import EmulatedDevice
 from weft.runtime.device.protocol import Device
+from weft.runtime.distributed import offers
 
 Array = np.ndarray[Any, Any]
 Make = Callable[..., FakeDriver | None]
@@ -324,3 +325,28 @@ def test_too_little_memory_on_the_second_device(fake: Callable[..., FakeDriver])
     assert float(steps[0]()) == 3 * 40_000  # where it was, as it was
     del filler
     assert float(steps[1]()) == 7 * 40_000
+
+
+@pytest.mark.parametrize(
+    ("emulate", "gpus"), [("0", []), ("1", ["/gpu:0"]), ("2", ["/gpu:0", "/gpu:1"])]
+)
+def test_a_task_offers_its_gpus(
+    emulate: str, gpus: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", emulate)
+    monkeypatch.setattr(offers, "_has_driver", lambda: False)
+    task = "/job:worker/task:0"
+    assert offers.devices_of(task) == [f"{task}/cpu:0", *(f"{task}{gpu}" for gpu in gpus)]
+
+
+def test_a_task_whose_gpus_cannot_be_used_says_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "yes")
+    with pytest.raises(InvalidArgumentError, match="not 'yes'"):
+        offers.devices_of("/job:worker/task:0")
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "0")
+    monkeypatch.setattr(offers, "_has_driver", lambda: True)
+    use_driver(FakeDriver(FakeCompiler(), missing=True), monkeypatch)
+    assert offers.devices_of("/job:worker/task:0") == ["/job:worker/task:0/cpu:0"]
+    assert "offers no GPU: " in caplog.text

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from weft.codegen.cuda.occupancy import Occupancy
     from weft.codegen.cuda.report import KernelReport
     from weft.runtime.device.executable import DeviceExecutable
-    from weft.runtime.device.plan import PlannedLaunch
+    from weft.runtime.device.planning.plan import PlannedLaunch
 
 #: Of the JSON; grows with every change that a reader must know of.
 SCHEMA = 1

@@ -19,8 +19,8 @@ from weft.runtime.variables import VariableState
 
 if TYPE_CHECKING:
     from weft.runtime.device.executable import DeviceExecutable
+    from weft.runtime.device.planning.sizes import DeviceSizePlans
     from weft.runtime.device.protocol import Device
-    from weft.runtime.device.sizes import DeviceSizePlans
     from weft.runtime.size_plan import SizedGraph
 
 
@@ -115,7 +115,7 @@ def size_plans_for_gpu(
     math_mode: MathMode = "ieee",
 ) -> DeviceSizePlans:
     """The plans for GPU `number` that a graph has for many sizes."""
-    from weft.runtime.device.sizes import DeviceSizePlans
+    from weft.runtime.device.planning.sizes import DeviceSizePlans
 
     return DeviceSizePlans(graph, variables, _finder(number), passes, math_mode)
 

@@ -49,7 +49,7 @@ def run_compile(graph: Graph, args: Namespace) -> Iterator[str]:
     Raises InvalidArgumentError or NotFoundError for options that do not fit, UnsupportedError for
     an op without a GPU kernel, ToolchainError if kernels cannot be compiled here."""
     # other commands do not wait for these modules
-    from weft.runtime.device.ahead import compile_ahead
+    from weft.runtime.device.planning.ahead import compile_ahead
 
     targets = targets_of(args.target)
     static = specialize(graph, _sizes(graph, named_pairs(args.size, "--size")))

@@ -81,9 +81,9 @@ def compile_gpu_step(
         raise _not_there(f"{use.why}, and the session was made with control_flow='native'", use.op)
     # whoever uses one device does not wait for these modules
     from weft.passes.partition.partition import partition
-    from weft.runtime.device.parted import PartedStep, dump_parts
-    from weft.runtime.device.placing import place_step
-    from weft.runtime.device.regions import on_gpu
+    from weft.runtime.device.parts.parted import PartedStep, dump_parts
+    from weft.runtime.device.parts.placing import place_step
+    from weft.runtime.device.parts.regions import on_gpu
 
     placed = place_step(step, soft=soft)
     made = partition(placed.graph, LOCAL_DEVICES[0])

@@ -101,7 +101,7 @@ class Remote:
         if not any(_is_gpu(name) for name in named):
             return [Device(name) for name in names if not _is_gpu(name)]
         # whoever has no GPU does not wait for this module
-        from weft.runtime.device.placing import gpu_device
+        from weft.runtime.device.parts.placing import gpu_device
 
         return [gpu_device(name) if _is_gpu(name) else Device(name) for name in names]
 

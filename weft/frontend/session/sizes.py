@@ -1,6 +1,6 @@
 """Steps of a session whose feeds come in many sizes: the second set of sizes makes a plan that
-others fill in (`runtime/size_plan.py`, `runtime/device/sizes.py`), where a step is one plan; on a
-cluster see `open_steps.py`."""
+others fill in (`runtime/size_plan.py`, `runtime/device/planning/sizes.py`), where a step is one
+plan; on a cluster see `open_steps.py`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from weft.runtime.step_passes import gpu_passes
 
 if TYPE_CHECKING:
     from weft.frontend.session.remote import Remote
-    from weft.runtime.device.sizes import DeviceSizePlans
+    from weft.runtime.device.planning.sizes import DeviceSizePlans
 
 Plans: TypeAlias = "SizePlans | DeviceSizePlans"
 Compile = Callable[[Fetches, Mapping[Value, Array]], Step]

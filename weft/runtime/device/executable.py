@@ -24,17 +24,17 @@ from weft.passes.pipelines import GPU
 from weft.runtime.collector import collector_paused
 from weft.runtime.dataflow.trace import TraceRecorder
 from weft.runtime.device.array import DeviceValue
-from weft.runtime.device.describe import describe_plan
-from weft.runtime.device.frame import FaultFound, Frame
-from weft.runtime.device.layout import layout_of
-from weft.runtime.device.lowering import lowering_of
-from weft.runtime.device.plan import DevicePlan
-from weft.runtime.device.planner import device_plan
+from weft.runtime.device.planning.describe import describe_plan
+from weft.runtime.device.planning.layout import layout_of
+from weft.runtime.device.planning.lowering import lowering_of
+from weft.runtime.device.planning.plan import DevicePlan
+from weft.runtime.device.planning.planner import device_plan
 from weft.runtime.device.protocol import Array, Device, Memory
+from weft.runtime.device.running.frame import FaultFound, Frame
+from weft.runtime.device.running.timing import TimedDevice
+from weft.runtime.device.running.traced import Watch
 from weft.runtime.device.state import OnDevice, on_device
 from weft.runtime.device.step import DeviceStep
-from weft.runtime.device.timing import TimedDevice
-from weft.runtime.device.traced import Watch
 from weft.runtime.variables import VariableState, check_variables
 
 _log = logging.getLogger("weft.compile")
@@ -179,7 +179,7 @@ class DeviceExecutable(DeviceStep):
         return self._called(inputs, Frame.start, keep)
 
     def run_traced(self, inputs: list[Array], recorder: TraceRecorder) -> list[Any]:
-        """Run one step, and note what took how long (`device/traced.py`)."""
+        """Run one step, and note what took how long (`device/running/traced.py`)."""
         watch = Watch(self.device(), recorder)
 
         def run(frame: Frame, given: list[Any], variables: dict[str, int]) -> list[Any]:

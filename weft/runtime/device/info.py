@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.ir.device import LOCAL_DEVICES, LOCAL_TASK, DeviceSpec
-from weft.runtime.device.driver import Driver, version_text
+from weft.runtime.device.backends.driver import Driver, version_text
 from weft.runtime.machine import cpu_name
 from weft.runtime.pool.limits import usable_processors
 

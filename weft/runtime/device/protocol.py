@@ -16,7 +16,7 @@ from weft.ir.graph import Operation
 from weft.runtime.device.blocks import Resident
 
 if TYPE_CHECKING:
-    from weft.runtime.device.plan import Place, PlanArg, PlannedLaunch, PlannedProduct
+    from weft.runtime.device.planning.plan import Place, PlanArg, PlannedLaunch, PlannedProduct
 
 Array = np.ndarray[Any, Any]
 

@@ -9,9 +9,9 @@ from functools import partial
 from weft.codegen.cuda.compile import compile_kernel
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.fork import ForkLock
-from weft.runtime.device.cuda import CudaDevice
-from weft.runtime.device.driver import Driver
-from weft.runtime.device.emulated import EmulatedDevice
+from weft.runtime.device.backends.cuda import CudaDevice
+from weft.runtime.device.backends.driver import Driver
+from weft.runtime.device.backends.emulated import EmulatedDevice
 from weft.runtime.device.info import DeviceInfo, emulated_gpu, real_gpu
 from weft.runtime.device.protocol import Device
 

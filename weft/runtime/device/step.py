@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from weft.runtime.dataflow.trace import TraceRecorder
     from weft.runtime.device.array import DeviceValue
     from weft.runtime.device.executable import DeviceReport, KeptFrames
-    from weft.runtime.device.parted import DevicePart
-    from weft.runtime.device.plan import DevicePlan
+    from weft.runtime.device.parts.parted import DevicePart
+    from weft.runtime.device.planning.plan import DevicePlan
     from weft.runtime.device.protocol import Array, Device
     from weft.runtime.resources.cancel import CancelToken
 
@@ -79,8 +79,8 @@ class DeviceStep:
 
 class StepOnDevices:
     """A step over several devices of this process, which is called as a `DataflowStep` is
-    (`device/parted.py`). edges: what goes from one part to another; placement: why each op is where
-    it is."""
+    (`device/parts/parted.py`). edges: what goes from one part to another; placement: why
+    each op is where it is."""
 
     name: str
     parts: Sequence[DevicePart]

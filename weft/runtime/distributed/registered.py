@@ -111,6 +111,6 @@ def _elsewhere(device: str, passes: Sequence[Pass]) -> Elsewhere | None:
     if DeviceSpec.parse(device).kind in (None, "cpu"):
         return None
     # a task without GPUs does not wait for these modules
-    from weft.runtime.device.regions import on_gpu
+    from weft.runtime.device.parts.regions import on_gpu
 
     return on_gpu(device, short(device), gpu_passes(passes))

@@ -31,7 +31,7 @@ from weft.runtime.device.libraries import cublaslt
 from weft.runtime.device.libraries.cublaslt import Algorithm, CublasLt
 from weft.runtime.device.libraries.gemm import Gemm
 from weft.runtime.device.libraries.trial import Trial
-from weft.runtime.device.plan import Place, PlanArg, PlannedLaunch, PlannedProduct
+from weft.runtime.device.planning.plan import Place, PlanArg, PlannedLaunch, PlannedProduct
 from weft.runtime.device.protocol import Device, LibraryCall, Memory, Prepared
 
 LIBRARIES = "WEFT_GPU_LIBRARIES"

@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.codegen.cuda.language import memory_dtype
 from weft.runtime.device.libraries.gemm import Gemm
-from weft.runtime.device.plan import Place, PlanArg, PlannedLaunch, PlannedProduct
+from weft.runtime.device.planning.plan import Place, PlanArg, PlannedLaunch, PlannedProduct
 from weft.runtime.device.protocol import Array, Device, LibraryCall, Memory, Prepared
 
 #: So many bytes of a buffer are random, and repeated; so many at each end are compared.

@@ -11,9 +11,20 @@ import numpy as np
 from weft.ir.errors import WeftError
 from weft.ir.graph import Operation
 from weft.ir.interpreter_stack import too_large
-from weft.runtime.device.cells import HEADER, Cells
-from weft.runtime.device.fault_words import FaultWords
-from weft.runtime.device.pieces import (
+from weft.runtime.device.planning.plan import (
+    CheckFaults,
+    DevicePlan,
+    DevicePop,
+    DevicePush,
+    Place,
+    PlannedCopy,
+    PlannedLaunch,
+    PlannedProduct,
+)
+from weft.runtime.device.protocol import Device, LibraryCall, Prepared
+from weft.runtime.device.running.cells import HEADER, Cells
+from weft.runtime.device.running.fault_words import FaultWords
+from weft.runtime.device.running.pieces import (
     MOST_KEPT,
     MOST_SETS,
     Ask,
@@ -28,17 +39,6 @@ from weft.runtime.device.pieces import (
     Still,
     Sums,
 )
-from weft.runtime.device.plan import (
-    CheckFaults,
-    DevicePlan,
-    DevicePop,
-    DevicePush,
-    Place,
-    PlannedCopy,
-    PlannedLaunch,
-    PlannedProduct,
-)
-from weft.runtime.device.protocol import Device, LibraryCall, Prepared
 
 Watch = Callable[
     [PlannedLaunch | PlannedCopy | LibraryCall, list[tuple[Operation, int]], Callable[[], None]],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from weft.ir.graph import Operation
 from weft.runtime.dataflow.helpers import clock
 from weft.runtime.dataflow.trace import TraceEvent, TraceRecorder
-from weft.runtime.device.plan import PlannedCopy, PlannedLaunch
+from weft.runtime.device.planning.plan import PlannedCopy, PlannedLaunch
 from weft.runtime.traced_run import moved_bytes, traced_names
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from weft.ir.errors import (
     ResourceExhaustedError,
     UnsupportedError,
 )
+from weft.runtime.device.backends.peers import in_order, through_host
 from weft.runtime.device.blocks import Resident, no_room
 from weft.runtime.device.info import EMULATED_CC, describe_cc
 from weft.runtime.device.libraries.choice import OwnKernels
-from weft.runtime.device.peers import in_order, through_host
 from weft.runtime.device.protocol import Device, Mark, Prepared
 
 Array = np.ndarray[Any, Any]

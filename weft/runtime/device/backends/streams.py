@@ -12,8 +12,8 @@ from collections import deque
 from typing import Any
 
 from weft.ir.errors import InternalError, InvalidArgumentError, WeftError
+from weft.runtime.device.backends.driver import Driver
 from weft.runtime.device.dlpack import DEFAULT_STREAM
-from weft.runtime.device.driver import Driver
 from weft.runtime.device.protocol import Mark
 
 #: What died since: the function of the driver that gives it back, what that is given, and how many

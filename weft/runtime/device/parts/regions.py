@@ -18,9 +18,9 @@ from weft.passes.specialize import is_symbolic, specialize_inputs
 from weft.runtime.dataflow.host_ops.row import Array, Done
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.executable import DeviceExecutable, KeptFrames, compile_for_device
+from weft.runtime.device.planning.sizes import DeviceSizePlans
 from weft.runtime.device.protocol import Device
 from weft.runtime.device.registry import gpu
-from weft.runtime.device.sizes import DeviceSizePlans
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.size_plan import SizedGraph
 from weft.runtime.variables import VariableState

@@ -23,9 +23,9 @@ from weft.ir.size_tape import Sizes, Tape
 from weft.ir.sizes import is_traced, terms_of
 from weft.passes.manager import Pass, PassOptions
 from weft.runtime.device.executable import DeviceExecutable, DeviceReport, planned_for_device
-from weft.runtime.device.frame import FaultFound
-from weft.runtime.device.plan import DevicePlan
+from weft.runtime.device.planning.plan import DevicePlan
 from weft.runtime.device.protocol import Device, Memory
+from weft.runtime.device.running.frame import FaultFound
 from weft.runtime.size_plan import Given, Numbers, Shapes, SizedGraph
 from weft.runtime.size_plans import PlansBySize
 from weft.runtime.variables import VariableState, check_variables

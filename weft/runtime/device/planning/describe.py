@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from weft.codegen.nests.describe import describe_rows
 from weft.codegen.nests.rows import RowNest
-from weft.runtime.device.plan import (
+from weft.runtime.device.planning.plan import (
     CheckFaults,
     DeviceAdd,
     DeviceBranch,

@@ -23,14 +23,14 @@ from weft.ir.errors import (
     ResourceExhaustedError,
     WeftError,
 )
+from weft.runtime.device.backends.driver import Driver
+from weft.runtime.device.backends.peers import Peers, through_host
+from weft.runtime.device.backends.streams import FORGET, Dead
 from weft.runtime.device.blocks import Resident, no_room
-from weft.runtime.device.driver import Driver
 from weft.runtime.device.info import real_gpu
 from weft.runtime.device.libraries.choice import CudaLibraries
 from weft.runtime.device.libraries.cublaslt import MatmulCall
-from weft.runtime.device.peers import Peers, through_host
 from weft.runtime.device.protocol import Device, Mark, Prepared
-from weft.runtime.device.streams import FORGET, Dead
 
 Array = np.ndarray[Any, Any]
 #: If set, every launch is waited for, so that a kernel that fails is known by its name.

@@ -28,7 +28,7 @@ from weft.passes.memory.in_place import UPDATES
 from weft.passes.memory.plan import aligned
 from weft.passes.memory.plan_memory import Copy, MemoryPlan, Moving, Slot, variable_name
 from weft.runtime.device.libraries.ways import Way
-from weft.runtime.device.plan import (
+from weft.runtime.device.planning.plan import (
     FAULT_BYTES,
     CheckFaults,
     DeviceAdd,
@@ -43,7 +43,7 @@ from weft.runtime.device.plan import (
     PlannedCopy,
     PlannedLaunch,
 )  # fmt: skip
-from weft.runtime.device.routes import with_routes
+from weft.runtime.device.planning.routes import with_routes
 
 #: Ops that need no launch: they name buffers or order effects.
 NO_CODE = frozenset(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.ir.graph import Operation
-from weft.runtime.device.plan import (
+from weft.runtime.device.planning.plan import (
     CheckFaults,
     DeviceAdd,
     DeviceBranch,

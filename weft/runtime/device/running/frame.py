@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from weft.runtime.device.array import DeviceValue
-from weft.runtime.device.fault_words import FaultFound, FaultWords
-from weft.runtime.device.layout import ALIGNMENT, Layout
-from weft.runtime.device.loops import Launches
-from weft.runtime.device.pieces import Base
-from weft.runtime.device.plan import DevicePlan
+from weft.runtime.device.planning.layout import ALIGNMENT, Layout
+from weft.runtime.device.planning.plan import DevicePlan
 from weft.runtime.device.protocol import Array, Device, Mark, Memory
+from weft.runtime.device.running.fault_words import FaultFound, FaultWords
+from weft.runtime.device.running.loops import Launches
+from weft.runtime.device.running.pieces import Base
 
 #: Small inputs and results of so many bytes together, and large ones of so many each, go through
 #: memory that copies are fast for; others go from where they are.

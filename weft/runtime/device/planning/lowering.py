@@ -13,7 +13,7 @@ from weft.passes.manager import Pass
 from weft.passes.pipelines import GPU_REPRODUCIBLE
 from weft.runtime.device.libraries import cublaslt
 from weft.runtime.device.libraries.ways import Pairs, Way, is_gemm, ways_of
-from weft.runtime.device.planner import Fused, Lowering
+from weft.runtime.device.planning.planner import Fused, Lowering
 
 
 def lowering_of(passes: Sequence[Pass], ahead: bool = False) -> Lowering:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from weft.runtime.device.backends.streams import Streams
 from weft.runtime.device.protocol import Device
-from weft.runtime.device.streams import Streams
 
 D = TypeVar("D")
 

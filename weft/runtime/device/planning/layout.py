@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weft.runtime.device.plan import FAULT_BYTES, DevicePlan
+from weft.runtime.device.planning.plan import FAULT_BYTES, DevicePlan
 
 ALIGNMENT = 256
 #: An input of more bytes has memory of its own, so that one that is on the device is not copied. A

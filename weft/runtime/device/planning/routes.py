@@ -11,7 +11,7 @@ from weft.ir.sizes import largest
 from weft.ir.types import TensorType
 from weft.passes.memory.plan import aligned
 from weft.runtime.device.libraries.ways import Way
-from weft.runtime.device.plan import (
+from weft.runtime.device.planning.plan import (
     DeviceNode,
     Place,
     PlanArg,

@@ -1,0 +1,1 @@
+"""What a device is made of: NVIDIA's driver, or the emulator."""

@@ -1,0 +1,1 @@
+"""Steps over the CPU and GPUs of one process."""

@@ -1,0 +1,1 @@
+"""Carrying out a plan: memory of a step, recordings, loops, times."""
