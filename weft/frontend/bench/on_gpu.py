@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from weft.codegen.cuda.cache import architecture
 from weft.frontend.bench.table import number, si, source_text, timing_text
 from weft.frontend.bench.targets import Target
 from weft.frontend.bench.timing import machine
 from weft.ir.errors import InternalError, NotFoundError, UnsupportedError, suggest
 from weft.passes.work import Work, work
-from weft.runtime.device.info import describe_cc
 from weft.runtime.repeat import Timing
 
 if TYPE_CHECKING:
@@ -131,12 +131,12 @@ def _cost(target: Target, rounds: int, cc: tuple[int, int] | None) -> GpuCost:
         device = step.device()
         rows, whole, host = _timed(step, target, rounds)
         return GpuCost(
-            target.name, f"{device.name}: {device.description}", describe_cc(device.cc),
+            target.name, f"{device.name}: {device.description}", architecture(device.cc),
             step.nbytes, whole, host, tuple(rows),
         )  # fmt: skip
     rows = _rows(step, cc, [], target)
     return GpuCost(
-        target.name, "compiled, not run", describe_cc(cc), step.nbytes, None, None, tuple(rows)
+        target.name, "compiled, not run", architecture(cc), step.nbytes, None, None, tuple(rows)
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
@@ -219,11 +219,8 @@ class DeviceExecutable(DeviceStep):
         device = self.device()
         frame = self._take_frame(device)
         frame.launches.records = records
-        with ExitStack() as stack:
-            for state in self._ordered:
-                stack.enter_context(state.lock)
-            held = {name: self._held(name, device) for name in self._states}
-            frame.send(inputs, {n: h.memory.address for n, h in held.items()})
+        with self._held_variables(device) as held:
+            frame.send(inputs, _addresses(held))
             for _ in range(3):  # launched, recorded, replayed
                 frame.work()
             device.synchronize()
@@ -243,11 +240,8 @@ class DeviceExecutable(DeviceStep):
         timed = TimedDevice(device)
         frame = Frame(self.name, self.plan, self._layout, cast(Device, timed), self._addresses)
         frame.launches.records = False
-        with ExitStack() as stack:
-            for state in self._ordered:
-                stack.enter_context(state.lock)
-            held = {name: self._held(name, device) for name in self._states}
-            frame.send(inputs, {n: h.memory.address for n, h in held.items()})
+        with self._held_variables(device) as held:
+            frame.send(inputs, _addresses(held))
             frame.work()  # what is loaded when it first runs
             for seconds in timed.seconds:
                 seconds.clear()
@@ -283,15 +277,20 @@ class DeviceExecutable(DeviceStep):
         inputs: list[Any],
         run: Callable[[Frame, list[Any], dict[str, int]], list[Any]],
     ) -> list[Any]:
-        with ExitStack() as stack:
-            for state in self._ordered:
-                stack.enter_context(state.lock)
-            held = {name: self._held(name, device) for name in self._states}
-            results = run(frame, inputs, {n: h.memory.address for n, h in held.items()})
+        with self._held_variables(device) as held:
+            results = run(frame, inputs, _addresses(held))
             for one in held.values():
                 if one.state.resident is not one:
                     one.state.move(one)  # it has a value now
         return results
+
+    @contextmanager
+    def _held_variables(self, device: Device) -> Iterator[dict[str, OnDevice]]:
+        """The variables by name, on the device and locked."""
+        with ExitStack() as stack:
+            for state in self._ordered:
+                stack.enter_context(state.lock)
+            yield {name: self._held(name, device) for name in self._states}
 
     def _held(self, name: str, device: Device) -> OnDevice:
         """Where a variable is on the device."""
@@ -315,6 +314,10 @@ class DeviceExecutable(DeviceStep):
             "clip them with wf.clip if that is meant",
             location=op.locations,
         )
+
+
+def _addresses(held: Mapping[str, OnDevice]) -> dict[str, int]:
+    return {name: one.memory.address for name, one in held.items()}
 
 
 def _give_back(inputs: Sequence[Array | DeviceValue]) -> None:

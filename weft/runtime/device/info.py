@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from weft.codegen.cuda.cache import architecture
 from weft.ir.device import LOCAL_DEVICES, LOCAL_TASK, DeviceSpec
 from weft.runtime.device.backends.driver import Driver, version_text
 from weft.runtime.machine import cpu_name
@@ -51,11 +52,6 @@ class DeviceInfo:
         return f"/{self.kind}:{self.index}  {self.description}{memory}"
 
 
-def describe_cc(cc: tuple[int, int]) -> str:
-    """sm_90 for (9, 0)."""
-    return f"sm_{cc[0]}{cc[1]}"
-
-
 def cpu() -> DeviceInfo:
     """The CPU."""
     memory = None
@@ -66,7 +62,7 @@ def cpu() -> DeviceInfo:
 
 def emulated_gpu(index: int) -> DeviceInfo:
     """GPU `index` of those that are emulated."""
-    text = f"emulated with NumPy, as {describe_cc(EMULATED_CC)}"
+    text = f"emulated with NumPy, as {architecture(EMULATED_CC)}"
     return DeviceInfo(f"{LOCAL_TASK}/gpu:{index}", text, cc=EMULATED_CC, emulated=True)
 
 
@@ -79,7 +75,7 @@ def real_gpu(driver: Driver, index: int) -> DeviceInfo:
         return int(driver.call("cuDeviceGetAttribute", attribute, device))
 
     cc = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
-    text = f"{_name(driver, device)}, {describe_cc(cc)}, driver for CUDA "
+    text = f"{_name(driver, device)}, {architecture(cc)}, driver for CUDA "
     lanes, hertz = ask("MULTIPROCESSOR_COUNT") * _LANES.get(cc, 128), ask("CLOCK_RATE") * 1e3
     bytes_wide, moved = ask("GLOBAL_MEMORY_BUS_WIDTH") / 8, ask("MEMORY_CLOCK_RATE") * 1e3 * 2
     return DeviceInfo(

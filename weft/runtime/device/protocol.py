@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
+def bytes_of(array: Array) -> Array:
+    """A C-contiguous array as u8, in its own memory."""
+    return array.reshape(-1).view(np.uint8)
+
+
 class Memory(Protocol):
     """`nbytes` bytes of a device at `address`, which is a multiple of 256. They are given back when
     the object dies."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.codegen.cuda.cache import architecture
 from weft.codegen.cuda.emulator import run
 from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.language import memory_dtype
@@ -25,9 +26,9 @@ from weft.ir.errors import (
 )
 from weft.runtime.device.backends.peers import in_order, through_host
 from weft.runtime.device.blocks import Resident, no_room
-from weft.runtime.device.info import EMULATED_CC, describe_cc
+from weft.runtime.device.info import EMULATED_CC
 from weft.runtime.device.libraries.choice import OwnKernels
-from weft.runtime.device.protocol import Device, Mark, Prepared
+from weft.runtime.device.protocol import Device, Mark, Prepared, bytes_of
 
 Array = np.ndarray[Any, Any]
 _ALIGNMENT = 256
@@ -75,7 +76,7 @@ class EmulatedDevice:
         check: bool = False,
     ) -> None:  # fmt: skip
         self.name, self.cc, self._memory, self._checks = name, cc, memory, check
-        self.description = f"emulated with NumPy, as {describe_cc(cc)}"
+        self.description = f"emulated with NumPy, as {architecture(cc)}"
         self.resident = Resident()
         self.libraries = OwnKernels("the device is emulated")
         self.launches = 0  # so far, for tests
@@ -131,11 +132,11 @@ class EmulatedDevice:
 
     def upload(self, address: int, source: Array, after: Mark | None = None) -> None:
         with self._lock:
-            self._view(address, source.nbytes)[:] = _bytes_of(source)
+            self._view(address, source.nbytes)[:] = bytes_of(source)
 
     def download(self, target: Array, address: int, after: Mark | None = None) -> None:
         with self._lock:
-            _bytes_of(target)[:] = self._view(address, target.nbytes)
+            bytes_of(target)[:] = self._view(address, target.nbytes)
 
     # all is done when it is asked for
 
@@ -242,7 +243,3 @@ _NUMPY = {
     "u8": "u1", "i8": "i1", "u16": "u2", "i16": "i2", "u32": "u4", "i32": "i4", "u64": "u8",
     "i64": "i8", "f32": "f4", "f64": "f8",
 }  # fmt: skip
-
-
-def _bytes_of(array: Array) -> Array:
-    return array.reshape(-1).view(np.uint8)

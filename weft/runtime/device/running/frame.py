@@ -9,7 +9,7 @@ import numpy as np
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.planning.layout import ALIGNMENT, Layout
 from weft.runtime.device.planning.plan import DevicePlan
-from weft.runtime.device.protocol import Array, Device, Mark, Memory
+from weft.runtime.device.protocol import Array, Device, Mark, Memory, bytes_of
 from weft.runtime.device.running.fault_words import FaultFound, FaultWords
 from weft.runtime.device.running.loops import Launches
 from weft.runtime.device.running.pieces import Base
@@ -148,7 +148,7 @@ class Frame:
                 self._unstaged = True
             else:
                 of_host = True
-                host[offset : offset + value.nbytes] = _bytes_of(value)
+                host[offset : offset + value.nbytes] = bytes_of(value)
         if of_host and host is not None:  # with what is copied over below
             self.device.upload(start, host[: self.layout.input_end], self._done)
         self.device.begin()
@@ -169,7 +169,7 @@ class Frame:
         source = value
         if value.nbytes <= STAGED:
             source = self._staging("input", i, value.nbytes)
-            source[:] = _bytes_of(value)
+            source[:] = bytes_of(value)
         else:
             self._unstaged = True
         self.device.upload(address, source, self._done)
@@ -210,7 +210,7 @@ class Frame:
                 self.device.download(array, start + layout.results[i])
             else:
                 offset = layout.results[i]
-                _bytes_of(array)[:] = host[offset : offset + array.nbytes]
+                bytes_of(array)[:] = host[offset : offset + array.nbytes]
         return made
 
     def _fetch_large(self, i: int, target: Array) -> None:
@@ -220,11 +220,7 @@ class Frame:
             return
         staging = self._staging("result", i, target.nbytes)
         self.device.download(staging, address)
-        _bytes_of(target)[:] = staging
-
-
-def _bytes_of(array: Array) -> Array:
-    return array.reshape(-1).view(np.uint8)
+        bytes_of(target)[:] = staging
 
 
 __all__ = ["FaultFound", "Frame"]
