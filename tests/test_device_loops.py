@@ -14,6 +14,7 @@ from fake_driver import FakeCompiler, FakeDriver
 import weft as wf
 from weft.frontend import pytree
 from weft.ir.dtypes import as_dtype
+from weft.ir.errors import InvalidArgumentError
 from weft.ir.text.parser import parse_graph
 from weft.runtime.device import registry
 from weft.runtime.device.executable import compile_for_device
@@ -170,6 +171,48 @@ def test_the_host_looks_for_faults_before_variables_are_written_and_not_twice() 
     assert told[0] < checks[0]
     assert not [k for k in writes if told[0] < k < checks[0]]
     assert [k for k in writes if k > checks[0]]
+
+
+def _writes_and_looks_up(kind: str, v: wf.Variable) -> Callable[..., Any]:
+    """A loop that adds to `v` and then reads `x` by an index, in each of `n` iterations."""
+
+    def body(i: wf.Tensor, total: wf.Tensor, x: wf.Tensor, index: wf.Tensor) -> Any:
+        v.assign_add(wf.ones((3,)) + 0.0 * total)
+        return i + 1, total + wf.sum(wf.take(x, wf.take(index, wf.reshape(i, (1,)))))
+
+    def step(x: wf.Tensor, index: wf.Tensor, n: wf.Tensor) -> wf.Tensor:
+        def one(i: wf.Tensor, total: wf.Tensor) -> Any:
+            if kind != "branch":
+                return body(i, total, x, index)
+            return wf.cond(i >= 0, lambda: body(i, total, x, index), lambda: (i + 1, total))
+
+        last = 4 if kind == "counted" else n
+        start = wf.asarray(0), wf.asarray(np.float32(0))
+        return wf.while_loop(lambda i, total: i < last, one, start)[1]
+
+    return step
+
+
+@pytest.mark.parametrize("kind", ["counted", "unknown", "branch"])
+@pytest.mark.parametrize("bad", [None, 0, 1, 3])
+def test_no_variable_is_written_after_a_fault_in_a_loop(
+    kind: str, bad: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the next iteration either."""
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    index = np.array([9 if k == bad else k for k in range(4)])
+    args = _random(5), index, np.int64(4)
+    left = []
+    for device in ("cpu", "gpu:0"):
+        v = wf.Variable(np.zeros(3, np.float32))
+        step = wf.compile(device=device)(_writes_and_looks_up(kind, v))
+        if bad is None:
+            step(*args)
+        else:
+            with pytest.raises(InvalidArgumentError, match="index 9 "):
+                step(*args)
+        left.append(v.numpy().tolist())
+    assert left[0] == left[1] == [4 if bad is None else bad + 1] * 3
 
 
 def test_a_plan_for_people_has_loops_and_decisions() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_toolchain import needs_toolchain
 from test_reproducible import EVERY
 
 import weft as wf
@@ -69,6 +70,7 @@ def test_each_layer_has_the_bits_of_its_ops_one_by_one(
         assert a.tobytes() == b.tobytes(), f"result {k}"
 
 
+@needs_toolchain
 def test_no_product_and_sum_become_one_fma() -> None:
     def step(x: wf.Tensor, y: wf.Tensor) -> Any:
         return x * y + 1.0, wf.sum(x * y - x, axis=1), wf.sum(x, axis=0)

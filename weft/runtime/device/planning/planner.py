@@ -28,6 +28,7 @@ from weft.passes.memory.in_place import UPDATES
 from weft.passes.memory.plan import aligned
 from weft.passes.memory.plan_memory import Copy, MemoryPlan, Moving, Slot, variable_name
 from weft.runtime.device.libraries.ways import Way
+from weft.runtime.device.planning.looks import looked_first
 from weft.runtime.device.planning.plan import (
     FAULT_BYTES,
     CheckFaults,
@@ -215,12 +216,17 @@ class _Planner:
         limit = int_attr(op.attrs, "limit" if op.name == "while" else "length")
         if limit == 0:
             return []
+        known = len(self.faults)
         *tests, body = (self._region(region) for region in op.regions)
         body = self._with_rows(op, body)
+        test = tests[0] if tests else ()
+        if len(self.faults) > known:  # of which the iteration before may have told
+            test, looked = looked_first(test)
+            body = body if looked else looked_first(body)[0]
         if not tests:
             return [DeviceLoop(op, limit, (), None, body)]
         decision = self.value(op.regions[0].results[0])
-        return [DeviceLoop(op, limit, tests[0], decision, body)]
+        return [DeviceLoop(op, limit, test, decision, body)]
 
     def _with_rows(self, op: Operation, body: tuple[DeviceNode, ...]) -> tuple[DeviceNode, ...]:
         """The body of a loop between the copies of rows that have places of their own."""
