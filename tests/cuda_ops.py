@@ -36,7 +36,7 @@ class OpMemory:
 
     def __init__(self) -> None:
         self.held: dict[Value, Array] = {}
-        self.scratch: dict[int, Array] = {}
+        self.scratch = aligned(0)
         self.status = np.zeros(2, np.int64)
 
     def put(self, value: Value, array: Array | None = None) -> None:
@@ -55,7 +55,11 @@ class OpMemory:
             case Pool(held):
                 return bytes_of(held.array).view(kind)
             case Scratch(nbytes):
-                return self.scratch.setdefault(nbytes, aligned(nbytes)).view(kind)
+                held = self.scratch  # one memory for all of an op, as the plan has it
+                if held.nbytes < nbytes:
+                    self.scratch = aligned(nbytes)
+                    self.scratch[: held.nbytes] = held
+                return self.scratch[:nbytes].view(kind)
             case Address(value, offset):
                 return self.held[value][offset:].view(kind)
         raise AssertionError(arg)
@@ -116,7 +120,7 @@ def run_graph(
 
 def run_op(launches: Sequence[Launch], memory: OpMemory, runner: Runner) -> None:
     """The launches of one op; faults as `run_graph`."""
-    memory.scratch.clear()
+    memory.scratch = aligned(0)
     memory.status[:] = 0
     for launch in launches:
         pairs = zip(launch.kernel.parameters, launch.args, strict=True)

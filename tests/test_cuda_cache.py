@@ -12,7 +12,12 @@ import pytest
 from weft.codegen.cuda import cache
 from weft.codegen.cuda import compile as compiling
 from weft.codegen.cuda.cache import Cubin, load_cubin, read_cubins, store_cubin, write_cubins
-from weft.codegen.cuda.compile import compile_kernel, forget_cubins
+from weft.codegen.cuda.compile import (
+    compile_for_gpu,
+    compile_kernel,
+    forget_cubins,
+    known_cubin,
+)
 from weft.codegen.cuda.kernel import CudaKernel, Parameter
 from weft.codegen.cuda.report import KernelReport
 from weft.frontend.cli.main import main
@@ -128,6 +133,21 @@ def test_shipped_cubins_are_taken_first(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("WEFT_CUBINS", f"{second}:{tmp_path / 'made'}")
     monkeypatch.setattr(cache, "stamp", lambda: pytest.fail("no toolchain is asked for"))
     assert compile_kernel(KERNEL, (9, 0)) == other
+
+
+def test_without_a_toolchain_a_gpu_runs_what_is_shipped_for_one_before_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir()  # a cache, which is asked for by the toolchain's versions
+    write_cubins(tmp_path / "made", [(KERNEL, (12, 0), CUBIN)], {})
+    monkeypatch.setenv("WEFT_CUBINS", str(tmp_path / "made"))
+
+    def missing() -> str:
+        raise ToolchainError("no toolchain")
+
+    monkeypatch.setattr(cache, "stamp", missing)
+    assert compile_for_gpu(KERNEL, (12, 1)) == CUBIN
+    assert known_cubin(KERNEL, (9, 0)) is None
 
 
 def test_what_is_not_shipped_is_looked_for_elsewhere(

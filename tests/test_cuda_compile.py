@@ -15,8 +15,10 @@ import pytest
 from cuda_toolchain import TARGETS, needs_toolchain
 
 from weft.codegen.cuda import compile as compiling
+from weft.codegen.cuda.cache import targets
 from weft.codegen.cuda.compile import (
     assemble,
+    compile_for_gpu,
     compile_kernel,
     describe_kernels,
     emit_ptx,
@@ -199,6 +201,32 @@ def test_old_and_unknown_architectures() -> None:
         compile_kernel(SCALE, (99, 9))
     with pytest.raises(ToolchainError, match=r"nvJitLink 1\d\.\S+ \(/\S+\) does not know sm_999"):
         assemble(SCALE, emit_ptx(SCALE, (9, 0)), (99, 9))
+
+
+@pytest.mark.parametrize(
+    ("cc", "runs"),
+    [
+        ((9, 0), [(9, 0)]),
+        ((10, 3), [(10, 3), (10, 0)]),
+        ((12, 1), [(12, 1), (12, 0)]),
+        ((10, 7), [(10, 7), (10, 3), (10, 0)]),
+        ((8, 9), [(8, 9), (8, 6), (8, 0)]),
+        ((10, 1), [(10, 1)]),
+        ((7, 0), [(7, 0)]),
+    ],
+)
+def test_what_a_gpu_runs(cc: tuple[int, int], runs: list[tuple[int, int]]) -> None:
+    assert list(targets(cc)) == runs
+
+
+def test_a_gpu_that_the_toolchain_does_not_know_runs_what_is_of_one_before_it() -> None:
+    assert known_cubin(SCALE, (10, 7)) is None
+    assert compile_for_gpu(SCALE, (10, 7)).code == compile_kernel(SCALE, (10, 3)).code
+    assert known_cubin(SCALE, (10, 7)) is not None
+    assert compile_for_gpu(SCALE, (12, 1)).code == compile_kernel(SCALE, (12, 1)).code
+    for _ in range(2):
+        with pytest.raises(ToolchainError, match="does not know sm_999"):
+            compile_for_gpu(SCALE, (99, 9))
 
 
 def test_ptx_that_does_not_assemble_names_kernel_and_log() -> None:

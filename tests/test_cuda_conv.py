@@ -19,7 +19,7 @@ from test_cuda_windows import SPACES, attributes, numbers
 from weft.codegen.cuda import writer
 from weft.codegen.cuda.lowerings import launches_of
 from weft.codegen.cuda.others import conv_geometry, conv_tiles
-from weft.codegen.cuda.products.tiles import Tile
+from weft.codegen.cuda.products.tiles import TILES, TILES_OF_64, Tile
 from weft.ir.interpreter import DictState, interpret
 
 Array = np.ndarray[Any, Any]
@@ -49,7 +49,7 @@ def test_conv_and_its_derivatives(
     space: str, groups: int, parts: bool, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if parts:
-        monkeypatch.setattr(conv_tiles, "LEAST_RUN", 3)
+        monkeypatch.setattr(conv_tiles, "choose", lambda *given, **how: (Tile(32, 4, 4, 16), 3))
     (large, window, small), attrs = attributes(space)
     x = numbers((2, *large, 2 * groups))
     w, y = numbers((*window, 2, 3 * groups)), numbers((2, *small, 3 * groups))
@@ -58,10 +58,10 @@ def test_conv_and_its_derivatives(
     tiled("conv_kernel", [x, y], groups=groups, size=window, **attrs)
 
 
-@pytest.mark.parametrize("tile", [*conv_tiles.TILES, conv_tiles.TILES_OF_64[-1]], ids=str)
+@pytest.mark.parametrize("tile", [*TILES, TILES_OF_64[-1]], ids=str)
 def test_each_tile(tile: Tile, always: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows and columns that make no whole tiles, and k no whole runs."""
-    monkeypatch.setattr(conv_tiles, "TILES", (tile,))
+    monkeypatch.setattr(conv_tiles, "choose", lambda *given, **how: (tile, 1))
     attrs: dict[str, Any] = {"strides": (2,), "lo": (1,), "dilation": (1,), "groups": 1}
     x, w, y = numbers((3, 44, 9)), numbers((4, 9, 131)), numbers((3, 22, 131))
     tiled("conv", [x, w], size=(22,), **attrs)
@@ -76,13 +76,13 @@ def test_which_tile() -> None:
     def kernel(batch: int, size: int, inside: int, outside: int) -> str:
         x = np.zeros((batch, size, size, inside), np.float32)
         w = np.zeros((3, 3, inside, outside), np.float32)
-        return kernels("conv", [x, w], size=(size, size), **same)[0].split("d_")[1]
+        return kernels("conv", [x, w], size=(size, size), **same)[0].removeprefix("conv_")
 
-    assert kernel(16, 56, 64, 128) == "128x128_u32"
-    assert kernel(16, 56, 64, 64) == "64x64_u32"
-    assert kernel(16, 56, 64, 32) == "32x32_u32"
-    assert kernel(1, 14, 256, 256) == "64x64_parts_u32"
-    assert kernel(1, 7, 8, 64) == "32x32_u32"
+    assert kernel(16, 56, 64, 128) == "f32_2d_128x128_u32"
+    assert kernel(16, 56, 64, 64) == "f32_2d_64x64_u32"
+    assert kernel(16, 56, 64, 32) == "f32_2d_32x32_u32"
+    assert kernel(1, 14, 256, 256) == "parts_f32_2d_64x64_u32"
+    assert kernel(1, 7, 8, 64) == "f32_2d_32x32_u32"
 
 
 @settings(max_examples=15, deadline=None)
@@ -110,8 +110,9 @@ def test_any_sizes(data: st.DataObject) -> None:
     attrs: dict[str, Any] = {"strides": strides, "lo": lo, "dilation": dilation, "groups": groups}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conv_geometry, "LEAST", (1, 1, 1))
-        patch.setattr(conv_tiles, "LEAST_RUN", draw(st.sampled_from([3, 256])))
-        patch.setattr(conv_tiles, "ENOUGH", draw(st.sampled_from([1, 96])))
+        tile, parts = draw(st.sampled_from(TILES)), draw(st.sampled_from([1, 3]))
+        if dtype not in ("f64", "i64"):
+            patch.setattr(conv_tiles, "choose", lambda *given, **how: (tile, parts))
         op = draw(st.sampled_from(["conv", "conv_input", "conv_kernel"]))
         inputs, size = {
             "conv": ([x, w], small),
@@ -121,9 +122,13 @@ def test_any_sizes(data: st.DataObject) -> None:
         check(op, inputs, size=size, **attrs)
 
 
+@pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("op", ["conv", "conv_input", "conv_kernel"])
-def test_infinities_beyond_the_edges_take_no_part(op: str, always: None) -> None:
+def test_infinities_beyond_the_edges_take_no_part(
+    op: str, parts: int, always: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A tap that sees nothing adds nothing, whatever it would be multiplied by."""
+    monkeypatch.setattr(conv_tiles, "choose", lambda *given, **how: (TILES[2], parts))
     (large, window, small), attrs = attributes("same")
     x, w, y = numbers((2, *large, 2)), numbers((*window, 2, 3)), numbers((2, *small, 3))
     w[0, 0, 0, 0], w[2, 2, 1, 2], y[0, 0, 0, 0], y[1, 5, 6, 1] = np.inf, np.nan, -np.inf, np.nan
@@ -132,7 +137,8 @@ def test_infinities_beyond_the_edges_take_no_part(op: str, always: None) -> None
         "conv_input": ([np.nan_to_num(y, posinf=9, neginf=-9), w], large),
         "conv_kernel": ([x, y], window),
     }[op]
-    assert kernels(op, inputs, groups=1, size=size, **attrs)[-1].endswith("nan_u32")
+    names = kernels(op, inputs, groups=1, size=size, **attrs)
+    assert [name.endswith("nan_u32") for name in names[parts:]] == [True] * (op == "conv_kernel")
     with np.errstate(invalid="ignore"):
         check(op, inputs, groups=1, size=size, **attrs)
     graph = graph_of(op, inputs, groups=1, size=size, **attrs)
@@ -205,14 +211,20 @@ def test_as_llvm_has_it(op: str, always: None) -> None:
 
 @pytest.mark.slow
 @needs_toolchain
-@pytest.mark.parametrize("tile", conv_tiles.TILES)
+@pytest.mark.parametrize(
+    ("tile", "dtype"),
+    [
+        *((tile, dtype) for tile in TILES for dtype in ("f32", "f16")),
+        *((tile, "f64") for tile in TILES_OF_64),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("op", ["conv", "conv_input", "conv_kernel"])
-@pytest.mark.parametrize("dtype", ["f32", "f16", "f64"])
 def test_budget(
     op: str, tile: Tile, dtype: str, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing spills on any architecture, in three axes with strides and groups."""
-    monkeypatch.setattr(conv_tiles, "TILES", (tile,))
+    monkeypatch.setattr(conv_tiles, "choose", lambda *given, **how: (tile, 1))
     (large, window, small), attrs = attributes("cube")
     x, w, y = (
         numbers(shape, dtype) for shape in ((2, *large, 40), (*window, 20, 40), (2, *small, 40))

@@ -214,6 +214,25 @@ class TestMemoryFaults:
         """
         fails(body, r"line 6, .*(is not set|before anything is written)", floats(32), 0)
 
+    def test_128_bits_of_shared_memory(self) -> None:
+        body = """
+            s = cuda.shared.array(8, f32)
+            store_f32x4(s, 0, x[0], x[1], x[2], x[3])
+            s[4] = x[n]
+            cuda.syncwarp(u32(1))
+            a, b, c, d = load_f32x4(s, n)
+            x[0] = f32(a + d)
+        """
+        for seed in WAYS:
+            x = floats(8)
+            wanted = x[0] + x[3]
+            run(kernel("x:f32 n", body), 1, 1, [x, 0], seed=seed)
+            assert x[0] == wanted
+        fails(body, "before anything is written", floats(8), 4, threads=1)
+        fails(body, r"128 bits at a shared array\[1\]", floats(8), 1, threads=1)
+        body = "s = cuda.local.array(4, f32)\nstore_f32x4(s, 0, x[0], x[1], x[2], x[3])"
+        refused(body, "store_f32x4 in local memory")
+
     def test_misaligned(self) -> None:
         body = "a, b, c, d = load_f32x4(x, n)"
         fails(body, r"128 bits at x\[2\], no multiple of 16 bytes", floats(8), 2)

@@ -4,6 +4,7 @@ the reference interpreter."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import cuda_models
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.codegen.cuda.lowerings import fused_launches
-from weft.codegen.cuda.products import thin, tile_kernel
+from weft.codegen.cuda.products import matmul, thin
+from weft.codegen.cuda.products.choice import choose, cycles
 from weft.codegen.cuda.products.fused import fused_product
+from weft.codegen.cuda.products.tiles import TILES, Tile
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph
 from weft.ir.interpreter import interpret
@@ -119,19 +122,18 @@ FOLLOWS: dict[str, Callable[..., Any]] = {
 class TestKernels:
     """Each way of doing a product, with what follows it."""
 
-    @pytest.mark.parametrize("tile", [0, 1, 2])
+    @pytest.mark.parametrize("tile", TILES, ids=str)
     @pytest.mark.parametrize("columns", [3, 4])
-    def test_tiles(self, tile: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_tiles(self, tile: Tile, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Vectors of 128 bits where the columns are whole numbers of them, else one by one."""
-        monkeypatch.setattr(tile_kernel, "ENOUGH", 1)
-        monkeypatch.setattr(tile_kernel, "TILES", tile_kernel.TILES[tile:])
-        size = tile_kernel.TILES[0].size
+        monkeypatch.setattr(matmul, "choose", lambda *given, **how: (tile, 1))
+        size = tile.size
         x, w, b = array(size + 7, 20), array(20, size + columns), array(size + columns)
         made = check(lambda x, w, b: wf.tanh(x @ w + b), x, w, b)
         (op,) = made.ops
         ((launch,), _) = fused_launches(op)
         assert launch.kernel.name.startswith(f"matmul_add_tanh_f32_{size}x{size}")
-        assert ("store_f32x4" in launch.kernel.source) == (columns == 4 and tile < 2)
+        assert ("store_f32x4(out0" in launch.kernel.source) == (columns == 4)
 
     def test_parts_of_k(self) -> None:
         x, w, b = array(20, 1100), array(1100, 36) * np.float32(0.03), array(36)
@@ -279,6 +281,22 @@ class TestPass:
         body = next(op for op in made.ops if op.name == "while").regions[1]
         assert "matmul_exp_add" in [str(op.attrs.get("kind")) for op in body.ops]
 
+    def test_sums_over_rows_keep_k_whole_only_where_that_takes_little(self) -> None:
+        """The pass and the choice of parts go by sizes each: sums join no product whose k had
+        better be cut."""
+        for m, n, k in product((32, 384, 640, 2048, 4096), (64, 384, 768), (200, 512, 4096)):
+            x, w = np.empty((m, k), np.float32), np.empty((k, n), np.float32)
+            graph = wf.compile(lambda x, w: wf.sum(wf.tanh(x @ w), axis=0)).trace(x, w)
+            ((_, why),) = epilogue_reasons(fuse(graph))
+            whole, cut = (
+                cycles((m, n, k), 1, *choose((m, n, k), 1, wide=False, whole=whole), wide=False)
+                for whole in (True, False)
+            )
+            if "k is cut" in why:
+                assert whole > cut
+            else:
+                assert whole <= 1.4 * cut
+
     def test_sums_over_few_blocks_stay_apart(self) -> None:
         """k is cut into parts there, whose sums are complete only after the product's kernel."""
 
@@ -290,14 +308,9 @@ class TestPass:
         assert kernels(check(program, array(33, 200), array(200, 40))) == ["matmul_tanh_sum"]
         assert len(kernels(check(program, array(16, 200), array(200, 40)))) == 2
 
-    def test_convolutions_and_computed_operands_are_refused(self) -> None:
-        x, w = array(2, 8, 8, 32), array(3, 3, 32, 16)
-        graph = wf.compile(lambda x, w: wf.tanh(wf.nn.conv2d(x, w))).trace(x, w)
-        (op,) = run_passes(graph, [fuse, PASSES["fuse_matmul"]])[0].ops
-        with pytest.raises(UnsupportedError, match="op 'conv' with a loop nest in one kernel"):
-            fused_launches(op)
+    def test_computed_operands_are_refused(self) -> None:
         x, w = np.zeros((1 << 14, 512), np.float32), np.zeros((512, 4), np.float32)
         graph = wf.compile(lambda x, w: wf.tanh(x) @ w).trace(x, w)
         (op,) = run_passes(graph, [fuse, PASSES["fuse_prologues"]])[0].ops
-        with pytest.raises(UnsupportedError, match="op 'matmul' with a loop nest in one kernel"):
+        with pytest.raises(UnsupportedError, match="'matmul' of what a loop nest computes has no"):
             fused_launches(op)

@@ -14,17 +14,19 @@ from cuda_nests import NestRun, aligned, fused_op
 from cuda_toolchain import needs_toolchain
 from graphs import Case as GraphCase
 from graphs import graph_and_inputs
-from hypothesis import given, settings
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from stable_results import Overflow, stable_results
 from test_compiled_random import LOOPS, within
 
 from weft.codegen.call import Address
 from weft.codegen.cuda import writer
 from weft.codegen.cuda.compile import emit_ptx
+from weft.codegen.cuda.emulator import run as emulate
 from weft.codegen.cuda.nests.body import index_of
 from weft.codegen.cuda.nests.emit import plain_launches
 from weft.codegen.cuda.scalars.memory import DTYPES
-from weft.codegen.cuda.writer import Source, index_dtype
+from weft.codegen.cuda.writer import Source, index_dtype, multiplier
 from weft.codegen.nests.nest import Access, Nest, Statement, Store
 from weft.ir import dtypes
 from weft.ir.attributes import ConstArray
@@ -310,10 +312,42 @@ class TestText:
 
 @needs_toolchain
 def test_compiled() -> None:
-    """Vectors are single accesses, divisions are of 32 bits, nothing is in doubles."""
+    """Vectors are single accesses, nothing is divided, nothing is in doubles."""
     made = run_of(adds("f32", (33, 64), (64,), (33, 1)))
     ptx = emit_ptx(made.launches[0].kernel, (9, 0))
     assert len(re.findall(r"ld\.global(?:\.nc)?\.v4", ptx)) == 2
     assert len(re.findall(r"st\.global\.v4", ptx)) == 1
-    assert not re.search(r"\.f64|div\.[su]64|rem\.[su]64", ptx)
-    assert re.search(r"div\.u32", ptx)
+    assert not re.search(r"\.f64|div\.|rem\.", ptx)
+
+
+@given(st.integers(1, 2**31 - 1), st.integers(0, 2**31 - 1))
+@settings(max_examples=200)
+@example(1, 2**31 - 1)
+@example(2**31 - 1, 2**31 - 1)
+@example(2**30 + 1, 2**31 - 1)
+@example(641, 641 * 3340530 - 1)
+def test_a_multiplication_and_a_shift_divide(divisor: int, position: int) -> None:
+    """As the kernel does it, in 32 bits; beside a multiple of the divisor, where errors show."""
+    (packed,) = multiplier(divisor)
+    by, shift = packed % 2**32, packed >> 32
+    multiple = position // divisor * divisor
+    for a in (position, multiple, max(multiple - 1, 0)):
+        assert ((2 * a) % 2**32 * by >> 32) >> shift == a // divisor
+
+
+def test_the_emulator_divides_so_too() -> None:
+    """Positions of three loops from one number."""
+    s = Source("positions")
+    names = [s.number(f"n{k}", n) for k, n in enumerate((5, 7, 6))]
+    i = s.let(s.thread, "i")
+    result = Builder().add_arg(TensorType(dtypes.uint32, (210, 3)))
+    out = s.pointer("out", "u32", Address(result))
+    found = s.split(i, names)
+    for k, index in enumerate(found):
+        s.line(f"{out}[{s.add(s.mul(i, s.const(3)), s.const(k))}] = {index}")
+    launch = s.launch(1)
+    assert "div_u32" not in launch.kernel.source
+    memory = aligned(210 * 3 * 4).view(np.uint32)
+    args = [a if isinstance(a, int) else memory for a in launch.args]
+    emulate(launch.kernel, 1, 210, args)
+    np.testing.assert_array_equal(memory.reshape(-1, 3), np.array([*np.ndindex(5, 7, 6)]))

@@ -9,7 +9,8 @@ import pytest
 from cuda_ops import run_graph
 
 from weft.codegen.cuda.lowerings import launches_of
-from weft.codegen.cuda.products import thin, tile_kernel
+from weft.codegen.cuda.products import matmul, thin
+from weft.codegen.cuda.products.tiles import TILES, TILES_OF_64, Tile
 from weft.ir.builder import Builder
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
@@ -101,16 +102,15 @@ def test_long_k_is_cut_into_parts(dtype: str, batch: Shape) -> None:
     check(graph, dtype)
 
 
-@pytest.mark.parametrize(("tile", "dtype"), [(0, "f32"), (1, "f32"), (0, "f64")])
-def test_large_tiles(tile: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiles = tile_kernel.TILES_OF_64 if dtype == "f64" else tile_kernel.TILES
-    monkeypatch.setattr(tile_kernel, "ENOUGH", 1)
-    monkeypatch.setattr(tile_kernel, "TILES", tiles[tile:])
-    size = tiles[tile].size + 9
-    graph = product_graph((size, 37), (37, size), dtype)
+@pytest.mark.parametrize(
+    ("tile", "dtype"), [(TILES[0], "f32"), (TILES[1], "f32"), (TILES_OF_64[0], "f64")], ids=str
+)
+def test_large_tiles(tile: Tile, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "choose", lambda *given, **how: (tile, 1))
+    graph = product_graph((tile.size + 9, 37), (37, tile.size + 9), dtype)
     (op,) = graph.ops
     (launch,) = launches_of(op)
-    assert f"{tiles[tile].size}x{tiles[tile].size}" in launch.kernel.name
+    assert f"{tile.size}x{tile.size}" in launch.kernel.name
     check(graph, dtype)
 
 

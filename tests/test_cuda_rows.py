@@ -273,7 +273,7 @@ def test_units_in_runs(units: int, reduction: str, monkeypatch: pytest.MonkeyPat
     assert len(launches) == 2
     memory = OpMemory()
     memory.put(value)
-    memory.scratch[parts.nbytes] = bytes_of(parts)
+    memory.scratch = bytes_of(parts)
     for launch in launches:
         pairs = zip(launch.kernel.parameters, launch.args, strict=True)
         args = [memory.pointer(a, p.dtype) if p.kind == "pointer" else a for p, a in pairs]

@@ -11,12 +11,13 @@ from cuda_loads import counted_loads
 from cuda_on_cpu import native
 from cuda_ops import OpMemory, emulated, run_graph
 from cuda_toolchain import TARGETS, needs_toolchain
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_cuda_budget import faults
 from test_cuda_others import check, graph_of
 
 from weft.codegen.cuda import writer
+from weft.codegen.cuda.emulator.memory import Elements
 from weft.codegen.cuda.lowerings import launches_of
 from weft.codegen.cuda.others import ordered
 from weft.ir.dtypes import as_dtype
@@ -77,7 +78,7 @@ def test_index_add(n: int, parts: int, inner: int, outer: int, dtype: str, seed:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordered, "WORTH", 0)
         if min(n, parts) * outer > ordered.loads_in_order(n):
-            assert "ordered" in kernels("index_add", inputs, axis=1)[-1]
+            assert any("ordered" in name for name in kernels("index_add", inputs, axis=1))
         patch.setattr(ordered, "worth_ordering", lambda *_: True)
         patch.setattr("weft.codegen.cuda.others.scatter.worth_ordering", lambda *_: True)
         check("index_add", inputs, axis=1)
@@ -157,13 +158,79 @@ def test_nothing_is_written_for_an_index_out_of_bounds(always: None) -> None:
     np.testing.assert_array_equal(memory.get(op.result), x)
 
 
-def test_one_part_has_all(always: None) -> None:
-    """A thousand updates of one element come after each other."""
-    updates = (10.0 ** RNG.integers(-6, 6, (1000, 4))).astype(np.float32)
+@pytest.mark.parametrize("n", [256, 520])
+def test_one_part_has_all(n: int, always: None) -> None:
+    """As many updates of one element as a piece has come after each other; more are put together
+    piece by piece."""
+    updates = (10.0 ** RNG.integers(-6, 6, (n, 4))).astype(np.float32)
     x = np.ones((40, 4), np.float32)
-    index: Array = np.full(1000, 17)
-    assert "ordered" in kernels("index_add", [x, index, updates], axis=0)[-1]
-    check("index_add", [x, index, updates], axis=0)
+    index: Array = np.full(n, 17)
+    names = kernels("index_add", [x, index, updates], axis=0)
+    assert any("ordered" in name for name in names)
+    assert ("of_pieces" in names[-1]) == (n > ordered.PIECE)
+    if n == ordered.PIECE:
+        check("index_add", [x, index, updates], axis=0)
+        return
+    wanted = 1 + np.zeros(4, np.float32)
+    for update in updates[: ordered.PIECE]:
+        wanted += update
+    for k in range(ordered.PIECE, n, ordered.PIECE):
+        wanted += updates[k : k + ordered.PIECE].cumsum(0, dtype=np.float32)[-1]
+    (got,) = run_graph(graph_of("index_add", [x, index, updates], axis=0), [x, index, updates])
+    np.testing.assert_array_equal(got[17], wanted)  # the very order that the docs promise
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    op=st.sampled_from(["add", "update", "min", "max"]),
+    n=st.integers(1, 60),
+    parts=st.integers(1, 9),
+    inner=st.sampled_from([1, 3, 4, 8]),
+    dtype=st.sampled_from(["f32", "f16", "i8", "u16", "i64", "f64"]),
+    seed=st.integers(0, 1000),
+)
+@example(op="add", n=60, parts=3, inner=4, dtype="f32", seed=1)
+@example(op="update", n=50, parts=2, inner=3, dtype="i8", seed=3)
+def test_pieces(op: str, n: int, parts: int, inner: int, dtype: str, seed: int) -> None:
+    """Pieces of four updates: what does not depend on the order of sums is the interpreter's."""
+    rng = np.random.default_rng(seed)
+    index = rng.integers(-parts, parts, (n, 1)) if seed % 2 else rng.integers(0, 1, (n, 1))
+    kind = as_dtype(dtype).numpy
+    whole = op == "add"  # whole numbers, whose sums are exact, without NaN
+    inputs = [values((parts, inner), dtype, seed), index, values((n, inner), dtype, seed + 1)]
+    if whole:
+        inputs[0] = rng.integers(0, 9, (parts, inner)).astype(kind)
+        inputs[2] = rng.integers(0, 9, (n, inner)).astype(kind)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weft.codegen.cuda.others.scatter.worth_ordering", lambda *_: True)
+        patch.setattr(ordered, "PIECE", 4)
+        assert ("of_pieces" in kernels(f"scatter_nd_{op}", inputs)[-1]) == (n > 4)
+        check(f"scatter_nd_{op}", inputs)
+
+
+def test_no_thread_does_many_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 3000 of one row a thread does 256, one after the other; each is read once. Without a
+    limit on the number of indices, few rows were looked through, by a thread for each column."""
+    n, width = 3000, 4
+    inputs: list[Array] = [np.zeros((8, width), np.float32), np.full(n, 5)]
+    inputs.append(np.ones((n, width), np.float32))
+    graph = graph_of("index_add", inputs, axis=0)
+    turns = 0
+    load_wide = Elements.load_wide
+
+    def counting(self: Elements, index: Any, count: int, mask: Any, line: int) -> Any:
+        nonlocal turns
+        turns += self.name == "updates"
+        return load_wide(self, index, count, mask, line)
+
+    monkeypatch.setattr(Elements, "load_wide", counting)
+    with counted_loads() as counts:
+        (got,) = run_graph(graph, inputs, runner=emulated(check=False))
+    assert (got[5] == n).all()
+    assert counts["updates"] == n * width
+    # first pieces, the first update of later ones, and those themselves; read AHEAD at a time
+    assert turns <= 2 * (ordered.PIECE + ordered.AHEAD) + 1
+    assert counts["pieces"] == (n // ordered.PIECE) * width
 
 
 def test_indices_of_64_bits(always: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +296,7 @@ def test_budget(dtype: str, inner: int, always: None) -> None:
     """Nothing spills on any architecture."""
     x, updates = values((90, inner), dtype, 1), values((700, inner), dtype, 2)
     (op,) = graph_of("index_add", [x, RNG.integers(0, 90, 700), updates], axis=0).ops
+    assert "of_pieces" in launches_of(op)[-1].kernel.name
     for launch in launches_of(op):
         for cc in TARGETS:
             assert faults(launch.kernel, cc) == []

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled_checks import Case, check, plain
+from cuda_loads import counted_sectors
 from cuda_nests import NestRun, fused_op
 from cuda_toolchain import TARGETS, needs_toolchain
 from hypothesis import given, settings
@@ -54,6 +55,17 @@ class TestTiles:
         run = check_case(turned_case(dtypes.float32, shape, order), "_transposed")
         blocks = [-(-n // TILE) for n in shape[-2:]]
         assert run.launches[0].blocks == np.prod(shape[:-2], dtype=int) * np.prod(blocks)
+
+    @by_name("order", [(2, 1, 0), (2, 0, 1), (1, 2, 0)])
+    def test_any_axis_that_lies_along_memory(self, order: tuple[int, int, int]) -> None:
+        """What is contiguous in a loop far outside is read along it all the same, each sector of
+        memory once; a warp without tiles touches 32 of them for 32 elements."""
+        shape = (64, 8, 32)
+        run = check_case(turned_case(dtypes.float32, shape, order), "_transposed")
+        with counted_sectors() as found:
+            run.run()
+        sectors = sum(traffic.sectors for name, traffic in found.items() if name.startswith("in"))
+        assert sectors * 8 == 2 * 64 * 8 * 32  # two operands
 
     @by_name("dtype", DTYPES)
     def test_dtypes(self, dtype: str) -> None:

@@ -53,6 +53,21 @@ def architecture(cc: Cc) -> str:
     return f"sm_{cc[0]}{cc[1]}"
 
 
+#: What later ones of the same major number run, in order.
+_COMMON: tuple[Cc, ...] = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0))
+#: Of boards for embedded use, which run their own alone.
+_EMBEDDED: tuple[Cc, ...] = ((8, 7), (8, 8), (10, 1))
+
+
+def targets(cc: Cc) -> tuple[Cc, ...]:
+    """The architectures whose machine code a GPU of this compute capability runs, best first.
+
+    That of X.y runs on X.z where z is y or more (CUDA C++ Programming Guide, "Binary
+    Compatibility"), but not between those for embedded use and others."""
+    before = () if cc in _EMBEDDED else reversed(_COMMON)
+    return (cc, *(t for t in before if t[0] == cc[0] and t < cc))
+
+
 def load_cubin(kernel: CudaKernel, cc: Cc) -> Cubin | None:
     """The kernel's cubin from a folder of WEFT_CUBINS or from the cache; None: in neither.
 

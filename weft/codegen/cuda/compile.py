@@ -6,16 +6,17 @@ Both are loaded when the first kernel is compiled, not for cubins that a cache h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from weft.codegen.cuda.cache import Cc, Cubin, architecture, load_cubin, store_cubin
+from weft.codegen.cuda.cache import Cc, Cubin, architecture, load_cubin, store_cubin, targets
 from weft.codegen.cuda.kernel import CudaKernel
 from weft.codegen.cuda.llvm.module import module_text
 from weft.codegen.cuda.llvm.ptx import ptx_of
 from weft.codegen.cuda.reading.faults import EmulationError
 from weft.codegen.cuda.report import read_report
-from weft.codegen.cuda.toolchain import Toolchain, Version, toolchain
+from weft.codegen.cuda.toolchain import Toolchain, UnknownTarget, Version, toolchain
 from weft.codegen.jit import CodegenError
 from weft.codegen.llvm.library import LlvmError
 from weft.ir.errors import ToolchainError, UnsupportedError
@@ -26,6 +27,7 @@ OLDEST: Cc = (7, 5)
 #: Cubins that this process keeps; the least recently compiled go first.
 MOST_KEPT = 1024
 _kept: dict[tuple[str, Cc], Cubin] = {}
+_unknown_targets: dict[Cc, str] = {}  # and what was said of each
 _lock = ForkLock()
 
 
@@ -51,13 +53,29 @@ def compile_kernel(kernel: CudaKernel, cc: Cc, driver: Version | None = None) ->
         return cubin
 
 
+def compile_for_gpu(kernel: CudaKernel, cc: Cc, driver: Version | None = None) -> Cubin:
+    """What a GPU of compute capability `cc` is to run: as `compile_kernel`, for the first of
+    `targets(cc)` of which there is machine code, or else that the toolchain knows."""
+    cubin = known_cubin(kernel, cc)
+    if cubin is not None:
+        return cubin
+    for target in targets(cc):
+        if target not in _unknown_targets:
+            try:
+                return compile_kernel(kernel, target, driver)
+            except UnknownTarget as unknown:
+                _unknown_targets[target] = unknown.what
+    raise UnknownTarget(_unknown_targets[cc])
+
+
 def known_cubin(kernel: CudaKernel, cc: Cc) -> Cubin | None:
-    """As `compile_kernel`, but None for what would have to be compiled."""
-    try:
-        with _lock:
-            return _found(kernel, cc)
-    except ToolchainError:  # without one, no cache is asked
-        return None
+    """As `compile_for_gpu`, but None for what would have to be compiled."""
+    for target in targets(cc):
+        with suppress(ToolchainError), _lock:  # without one, no cache is asked, but a folder is
+            cubin = _found(kernel, target)
+            if cubin is not None:
+                return cubin
+    return None
 
 
 def _found(kernel: CudaKernel, cc: Cc) -> Cubin | None:
@@ -141,8 +159,8 @@ def _log(size: Any, read: Any, handle: int) -> str:
     return text.decode(errors="replace").strip("\0")
 
 
-def _unknown(found: Toolchain, cc: Cc) -> ToolchainError:
-    return ToolchainError(
+def _unknown(found: Toolchain, cc: Cc) -> UnknownTarget:
+    return UnknownTarget(
         f"nvJitLink {found.nvjitlink.version} ({found.nvjitlink.path}) does not know "
         f"{architecture(cc)}"
     )

@@ -21,8 +21,8 @@ integers of every width wrap.
 * Casts and constants: `f32(x)`, `f64(x)`, `i8(x)` ... `u64(x)`, `boolean(x)`. Every constant is
   wrapped, and every arithmetic result on integers of less than 64 bits: it is of 64 bits if the
   cast is to another dtype, `i64(a * b)`.
-* `LOADS`, `STORES`: 128 bits at an address that is a multiple of 16 bytes: `load_f32x4(p, i)` is a
-  tuple of p[i] ... p[i + 3]; `store_f32x4(p, i, a, b, c, d)`.
+* `LOADS`, `STORES`: 128 bits at an address that is a multiple of 16 bytes, where shared arrays
+  begin: `load_f32x4(p, i)` is a tuple of p[i] ... p[i + 3]; `store_f32x4(p, i, a, b, c, d)`.
 * 16-bit floats lie in memory as u16: `f16_to_f32(u)`, `f32_to_f16(x)`, `bf16_to_f32(u)`,
   `f32_to_bf16(x)`, rounded to nearest even.
 * `BITS`: `bits_f32(x)` is the u32 with the bits of x, `f32_bits(u)` the inverse; the same for f64.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from weft.codegen.call import Address
 from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.nests.emit import plain_launches
-from weft.codegen.cuda.others.conv import conv_launches
+from weft.codegen.cuda.others.conv import conv_launches, fused_conv_launches
 from weft.codegen.cuda.others.copies import (
     concat_launches,
     dim_size_launches,
@@ -16,8 +16,9 @@ from weft.codegen.cuda.others.copies import (
 )
 from weft.codegen.cuda.others.first import first_occurrence_launches
 from weft.codegen.cuda.others.index import check_launches, gather_launches
+from weft.codegen.cuda.others.positions import position_launches
 from weft.codegen.cuda.others.random import random_bits_launches, random_fold_in_launches
-from weft.codegen.cuda.others.scan import cumulative_launches, position_launches
+from weft.codegen.cuda.others.scan import cumulative_launches
 from weft.codegen.cuda.others.scatter import scatter_along_axis_launches, scatter_launches
 from weft.codegen.cuda.others.sort import searchsorted_launches, sort_launches
 from weft.codegen.cuda.others.windows import (
@@ -30,7 +31,7 @@ from weft.codegen.cuda.others.windows import (
 from weft.codegen.cuda.products.matmul import fused_matmul_launches, matmul_launches
 from weft.codegen.cuda.rows.emit import row_launches
 from weft.codegen.cuda.scalars.memory import DTYPES
-from weft.codegen.gemm.epilogue import is_product
+from weft.codegen.gemm.epilogue import is_product, product_in
 from weft.codegen.nests.nest import Nest, build_nest
 from weft.codegen.nests.rows import RowNest, build_rows
 from weft.ir.errors import UnsupportedError
@@ -103,7 +104,8 @@ def fused_launches(
     try:
         _check(op)
         if is_product(op):
-            return fused_matmul_launches(op, in_place)
+            is_matmul = product_in(op).name == "matmul"
+            return (fused_matmul_launches if is_matmul else fused_conv_launches)(op, in_place)
         if frame is not None:
             rows = build_rows(op, frame, in_place)
             return row_launches(rows, outputs, operands), rows

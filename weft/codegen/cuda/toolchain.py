@@ -33,6 +33,12 @@ _SYSTEM = Path("/usr/local/cuda/nvvm/libdevice/libdevice.10.bc")
 _TRITON = "backends/nvidia/lib/libdevice.10.bc"
 
 Version = tuple[int, int]
+
+
+class UnknownTarget(ToolchainError):
+    """What is installed here does not know an architecture."""
+
+
 _log = logging.getLogger("weft.compile")
 _lock = ForkLock()
 

@@ -18,6 +18,7 @@ from weft.codegen.cuda import language
 from weft.codegen.cuda.kernel import THREADS, CudaKernel, Launch, Parameter
 from weft.codegen.cuda.language import memory_dtype
 from weft.codegen.cuda.scalars.functions import device_functions
+from weft.ir.sizes import of_sizes
 
 IndexDtype = Literal["u32", "i64"]
 #: Names that mean something in kernel source.
@@ -59,6 +60,9 @@ class Source:
         self._lines: list[str] = []
         self._depth = 1
         self._taken = {self.name, *_VOCABULARY}
+        #: the numbers of u32 by their names; (multiplier, shift) of those that divide positions
+        self._values: dict[str, int] = {}
+        self._divisors: dict[str, tuple[str, str]] = {}
 
     # -- parameters -------------------------------------------------------------------------------
 
@@ -77,6 +81,7 @@ class Source:
         else:
             given = self.fresh(f"given_{name}")
             self._head.append(f"    {name} = u32({given})")
+            self._values[name] = value
         self._parameters.append(Parameter(given, "integer"))
         self._args.append(value)
         return name
@@ -174,11 +179,28 @@ class Source:
     def _wrapped(self, text: str) -> str:
         return f"{self.index}({text})"
 
+    def quotient(self, position: str, extent: str) -> str:
+        """position // extent of a position, which is less than 2**31. A division of u32 takes 18
+        instructions of an H100; for a parameter of the kernel the host passes what makes it a
+        multiplication and a shift (`multiplier`)."""
+        if extent not in self._values:
+            return self.div(position, extent)
+        if extent not in self._divisors:
+            given, names = self.fresh(f"given_by_{extent}"), (self.fresh("by"), self.fresh("shift"))
+            (packed,) = multiplier(self._values[extent])
+            self._parameters.append(Parameter(given, "integer"))
+            self._args.append(packed)
+            self._head.append(f"    {names[0]} = u32({given})")
+            self._head.append(f"    {names[1]} = u32(u64(u64({given}) >> u64(32)))")
+            self._divisors[extent] = names
+        by, shift = self._divisors[extent]
+        return f"u32(mul_high_u32(u32({position} << u32(1)), {by}) >> {shift})"
+
     def split(self, position: str, extents: Sequence[str], hint: str = "i") -> list[str]:
         """The index in each loop of a position in them all, the innermost loop last."""
         names: list[str] = []
         for k in range(len(extents) - 1, 0, -1):
-            outer = self.let(self.div(position, extents[k]), "q")
+            outer = self.let(self.quotient(position, extents[k]), "q")
             inner = self.sub(position, self.mul(outer, extents[k]))
             names.append(self.let(inner, f"{hint}{k}"))
             position = outer
@@ -220,6 +242,15 @@ class Source:
 def _identifier(text: str) -> str:
     name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "kernel"
     return f"k_{name}" if name[0].isdigit() or keyword.iskeyword(name) else name
+
+
+@of_sizes
+def multiplier(divisor: int) -> tuple[int, ...]:
+    """(m + 2**32 * s,) for which a // divisor is 2 * a * m >> 32 + s for all a < 2**31; 0 < divisor
+    < 2**31. (m is 2**(31 + s) / divisor rounded up, and its error times a is less than 2**(31 + s):
+    T. Granlund and P. Montgomery, "Division by Invariant Integers using Multiplication", 1994.)"""
+    shift = (divisor - 1).bit_length() if divisor > 1 else 0
+    return (-(-(1 << (31 + shift)) // max(divisor, 1)) + (shift << 32),)
 
 
 def product(sizes: Sequence[int]) -> int:

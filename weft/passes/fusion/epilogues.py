@@ -1,4 +1,4 @@
-"""For GPUs: a product's kernel does the nest that reads its result first.
+"""For GPUs: the kernel of a product or a convolution does the nest that reads its result first.
 
 Before::
 
@@ -11,12 +11,13 @@ are in registers when they are finished, so the nest's reads of them cost nothin
 
 * the nest is the first op that reads the product; who else needs it reads what the kernel writes;
 * the nest is elementwise over the shape of the product, of numbers that a GPU has; it may sum over
-  all rows (the gradient of a bias) where the product has many blocks: its k is not cut then;
+  all rows (the gradient of a bias) where a matmul has many blocks: its k is not cut then;
+* a convolution is `conv` or `conv_input`: what `conv_kernel` gives is small;
 * neighbouring columns of all else that it reads are neighbours in memory, or one element;
 * no variable that the product reads is written between the two.
 
 Unlike `fuse_matmul`, which does this for the CPU: any dtype, sums over k that are cut into parts,
-and matrices whose other operands move in any way from row to row.
+matrices whose other operands move in any way from row to row, and any convolution.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ from weft.passes.control.regions import in_regions
 from weft.passes.fusion.matmul import is_written_between, sums_rows
 
 #: A product of up to so many blocks of so many rows and columns has its k cut into parts, unless k
-#: is short; one of few rows or columns has other blocks (`weft.codegen.cuda.products`).
-FEW_BLOCKS, BLOCK, SHORT_DEPTH, FEW_LINES = 64, 32, 256, 16
+#: is short: whole it would take up to 16 times as long, one of more blocks little longer (a test
+#: compares). One of few rows or columns has other blocks (`weft.codegen.cuda.products`).
+FEW_BLOCKS, BLOCK, SHORT_DEPTH, FEW_LINES = 384, 32, 256, 16
 #: Kinds of dtypes that no GPU kernel computes with.
 _UNFIT = ("complex", "string")
 
 
 def fuse_epilogues(graph: Graph) -> Graph:
-    """Move each matmul into the nest that reads it first, where the module's rules allow."""
+    """Move each product into the nest that reads it first, where the module's rules allow."""
     return _Joining(in_regions(graph, fuse_epilogues)).run()
 
 
@@ -48,7 +50,7 @@ def epilogue_reasons(graph: Graph) -> list[tuple[Operation, str]]:
     """For people: of each product of a graph, before this pass, the nest that it does or why it
     does none."""
     joining = _Joining(graph)
-    return [(op, joining.why(op) or _joined(joining, op)) for op in graph.walk() if _is_matmul(op)]
+    return [(op, joining.why(op) or _joined(joining, op)) for op in graph.walk() if _is_product(op)]
 
 
 def _joined(joining: _Joining, product: Operation) -> str:
@@ -70,7 +72,7 @@ class _Joining:
         """The graph with all joins."""
         joined: dict[Operation, Operation] = {}
         for product in self.graph.ops:
-            if _is_matmul(product) and not self.why(product):
+            if _is_product(product) and not self.why(product):
                 nest = self.first_reader(product)
                 assert nest is not None
                 joined.setdefault(nest, product)
@@ -114,7 +116,7 @@ class _Joining:
 
     def _takes(self, product: Operation, nest: Operation) -> bool:
         """Whether the product fits the nest, whatever else the nest may take over."""
-        if not _is_matmul(product) or product.control or product.result in nest.control:
+        if not _is_product(product) or product.control or product.result in nest.control:
             return False
         first = self.first_reader(product) is nest
         return (
@@ -150,8 +152,8 @@ class _Joining:
         mapping.update(zip((*nest.results, made), outputs, strict=False))
 
 
-def _is_matmul(op: Operation) -> bool:
-    return op.name == "matmul"
+def _is_product(op: Operation) -> bool:
+    return op.name in ("matmul", "conv", "conv_input")
 
 
 def _unfit(nest: Operation, product: Operation) -> str:
@@ -165,11 +167,13 @@ def _unfit(nest: Operation, product: Operation) -> str:
         return "computes with what a GPU does not have"
     if frame_of(region) is not None:
         return "does rows"
-    space, many = static_shape(arg), _has_many_blocks(product)
+    space, many = static_shape(arg), product.name == "matmul" and _has_many_blocks(product)
     if len(space) < 2 or 0 in space:
         return "has no elements"
     for op in region.ops:
         if op.name == "sum" and sums_rows(op, space):
+            if product.name != "matmul":
+                return "sums over its rows, which are not those of one matrix"
             if not many:
                 return "sums over its rows, and k is cut into parts"
             continue

@@ -182,12 +182,7 @@ class LaneText(Text):
                 assert isinstance(variable, ast.Name)
                 self.put(variable.id, name, mask)
         elif isinstance(target, ast.Subscript):
-            pointer = self.f.kinds[target.value]
-            assert isinstance(pointer, Pointer)
-            text = self.of(value, mask, pointer.dtype)
-            index = self.of(target.slice, mask)
-            to = self.of(target.value, mask)
-            self.line(f"{to}.store({index}, {text}, {mask}, {target.lineno})")
+            self.store(target, value, mask)
         else:
             assert isinstance(target, ast.Name)
             self.put(target.id, self.of(value, mask), mask)
@@ -247,10 +242,6 @@ class LaneText(Text):
 
     def special(self, node: ast.Call, name: str, mask: str) -> str:
         space, _, what = name.partition(".")
-        if what == "array":
-            kind = self.f.kinds[node]
-            assert isinstance(kind, Pointer)
-            return f"K.{space}({node.lineno}, {kind.dtype!r}, {kind.size})"
         texts = [self.of(a, mask) for a in node.args]
         if space == "atomic":
             dtype = str(self.f.kinds[node])

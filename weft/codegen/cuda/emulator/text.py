@@ -7,13 +7,22 @@ A value is a NumPy scalar, or (in `lanes`) an array with an element for each thr
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import numpy as np
 
 from weft.codegen.cuda.emulator import maths
 from weft.codegen.cuda.language import CASTS, DIVISIONS
-from weft.codegen.cuda.reading.kinds import FLOATS, FUNCTIONS, NARROW, NUMPY, constant, wide
+from weft.codegen.cuda.reading.kinds import (
+    FLOATS,
+    FUNCTIONS,
+    NARROW,
+    NUMPY,
+    Pointer,
+    constant,
+    wide,
+)
 from weft.codegen.cuda.reading.program import Function, Program, cuda_name
 
 _OPERATORS: Mapping[type[ast.AST], str] = {
@@ -46,7 +55,7 @@ _REGISTERS = {
 }
 
 
-class Text:
+class Text(ABC):
     """Writes the functions of a program; `names`: what the text refers to."""
 
     def __init__(self, program: Program) -> None:
@@ -145,22 +154,37 @@ class Text:
             texts[0] = self.of(node.left, mask)
         return f"({texts[0]} {_OPERATORS[type(node.ops[0])]} {texts[1]})"
 
+    @abstractmethod
     def both(self, is_and: bool, left: str, node: ast.expr, mask: str) -> str:
         """`left and node` or `left or node`: the second only where the first does not decide."""
-        raise NotImplementedError
 
+    @abstractmethod
     def choice(self, node: ast.IfExp, mask: str, dtype: str) -> str:
         """A conditional expression."""
-        raise NotImplementedError
 
+    @abstractmethod
     def special(self, node: ast.Call, name: str, mask: str) -> str:
-        """A call of `cuda.NAME`."""
-        raise NotImplementedError
+        """A call of `cuda.NAME` that makes no array."""
+
+    def array(self, node: ast.Call, name: str) -> str:
+        """A call of `cuda.shared.array` or `cuda.local.array`."""
+        kind = self.f.kinds[node]
+        assert isinstance(kind, Pointer)
+        return f"K.{name.removesuffix('.array')}({node.lineno}, {kind.dtype!r}, {kind.size})"
+
+    def store(self, target: ast.Subscript, value: ast.expr, mask: str) -> None:
+        """Adds the line of `target = value`, an element of memory."""
+        pointer = self.f.kinds[target.value]
+        assert isinstance(pointer, Pointer)
+        text = self.of(value, mask, pointer.dtype)
+        index, to = self.of(target.slice, mask), self.of(target.value, mask)
+        self.line(f"{to}.store({index}, {text}, {mask}, {target.lineno})")
 
     def call(self, node: ast.Call, mask: str) -> str:
         name = cuda_name(node.func)
         if name is not None:
-            return self.special(node, name, mask)
+            made = name.endswith(".array")
+            return self.array(node, name) if made else self.special(node, name, mask)
         if node in self.f.calls:
             return self.device_call(node, mask)
         assert isinstance(node.func, ast.Name)

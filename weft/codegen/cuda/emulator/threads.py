@@ -36,9 +36,14 @@ class Words:
     def load(self, index: Any, mask: bool, line: int) -> Any:
         """An element."""
         i = self.at(index, line)
-        if self.written is not None and not self.written[i]:
-            raise self.k.fault(f"{self.name}[{i}] is read before anything is written there", line)
+        self.known(i, 1, line)
         return self.data[i]
+
+    def known(self, i: int, count: int, line: int) -> None:
+        """Looks whether `count` elements from i on have been written."""
+        if self.written is not None and not self.written[i : i + count].all():
+            i += int(np.argmin(self.written[i : i + count]))
+            raise self.k.fault(f"{self.name}[{i}] is read before anything is written there", line)
 
     def store(self, index: Any, value: Any, mask: bool, line: int) -> None:
         """Writes an element."""
@@ -66,12 +71,15 @@ class Words:
     def load_wide(self, index: Any, count: int, mask: bool, line: int) -> tuple[Any, ...]:
         """`count` elements from the index on."""
         i = self.aligned(index, count, line)
+        self.known(i, count, line)
         return tuple(self.data[i : i + count])
 
     def store_wide(self, index: Any, values: tuple[Any, ...], mask: bool, line: int) -> None:
         """Writes elements from the index on."""
         i = self.aligned(index, len(values), line)
         self.data[i : i + len(values)] = values
+        if self.written is not None:
+            self.written[i : i + len(values)] = True
 
 
 class Block:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.codegen.cuda.emulator.text import Text
-from weft.codegen.cuda.reading.kinds import Pointer
 from weft.codegen.cuda.reading.program import is_sync
 
 
@@ -79,12 +78,7 @@ class ThreadText(Text):
 
     def assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Subscript):
-            pointer = self.f.kinds[target.value]
-            assert isinstance(pointer, Pointer)
-            text = self.of(value, "True", pointer.dtype)
-            index = self.of(target.slice, "True")
-            to = self.of(target.value, "True")
-            self.line(f"{to}.store({index}, {text}, True, {target.lineno})")
+            self.store(target, value, "True")
             return
         names = target.elts if isinstance(target, ast.Tuple) else [target]
         variables = [f"v_{name.id}" for name in names if isinstance(name, ast.Name)]
@@ -103,10 +97,6 @@ class ThreadText(Text):
 
     def special(self, node: ast.Call, name: str, mask: str) -> str:
         space, _, what = name.partition(".")
-        if what == "array":
-            kind = self.f.kinds[node]
-            assert isinstance(kind, Pointer)
-            return f"K.{space}({node.lineno}, {kind.dtype!r}, {kind.size})"
         if space == "atomic":
             texts = [self.of(a, mask, str(self.f.kinds[node])) for a in node.args]
             return f"{texts[0]}.atomic({what!r}, {texts[1]}, {texts[2]}, True, {node.lineno})"

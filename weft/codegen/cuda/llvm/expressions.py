@@ -71,10 +71,10 @@ class Expressions(Text):
                 return self.call_of(node)
         raise AssertionError(ast.dump(node))
 
-    def typed(self, node: ast.expr, dtype: str = "i64") -> str:
-        """The value with its type; a bare integer becomes `dtype`."""
+    def typed(self, node: ast.expr) -> str:
+        """The value with its type; a bare integer becomes i64."""
         kind = self.f.kinds[node]
-        return f"{type_of(dtype if kind == 'int' else kind)} {self.of(node, dtype)}"
+        return f"{type_of('i64' if kind == 'int' else kind)} {self.of(node)}"
 
     def all_of(self, node: ast.expr) -> list[str]:
         """The values of an expression that is a tuple."""

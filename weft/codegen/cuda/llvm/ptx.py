@@ -11,9 +11,9 @@ from functools import cache
 
 from weft.codegen.cuda.cache import Cc, architecture
 from weft.codegen.cuda.llvm.module import TRIPLE
+from weft.codegen.cuda.toolchain import UnknownTarget
 from weft.codegen.llvm.compile import compile_assembly
 from weft.codegen.llvm.library import Machine, library
-from weft.ir.errors import ToolchainError
 from weft.ir.fork import ForkLock
 
 _VERSION = re.compile(r"^\.version (\d+)\.(\d+)$", re.MULTILINE)
@@ -41,7 +41,7 @@ def _known() -> None:
 def ptx_of(module: str, cc: Cc) -> str:
     """The module's PTX for an architecture.
 
-    Raises LlvmError for what is no module, ToolchainError for an architecture that LLVM does not
+    Raises LlvmError for what is no module, UnknownTarget for an architecture that LLVM does not
     know."""
     _ready()
     machine = Machine(TRIPLE, architecture(cc), "")
@@ -50,7 +50,7 @@ def ptx_of(module: str, cc: Cc) -> str:
     text = compile_assembly(layout + module, machine)
     version = _VERSION.search(text)
     if version is None or (int(version[1]), int(version[2])) < _OLDEST:
-        raise ToolchainError(f"LLVM {llvm_version()} does not know {architecture(cc)}")
+        raise UnknownTarget(f"LLVM {llvm_version()} does not know {architecture(cc)}")
     return text
 
 

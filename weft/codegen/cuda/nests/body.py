@@ -43,7 +43,8 @@ def arg_of(nest: Nest, access: Access, buffers: Buffers) -> Arg:
     return buffers.operands[access.leaf]
 
 
-def _is_aligned(arg: Arg) -> bool:
+def is_aligned(arg: Arg) -> bool:
+    """Whether a buffer begins at a multiple of 16 bytes."""
     return not isinstance(arg, Address) or arg.offset % 16 == 0
 
 
@@ -88,6 +89,8 @@ class Body:
     def __init__(self, s: Source, nest: Nest, buffers: Buffers, lanes: int = 1) -> None:
         self.s, self.nest, self.buffers, self.lanes = s, nest, buffers, lanes
         self.literals: dict[int, str] = {}
+        #: if any, the only loads of vectors: of those the fold knows where vectors begin
+        self.odd: frozenset[int] = frozenset()
         self._pointers: dict[tuple[Arg, str], str] = {}
         self._strides: dict[tuple[int, tuple[int, ...]], tuple[str, list[str]]] = {}
         #: positions of the loops' indices that have been written, by their names
@@ -259,7 +262,9 @@ class Body:
 
     def _is_vector(self, k: int, lanes: int) -> bool:
         access = self.nest.loads[k]
-        if access.leaf == "index" or not _is_aligned(arg_of(self.nest, access, self.buffers)):
+        if self.odd:
+            return k in self.odd and lanes > 1
+        if access.leaf == "index" or not is_aligned(arg_of(self.nest, access, self.buffers)):
             return False
         steps = (access.offset, *access.strides[:-1], *(stride for _, stride, _ in access.picks))
         return self._fits(access.dtype, access.strides, steps, lanes)
@@ -295,7 +300,7 @@ class Body:
             place = self.place(0, store.strides, at)
             texts = [stored(store.dtype, made.source(store.source, n)) for n in range(lanes)]
             memory, steps = memory_dtype(store.dtype), store.strides[:-1]
-            aligned = _is_aligned(self.buffers.outputs[store.output])
+            aligned = is_aligned(self.buffers.outputs[store.output])
             if aligned and self._fits(store.dtype, store.strides, steps, lanes):
                 for start in range(0, lanes, LANES[memory]):
                     spot = s.add(place, s.const(start)) if start else place

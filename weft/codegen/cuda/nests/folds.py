@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.codegen.call import Arg, Scratch
+from weft.codegen.call import Scratch
 from weft.codegen.cuda.kernel import THREADS, Launch
 from weft.codegen.cuda.nests.accumulate import (
     WARP,
-    Accumulator,
     block_folds,
     ordered_fold,
     warp_fold,
 )
-from weft.codegen.cuda.nests.body import Body, Buffers, index_of, lanes_of
+from weft.codegen.cuda.nests.body import Buffers, lanes_of
+from weft.codegen.cuda.nests.fold import Fold, Target, sizes_of
+from weft.codegen.cuda.nests.odd_rows import fold_of, odd_items, odd_lanes, odd_loads
 from weft.codegen.cuda.nests.order import ordered
 from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.cuda.scalars.scalar import running_dtype, stored
@@ -36,8 +37,6 @@ LEAST_ITEMS, LEAST_ROWS = 8 * THREADS, 64
 WARP_ITEMS = 512
 #: A reduced loop of at most so many iterations is one thread's.
 FEW = 8
-#: So many elements, by vectors or one by one, a thread reads before it adds them up.
-AHEAD = 4
 #: Columns that one block has side by side.
 COLUMNS = 32
 
@@ -50,18 +49,6 @@ class Split:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where the results of a fold go: to their output, or, with `steps`, to scratch memory: part k
-    of result p to `offset + p * steps[0] + k * steps[1]`."""
-
-    store: Store
-    dtype: str
-    arg: Arg
-    offset: int = 0
-    steps: tuple[int, int] | None = None
-
-
 def fold_launches(nest: Nest, buffers: Buffers) -> list[Launch]:
     """The launches of a nest that has reduced loops."""
     nest = ordered(nest)
@@ -69,12 +56,6 @@ def fold_launches(nest: Nest, buffers: Buffers) -> list[Launch]:
     if count <= FEW or not nest.reduced[-1]:
         return _columns(nest, buffers, results, count)
     return _rows(nest, buffers, results, count)
-
-
-def sizes_of(nest: Nest) -> tuple[int, int]:
-    """The elements of each result, and how many are folded into one of them."""
-    pairs = list(zip(nest.extents, nest.reduced, strict=True))
-    return product([n for n, r in pairs if not r]), product([n for n, r in pairs if r])
 
 
 def split(count: int, blocks: int, least: int, step: int) -> Split:
@@ -88,13 +69,17 @@ def split(count: int, blocks: int, least: int, step: int) -> Split:
 
 
 def _rows(nest: Nest, buffers: Buffers, results: int, count: int) -> list[Launch]:
-    lanes = lanes_of(nest)
+    lanes, odd = lanes_of(nest), frozenset[int]()
     items = count // lanes
+    if lanes == 1:
+        odd = odd_loads(nest, buffers)
+        lanes = odd_lanes(nest, odd)
+        items = odd_items(count, lanes)
     cut = split(items, results, LEAST_ITEMS, THREADS)
     targets, second = _targets(nest, buffers, results, cut.parts, rows=True)
     if cut.parts == 1 and items <= WARP_ITEMS and results > 1:
-        return [_warp_rows(nest, buffers, targets, lanes), *second]
-    return [_block_rows(nest, buffers, targets, cut, lanes), *second]
+        return [_warp_rows(nest, buffers, targets, lanes, odd), *second]
+    return [_block_rows(nest, buffers, targets, cut, lanes, odd), *second]
 
 
 def _columns(nest: Nest, buffers: Buffers, results: int, count: int) -> list[Launch]:
@@ -164,121 +149,15 @@ def _combine(nest: Nest, buffers: Buffers, targets: list[Target], parts: int, ro
 # -- kernels --------------------------------------------------------------------------------------
 
 
-class _Fold:
-    """A kernel that folds, with what all of them have: the indices, accumulators, results."""
-
-    def __init__(
-        self, kind: str, nest: Nest, buffers: Buffers, targets: list[Target], lanes: int
-    ) -> None:
-        self.nest, self.targets, self.lanes = nest, targets, lanes
-        results, count = sizes_of(nest)
-        self.s = Source(f"{nest.name}_{kind}", index_of(nest))
-        self.body = Body(self.s, nest, buffers, lanes)
-        self.results = self.s.number("results", results)
-        self.items = self.s.number("items", count // lanes)
-        self.pointers = [self.s.pointer(f"out{k}", t.dtype, t.arg) for k, t in enumerate(targets)]
-        self.steps = [
-            [self.s.number("offset", n) if n > 1 else self.s.const(n) for n in (t.offset, *t.steps)]
-            if t.steps is not None
-            else []
-            for t in targets
-        ]
-        loops = range(len(nest.extents))
-        #: the loops that are not reduced, and those that are
-        self._loops = (
-            [k for k in loops if not nest.reduced[k]],
-            [k for k in loops if nest.reduced[k]],
-        )
-        self._extents = [
-            ["", *(self._extent(k) for k in group[1:])] if group else [] for group in self._loops
-        ]
-        self.accumulators: list[Accumulator] = []
-
-    def _extent(self, loop: int) -> str:
-        last = loop == len(self.nest.extents) - 1
-        return self.s.number(f"n{loop}", self.nest.extents[loop] // (self.lanes if last else 1))
-
-    def open(self) -> None:
-        """Accumulators of one result."""
-        self.accumulators = [
-            Accumulator(self.s, t.store.reduction or "", t.store.dtype) for t in self.targets
-        ]
-
-    def result_index(self, result: str) -> list[str]:
-        """The indices of the loops that are not reduced."""
-        return self.s.split(result, self._extents[0], "i") if self._loops[0] else []
-
-    def add_all(self, kept: Sequence[str], bounds: tuple[str, str], step: int) -> None:
-        """Iterations start, start + step, ... of the reduced loops, as long as they are less than
-        stop; single elements several at once, so that as many bytes are on their way."""
-        s, (start, stop) = self.s, bounds
-        item = s.let(start, "r")
-        ahead = AHEAD // self.lanes
-        if ahead > 1:
-            furthest = s.add(item, s.const((ahead - 1) * step))
-            with s.block(f"while {furthest} < {stop}"):
-                items = [item, *(s.add(item, s.const(k * step)) for k in range(1, ahead))]
-                self._add(kept, items)
-                s.line(f"{item} = {s.add(item, s.const(ahead * step))}")
-        with s.block(f"while {item} < {stop}"):
-            self._add(kept, [item])
-            s.line(f"{item} = {s.add(item, s.const(step))}")
-
-    def _add(self, kept: Sequence[str], items: Sequence[str]) -> None:
-        """The elements of these iterations of the reduced loops."""
-        s, places = self.s, []
-        for item in items:
-            folded = s.split(item if item.isidentifier() else s.let(item), self._extents[1], "r")
-            if self.lanes > 1:
-                folded[-1] = s.let(s.mul(folded[-1], s.const(self.lanes)), "j")
-            places.append(folded)
-        self.add_at(kept, places, self.lanes)
-
-    def add_at(self, kept: Sequence[str], places: Sequence[Sequence[str]], lanes: int) -> None:
-        """The elements at these indices of the reduced loops: all are read before any is used."""
-        self.body.begin()
-        read = []
-        for folded in places:
-            at = self._at(kept, folded)
-            read.append((at, self.body.values(at, lanes)))
-        for at, values in read:
-            self.body.write(at, values)
-        for target, accumulator in zip(self.targets, self.accumulators, strict=True):
-            source = target.store.source
-            accumulator.add([v.source(source, n) for _, v in read for n in range(lanes)])
-
-    def _at(self, kept: Sequence[str], folded: Sequence[str]) -> list[str]:
-        """The indices of all loops, in their order."""
-        at = [""] * len(self.nest.extents)
-        for loops, indices in zip(self._loops, (kept, folded), strict=True):
-            for loop, index in zip(loops, indices, strict=False):
-                at[loop] = index
-        return at
-
-    def close(self) -> tuple[list[str], list[tuple[str, str]]]:
-        """The values of the accumulators, and (reduction, dtype in which it is kept) of each."""
-        made = [a.close() for a in self.accumulators]
-        return made, [(a.reduction, a.dtype) for a in self.accumulators]
-
-    def store(self, result: str, part: str, values: Sequence[str]) -> None:
-        """The values of a result, or of one part of it."""
-        s = self.s
-        self.body.begin()
-        whole = any(not steps for steps in self.steps)
-        at = self._at(self.result_index(result), []) if whole else []
-        for target, pointer, steps, value in zip(
-            self.targets, self.pointers, self.steps, values, strict=True
-        ):
-            place = self.body.place(0, target.store.strides, at) if not steps else ""
-            if steps:
-                pairs = zip((result, part), steps[1:], strict=True)
-                place = s.total([steps[0], *(s.mul(n, step) for n, step in pairs)])
-            s.line(f"{pointer}[{place}] = {stored(target.dtype, value)}")
-
-
-def _warp_rows(nest: Nest, buffers: Buffers, targets: list[Target], lanes: int) -> Launch:
+def _warp_rows(
+    nest: Nest,
+    buffers: Buffers,
+    targets: list[Target],
+    lanes: int,
+    odd: frozenset[int] = frozenset(),
+) -> Launch:
     """A warp for each result."""
-    f = _Fold("warp_rows", nest, buffers, targets, lanes)
+    f = fold_of("warp_rows", nest, buffers, targets, lanes, odd)
     s, warps = f.s, THREADS // WARP
     warp = s.div(s.thread, s.const(WARP))
     row = s.let(s.add(s.mul(s.block_index, s.const(warps)), warp), "row")
@@ -296,10 +175,15 @@ def _warp_rows(nest: Nest, buffers: Buffers, targets: list[Target], lanes: int) 
 
 
 def _block_rows(
-    nest: Nest, buffers: Buffers, targets: list[Target], cut: Split, lanes: int
+    nest: Nest,
+    buffers: Buffers,
+    targets: list[Target],
+    cut: Split,
+    lanes: int,
+    odd: frozenset[int] = frozenset(),
 ) -> Launch:
     """A block for each result, or each part of one."""
-    f = _Fold("block_rows", nest, buffers, targets, lanes)
+    f = fold_of("block_rows", nest, buffers, targets, lanes, odd)
     s = f.s
     thread = s.let(s.thread, "thread")
     row, part, start, stop = s.block_index, s.const(0), thread, f.items
@@ -320,7 +204,7 @@ def _block_rows(
     return s.launch(results * cut.parts)
 
 
-def _part(f: _Fold, cut: Split) -> tuple[str, str, str, str]:
+def _part(f: Fold, cut: Split) -> tuple[str, str, str, str]:
     """Of the block: what it folds for, which part of that, and where the part begins and ends."""
     s = f.s
     parts, size = s.number("parts", cut.parts), s.number("size", cut.size)
@@ -331,7 +215,7 @@ def _part(f: _Fold, cut: Split) -> tuple[str, str, str, str]:
     return unit, part, start, s.let(f"{end} if {end} < {f.items} else {f.items}", "stop")
 
 
-def _fold_tail(f: _Fold, cut: Split, part: str, thread: str) -> None:
+def _fold_tail(f: Fold, cut: Split, part: str, thread: str) -> None:
     """The elements of a single loop that make no whole vector: the first threads' of the last
     part."""
     s = f.s
@@ -346,7 +230,7 @@ def _column_launch(
     nest: Nest, buffers: Buffers, targets: list[Target], cut: Split, deep: int
 ) -> Launch:
     """Neighbouring results by neighbouring threads, `deep` threads for each."""
-    f = _Fold("columns", nest, buffers, targets, 1)
+    f = Fold("columns", nest, buffers, targets, 1)
     s, wide = f.s, THREADS // deep
     thread = s.let(s.thread, "thread")
     tile, part, start, stop = s.block_index, s.const(0), s.const(0), f.items

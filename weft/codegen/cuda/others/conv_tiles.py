@@ -11,66 +11,83 @@ C = A B, where A is gathered from an array by positions and taps (implicit GEMM)
 A position and a tap meet at position + shift of the tap, if that is inside the array; the shifts
 are in a table. Strided, conv_input has a product for each phase (the position modulo the strides),
 with only those taps that reach it. Groups are products of their own. k is gone through in order,
-taps first; where C has few tiles k is cut into parts, by the sizes alone, whose sums are folded by
-a second launch.
+taps first; where C has few tiles k is cut into parts, by the sizes alone, whose sums are added up
+by a second launch. What follows is done as after products of matrices (`products/epilogue.py`).
 
-Where a tap sees nothing A is 0, and 0 times an infinity is NaN: `conv.py` does those results anew.
+Where a tap sees nothing A is 0, and 0 times an infinity is NaN: those sums are added up anew.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Callable
+from dataclasses import replace
 
-from weft.codegen.call import Address, Arg, Numbers, Pool, Scratch, table_of
+from weft.codegen.call import Address, Numbers, Pool, Scratch, table_of
 from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.others.conv_follow import Convolution
 from weft.codegen.cuda.others.conv_geometry import Geometry
-from weft.codegen.cuda.others.sizes import computed_dtype, count_of
-from weft.codegen.cuda.products.tiles import Tile, TileLoop, narrowed, sums_dtype, widened
+from weft.codegen.cuda.others.conv_sums import ROLES, ConvSums
+from weft.codegen.cuda.others.sizes import computed_dtype, count_of, shape_of
+from weft.codegen.cuda.products.choice import choose, tiles_in
+from weft.codegen.cuda.products.epilogue import Epilogue
+from weft.codegen.cuda.products.fused import store_nest
+from weft.codegen.cuda.products.parts import AddParts, cut
+from weft.codegen.cuda.products.tiles import WRITTEN_OUT, Rows, Tile, TileLoop, sums_dtype, widened
 from weft.codegen.cuda.rows.combine import Partial, combine_launches
-from weft.codegen.cuda.scalars.memory import nbytes
-from weft.codegen.cuda.scalars.scalar import load, register_dtype, stored
+from weft.codegen.cuda.scalars.memory import FLOATS, nbytes
+from weft.codegen.cuda.scalars.scalar import load, register_dtype
 from weft.codegen.cuda.writer import Source, index_dtype
 from weft.ir.graph import Operation
 
-#: Large first. One is taken if rows and columns are more than the next one has, and if there are
-#: `ENOUGH` of it, parts of k included.
-TILES = (Tile(128, 8, 8), Tile(64, 4, 16), Tile(32, 2, 32))
-#: Elements of f64 and i64 take twice the registers and shared memory; so do indices of 64 bits.
-TILES_OF_64 = (Tile(64, 4, 16), Tile(32, 2, 16))
-ENOUGH = 96
-#: Parts of k: so many tiles are wanted in all, of at least so many products each.
-WANTED, LEAST_RUN = 512, 256
 
-
-def tiled_launches(op: Operation, geometry: Geometry) -> list[Launch]:
-    """The launches of a convolution that `fits`. Results next to an edge may be NaN."""
-    g, dtype = geometry, computed_dtype(op, op.result)
+def tiled_launches(conv: Convolution, geometry: Geometry) -> list[Launch]:
+    """The launches of a convolution that `fits`, with what follows it. Results of a `conv_kernel`
+    next to an edge may be NaN."""
+    g, dtype = geometry, computed_dtype(conv.op, conv.op.result)
     tile, parts = _cut(g, dtype)
     if parts == 1:
-        return [_Writer(g, dtype, tile, 1, Address(op.result)).launch()]
-    kept, count = register_dtype(dtype), count_of(op.result)
-    scratch = Scratch(parts * count * nbytes(kept))
-    partial = Partial("sum", dtype, kept, count, 0, Address(op.result))
-    split = _Writer(g, dtype, tile, parts, scratch).launch()
-    return [split, *combine_launches([partial], scratch, parts)]
+        return [_Writer(conv, g, dtype, tile, 1).launch()]
+    whole = conv.op.name == "conv_kernel"  # long sums, which are folded in a tree
+    kept, (rows, columns) = register_dtype(dtype) if whole else sums_dtype(dtype), conv.size
+    scratch = Scratch(parts * rows * columns * nbytes(kept))
+    nest = store_nest(f"{conv.op.name}_parts", kept, parts * rows, columns, conv.follow.made)
+    split = replace(conv, follow=replace(conv.follow, nest=nest, outputs=(scratch,)))
+    launch = _Writer(split, g, dtype, tile, parts).launch()
+    if whole:
+        partial = Partial("sum", dtype, kept, rows * columns, 0, Address(conv.op.result))
+        return [launch, *combine_launches([partial], scratch, parts)]
+    index = conv.index(parts * rows * columns)
+    added = AddParts(conv.follow, dtype, conv.size, parts, scratch, index)
+    if _may_be_nan(g, dtype):
+        pointers = {
+            role: added.s.pointer(role, dtype, at)
+            for role, at in zip(ROLES[conv.op.name], conv.operands, strict=False)
+        }
+        added.epilogue.mend = _mend(added.s, conv.op, pointers)
+    return [launch, added.launch()]
 
 
-def _tiles(g: Geometry, tile: Tile) -> int:
-    each = -(-g.rows // tile.size) * -(-g.columns // tile.size)
-    return each * g.sizes.groups * len(g.phases)
+def _may_be_nan(g: Geometry, dtype: str) -> bool:
+    """Whether a 0 that stands for what is beyond an edge may be multiplied by an infinity."""
+    return g.sees_nothing and dtype in FLOATS and g.op.name != "conv_kernel"
+
+
+def _mend(s: Source, op: Operation, pointers: dict[str, str]) -> Callable[[str, str], str]:
+    """Adds up the element of a row and column of the result by itself."""
+    sums, columns = ConvSums(s, op, pointers), s.number("columns", shape_of(op.result)[-1])
+
+    def again(row: str, column: str) -> str:
+        return sums.total(s.let(s.add(s.mul(row, columns), column), "i"))
+
+    return again
 
 
 def _cut(g: Geometry, dtype: str) -> tuple[Tile, int]:
-    """The tile, and into how many parts k is cut."""
+    """The tile, and into how many parts k is cut. Indices of 64 bits take registers."""
     wide = nbytes(dtype) == 8 or index_dtype(*_counts(g)) == "i64"
-    tiles = TILES_OF_64 if wide else TILES
-    runs = max(g.k // LEAST_RUN, 1)
-    for tile, smaller in pairwise(tiles):
-        if min(g.rows, g.columns) > smaller.size and _tiles(g, tile) * runs >= ENOUGH:
-            break
-    else:
-        tile = tiles[-1]
-    return tile, max(1, min(WANTED // _tiles(g, tile), runs))
+    count = g.sizes.groups * len(g.phases)
+    tile, parts = choose((g.rows, g.columns, g.k), count, wide=wide)
+    return tile, cut(g.k, parts, tile.depth).count
 
 
 def _counts(g: Geometry) -> list[int]:
@@ -80,20 +97,17 @@ def _counts(g: Geometry) -> list[int]:
 
 
 class _Writer:
-    """Writes the kernel. parts: of k; the results of each lie after each other in `out`."""
+    """Writes the kernel. parts: of k; the rows of each lie after each other."""
 
-    def __init__(self, g: Geometry, dtype: str, tile: Tile, parts: int, out: Arg) -> None:
-        self.g, self.dtype, self.tile, self.parts = g, dtype, tile, parts
+    def __init__(self, conv: Convolution, g: Geometry, dtype: str, tile: Tile, parts: int) -> None:
+        self.conv, self.g, self.dtype, self.tile, self.parts = conv, g, dtype, tile, parts
         z, op, d = g.sizes, g.op, len(g.axes)
-        self.kept = register_dtype(dtype) if parts > 1 else dtype
-        size = count_of(op.result)
-        kind = index_dtype(*_counts(g), size * parts)
-        how = "_parts" * (parts > 1) + "_groups" * (z.groups > 1) + "_phases" * (len(g.phases) > 1)
-        name = f"{op.name}_{dtype}_{d}d_{tile.size}x{tile.size}{how}_{kind}"
-        s = self.s = Source(name, kind, tile.threads)
-        self.out = s.pointer("out", self.kept, out)
+        kind = conv.index(*_counts(g), count_of(op.result) * parts)
+        how = "_groups" * (z.groups > 1) + "_phases" * (len(g.phases) > 1)
+        name = f"{conv.name}_{dtype}_{d}d_{tile.size}x{tile.size}{how}_{kind}"
+        s = self.s = Source(name, kind, tile.threads, tile.resident)
         self.a, self.b = (
-            s.pointer(hint, dtype, Address(v)) for hint, v in zip("ab", op.operands, strict=True)
+            s.pointer(hint, dtype, at) for hint, at in zip("ab", conv.operands, strict=True)
         )
         self.rows, self.columns = s.number("rows", g.rows), s.number("columns", g.columns)
         self.channels = s.number("channels", g.channels)
@@ -102,11 +116,18 @@ class _Writer:
         self.counts = [s.number(f"count{a}", axis.count) for a, axis in enumerate(g.axes)]
         self.limits = [s.number(f"limit{a}", axis.limit) for a, axis in enumerate(g.axes)]
         self.taps = s.pointer("taps", "i64", _table(g))
-        self.size = s.number("size", size) if parts > 1 else ""
+        self.epilogue = Epilogue(s, conv.follow)
+        if g.columns % self.epilogue.lanes:  # the channels of a group are no whole vectors
+            self.epilogue.lanes = 1
+        if parts == 1 and _may_be_nan(g, dtype):
+            pointers = dict(zip(ROLES[op.name], (self.a, self.b), strict=False))
+            self.epilogue.mend = _mend(s, op, pointers)
         self._numbers: dict[str, str] = {}
         self._columns: dict[str, str] = {}
         self._begin()
-        self.loop = TileLoop(s, tile, sums_dtype(dtype), (not self.is_kernel, g.adjoint))
+        along_k = not self.is_kernel, g.adjoint
+        written_out = WRITTEN_OUT // (2 if d > 2 else 1)  # places in three axes take registers, too
+        self.loop = TileLoop(s, tile, sums_dtype(dtype), along_k, written_out)
         self._sides: dict[tuple[str, str], tuple[list[str], str, str]] = {}
 
     @property
@@ -130,7 +151,10 @@ class _Writer:
         self.group_first = s.const(0)  # channel of y
         if z.groups > 1:
             self.group_first = s.let(s.mul(self.group, s.number("outside", z.outside)), "first")
-        self.first = tuple(s.let(s.mul(t, s.const(size)), "first") for t in (m, n))
+        self.first = (
+            s.let(s.mul(m, s.const(size)), "first"),
+            s.let(s.mul(n, s.const(size)), "first"),
+        )
         self.tap_first, k = s.const(0), s.number("k", g.k)
         if several:
             self.at_phase = s.pointer("at_phase", "i64", _phases(g))
@@ -138,8 +162,7 @@ class _Writer:
             k = s.let(s.mul(taps, self.channels), "k")
         self.k_first, self.k_end = s.const(0), k
         if self.parts > 1:
-            run = -(-g.k // (self.parts * self.tile.depth)) * self.tile.depth
-            each = s.number("run", run)
+            each = s.number("run", cut(g.k, self.parts, self.tile.depth).run)
             self.k_first = s.let(s.mul(part, each), "k_first")
             end = s.let(s.add(self.k_first, each), "end")
             self.k_end = s.let(f"{end} if {end} < {k} else {k}", "k_end")
@@ -152,9 +175,13 @@ class _Writer:
 
     def launch(self) -> Launch:
         """The launch of the whole kernel."""
-        sums = self.loop.run(self.k_first, self.k_end, self._read)
-        self._store(sums)
-        return self.s.launch(_tiles(self.g, self.tile) * self.parts)
+        room = Rows(self.tile, self.loop.sums).room
+        sums = self.loop.run(self.k_first, self.k_end, self._read, room)
+        limits = self.rows, self.columns
+        self.epilogue.write_tile(self.loop, sums, self.first, limits, self._place)
+        g = self.g
+        tiles = tiles_in(g.rows, g.columns, self.tile) * g.sizes.groups * len(g.phases)
+        return self.s.launch(tiles * self.parts)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -236,30 +263,15 @@ class _Writer:
 
     # -- storing ----------------------------------------------------------------------------------
 
-    def _store(self, sums: dict[tuple[int, int], str]) -> None:
-        s, tile, loop = self.s, self.tile, self.loop
-        for i in range(tile.own):
-            row = s.let(s.total([self.first[0], loop.y, s.const(i * tile.across)]), "row")
-            with s.block(f"if {row} < {self.rows}"):
-                line, live = self._line(row)
-                for j in range(tile.own):
-                    column = s.total([self.first[1], loop.x, s.const(j * tile.across)])
-                    column = s.let(column, "column")
-                    inside = " and ".join([f"{column} < {self.columns}", *live])
-                    with s.block(f"if {inside}"):
-                        value = s.let(narrowed(self.dtype, sums[i, j]), "value")
-                        s.line(f"{self.out}[{s.add(line, column)}] = {stored(self.kept, value)}")
-
-    def _line(self, row: str) -> tuple[str, list[str]]:
-        """The address of column 0 of a row of C in the result, and what has to hold for the row to
-        be in it."""
+    def _place(self, row: str, column: str) -> tuple[str, str, str]:
+        """Of a row and column of C: those of the result, and what has to hold for the row to be in
+        it."""
         s, g = self.s, self.g
         live: list[str] = []
-        if not g.adjoint:
-            line, first = s.mul(row, self.y_all), self.group_first
-        else:
+        first = s.const(0) if g.adjoint else self.group_first
+        if g.adjoint:
             n, *at = s.split(row, ["", *self.counts], "q")
-            place = n
+            row = n
             for a, (q, axis) in enumerate(zip(at, g.kept, strict=True)):
                 p = q
                 if len(g.phases) > 1:
@@ -267,15 +279,13 @@ class _Writer:
                     p = s.let(s.add(p, self._of_phase(2 + a)), "p")
                     end = self._number(f"large{a}", g.sizes.large[axis])
                     live.append(f"{p} < {end}")
-                place = s.add(s.mul(place, self._number(f"large{a}", g.sizes.large[axis])), p)
-            inside = self._number("x_all", g.sizes.groups * g.sizes.inside)
-            line, first = s.mul(place, inside), s.const(0)
+                row = s.add(s.mul(row, self._number(f"large{a}", g.sizes.large[axis])), p)
             if g.sizes.groups > 1:
                 first = s.mul(self.group, self.columns)
-        line = s.add(line, first)
         if self.parts > 1:
-            line = s.add(line, s.mul(self.part, self.size))
-        return s.let(line, "line"), live
+            rows = self._number("all_rows", self.conv.size[0])
+            row = s.add(row, s.mul(self.part, rows))
+        return s.let(row, "row"), s.let(s.add(column, first), "column"), " and ".join(live)
 
 
 def _table(g: Geometry) -> Pool | Numbers:

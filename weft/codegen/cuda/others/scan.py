@@ -1,18 +1,37 @@
-"""Cumulative ops, and argmax and argmin: the data seen as (outer, n, inner) around the axis.
+"""Cumulative ops: every element of a line combined with all before it (after it, if `reverse`).
 
-Where the axis is the last one (inner 1) a block has a row: scans go through it in runs of as many
-elements as there are threads, each run scanned by shuffles and then by its warps' ends; positions
-are found by each thread and then compared. Else a thread has a column. All in one fixed order.
+A block goes through its line turn by turn (`lines.py`): a thread combines some neighbouring
+elements, shuffles go through the threads of a warp, shared memory through its warps. Of a line in
+parts, first each part is combined to one element (by the same code, which then stores no others),
+then those are scanned, which is the same again, then each part is scanned from what is before it
+on. All in one order, which comes from the sizes: a part's elements are read twice for that, and no
+block waits for another one (D. Merrill and M. Garland, "Single-pass Parallel Prefix Scan with
+Decoupled Look-back", 2016, calls this reduce-then-scan).
 """
 
 from __future__ import annotations
 
-from weft.codegen.call import Address
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from weft.codegen.call import Address, Scratch
 from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.language import LANES, LOADS, STORES, memory_dtype
+from weft.codegen.cuda.nests.accumulate import WARP
+from weft.codegen.cuda.others.lines import Line, Lines, lines_of
 from weft.codegen.cuda.others.sizes import axis_sizes, computed_dtype, count_of
+from weft.codegen.cuda.others.sort import Elements
 from weft.codegen.cuda.rows.groups import MASK, carried, carrier, given
-from weft.codegen.cuda.scalars.memory import FLOATS
-from weft.codegen.cuda.scalars.scalar import expression, literal, load, register_dtype, stored
+from weft.codegen.cuda.scalars.memory import FLOATS, nbytes
+from weft.codegen.cuda.scalars.scalar import (
+    expression,
+    identity,
+    literal,
+    load,
+    loaded,
+    register_dtype,
+    stored,
+)
 from weft.codegen.cuda.writer import Source, index_dtype
 from weft.ir.graph import Operation
 
@@ -23,210 +42,232 @@ _COMBINE = {
     "cumulative_min": "minimum",
     "cumulative_logsumexp": "logaddexp",
 }
-#: Threads of a block that has a row: few for short ones.
-_SHORT, _LONG, _LONG_ROW = 32, 256, 256
-
-
-def _threads(n: int) -> int:
-    return _LONG if n > _LONG_ROW else _SHORT
+#: The folds that begin with what changes nothing.
+_IDENTITIES = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
+_IDENTITIES["logaddexp"] = "max"
 
 
 def cumulative_launches(op: Operation) -> list[Launch]:
-    """Every element combined with all before it (after it, if `reverse`)."""
+    """One launch, or, for each time that lines are cut into parts, two more."""
     if not count_of(op.result):
         return []
-    outer, n, inner = axis_sizes(op)
-    writer = _Scan(op, n, inner)
-    return [writer.rows(outer) if inner == 1 else writer.columns(outer * inner)]
+    dtype = computed_dtype(op, op.result)
+    kept = register_dtype(dtype)
+    levels = [lines_of(axis_sizes(op), _each(dtype))]
+    while levels[-1].cut.parts > 1:
+        above = levels[-1]
+        levels.append(lines_of((above.outer, above.cut.parts - 1, above.inner), _each(kept)))
+    sizes = [-(-above.partials * nbytes(kept) // 64) * 64 for above in levels[:-1]]
+    memory = Scratch(sum(sizes))
+    data = [_Ends(Elements(Address(op.operands[0]), dtype), Elements(Address(op.result), dtype))]
+    for k in range(len(sizes)):
+        held = Elements(memory, kept, sum(sizes[:k]) // nbytes(kept))
+        data.append(_Ends(held, held))
+    launches = []
+    for k in range(len(sizes)):
+        launches.append(_Scan(op, k, levels[k], data[k]).launch(None, data[k + 1].target))
+    launches.append(_Scan(op, len(sizes), levels[-1], data[-1]).launch())
+    for k in range(len(sizes) - 1, -1, -1):
+        launches.append(_Scan(op, k, levels[k], data[k]).launch(data[k + 1].source))
+    return launches
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """What is scanned, and where the results go."""
+
+    source: Elements
+    target: Elements
+
+
+def _each(dtype: str) -> int:
+    """Elements that a thread has a turn."""
+    return 8 if LANES[memory_dtype(dtype)] >= 8 else 4
+
+
+def _identity(combine: str, dtype: str) -> str:
+    """What changes no element that is combined with it; of sums that is -0."""
+    if combine == "add" and dtype in FLOATS:
+        return literal(dtype, -0.0)
+    return identity(_IDENTITIES[combine], dtype)
 
 
 class _Scan:
-    def __init__(self, op: Operation, n: int, inner: int) -> None:
-        self.dtype = computed_dtype(op, op.result)
+    """One kernel. level: how many times lines have been cut; those of level 0 are in the order
+    that the op asks for, the others lie in the order of the scan."""
+
+    def __init__(self, op: Operation, level: int, lines: Lines, data: _Ends) -> None:
+        self.op, self.lines, self.data = op, lines, data
+        self.dtype = data.source.dtype
         self.kept, self.combine = register_dtype(self.dtype), _COMBINE[op.name]
-        self.reverse = bool(op.attrs["reverse"])
-        threads = _threads(n) if inner == 1 else _LONG
-        kind = index_dtype(count_of(op.result))
-        way = ("rows" if inner == 1 else "columns") + "_reverse" * self.reverse
-        s = self.s = Source(f"{op.name}_{self.dtype}_{way}_{threads}_{kind}", kind, threads)
-        self.out = s.pointer("out", self.dtype, Address(op.result))
-        self.given = s.pointer("given", self.dtype, Address(op.operands[0]))
-        self.n = s.number("n", n)
-        self.inner = s.number("inner", inner) if inner != 1 else s.const(1)
+        self.reverse = bool(op.attrs["reverse"]) and level == 0
+        each, memory = lines.each, memory_dtype(self.dtype)
+        whole = lines.width == 1 and LANES[memory] <= each
+        self.wide = whole and lines.n % each == 0
+        self.index = index_dtype(lines.outer * lines.n * lines.inner + data.source.first)
+
+    def launch(self, before: Elements | None = None, totals: Elements | None = None) -> Launch:
+        """before: what is to go before the parts but the first; totals: where the combined parts
+        go, and nothing else is written then, nor is the last part looked at."""
+        lines = self.lines
+        parts = lines.cut.parts - (totals is not None)
+        way = "totals" if totals else "parts" if before else "lines"
+        name = f"{self.op.name}_{self.dtype}_{way}{'_reverse' * self.reverse}"
+        name += f"_{lines.name}{'_wide' * self.wide}_{self.index}"
+        s = self.s = Source(name, self.index, lines.threads)
+        self.given, self.given_first = self.data.source.parameter(s, "given")
+        if totals is None:
+            self.out, self.out_first = self.data.target.parameter(s, "out")
+        line = self.line = Line(s, lines, parts)
+        self.zero = _identity(self.combine, self.kept)
+        # a thread whose line is another one's reads nothing, which that one may write in place
+        self.stop = line.stop
+        if line.live:
+            self.stop = s.let(f"{line.stop} if {line.live} else {s.const(0)}", "mine_stop")
+        carry = s.let(self.zero, "carry")  # of all that is before this turn
+        if before is not None:
+            held, first = before.parameter(s, "before")
+            count = s.number("partials", lines.cut.parts - 1)
+            with s.block(f"if {line.part} > {s.const(0)}"):
+                at = line.place_in(count, s.sub(line.part, s.const(1)))
+                s.line(f"{carry} = {load(self.kept, held, s.add(first, at))}")
+        if self._meets:
+            size = 2 * lines.warps * lines.width
+            self.shared = s.let(f"cuda.shared.array({size}, {carrier(self.kept)})", "shared")
+            self.slot = s.let(s.const(0), "slot")
+        turn = s.const(lines.deep * lines.each)
+        with s.loop(line.start, line.stop, turn, "first") as first:
+            self._turn(first, carry, totals is None)
+        if totals is not None:
+            held, first = totals.parameter(s, "totals")
+            count = s.number("partials", lines.cut.parts - 1)
+            with s.block(line.when(f"{line.lane} == {s.const(0)}")):
+                at = s.add(first, line.place_in(count, line.part))
+                s.line(f"{held}[{at}] = {stored(self.kept, carry)}")
+        return s.launch(lines.tiles * parts)
+
+    @property
+    def _meets(self) -> bool:
+        """Whether several warps share a line."""
+        return self.lines.deep * self.lines.width > WARP and self.lines.deep > 1
 
     def _met(self, a: str, b: str) -> str:
-        return expression(self.combine, self.dtype, self.dtype, [a, b])
+        text = expression(self.combine, self.kept, self.kept, [a, b])
+        return self.s.let(text, "met")
 
-    def _place(self, base: str, j: str) -> str:
+    def _turn(self, first: str, carry: str, stores: bool) -> None:
+        """Some elements of every thread, which `carry` is then after."""
+        s, line = self.s, self.line
+        j = s.let(s.add(first, s.mul(line.lane, s.const(self.lines.each))), "j")
+        values = self._loaded(j)
+        for k in range(1, len(values)):
+            values[k] = self._met(values[k - 1], values[k])
+        whole, mine = self._warp_scan(values[-1])
+        if self._meets:
+            mine = self._across_warps(whole, mine, carry)
+        else:
+            mine = self._met(carry, mine) if mine else s.let(carry, "mine")
+            if self.lines.deep > 1:
+                held = s.let(carried(self.kept, whole), "w")
+                last = WARP - self.lines.width
+                source = s.let(f"u32(u32({last}) + u32({line.column}))", "source")
+                got = s.let(f"cuda.shfl_sync({MASK}, {held}, {source})", "w")
+                whole = s.let(given(self.kept, got), "whole")
+            after = self._met(carry, whole)
+            s.line(f"{carry} = {after}")
+        if stores:
+            self._store(j, [self._met(mine, value) for value in values])
+
+    def _loaded(self, j: str) -> list[str]:
+        """A thread's elements from number j on; beyond the last one, what changes nothing."""
+        s = self.s
+        if not self.wide:
+            out = []
+            for k in range(self.lines.each):
+                at = s.let(s.add(j, s.const(k)), "at")
+                text = load(self.dtype, self.given, s.add(self.given_first, self._place(at)))
+                out.append(s.let(f"{text} if {at} < {self.stop} else {self.zero}", "value"))
+            return out
+        out = [s.let(self.zero, "value") for _ in range(self.lines.each)]
+        memory = memory_dtype(self.dtype)
+        with s.block(f"if {j} < {self.stop}"):
+            for start, names in self._vectors(out):
+                raw = [s.fresh("raw") for _ in names]
+                place = s.add(self.given_first, self._place(s.add(j, s.const(start))))
+                s.line(f"{', '.join(raw)} = {LOADS[memory]}({self.given}, {place})")
+                for name, one in zip(names, raw, strict=True):
+                    s.line(f"{name} = {loaded(self.dtype, one)}")
+        return out
+
+    def _vectors(self, names: list[str]) -> list[tuple[int, list[str]]]:
+        """The names in groups of 128 bits, in the order of memory, each with the number among them
+        of the one that is first in memory."""
+        lanes = LANES[memory_dtype(self.dtype)]
+        groups = [(k, names[k : k + lanes]) for k in range(0, len(names), lanes)]
+        return [(k + lanes - 1, g[::-1]) for k, g in groups] if self.reverse else groups
+
+    def _place(self, j: str) -> str:
         """Of element j in the order of the scan."""
         s = self.s
         if self.reverse:
-            j = s.sub(s.sub(self.n, s.const(1)), j)
-        return s.let(s.add(base, s.mul(j, self.inner)), "place")
+            j = s.sub(s.sub(self.line.n, s.const(1)), j)
+        return self.line.place(j)
 
-    def columns(self, count: int) -> Launch:
-        """A thread for each column."""
+    def _store(self, j: str, values: list[str]) -> None:
         s = self.s
-        columns = s.number("columns", count)
-        i = s.let(s.add(s.mul(s.block_index, s.const(s.threads)), s.thread), "i")
-        with s.block(f"if {i} < {columns}"):
-            outer, column = s.split(i, ["", self.inner])
-            base = s.let(s.add(s.mul(s.mul(outer, self.n), self.inner), column), "base")
-            total = s.let(load(self.dtype, self.given, self._place(base, s.const(0))), "total")
-            s.line(f"{self.out}[{self._place(base, s.const(0))}] = {stored(self.dtype, total)}")
-            with s.loop(s.const(1), self.n, s.const(1), "j") as j:
-                place = self._place(base, j)
-                value = s.let(load(self.dtype, self.given, place), "value")
-                s.line(f"{total} = {self._met(total, value)}")
-                s.line(f"{self.out}[{place}] = {stored(self.dtype, total)}")
-        return s.launch(-(-count // s.threads))
+        if not self.wide:
+            for k, value in enumerate(values):
+                at = s.let(s.add(j, s.const(k)), "at")
+                with s.block(f"if {at} < {self.stop}"):
+                    place = s.add(self.out_first, self._place(at))
+                    s.line(f"{self.out}[{place}] = {stored(self.dtype, value)}")
+            return
+        with s.block(f"if {j} < {self.stop}"):
+            for start, names in self._vectors(values):
+                texts = ", ".join(stored(self.dtype, name) for name in names)
+                place = s.add(self.out_first, self._place(s.add(j, s.const(start))))
+                s.line(f"{STORES[memory_dtype(self.dtype)]}({self.out}, {place}, {texts})")
 
-    def rows(self, count: int) -> Launch:
-        """A block for each row."""
-        s, warps = self.s, self.s.threads // 32
-        thread = s.let(s.thread, "thread")
-        lane, warp = s.let(s.mod(thread, s.const(32)), "lane"), s.const(0)
-        if warps > 1:
-            warp = s.let(s.div(thread, s.const(32)), "warp")
-            self.shared = s.let(f"cuda.shared.array({warps}, {carrier(self.kept)})", "shared")
-        base = s.let(s.mul(s.block_index, self.n), "base")
-        zero = literal(self.kept, 0)
-        before = s.let(zero, "before")  # the fold of all runs before
-        with s.loop(s.const(0), self.n, s.const(s.threads), "first") as first:
-            j = s.let(s.add(first, thread), "j")
-            value = s.let(zero, "value")
-            with s.block(f"if {j} < {self.n}"):
-                s.line(f"{value} = {load(self.dtype, self.given, self._place(base, j))}")
-            value = self._warp_scan(value, lane)
-            if warps > 1:
-                self._across_warps(value, warp, lane, warps)
-            with s.block(f"if {first} > {s.const(0)}"):
-                s.line(f"{value} = {self._met(before, value)}")
-            with s.block(f"if {j} < {self.n}"):
-                s.line(f"{self.out}[{self._place(base, j)}] = {stored(self.dtype, value)}")
-            self._carry(before, value, thread, warps)
-        return s.launch(count)
-
-    def _warp_scan(self, value: str, lane: str) -> str:
-        s = self.s
-        for distance in (1, 2, 4, 8, 16):
-            held = s.let(carried(self.kept, value), "w")
-            got = s.let(f"cuda.shfl_up_sync({MASK}, {held}, {distance})", "w")
-            other = s.let(given(self.kept, got), "w")
-            next_value = s.let(value, "value")
+    def _warp_scan(self, value: str) -> tuple[str, str]:
+        """(the scan over the threads of a line in a warp, what is before each of them; "": nothing,
+        as they are not in one warp)."""
+        s, width = self.s, self.lines.width
+        distance = width
+        if width >= WARP:
+            return value, ""
+        lane = s.let(s.mod(self.line.thread, s.const(WARP)), "warp_lane")
+        while distance < WARP:
+            other, next_value = self._from_before(value, distance), s.let(value, "value")
             with s.block(f"if {lane} >= {s.const(distance)}"):
                 s.line(f"{next_value} = {self._met(other, value)}")
-            value = next_value
-        return value
+            value, distance = next_value, 2 * distance
+        other = self._from_before(value, width)
+        return value, s.let(f"{other} if {lane} >= {s.const(width)} else {self.zero}", "mine")
 
-    def _across_warps(self, value: str, warp: str, lane: str, warps: int) -> None:
-        """What the warps before have in all goes before this one's."""
+    def _from_before(self, value: str, distance: int) -> str:
         s = self.s
-        with s.block(f"if {lane} == {s.const(31)}"):
-            s.line(f"{self.shared}[{warp}] = {carried(self.kept, value)}")
+        held = s.let(carried(self.kept, value), "w")
+        got = s.let(f"cuda.shfl_up_sync({MASK}, {held}, {distance})", "w")
+        return s.let(given(self.kept, got), "w")
+
+    def _across_warps(self, whole: str, mine: str, carry: str) -> str:
+        """What is before each thread in all; `carry` then has this turn too. Turns take two slots
+        of shared memory by turns, so that one barrier is enough."""
+        s, line, lines = self.s, self.line, self.lines
+        width = min(lines.width, WARP)
+        warp = s.let(s.div(line.thread, s.const(WARP)), "warp")
+        column = line.column
+        at = s.let(s.add(s.add(self.slot, s.mul(warp, s.const(width))), column), "at")
+        last = f"{s.mod(line.thread, s.const(WARP))} >= {s.const(WARP - width)}"
+        with s.block(f"if {last}") if width < WARP else nullcontext():
+            s.line(f"{self.shared}[{at}] = {carried(self.kept, whole)}")
         s.line("cuda.syncthreads()")
-        total = s.let(given(self.kept, f"{self.shared}[0]"), "total")
-        with s.loop(s.const(1), s.const(warps), s.const(1), "q") as q, s.block(f"if {q} < {warp}"):
-            part = s.let(given(self.kept, f"{self.shared}[{q}]"), "part")
-            s.line(f"{total} = {self._met(total, part)}")
-        with s.block(f"if {warp} > {s.const(0)}"):
-            s.line(f"{value} = {self._met(total, value)}")
-        s.line("cuda.syncthreads()")
-
-    def _carry(self, before: str, value: str, thread: str, warps: int) -> None:
-        """The last thread's value goes before the next run."""
-        s = self.s
-        if warps == 1:
-            held = s.let(carried(self.kept, value), "w")
-            got = s.let(f"cuda.shfl_sync({MASK}, {held}, 31)", "w")
-            s.line(f"{before} = {given(self.kept, got)}")
-            return
-        with s.block(f"if {thread} == {s.const(s.threads - 1)}"):
-            s.line(f"{self.shared}[0] = {carried(self.kept, value)}")
-        s.line("cuda.syncthreads()")
-        s.line(f"{before} = {given(self.kept, f'{self.shared}[0]')}")
-        s.line("cuda.syncthreads()")
-
-
-def position_launches(op: Operation) -> list[Launch]:
-    """argmax, argmin: where the largest (least) element is first; where NaN is, if there is one."""
-    if not count_of(op.result):
-        return []
-    outer, n, inner = axis_sizes(op)
-    x = op.operands[0]
-    dtype, rows = computed_dtype(op, x), inner == 1
-    threads = _threads(n) if rows else _LONG
-    kind = index_dtype(count_of(x))
-    way = "rows" if rows else "columns"
-    s = Source(f"{op.name}_{dtype}_{way}_{threads}_{kind}", kind, threads)
-    out, data = s.pointer("out", "i64", Address(op.result)), s.pointer("given", dtype, Address(x))
-    size = s.number("n", n)
-    if rows:
-        _row_position(s, op.name, dtype, out, data, size)
-        return [s.launch(outer)]
-    width, count = s.number("inner", inner), s.number("count", outer * inner)
-    i = s.let(s.add(s.mul(s.block_index, s.const(threads)), s.thread), "i")
-    with s.block(f"if {i} < {count}"):
-        line, column = s.split(i, ["", width])
-        base = s.let(s.add(s.mul(s.mul(line, size), width), column), "base")
-        walk = s.const(0), size, s.const(1)
-        _, where = _search(s, op.name, dtype, data, (base, width), walk)
-        s.line(f"{out}[{i}] = i64({where})")
-    return [s.launch(-(-outer * inner // threads))]
-
-
-def _row_position(s: Source, op: str, dtype: str, out: str, data: str, size: str) -> None:
-    """A block's row: every thread's best, then the best of them in shared memory."""
-    kept, threads = register_dtype(dtype), s.threads
-    thread = s.let(s.thread, "thread")
-    values = s.let(f"cuda.shared.array({threads}, {carrier(kept)})", "values")
-    places = s.let(f"cuda.shared.array({threads}, {s.index})", "places")
-    base = s.let(s.mul(s.block_index, size), "base")
-    start = s.let(f"{thread} if {thread} < {size} else {s.const(0)}", "start")
-    best, where = _search(s, op, dtype, data, (base, s.const(1)), (start, size, s.const(threads)))
-    s.line(f"{values}[{thread}] = {carried(kept, best)}")
-    s.line(f"{places}[{thread}] = {where}")
-    s.line("cuda.syncthreads()")
-    with s.block(f"if {thread} == {s.const(0)}"):
-        last = s.let(f"{s.const(threads)} if {s.const(threads)} < {size} else {size}", "last")
-        with s.loop(s.const(1), last, s.const(1), "q") as q:
-            value = s.let(given(kept, f"{values}[{q}]"), "value")
-            place = s.let(f"{places}[{q}]", "place")
-            better = s.let(_wins(op, dtype, value, best), "better")
-            tie = s.let(f"(not ({_wins(op, dtype, best, value)})) and {place} < {where}", "tie")
-            with s.block(f"if {better} or {tie}"):
-                s.line(f"{best} = {value}")
-                s.line(f"{where} = {place}")
-        s.line(f"{out}[{s.block_index}] = i64({where})")
-
-
-def _search(
-    s: Source,
-    op: str,
-    dtype: str,
-    data: str,
-    at: tuple[str, str],
-    walk: tuple[str, str, str],
-) -> tuple[str, str]:
-    """The first best of the elements `walk` (start, stop, step) from base and step `at` on."""
-    base, step = at
-    start, stop, stride = walk
-    where = s.let(start, "where")
-    first = s.add(base, s.mul(start, step))
-    best = s.let(load(dtype, data, first), "best")
-    with s.loop(s.add(start, stride), stop, stride, "j") as j:
-        value = s.let(load(dtype, data, s.add(base, s.mul(j, step))), "value")
-        with s.block(f"if {_wins(op, dtype, value, best)}"):
-            s.line(f"{best} = {value}")
-            s.line(f"{where} = {j}")
-    return best, where
-
-
-def _wins(op: str, dtype: str, value: str, best: str) -> str:
-    """Whether an element comes before the best so far, though that was earlier."""
-    if dtype == "bool":
-        return f"{value} and not {best}" if op == "argmax" else f"{best} and not {value}"
-    better = f"{value} {'>' if op == 'argmax' else '<'} {best}"
-    if dtype in FLOATS:
-        return f"{better} or ({value} != {value} and {best} == {best})"
-    return better
+        before = s.let(carry, "before")
+        for q in range(lines.warps):
+            with s.block(f"if {warp} == {s.const(q)}"):
+                s.line(f"{before} = {carry}")
+            place = s.add(s.add(self.slot, s.const(q * width)), column)
+            part = s.let(given(self.kept, f"{self.shared}[{place}]"), "part")
+            s.line(f"{carry} = {self._met(carry, part)}")
+        s.line(f"{self.slot} = {s.sub(s.const(lines.warps * width), self.slot)}")
+        return self._met(before, mine) if mine else before

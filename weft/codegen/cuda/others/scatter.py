@@ -16,7 +16,7 @@ from functools import partial
 from weft.codegen.call import Address
 from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.others.index import Indices, check_launches
-from weft.codegen.cuda.others.ordered import key_launches, ordered_launch, worth_ordering
+from weft.codegen.cuda.others.ordered import Updates, ordered_launches, worth_ordering
 from weft.codegen.cuda.others.sizes import axis_sizes, computed_dtype, count_of, shape_of
 from weft.codegen.cuda.scalars.memory import HALVES
 from weft.codegen.cuda.scalars.scalar import (
@@ -69,11 +69,10 @@ def scatter_launches(op: Operation) -> list[Launch]:
     dtype = computed_dtype(op, x)
     looks = min(held.n, held.parts) * tiles * held.outer
     if worth_ordering(held.n, held.parts, looks):
-        launches, keys = key_launches(index, sizes, held.parts)
         shape = held.outer, held.parts, held.inner
         meet = partial(met, op.name, dtype)
-        do = ordered_launch(op.name, dtype, (op.result, updates), shape, keys, meet)
-        return [*checks, *launches, do]
+        given = Updates(op.name, dtype, op.result, updates, shape, meet)
+        return [*checks, *ordered_launches(given, index, sizes)]
     counts = [count_of(v) for v in op.operands] + [held.parts + 1]
     kind = index_dtype(*counts)
     way = "updates" if by_updates else "parts"
@@ -179,10 +178,9 @@ def scatter_along_axis_launches(op: Operation) -> list[Launch]:
     dtype = computed_dtype(op, x)
     parts = outer * size * inner
     if outer * inner <= _FEW and worth_ordering(outer * n * inner, parts, n):
-        launches, keys = key_launches(index, (size,), parts, along=(n, inner))
         meet = partial(met, op.name, dtype)
-        do = ordered_launch(op.name, dtype, (op.result, updates), (1, parts, 1), keys, meet)
-        return [*checks, *launches, do]
+        every = Updates(op.name, dtype, op.result, updates, (1, parts, 1), meet)
+        return [*checks, *ordered_launches(every, index, (size,), along=(n, inner))]
     kind = index_dtype(*map(count_of, op.operands))
     s = Source(f"{op.name}_{dtype}_{kind}", kind)
     out = s.pointer("out", dtype, Address(op.result))

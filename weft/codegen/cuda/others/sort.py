@@ -31,7 +31,7 @@ def comes_before(dtype: str, a: str, b: str, descending: bool = False) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Array:
+class Elements:
     """Elements of `dtype` from element `first` of a buffer on."""
 
     arg: Arg
@@ -49,8 +49,8 @@ class _Pair:
     """Elements, and their positions along the axis; None: nobody wants them (of what is read:
     they are where they were)."""
 
-    keys: _Array | None
-    places: _Array | None
+    keys: Elements | None
+    places: Elements | None
 
 
 def sort_launches(op: Operation) -> list[Launch]:
@@ -66,11 +66,11 @@ def sort_launches(op: Operation) -> list[Launch]:
     held = [sorter.scratch(k, min(passes, 2)) for k in range(2)]
     result = Address(op.result)
     final = (
-        _Pair(None, _Array(result, "i64"))
+        _Pair(None, Elements(result, "i64"))
         if positions
-        else _Pair(_Array(result, sorter.dtype), None)
+        else _Pair(Elements(result, sorter.dtype), None)
     )
-    source = _Pair(_Array(Address(x), sorter.dtype), None)
+    source = _Pair(Elements(Address(x), sorter.dtype), None)
     launches = []
     for k in range(passes + 1):
         target = final if k == passes else held[k % 2]
@@ -91,7 +91,7 @@ def keys_in_order(n: int, memory: Scratch) -> tuple[list[Launch], int]:
     """Launches that sort the `n` u64 at the start of scratch memory of twice as many; and the
     number of the element from which on they lie there then."""
     sorter = _Sorter("order", "u64", n, 1, n)
-    halves = [_Pair(_Array(memory, "u64", k * n), None) for k in range(2)]
+    halves = [_Pair(Elements(memory, "u64", k * n), None) for k in range(2)]
     passes = passes_of(n) + 1
     launches = [sorter.pass_of(k, halves[k % 2], halves[(k + 1) % 2]) for k in range(passes)]
     return launches, passes % 2 * n
@@ -115,8 +115,8 @@ class _Sorter:
         places = self.count * 8 if self.positions else 0
         memory = Scratch(arrays * (keys + places))
         at = k * (keys + places)
-        held = _Array(memory, "i64", (at + keys) // 8) if places else None
-        return _Pair(_Array(memory, self.dtype, at // nbytes(self.dtype)), held)
+        held = Elements(memory, "i64", (at + keys) // 8) if places else None
+        return _Pair(Elements(memory, self.dtype, at // nbytes(self.dtype)), held)
 
     def pass_of(self, k: int, source: _Pair, target: _Pair) -> Launch:
         """Pass 0 sorts runs; pass k merges runs of RUN * 2 ** (k - 1)."""

@@ -11,8 +11,9 @@ from weft.codegen.call import Address, Scratch
 from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.nests.accumulate import Accumulator, ordered_fold
 from weft.codegen.cuda.products.fused import FusedProduct
-from weft.codegen.cuda.products.tiles import TileLoop
+from weft.codegen.cuda.products.tiles import VECTOR, TileLoop, write_vector
 from weft.codegen.cuda.rows.combine import combine_launches, lay_out
+from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.cuda.writer import Source
 from weft.ir.errors import UnsupportedError
 
@@ -62,8 +63,15 @@ class ColumnSums:
         for p, totals in zip(self._partials, self._totals, strict=True):
             size = tile.threads * self.lanes
             array = s.let(f"cuda.shared.array({size}, {p.running})", "of_columns")
-            for lane, total in enumerate(totals):
-                s.line(f"{array}[{s.add(place, s.const(lane))}] = {total.close()}")
+            values = [total.close() for total in totals]
+            vector = VECTOR // nbytes(p.running)
+            if self.lanes % vector == 0:
+                for lane in range(0, self.lanes, vector):
+                    at = s.add(place, s.const(lane))
+                    write_vector(s, array, at, p.running, values[lane : lane + vector])
+            else:
+                for lane, value in enumerate(values):
+                    s.line(f"{array}[{s.add(place, s.const(lane))}] = {value}")
             shared.append(array)
         s.line("cuda.syncthreads()")
         column = s.let(s.add(first, loop.thread), "column")

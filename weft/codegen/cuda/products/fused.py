@@ -22,15 +22,11 @@ from weft.ir.types import TensorType
 
 
 @dataclass(frozen=True, slots=True)
-class FusedProduct:
-    """product: sizes and strides of A and B (where C is follows from the nest alone). nest: row i
-    of matrix k is row `k * product.m + i` of its rows. made: the number of the nest's operand that
-    is the product; operands has those before it.
+class Follow:
+    """nest: what follows a product. made: the number of the nest's operand that is the product;
+    operands has those before it.
     """
 
-    product: Product
-    a: Address
-    b: Address
     nest: Nest
     made: int
     outputs: tuple[Arg, ...]
@@ -42,24 +38,37 @@ class FusedProduct:
         return next(a.dtype for a in self.nest.loads if a.leaf == self.made)
 
 
+@dataclass(frozen=True, slots=True)
+class FusedProduct(Follow):
+    """product: sizes and strides of A and B (where C is follows from the nest alone); row i of
+    matrix k is row `k * product.m + i` of the nest's rows."""
+
+    product: Product
+    a: Address
+    b: Address
+
+
+def stored_alone(op: Operation) -> Follow:
+    """What follows a product that is only stored."""
+    nest = _store_alone(op.name, op, contiguous_strides(static_shape(op.result)), len(op.operands))
+    outputs, operands = (tuple(map(Address, vs)) for vs in ((op.result,), op.operands))
+    return Follow(over_rows(nest), len(op.operands), outputs, operands)
+
+
 def matmul_product(op: Operation) -> FusedProduct:
     """A `matmul` by itself."""
-    shape = static_shape(op.result)
-    nest = _store_alone("matmul", op, contiguous_strides(shape), 2)
-    a, b = (Address(v) for v in op.operands)
-    return FusedProduct(product_of(op), a, b, over_rows(nest), 2, (Address(op.result),), (a, b))
+    follow, (a, b) = stored_alone(op), map(Address, op.operands)
+    return FusedProduct(
+        follow.nest, follow.made, follow.outputs, follow.operands, product_of(op), a, b
+    )
 
 
 def fused_product(op: Operation, in_place: tuple[tuple[int, int], ...] = ()) -> FusedProduct:
     """A `fused` op that holds a matmul. in_place: operand number -> number of the result whose
-    buffer it shares. UnsupportedError for a convolution and an operand that is computed.
+    buffer it shares. UnsupportedError for an operand that is computed.
     """
     matmul, made = product_in(op), len(op.operands)
-    if matmul.name != "matmul" or any(is_computed(v) for v in matmul.operands):
-        raise UnsupportedError(
-            f"op '{matmul.name}' with a loop nest in one kernel has no GPU code",
-            hint="the pipeline 'gpu' does not make such kernels",
-        )
+    check_operands(matmul)
     kind, (a, b) = str(op.attrs["kind"]), operands_of(op)
     strides = result_strides(op)
     if strides is None:
@@ -69,7 +78,16 @@ def fused_product(op: Operation, in_place: tuple[tuple[int, int], ...] = ()) -> 
         if strides[-1] > 1:  # by columns: C' = B' A'
             p, nest, a, b = _turned(p), _with_last_loops_turned(nest), b, a
     outputs, operands = (tuple(map(Address, vs)) for vs in (op.results, op.operands))
-    return FusedProduct(p, a, b, over_rows(nest), made, outputs, operands)
+    return FusedProduct(over_rows(nest), made, outputs, operands, p, a, b)
+
+
+def check_operands(product: Operation) -> None:
+    """UnsupportedError for a product in a `fused` op that has an operand which is computed."""
+    if any(is_computed(v) for v in product.operands):
+        raise UnsupportedError(
+            f"op '{product.name}' of what a loop nest computes has no GPU code in one kernel",
+            hint="the pipeline 'gpu' does not make such kernels",
+        )
 
 
 def store_nest(name: str, dtype: str, rows: int, columns: int, made: int) -> Nest:

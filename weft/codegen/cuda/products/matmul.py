@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 from weft.codegen.call import Address
 from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.products.choice import choose
 from weft.codegen.cuda.products.epilogue import index_of_epilogue
 from weft.codegen.cuda.products.fused import FusedProduct, fused_product, matmul_product
-from weft.codegen.cuda.products.parts import Parts, add_parts, cut, into_scratch, results
+from weft.codegen.cuda.products.parts import AddParts, Parts, cut, into_scratch, results
 from weft.codegen.cuda.products.thin import (
     SHORT,
     THIN_UNIT,
@@ -22,18 +23,16 @@ from weft.codegen.cuda.products.thin import (
     thin_launch,
     thin_of,
 )
-from weft.codegen.cuda.products.tile_kernel import folds, tile_count, tile_launches, tile_of
-from weft.codegen.cuda.scalars.memory import DTYPES
+from weft.codegen.cuda.products.tile_kernel import folds, tile_launches
+from weft.codegen.cuda.scalars.memory import DTYPES, nbytes
 from weft.codegen.cuda.writer import IndexDtype, index_dtype, product
-from weft.codegen.gemm.blocking import Product
 from weft.codegen.nests.nest import Nest
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType
 
-#: Parts of k: so many blocks are wanted in all, for at least so many products of an element each.
-WANTED, LEAST_RUN = 128, 128
-#: The same of products with few rows or columns, whose blocks do less.
+#: Of products with few rows or columns: so many blocks are wanted in all, parts of k included, for
+#: at least so many products of an element each.
 WANTED_THIN, LEAST_THIN = 256, 512
 
 
@@ -59,16 +58,19 @@ def product_launches(fused: FusedProduct) -> list[Launch]:
     p = fused.product
     if not results(p):
         return []
+    sizes, wide = (p.m, p.n, p.k), nbytes(p.dtype) == 8
     if folds(fused):
-        return tile_launches(fused, tile_of(p), Parts(1, p.k), _index(fused, 1))
+        tile, _ = choose(sizes, len(p.c_at), wide=wide, whole=True)
+        return tile_launches(fused, tile, Parts(1, p.k), _index(fused, 1))
     if is_thin(p):
         if p.k <= SHORT:
             return [short_launch(fused, _index(fused, 1))]
         thin = thin_of(p)
-        parts = _parts(p, thin_blocks(p, thin), WANTED_THIN, LEAST_THIN, THIN_UNIT)
+        wanted = min(WANTED_THIN // max(thin_blocks(p, thin), 1), p.k // LEAST_THIN)
+        parts = cut(p.k, max(1, wanted), THIN_UNIT)
         return _launches(fused, parts, lambda f, index: [thin_launch(f, thin, parts, index)])
-    tile = tile_of(p)
-    parts = _parts(p, tile_count(p, tile), WANTED, LEAST_RUN, tile.depth)
+    tile, count = choose(sizes, len(p.c_at), wide=wide)
+    parts = cut(p.k, count, tile.depth)
     return _launches(fused, parts, lambda f, index: tile_launches(f, tile, parts, index))
 
 
@@ -79,11 +81,10 @@ def _launches(
     if parts.count == 1:
         return launch(fused, index)
     split, scratch = into_scratch(fused, parts)
-    return [*launch(split, index), add_parts(fused, parts, scratch, index)]
-
-
-def _parts(p: Product, blocks: int, wanted: int, least: int, unit: int) -> Parts:
-    return cut(p.k, max(1, min(wanted // max(blocks, 1), p.k // least)), unit)
+    p = fused.product
+    size = p.m * len(p.c_at), p.n
+    added = AddParts(fused, p.dtype, size, parts.count, scratch, index)
+    return [*launch(split, index), added.launch()]
 
 
 def _index(fused: FusedProduct, parts: int) -> IndexDtype:

@@ -21,6 +21,8 @@ class Operands:
             (s.number("b_column", p.b_steps[1]), s.number("b_k", p.b_steps[0])),
         )
 
+        self._lines: dict[tuple[int, str], str] = {}
+
     def begin(self, matrix: str, first: tuple[str, str] | None = None) -> None:
         """Which matrix it is, and the row and column of C at which a tile begins."""
         s, p = self.s, self.p
@@ -45,9 +47,17 @@ class Operands:
         )
 
     def read(self, which: int, place: str, k: str, name: str, k_end: str) -> None:
-        """Set `name` to the element at a row (column) of the tile and `k`, if there is one before
-        `k_end`."""
+        """Set `name` to the element at a row (column) of the tile and `k`, if `k` is before
+        `k_end`. Beyond the edge it is that of the last line, of which nothing is stored."""
         s, limit = self.s, (self.m, self.n)[which]
-        line = s.let(s.add(self.first[which], place), "r")
-        with s.block(f"if {line} < {limit} and {k} < {k_end}"):
-            s.line(f"{name} = {self.element(which, line, k)}")
+        step, k_step = self.steps[which]
+        if (which, place) not in self._lines:  # once, before the loop over k
+            last = s.sub(limit, s.const(1))
+            line = s.let(s.add(self.first[which], place), "r")
+            line = s.let(f"{line} if {line} < {limit} else {last}", "r")
+            start = s.let(s.add(self.starts[which], s.mul(line, step)), "base")
+            self._lines[which, place] = start
+        at = s.add(self._lines[which, place], s.mul(k, k_step))
+        with s.block(f"if {k} < {k_end}"):
+            value = load(self.p.dtype, self.pointers[which], at)
+            s.line(f"{name} = {widened(self.p.dtype, value)}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from weft.codegen.call import Scratch
 from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.products.epilogue import Epilogue
-from weft.codegen.cuda.products.fused import FusedProduct, store_nest
+from weft.codegen.cuda.products.fused import Follow, FusedProduct, store_nest
 from weft.codegen.cuda.products.tiles import sums_dtype
 from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.cuda.scalars.scalar import expression
@@ -57,20 +57,37 @@ def into_scratch(fused: FusedProduct, parts: Parts) -> tuple[FusedProduct, Scrat
     return replace(fused, nest=nest, outputs=(scratch,)), scratch
 
 
-def add_parts(fused: FusedProduct, parts: Parts, scratch: Scratch, index: IndexDtype) -> Launch:
-    """C from the parts of k: a thread for each element, the parts in order, then what follows."""
-    p, sums = fused.product, sums_dtype(fused.product.dtype)
-    size = results(p)
-    s = Source(f"{fused.nest.name}_add_parts_{p.dtype}_{index}", index)
-    given = s.pointer("given", sums, scratch)
-    sizes = ("count", size), ("end", size * parts.count), ("n", p.n)
-    count, end, n = (s.number(*x) for x in sizes)
-    epilogue = Epilogue(s, fused)
-    i = s.let(s.add(s.mul(s.block_index, s.const(s.threads)), s.thread), "i")
-    with s.block(f"if {i} < {count}"):
-        total = s.let(f"{given}[{i}]", "total")
-        with s.loop(s.add(i, count), end, count, "at") as at:
-            s.line(f"{total} = {expression('add', sums, sums, [total, f'{given}[{at}]'])}")
-        row, column = s.split(i, ["", n], "at")
-        epilogue.write(row, column, [total])
-    return s.launch(-(-size // s.threads))
+class AddParts:
+    """The kernel that makes C of the parts of k, in the sums' dtype in `scratch`: a thread for each
+    element, the parts in order, then what follows. size: rows of all matrices, columns. `mend` of
+    `epilogue` may be set before `launch`."""
+
+    def __init__(
+        self,
+        follow: Follow,
+        dtype: str,
+        size: tuple[int, int],
+        parts: int,
+        scratch: Scratch,
+        index: IndexDtype,
+    ) -> None:
+        self.dtype, self.count = sums_dtype(dtype), size[0] * size[1]
+        s = self.s = Source(f"{follow.nest.name}_add_parts_{dtype}_{index}", index)
+        self.given = s.pointer("given", self.dtype, scratch)
+        sizes = ("count", self.count), ("end", self.count * parts), ("n", size[1])
+        self.sizes = [s.number(*x) for x in sizes]
+        self.epilogue = Epilogue(s, follow)
+
+    def launch(self) -> Launch:
+        """Its launch, after that of the parts."""
+        s, (count, end, n), given = self.s, self.sizes, self.given
+        i = s.let(s.add(s.mul(s.block_index, s.const(s.threads)), s.thread), "i")
+        with s.block(f"if {i} < {count}"):
+            total = s.let(f"{given}[{i}]", "total")
+            with s.loop(s.add(i, count), end, count, "at") as at:
+                added = expression("add", self.dtype, self.dtype, [total, f"{given}[{at}]"])
+                s.line(f"{total} = {added}")
+            row, column = s.split(i, ["", n], "at")
+            self.epilogue.mended(total, row, column)
+            self.epilogue.write(row, column, [total])
+        return s.launch(-(-self.count // s.threads))

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.products.choice import tiles_in
 from weft.codegen.cuda.products.column_sums import ColumnSums
 from weft.codegen.cuda.products.epilogue import Epilogue
 from weft.codegen.cuda.products.fused import FusedProduct
 from weft.codegen.cuda.products.operands import Operands
 from weft.codegen.cuda.products.parts import Parts, part_of
-from weft.codegen.cuda.products.tiles import (
-    ENOUGH,
-    TILES,
-    TILES_OF_64,
-    Tile,
-    TileLoop,
-    sums_dtype,
-)
-from weft.codegen.cuda.scalars.memory import nbytes
+from weft.codegen.cuda.products.tiles import Rows, Tile, TileLoop, sums_dtype
 from weft.codegen.cuda.writer import IndexDtype, Source
-from weft.codegen.gemm.blocking import Product
-
-
-def tile_of(p: Product) -> Tile:
-    """The tile for a product of these sizes."""
-    tiles = TILES_OF_64 if nbytes(p.dtype) == 8 else TILES
-    return next((t for t in tiles if tile_count(p, t) >= ENOUGH), tiles[-1])
-
-
-def tile_count(p: Product, tile: Tile) -> int:
-    """Tiles of all matrices."""
-    return -(-p.m // tile.size) * -(-p.n // tile.size) * len(p.c_at)
 
 
 def tile_launches(fused: FusedProduct, tile: Tile, parts: Parts, index: IndexDtype) -> list[Launch]:
@@ -39,7 +20,8 @@ def tile_launches(fused: FusedProduct, tile: Tile, parts: Parts, index: IndexDty
     along_k = (p.a_steps[1] == 1 or p.a_steps[0] != 1, p.b_steps[0] == 1)
     ways = "".join("k" if along else "m" for along in along_k)
     name = f"{fused.nest.name}_{p.dtype}_{tile.size}x{tile.size}x{tile.depth}_{ways}"
-    s = Source(name + "_batch" * (len(p.c_at) > 1) + f"_{index}", index, tile.threads)
+    name += "_batch" * (len(p.c_at) > 1) + f"_{index}"
+    s = Source(name, index, tile.threads, tile.resident)
     operands = Operands(s, p, fused.a, fused.b)
     loop = TileLoop(s, tile, sums_dtype(p.dtype), along_k)
     epilogue = Epilogue(s, fused)
@@ -53,14 +35,18 @@ def tile_launches(fused: FusedProduct, tile: Tile, parts: Parts, index: IndexDty
     def read(which: int, place: str, k: str, name: str) -> None:
         operands.read(which, place, k, name, k_end)
 
-    sums = loop.run(k_first, k_end, read)
+    sums = loop.run(k_first, k_end, read, Rows(tile, loop.sums).room)
     before = s.let(s.mul(number, operands.m), "before")
     if sums_of is not None:
         sums_of.begin()
-    epilogue.write_tile(loop, sums, first, (operands.m, operands.n), before)
+
+    def place(row: str, column: str) -> tuple[str, str, str]:
+        return s.let(s.add(before, row), "row"), column, ""
+
+    epilogue.write_tile(loop, sums, first, (operands.m, operands.n), place)
     if sums_of is not None:
         sums_of.end(loop, first[1], operands.n, unit)
-    launch = s.launch(tile_count(p, tile) * parts.count)
+    launch = s.launch(tiles_in(p.m, p.n, tile) * len(p.c_at) * parts.count)
     return [launch] if sums_of is None else [launch, *sums_of.launches()]
 
 

@@ -1,47 +1,76 @@
 """The inside of a product: a block of threads does a tile of C, with tiles of A and B in shared
 memory.
 
-k is gone through in order, in runs of `Tile.depth`; the next run is read from memory while the
-current one is multiplied. 16-bit floats are multiplied and added up in f32, narrow integers in 32
-bits.
+k is gone through in order, in runs of `Tile.depth`: each sum is one chain of multiply-adds over k,
+whatever the tile is. The next run is read from memory while the current one is multiplied, and
+stored into the other one of two buffers, so there is one barrier for each run. 16-bit floats are
+multiplied and added up in f32, narrow integers in 32 bits.
+
+Shared memory is read and written 128 bits at a time, but for what is brought to it, with the fewest
+cycles that the 32 banks of 4 bytes allow (a test counts them): lines of a tile have 16 bytes of
+padding, and the lanes of a warp are 4 x 8 of the tile, pairs of lanes below each other, as CUTLASS
+has them (its `MmaSimtPolicy` with `RowMajorInterleaved<2>`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product as pairs
 
+from weft.codegen.cuda.language import LOADS, STORES
+from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.cuda.scalars.scalar import expression, literal
 from weft.codegen.cuda.writer import Source
+
+#: Lanes of a warp below each other and side by side.
+_WARP = (4, 8)
+#: Neighbours in k that neighbouring threads bring: 32 bytes of f32, what memory gives at once.
+_ALONG = 8
+#: Registers of a thread are to be so few that a multiprocessor holds so many threads.
+RESIDENT = 512
+#: Multiply-adds of a thread that are written out one after the other: more take more registers.
+WRITTEN_OUT = 128
+#: Bytes of a vector, and of all banks of shared memory.
+VECTOR, BANKS = 16, 128
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """rows x columns of C; each thread has every `across`-th row and column of them, `own` of each.
-    depth: the run of k that is in shared memory.
-    """
+    """size x size elements of C, of which a thread has rows x columns; depth: the run of k that is
+    in shared memory. All are powers of two; rows and columns of a thread whole vectors."""
 
     size: int
-    own: int
+    rows: int
+    columns: int
     depth: int
 
     @property
+    def down(self) -> int:
+        """Threads above each other."""
+        return self.size // self.rows
+
+    @property
     def across(self) -> int:
-        """Threads along a side."""
-        return self.size // self.own
+        """Threads side by side."""
+        return self.size // self.columns
 
     @property
     def threads(self) -> int:
         """Of a block."""
-        return self.across**2
+        return self.down * self.across
+
+    @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor is to hold."""
+        return RESIDENT // self.threads
 
 
-#: Large first; a tile is taken if C has at least `ENOUGH` of them, the last one anyway.
-TILES = (Tile(128, 8, 16), Tile(64, 4, 16), Tile(32, 2, 32))
-ENOUGH = 96
+#: Large first. A step of k takes a warp 2 cycles of shared memory for each vector of a thread,
+#: and a quarter of a cycle for each multiply-add: 8 of 16, 6 of 8, 4 of 4.
+TILES = (Tile(128, 8, 8, 8), Tile(64, 8, 4, 16), Tile(32, 4, 4, 16))
 #: Elements of f64 and i64 take twice the registers and shared memory.
-TILES_OF_64 = (Tile(64, 4, 16), Tile(32, 2, 16))
+TILES_OF_64 = (Tile(64, 4, 4, 8), Tile(32, 4, 4, 8))
 
 #: The dtype in which products of narrow elements add up: integers wrap, so more bits do no harm.
 _SUMS = {"f16": "f32", "bf16": "f32", "i8": "i32", "i16": "i32", "u8": "u32", "u16": "u32"}
@@ -79,51 +108,100 @@ class TileLoop:
     """The threads of a block in a tile; `run` writes the loop over k.
 
     along_k: of A and B, whether neighbours in memory are neighbours in k: neighbouring threads
-    bring neighbours in memory. Sum (i, j) of a thread is row `y + i * across` and column `x + j *
-    across` of the tile. `shared`: two arrays of `depth * (size + 1)` sums, free after `run`.
+    bring neighbours in memory. A thread has whole vectors of rows and of columns: sum (i, j) is row
+    `row + line(i)` and column `column + place(j)` of the tile. `shared`: an array of sums of which
+    `run` leaves the elements from `free` on to others. written_out: as `WRITTEN_OUT`.
     """
 
-    def __init__(self, s: Source, tile: Tile, sums: str, along_k: tuple[bool, bool]) -> None:
+    def __init__(
+        self,
+        s: Source,
+        tile: Tile,
+        sums: str,
+        along_k: tuple[bool, bool],
+        written_out: int = WRITTEN_OUT,
+    ) -> None:
         self.s, self.tile, self.sums, self.along_k = s, tile, sums, along_k
-        across = s.const(tile.across)
+        self.steps = min(tile.depth, max(written_out // (tile.rows * tile.columns), 1))
+        self.vector = VECTOR // nbytes(sums)
+        self.pitch = tile.size + self.vector
         self.thread = s.let(s.thread, "thread")
-        self.y = s.let(s.div(self.thread, across), "y")
-        self.x = s.let(s.mod(self.thread, across), "x")
+        down, across = _WARP
+        warp = s.let(s.div(self.thread, s.const(32)), "warp")
+        lane = s.let(s.mod(self.thread, s.const(32)), "lane")
+        wide = s.const(tile.across // across)
+        far, near = s.div(lane, s.const(2 * across)), s.mod(lane, s.const(2))
+        below = s.add(s.mul(far, s.const(2)), near)
+        beside = s.mod(s.let(s.div(lane, s.const(2)), "pair"), s.const(across))
+        self.y = s.let(s.add(s.mul(s.div(warp, wide), s.const(down)), below), "y")
+        self.x = s.let(s.add(s.mul(s.mod(warp, wide), s.const(across)), beside), "x")
+        self.row = s.let(s.mul(self.y, s.const(self.vector)), "row")
+        self.column = s.let(s.mul(self.x, s.const(self.vector)), "column")
 
-    def run(self, k_first: str, k_end: str, read: Read) -> dict[tuple[int, int], str]:
-        """The names of a thread's sums over k from `k_first` up to `k_end`."""
+    def line(self, i: int) -> int:
+        """Row i of a thread, from its first one."""
+        return self._apart(i, self.tile.down)
+
+    def place(self, j: int) -> int:
+        """Column j of a thread, from its first one."""
+        return self._apart(j, self.tile.across)
+
+    def _apart(self, i: int, threads: int) -> int:
+        return i // self.vector * self.vector * threads + i % self.vector
+
+    def run(
+        self, k_first: str, k_end: str, read: Read, room: int = 0
+    ) -> dict[tuple[int, int], str]:
+        """The names of a thread's sums over k from `k_first` up to `k_end`; room: elements that
+        are to be free afterwards."""
         s, tile = self.s, self.tile
         brought = self._spread(0), self._spread(1)
-        each = range(tile.own)
-        sums = {(i, j): s.let(literal(self.sums, 0), f"c{i}_{j}") for i, j in pairs(each, each)}
-        self.shared = [
-            s.let(f"cuda.shared.array({tile.depth * (tile.size + 1)}, {self.sums})", hint)
-            for hint in ("shared_a", "shared_b")
+        each = pairs(range(tile.rows), range(tile.columns))
+        sums = {(i, j): s.let(literal(self.sums, 0), f"c{i}_{j}") for i, j in each}
+        half = tile.depth * self.pitch
+        sizes = max(2 * half, room), 2 * half
+        shared = [
+            s.let(f"cuda.shared.array({size}, {self.sums})", hint)
+            for size, hint in zip(sizes, ("shared_a", "shared_b"), strict=True)
+        ]
+        spots = [
+            [s.let(s.add(s.mul(k, s.const(self.pitch)), line), "spot") for line, k in places]
+            for places in brought
         ]
         ahead = [self._read(which, brought[which], k_first, read) for which in (0, 1)]
+        turn = s.let(s.const(0), "turn")
         with s.loop(k_first, k_end, s.const(tile.depth), "k0") as k0:
             for which in (0, 1):
-                self._put(self.shared[which], brought[which], ahead[which])
+                for spot, value in zip(spots[which], ahead[which], strict=True):
+                    s.line(f"{shared[which]}[{s.add(turn, spot)}] = {value}")
             s.line("cuda.syncthreads()")
             later = s.let(s.add(k0, s.const(tile.depth)), "later")
             for which in (0, 1):
                 new = self._read(which, brought[which], later, read)
                 for name, value in zip(ahead[which], new, strict=True):
                     s.line(f"{name} = {value}")
-            self._multiply(sums)
+            self._multiply(shared, turn, sums)
+            s.line(f"{turn} = {s.sub(s.const(half), turn)}")
+        self.shared, self.free = shared[0], turn
+        if room > half:  # the buffer that was multiplied last is read by others still
             s.line("cuda.syncthreads()")
+            self.free = s.const(0)
         return sums
 
     def _spread(self, which: int) -> list[tuple[str, str]]:
         """Of each element of A (0) or B (1) that a thread brings: its row (or column) in the tile
         and its place in the run of k."""
         s, tile = self.s, self.tile
-        along, across = (tile.depth, tile.size) if self.along_k[which] else (tile.size, tile.depth)
-        each = tile.threads // along
-        fast = s.let(s.mod(self.thread, s.const(along)), "fast")
-        slow = s.let(s.div(self.thread, s.const(along)), "slow")
-        places = [s.add(slow, s.const(k * each)) for k in range(across // each)]
-        return [(place, fast) if self.along_k[which] else (fast, place) for place in places]
+        fast_size, slow_size = (tile.depth, tile.size)[:: 1 if self.along_k[which] else -1]
+        width = _ALONG if self.along_k[which] else tile.size
+        fast = s.let(s.mod(self.thread, s.const(width)), "fast")
+        slow = s.let(s.div(self.thread, s.const(width)), "slow")
+        places = [
+            (s.add(fast, s.const(f)), s.add(slow, s.const(n)))
+            for f in range(0, fast_size, width)
+            for n in range(0, slow_size, tile.threads // width)
+        ]
+        return [(n, f) if self.along_k[which] else (f, n) for f, n in places]
 
     def _read(self, which: int, brought: list[tuple[str, str]], k0: str, read: Read) -> list[str]:
         """The elements of a run of k from `k0` on that a thread brings, 0 beyond the edges."""
@@ -135,26 +213,59 @@ class TileLoop:
             names.append(name)
         return names
 
-    def _put(self, shared: str, brought: list[tuple[str, str]], values: list[str]) -> None:
-        """Into shared memory: runs of k after each other, one element of padding."""
-        s, pitch = self.s, self.s.const(self.tile.size + 1)
-        for (place, k), value in zip(brought, values, strict=True):
-            s.line(f"{shared}[{s.add(s.mul(k, pitch), place)}] = {value}")
-
-    def _multiply(self, sums: dict[tuple[int, int], str]) -> None:
-        s, tile = self.s, self.tile
-        each, pitch = range(tile.own), s.const(tile.size + 1)
-        with s.loop(s.const(0), s.const(tile.depth), s.const(1), "step") as step:
-            base = s.let(s.mul(step, pitch), "base")
-            rows, columns = (
-                [
-                    s.let(f"{array}[{s.total([base, place, s.const(i * tile.across)])}]", hint)
-                    for i in each
-                ]
-                for array, place, hint in zip(
-                    self.shared, (self.y, self.x), ("p", "q"), strict=True
+    def _multiply(self, shared: list[str], turn: str, sums: dict[tuple[int, int], str]) -> None:
+        """The run of k in shared memory; some steps of it are written out, so that the vectors of
+        one can be read while those before are multiplied."""
+        s, tile, steps = self.s, self.tile, self.steps
+        spots = s.let(s.add(turn, self.row), "at_a"), s.let(s.add(turn, self.column), "at_b")
+        with s.loop(s.const(0), s.const(tile.depth), s.const(steps), "step") as step:
+            begin = s.mul(step, s.const(self.pitch))
+            rows_at, columns_at = (s.let(s.add(spot, begin), "at") for spot in spots)
+            for n in range(steps):
+                rows = self._vectors(shared[0], rows_at, n, map(self.line, range(tile.rows)))
+                columns = self._vectors(
+                    shared[1], columns_at, n, map(self.place, range(tile.columns))
                 )
-            )
-            for i, j in pairs(each, each):
-                text = multiply_add(self.sums, rows[i], columns[j], sums[i, j])
-                s.line(f"{sums[i, j]} = {text}")
+                for (i, j), total in sums.items():
+                    s.line(f"{total} = {multiply_add(self.sums, rows[i], columns[j], total)}")
+
+    def _vectors(self, array: str, first: str, step: int, apart: Iterable[int]) -> list[str]:
+        """The elements so far apart from the first one of a step, in vectors."""
+        names: list[str] = []
+        for start in [*apart][:: self.vector]:
+            spot = self.s.add(first, self.s.const(step * self.pitch + start))
+            names += read_vector(self.s, array, spot, self.sums)
+        return names
+
+
+def read_vector(s: Source, array: str, place: str, dtype: str) -> list[str]:
+    """Names for the elements of 128 bits."""
+    names = [s.fresh("v") for _ in range(VECTOR // nbytes(dtype))]
+    s.line(f"{', '.join(names)} = {LOADS[dtype]}({array}, {place})")
+    return names
+
+
+def write_vector(s: Source, array: str, place: str, dtype: str, values: list[str]) -> None:
+    """Stores 128 bits."""
+    s.line(f"{STORES[dtype]}({array}, {place}, {', '.join(values)})")
+
+
+class Rows:
+    """Rows of sums in shared memory on their way out: neighbouring threads write vectors of several
+    rows and read neighbours of one row, both without conflicts: after what all banks hold there is
+    one vector of padding, and the second row begins at the middle of the banks."""
+
+    def __init__(self, tile: Tile, sums: str) -> None:
+        self.vector, self.banks = VECTOR // nbytes(sums), BANKS // nbytes(sums)
+        least = tile.size + self.vector * (tile.size // self.banks)
+        self.pitch = -(-(least - self.banks // 2) // self.banks) * self.banks + self.banks // 2
+        self.room = tile.down * self.pitch
+
+    def at(self, s: Source, row: str, column: str) -> str:
+        """Where column `column` of row `row` is, from the first one on."""
+        padding = s.mul(s.div(column, s.const(self.banks)), s.const(self.vector))
+        return s.total([s.mul(row, s.const(self.pitch)), column, padding])
+
+    def apart(self, columns: int) -> int:
+        """How far a column is from another one, if they are whole banks apart, or one vector."""
+        return columns + columns // self.banks * self.vector

@@ -230,8 +230,8 @@ class Expressions:
         pointer = self.pointer(node.args[0])
         if pointer.dtype != dtype:
             raise self.fault(f"{name} at elements of {pointer.dtype}", node.lineno)
-        if pointer.space != "global":
-            raise self.fault(f"{name} in {pointer.space} memory", node.lineno)
+        if pointer.space == "local":
+            raise self.fault(f"{name} in local memory", node.lineno)
         self.index(node.args[1])
         if any(self.of(v) != dtype for v in node.args[2:]):
             raise self.fault(f"{name} of values that are not {dtype}", node.lineno)

@@ -4,6 +4,9 @@ A row is done by a *group* of threads: some lanes of a warp, a warp, or a whole 
 lie side by side, by the threads of one column of a block. A thread has every `group`-th *vector* of
 its row, of so many elements as 128 bits hold. What a thread has of its row stays in registers
 between the passes if that is little (`rounds` > 0), else it is read again.
+
+Rows of odd length begin anywhere. Vectors are counted from the last address before the row that is
+a multiple of 128 bits, so that only the first and the last one of a row are not whole ("odd").
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ MOST_ROUNDS = 4
 MOST_STATEMENTS = 1024
 #: A group that adds up rows element by element does at least so many, in so many groups at most.
 LEAST_ROWS, MOST_UNITS = 4, 512
+#: Rows of odd length of fewer elements are read one by one: neighbours share sectors.
+LEAST_ODD = 256
 #: Partial results of single numbers, at most.
 MOST_NUMBERS = 16384
 
@@ -38,7 +43,8 @@ class Layout:
     """group: threads of a row; groups: rows that a block does at once; vector: elements that are
     read at once; rounds: vectors of a thread, all in registers (0: a loop over them); whole:
     whether every thread has as many; rows: of a unit, one after another; units: in all.
-    wide: the nodes and outputs whose accesses are of 128 bits.
+    wide: the nodes and outputs whose accesses are of 128 bits; odd: whether their rows begin
+    anywhere, all of them alike.
     """
 
     group: int
@@ -50,6 +56,7 @@ class Layout:
     units: int
     by_columns: bool
     wide: frozenset[Node | Output]
+    odd: bool = False
 
     @property
     def threads(self) -> int:
@@ -68,7 +75,7 @@ class Layout:
         """What differs between kernels of one nest, for people."""
         kind = "columns" if self.by_columns else f"by{self.group}"
         held = f"_x{self.rounds}" if self.rounds else ""
-        return f"{kind}{held}_v{self.vector}" + "_whole" * self.whole
+        return f"{kind}{held}_v{self.vector}" + "_whole" * self.whole + "_odd" * self.odd
 
 
 def layout_of(nest: RowNest, held: int, offsets: dict[int, int]) -> Layout:
@@ -79,16 +86,21 @@ def layout_of(nest: RowNest, held: int, offsets: dict[int, int]) -> Layout:
         group = min(next_power(-(-nest.row_elements // 4)), 32)
         return Layout(group, COLUMNS, 1, 0, False, 1, nest.rows, True, frozenset())
     wide = _wide(nest, offsets)
+    in_odd = frozenset() if wide else _odd(nest, offsets)
+    wide, odd = wide or in_odd, bool(in_odd)
     vector = max([LANES[memory_dtype(w.dtype)] for w in wide], default=1)
-    vectors = max(-(-nest.row_elements // vector), 1)
+    before = vector - 1 if odd else 0  # elements before the row in its first vector
+    vectors = max(-(-(nest.row_elements + before) // vector), 1)
     held = max(1, held) + sum(nest.moves_in_row(o.strides) for o in nest.totals)
-    statements = vector * sum(n.kind == "apply" for n in nest.nodes)
+    statements = vector * sum(n.kind == "apply" for n in nest.nodes) * (1 + odd)
+    if odd and any(nbytes(w.dtype) > 4 for w in wide):
+        held *= 2  # the ends of rows take registers too: these are two each
     group, rounds = _group(vectors, vector * held, MOST_STATEMENTS // max(statements, 1))
     groups = max(BLOCK // group, 1) if group <= WARP else 1
     rows, units = _units(nest, groups)
     whole = vectors == group * max(rounds, 1) and bool(rounds) and units * rows == nest.rows
     whole = whole and units % groups == 0 and nest.row_elements == vectors * vector
-    return Layout(group, groups, vector, rounds, whole, rows, units, False, wide)
+    return Layout(group, groups, vector, rounds, whole, rows, units, False, wide, odd)
 
 
 def _group(vectors: int, held: int, most: int) -> tuple[int, int]:
@@ -114,11 +126,13 @@ def _units(nest: RowNest, groups: int) -> tuple[int, int]:
     return rows, -(-nest.rows // rows)
 
 
-def _wide(nest: RowNest, offsets: dict[int, int]) -> frozenset[Node | Output]:
-    """The accesses of 128 bits: contiguous ones that begin at multiples of 16 bytes in each row."""
-    if len(nest.extents) == nest.outer:
-        return frozenset()
-    walks: list[tuple[Node | Output, tuple[int, ...]]] = []
+_Walk = tuple[Node | Output, tuple[int, ...]]
+
+
+def _walks(nest: RowNest, offsets: dict[int, int]) -> list[_Walk]:
+    """The contiguous accesses; of each, what its address moves by apart from its last loop: its
+    strides, those of its picks, 0 and its offset if it is a load; all in elements."""
+    walks: list[_Walk] = []
     for n, node in enumerate(nest.nodes):
         if node.kind == "load" and node.leaf != "index":
             moves = (*node.strides[:-1], *(s for _, s, _ in node.picks), 0)
@@ -128,6 +142,33 @@ def _wide(nest: RowNest, offsets: dict[int, int]) -> frozenset[Node | Output]:
     for output in nest.outputs:
         if output.strides[-1] == 1 and output.total is None:
             walks.append((output, output.strides[:-1]))
+    return walks
+
+
+def _odd(nest: RowNest, offsets: dict[int, int]) -> frozenset[Node | Output]:
+    """The accesses of 128 bits if vectors are counted from before the row: those that move from row
+    to row as most of them do."""
+    outer = nest.outer
+    if len(nest.extents) != outer + 1 or nest.row_elements < LEAST_ODD:
+        return frozenset()
+    if any(nest.moves_in_row(o.strides) for o in nest.totals):
+        return frozenset()  # a thread has the same elements of all rows
+    walks = [(w, moves) for w, moves in _walks(nest, offsets) if nbytes(w.dtype) > 1]
+    ways = [moves[:outer] for _, moves in walks if not outer or any(moves[:outer])]
+    ways = [way for way in ways if min(way, default=0) >= 0]
+    way = max(ways, key=ways.count, default=None)
+    return frozenset(
+        w
+        for w, moves in walks
+        if moves[:outer] == way and all(m * nbytes(w.dtype) % 16 == 0 for m in moves[outer:])
+    )
+
+
+def _wide(nest: RowNest, offsets: dict[int, int]) -> frozenset[Node | Output]:
+    """The accesses of 128 bits: contiguous ones that begin at multiples of 16 bytes in each row."""
+    if len(nest.extents) == nest.outer:
+        return frozenset()
+    walks = _walks(nest, offsets)
     lanes = [LANES[memory_dtype(w.dtype)] for w, _ in walks if nbytes(w.dtype) > 1]
     most = max(lanes, default=1)
     if nest.extents[-1] % most:

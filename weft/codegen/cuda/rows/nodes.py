@@ -52,6 +52,7 @@ class Nodes:
         self.first, self.held = held_nodes(nest, plan) if layout.rounds else ({}, set())
         self.env: dict[int, list[str]] = {}
         self.at_pass, self.at_vector, self.inner = 0, 0, list[str]()
+        self.edge: list[str] | None = None
 
     # -- of a row ---------------------------------------------------------------------------------
 
@@ -154,9 +155,10 @@ class Nodes:
                     for name in self._kept(n, r):
                         self.s.line(f"{name} = {zero}")
 
-    def open_vector(self, r: int, inner: list[str]) -> None:
-        """Another vector, of these indices in the loops within a row."""
-        self.at_vector, self.inner, self.env = r, inner, {}
+    def open_vector(self, r: int, inner: list[str], edge: list[str] | None = None) -> None:
+        """Another vector, of these indices in the loops within a row. edge: of a vector that is not
+        whole the index of each element."""
+        self.at_vector, self.inner, self.env, self.edge = r, inner, {}, edge
 
     def vector(self, n: int) -> list[str]:
         """The values of node n in the vector."""
@@ -183,6 +185,8 @@ class Nodes:
 
     def _loaded(self, n: int, node: Node) -> list[str]:
         s, place, lanes = self.s, self.places[n], self.layout.vector
+        if self.edge is not None:
+            return self._loaded_apart(n, node, self.edge)
         at = s.let(s.add(self.bases[n], place.at(s, self.nest.outer, self.inner)), "at")
         step = place.strides[-1]
         picks = {k: self.vector(k) for k, _, _ in node.picks}
@@ -198,6 +202,19 @@ class Nodes:
                 {i: values[k] for i, values in picks.items()},
             )
             for k in range(lanes)
+        ]
+
+    def _loaded_apart(self, n: int, node: Node, indices: list[str]) -> list[str]:
+        """Elements at these indices, one by one."""
+        s, place = self.s, self.places[n]
+        picks = {k: self.vector(k) for k, _, _ in node.picks}
+        return [
+            self._element(
+                n,
+                s.let(s.add(self.bases[n], place.at(s, self.nest.outer, [j])), "at"),
+                {i: values[k] for i, values in picks.items()},
+            )
+            for k, j in enumerate(indices)
         ]
 
 

@@ -72,6 +72,7 @@ class RowWriter:
         self.group = Group(s, layout.group, self.lane, dtypes, self.column)
         self._open_totals()
         self.vectors = self._vectors() if layout.rounds else []
+        self.shift = s.const(0)
         if layout.rows == 1:
             self._row()
         else:
@@ -129,9 +130,6 @@ class RowWriter:
 
     def _row(self) -> None:
         s, zero = self.s, self.s.const(0)
-        self.count = self.size
-        if self.live:
-            self.count = s.let(f"{self.size} if {self.live} else {zero}", "count")
         self.indices = s.split(self.row, self.extents[: self.outer])
         self.bases = {
             o: s.let(s.add(p.offset, p.at(s, 0, self.indices)), "at")
@@ -144,11 +142,27 @@ class RowWriter:
         # a row that is not there picks nothing from the last one, which others may write in place
         guard = self.live if self.live and self.nest.in_place else ""
         self.nodes.open_row(self.row, self.indices, " and ".join(tells), guard)
+        self.count = self._count()
         self.nodes.row_values(0)
         for p, step in enumerate(self.plan.passes):
             self._pass(p, step)
             self.nodes.row_values(p + 1)
         self._row_results()
+
+    def _count(self) -> str:
+        """The number after the row's last element, from where its vectors are counted: in an odd
+        row that is `shift` elements before the first."""
+        s, layout = self.s, self.layout
+        count = self.size
+        if layout.odd:
+            walks = [self.bases[o] for o in self.bases if o in layout.wide]
+            nodes = self.nest.nodes
+            walks += [at for n, at in self.nodes.bases.items() if nodes[n] in layout.wide]
+            self.shift = s.let(s.mod(walks[0], s.const(self.vector)), "shift")
+            count = s.let(s.add(self.size, self.shift), "count")
+        if self.live:
+            count = s.let(f"{count} if {self.live} else {s.const(0)}", "count")
+        return count
 
     def _vectors(self) -> list[tuple[str, list[str]]]:
         """Of each vector that a thread has in registers: its first element, its inner indices."""
@@ -237,15 +251,57 @@ class RowWriter:
         self, step: Pass, r: int, j: str, inner: list[str], accumulators: dict[int, list[str]]
     ) -> None:
         """What a pass does with one vector of a row."""
+        if not self.layout.odd:
+            self.nodes.open_vector(r, inner)
+            self._elements(step, r, j, inner, accumulators)
+            return
+        s, lanes = self.s, self.vector
+        first = s.let(s.sub(j, self.shift), "first")
+        after = s.let(s.add(j, s.const(lanes)), "after")
+        whole = f"{j} >= {self.shift} and {after} <= {self.count}"
+        with s.block(f"if {whole}"):
+            self.nodes.open_vector(r, [first])
+            self._elements(step, r, j, [first], accumulators)
+        with s.block("else"):
+            # What is not of the row is what its first or last element is, which is this thread's.
+            last = s.sub(self.size, s.const(1))
+            end = s.let(f"{s.const(0)} if {j} < {self.shift} else {last}", "end")
+            there, inside = [], []
+            for k in range(lanes):
+                at = s.let(s.add(j, s.const(k)), "at")
+                held = s.let(f"{at} >= {self.shift} and {at} < {self.count}", "inside")
+                there.append(s.let(f"{s.sub(at, self.shift)} if {held} else {end}", "there"))
+                inside.append(held)
+            self.nodes.open_vector(r, [first], there)
+            self._elements(step, r, j, there, accumulators, inside)
+
+    def _elements(
+        self,
+        step: Pass,
+        r: int,
+        j: str,
+        inner: list[str],
+        accumulators: dict[int, list[str]],
+        inside: Sequence[str] = (),
+    ) -> None:
+        """inside: of a vector that is not whole, whether each element is of the row; `inner` are
+        then their indices."""
         s, nodes = self.s, self.nest.nodes
-        self.nodes.open_vector(r, inner)
         for n, totals in accumulators.items():
             values = self.nodes.vector(nodes[n].args[0])
             dtype = self._running(nodes[n])
-            for total, value in zip(totals, values, strict=True):
-                s.line(f"{total} = {fold_expression(nodes[n].name, dtype, total, value)}")
+            for k, (total, value) in enumerate(zip(totals, values, strict=True)):
+                folded = fold_expression(nodes[n].name, dtype, total, value)
+                with s.block(f"if {inside[k]}") if inside else nullcontext():
+                    s.line(f"{total} = {folded}")
         for o in step.stores:
             place, values = self.outputs[o], self.nodes.vector(o.source)
+            if inside:
+                for one, held, value in zip(inner, inside, values, strict=True):
+                    with s.block(f"if {held}"):
+                        at = s.add(self.bases[o], place.at(s, self.outer, [one]))
+                        s.line(f"{place.pointer}[{at}] = {stored(o.dtype, value)}")
+                continue
             at = s.add(self.bases[o], place.at(s, self.outer, inner))
             last = place.strides[-1]
             write_vector(s, place, at, values, o in self.layout.wide, last)
@@ -307,7 +363,8 @@ class RowWriter:
                 (total,) = self.totals[o]
                 text = stored(self._running(o), total)
                 s.line(f"{self.outputs[o].pointer}[{self.partial[o]}] = {text}")
-        for r, (j, _) in enumerate(self.vectors):
+        moving = any(self.nest.moves_in_row(o.strides) for o in self.nest.totals)
+        for r, (j, _) in enumerate(self.vectors if moving else []):
             tests = [] if live is None else [live]
             if (r + 1) * layout.group * self.vector > self.nest.row_elements:
                 tests.append(f"{j} < {self.size}")
