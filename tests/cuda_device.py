@@ -21,16 +21,24 @@ Array = np.ndarray[Any, Any]
 
 def use_driver(api: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine's GPUs are those of a fake driver."""
+    monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
     monkeypatch.setattr(registry, "_devices", {})
     monkeypatch.setattr(registry, "Driver", partial(Driver, api))
-    monkeypatch.setattr(registry, "compile_kernel", api.compiler)
+    monkeypatch.setattr(registry, "compile_for_gpu", api.compiler)
+
+
+def use_fake(monkeypatch: pytest.MonkeyPatch, **options: Any) -> FakeDriver:
+    """As `use_driver`, over a new fake driver of these options."""
+    api = FakeDriver(FakeCompiler(), **options)
+    use_driver(api, monkeypatch)
+    return api
 
 
 def use_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """/gpu:0 is the machine's ("real"), or a CUDA device over a fake driver."""
     monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
     if kind != "real":
-        use_driver(FakeDriver(FakeCompiler()), monkeypatch)
+        use_fake(monkeypatch)
     gc.collect()
 
 

@@ -1,7 +1,8 @@
 /* A libcuda.so.1 on host memory, so that the real cuda.bindings can be called without a driver.
  *
- * Only what weft/runtime/device/cuda.py calls. Work is done at once, by a hook that Python sets:
- * hook(what, a, b, c, d); while a stream is captured, `what` has 100 added.
+ * Only what weft/runtime/device/backends calls. Work is done at once, by a hook that Python sets:
+ * hook(what, a, b, c, d); while a stream is captured, `what` has 100 added. Node N of a graph gets other
+ * parameters: 1000 + N for a launch, 2000 + N for a copy.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -13,12 +14,14 @@
 typedef int64_t (*Hook)(int64_t, int64_t, int64_t, int64_t, int64_t);
 static Hook hook;
 static int capturing;
+static int64_t nodes; /* of what is captured */
 static size_t limit = 1 << 28, taken;
 
 enum { LAUNCH = 1, COPY = 2, CLEAR = 3, BEGIN = 4, REPLAY = 5, PEER = 6 };
 
 void weft_set_hook(Hook given) { hook = given; }
 static int tell(int64_t what, int64_t a, int64_t b, int64_t c, int64_t d) {
+  nodes = what == BEGIN ? 0 : nodes + 1;
   return (int)hook(what + (capturing ? 100 : 0), a, b, c, d);
 }
 
@@ -29,7 +32,7 @@ int f_cuDeviceGet(int *d, int index) { *d = index; return index > 1 ? 101 : 0; }
 int f_cuDeviceGetName(char *name, int n, int d) { snprintf(name, n, "Fake libcuda"); return 0; }
 /* 13: clock, kHz; 16: multiprocessors; 36: clock of memory; 37: bits of its bus */
 int f_cuDeviceGetAttribute(int *v, int what, int d) {
-  *v = what == 75 ? 8 : what == 76 ? 0 : what == 13 ? 1410000 : what == 16 ? 108 : what == 36 ? 1215000 : what == 37 ? 5120 : -1;
+  *v = what == 75 ? 8 : what == 76 ? 0 : what == 13 ? 1410000 : what == 16 ? 108 : what == 36 ? 1215000 : what == 37 ? 5120 : what == 115 ? 1 : -1;
   return *v < 0;
 }
 int f_cuDeviceTotalMem(size_t *n, int d) { *n = limit; return 0; }
@@ -44,6 +47,7 @@ int f_cuEventCreate(void **e, unsigned flags) { *e = malloc(8); return flags == 
 int f_cuEventSynchronize(void *e) { return e ? 0 : 1; }
 int f_cuEventQuery(void *e) { return e ? 0 : 1; }
 int f_cuCtxSynchronize(void) { return 0; }
+int f_cuCtxRecordEvent(void *c, void *e) { return e && (c == contexts[0] || c == contexts[1]) ? 0 : 201; }
 int f_cuPointerGetAttribute(void *v, int what, uint64_t a) { *(int *)v = 0; return what == 9 && a > 4096 ? 0 : 1; }
 int f_cuEventRecord(void *e, void *s) { return e && s ? 0 : 1; }
 int f_cuEventDestroy(void *e) { free(e); return 0; }
@@ -93,6 +97,41 @@ int f_cuStreamBeginCapture(void *s, int mode) {
   return mode == 1 ? 0 : 1;
 }
 int f_cuStreamEndCapture(void *s, void **g) { capturing = 0; *g = malloc(8); return 0; }
+int f_cuStreamGetCaptureInfo(void *s, int *status, uint64_t *id, void **graph, int64_t **follows, void **edges, size_t *n) {
+  *status = capturing;
+  if (id) *id = 1;
+  if (graph) *graph = 0;
+  if (follows) *follows = &nodes;
+  if (edges) *edges = 0;
+  if (n) *n = nodes > 0;
+  return 0;
+}
+struct launch { /* CUDA_KERNEL_NODE_PARAMS */
+  void *func;
+  unsigned gx, gy, gz, bx, by, bz, shared;
+  void **params, **extra, *kern, *context;
+};
+int f_cuGraphExecKernelNodeSetParams(void *x, void *node, struct launch *p) {
+  if (p->gy * p->gz * p->by * p->bz != 1 || p->shared || p->extra || p->kern || p->context) return 1;
+  return tell(1000 + (int64_t)node, (int64_t)p->func, p->gx, p->bx, (int64_t)p->params);
+}
+struct end { /* of CUDA_MEMCPY3D */
+  size_t x, y, z, lod;
+  int type;
+  void *host;
+  uint64_t device;
+  void *array, *reserved;
+  size_t pitch, height;
+};
+struct copy {
+  struct end from, to;
+  size_t width, height, depth;
+};
+int f_cuGraphExecMemcpyNodeSetParams(void *x, void *node, struct copy *p, void *context) {
+  if (p->from.type != 2 || p->to.type != 2 || p->height != 1 || p->depth != 1) return 1;
+  if (context != contexts[0] && context != contexts[1]) return 201;
+  return tell(2000 + (int64_t)node, p->to.device, p->from.device, p->width, 0);
+}
 int f_cuGraphInstantiateWithFlags(void **x, void *g, uint64_t flags) { *x = malloc(8); return 0; }
 int f_cuGraphDestroy(void *g) { free(g); return 0; }
 int f_cuGraphExecDestroy(void *x) { free(x); return 0; }

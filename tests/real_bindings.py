@@ -7,27 +7,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_driver import NUMPY_OF, FakeCompiler
+from fake_driver import FakeCompiler, kernel_args, kernel_words
 
 import weft as wf
 from weft.codegen.cuda.emulator import run
-from weft.codegen.cuda.language import memory_dtype
 from weft.runtime.device import registry
+from weft.runtime.device.planning import layout
+from weft.runtime.device.running import recorded as recordings
 
-LAUNCH, COPY, CLEAR, BEGIN, REPLAY, PEER = 1, 2, 3, 4, 5, 6
+LAUNCH, COPY, CLEAR, BEGIN, REPLAY, PEER, CHANGE = 1, 2, 3, 4, 5, 6, 7
 compiler = FakeCompiler()
 recorded: list[tuple[int, tuple[Any, ...]]] = []
-counts = dict.fromkeys((LAUNCH, COPY, CLEAR, BEGIN, REPLAY, PEER), 0)
+counts = dict.fromkeys((LAUNCH, COPY, CLEAR, BEGIN, REPLAY, PEER, CHANGE), 0)
 
 
 def hook(what: int, a: int, b: int, c: int, d: int) -> int:
     """What the faked driver asks for."""
     try:
-        capturing, kind = what >= 100, what % 100
+        capturing, kind = 100 <= what < 1000, what % 100
         given: tuple[Any, ...] = (a, b, c)
-        if kind == LAUNCH:
+        if (kind == LAUNCH and what < 1000) or 1000 <= what < 2000:
             given = _launch(a, b, c, d)
-        if kind == BEGIN:
+        if what >= 1000:
+            changed, kind = what % 1000 - 1, CHANGE
+            recorded[changed] = (recorded[changed][0], given)
+        elif kind == BEGIN:
             recorded.clear()
         elif capturing:
             recorded.append((kind, given))
@@ -42,11 +46,12 @@ def hook(what: int, a: int, b: int, c: int, d: int) -> int:
 
 def _launch(function: int, blocks: int, threads: int, params: int) -> tuple[Any, ...]:
     kernel = compiler.kernels[ctypes.string_at(function).decode()]
-    words = []
-    for k in range(len(kernel.parameters)):
-        address = ctypes.c_uint64.from_address(params + 8 * k).value
-        words.append(ctypes.c_int64.from_address(address).value)
-    return kernel, blocks, threads, words
+    return kernel, blocks, threads, kernel_words(kernel, params)
+
+
+def _memory(address: int) -> np.ndarray[Any, Any]:
+    """It is not known how much is there."""
+    return np.frombuffer((ctypes.c_uint8 * (1 << 15)).from_address(address), np.uint8)
 
 
 def _do(kind: int, given: tuple[Any, ...]) -> None:
@@ -59,15 +64,7 @@ def _do(kind: int, given: tuple[Any, ...]) -> None:
         ctypes.memset(given[0], given[1], given[2])
     else:
         kernel, blocks, threads, words = given
-        args: list[Any] = []
-        for parameter, word in zip(kernel.parameters, words, strict=True):
-            if parameter.kind == "integer":
-                args.append(word)
-                continue
-            dtype = np.dtype(NUMPY_OF[memory_dtype(parameter.dtype)])
-            room = (ctypes.c_uint8 * (1 << 15)).from_address(word)  # it is not known how much
-            args.append(np.frombuffer(room, dtype))
-        run(kernel, blocks, threads, args, check=False)
+        run(kernel, blocks, threads, kernel_args(kernel, words, _memory), check=False)
 
 
 class Other:
@@ -89,8 +86,34 @@ def shared_memory(x: Any) -> None:
     np.testing.assert_array_equal(double(Other(first)), x * 4)
     with pytest.raises(wf.errors.InvalidArgumentError, match="0x8 is not memory of a GPU"):
         registry.gpu(0).number_at(8)
-    del capsule, first
+    own = second.__dlpack__(stream=2, max_version=(1, 0))  # whose end is an event of the context
+    del capsule, first, own, second
     registry.gpu(0).allocate(8, "after what is gone")
+
+
+def other_addresses() -> None:
+    """What is recorded, with other arrays than when it was."""
+
+    @wf.compile(device="gpu:0")
+    def step(x: wf.Tensor) -> Any:
+        y = wf.cumulative_sum(wf.tanh(x), axis=1)
+        return y, wf.scatter_nd_update(x, np.array([[0]]), y[:1])
+
+    begun, changed = counts[BEGIN], counts[CHANGE]
+    kept = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "SMALL_INPUT", 16)
+        patch.setattr(layout, "SMALL_RESULT", 16)
+        patch.setattr(recordings, "MOST_SETS", 1)
+        for k in range(5):
+            x = np.arange(12, dtype=np.float32).reshape(3, 4) / 12 + np.float32(k)
+            given = wf.to_device(x, "gpu:0")
+            kept.append((given, step(given)))
+            y = np.cumsum(np.tanh(x), axis=1)
+            np.testing.assert_allclose(kept[-1][1][0], y, rtol=1e-5)
+            np.testing.assert_allclose(kept[-1][1][1], np.vstack([y[:1], x[1:]]), rtol=1e-5)
+    assert counts[BEGIN] == begun + 1
+    assert counts[CHANGE] >= changed + 3 * 3  # a nest, a copy, a scatter at least
 
 
 def main() -> None:
@@ -98,7 +121,7 @@ def main() -> None:
     library = ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
     kept = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)(hook)
     library.weft_set_hook(kept)
-    registry.compile_kernel = compiler  # type: ignore[assignment]
+    registry.compile_for_gpu = compiler  # type: ignore[assignment]
     rng = np.random.default_rng(0)
     x, start = rng.random((6, 5), np.float32), rng.random((5, 3), np.float32)
 
@@ -119,6 +142,7 @@ def main() -> None:
     with pytest.raises(wf.errors.InvalidArgumentError, match="index 6"):
         take(x, np.array([0, 6]))
     shared_memory(x)
+    other_addresses()
     device = registry.gpu(0)
     assert device.description == "Fake libcuda, sm_80, driver for CUDA 13.0"
     assert device.timed(device.synchronize) == 0.25e-3

@@ -7,13 +7,12 @@ import gc
 import logging
 import pickle  # noqa: TID251
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from cuda_device import use_driver
-from fake_driver import CUresult, FakeCompiler, FakeDriver
+from fake_driver import CUresult, FakeDriver
 
 import weft as wf
 from weft.frontend.bench.measure import inputs_of
@@ -21,36 +20,10 @@ from weft.runtime.device import registry
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.executable import KeptFrames
 from weft.runtime.device.planning import layout
-from weft.runtime.device.running import frame, loops
+from weft.runtime.device.running import frame, recorded
 
 Array = np.ndarray[Any, Any]
 on_gpu = wf.compile(device="gpu:0")
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeDriver]]:
-    """Make /gpu:0 a CUDA device over a driver whose streams are as lazy as they may be."""
-
-    def make(**options: Any) -> FakeDriver:
-        api = FakeDriver(FakeCompiler(), **options)
-        use_driver(api, monkeypatch)
-        monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
-        return api
-
-    yield make
-    gc.collect()
-
-
-@pytest.fixture(params=["emulated", "faked"])
-def gpu(
-    request: pytest.FixtureRequest, fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
-) -> str:
-    """Each kind of /gpu:0."""
-    if request.param == "faked":
-        fake()
-    else:
-        monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
-    return str(request.param)
 
 
 @pytest.fixture
@@ -251,10 +224,14 @@ def test_recordings_are_kept_for_places_that_come_back(fake: Callable[..., FakeD
     assert api.calls.count("graph") >= 4
     assert api.graphs == 2
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops, "MOST_SETS", 1)
-        for k in range(6):  # always elsewhere: not worth recording
-            step(wf.to_device(_x(20, 2, seed=k), "gpu:0"))
-    device.synchronize()
+        patch.setattr(recorded, "MOST_SETS", 1)
+        kept = [step(wf.to_device(_x(20, 2, seed=k), "gpu:0")) for k in range(6)]  # elsewhere
+    assert api.captures == 2  # both recordings get other places
+    assert api.calls.count("graph") >= 4 + 6
+    for k, (rows, _) in enumerate(kept):
+        x = _x(20, 2, seed=k)
+        np.testing.assert_allclose(rows, x.sum(axis=0, keepdims=True) + x, rtol=1e-3)
+    del step, kept, rows
     gc.collect()
     device.allocate(8, "a test")
     assert api.graphs == 0

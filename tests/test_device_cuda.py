@@ -7,33 +7,19 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from cuda_device import use_driver
-from fake_driver import CUresult, FakeCompiler, FakeDriver
+from fake_driver import CUresult, FakeDriver
 
 import weft as wf
 from weft.runtime.device import registry
+from weft.runtime.device.backends import copies
 from weft.runtime.device.backends.cuda import CudaDevice
 from weft.runtime.device.running import frame
 from weft.runtime.native.api import native_api
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeDriver]]:
-    """Make /gpu:0 a CUDA device over a fake driver."""
-
-    def make(**options: Any) -> FakeDriver:
-        api = FakeDriver(FakeCompiler(), **options)
-        use_driver(api, monkeypatch)
-        monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
-        return api
-
-    yield make
-    gc.collect()
 
 
 def _inputs(rows: int = 33) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -267,23 +253,25 @@ def test_memory_that_runs_out_outside_of_the_pool(
         wf.compile(device="gpu:0")(_layer)(*_inputs())
 
 
-def test_large_arguments_are_waited_for(
+def test_large_arguments_may_change_when_the_call_has_returned(
     fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frame, "STAGED", 1000)
-    fake()
+    monkeypatch.setattr(copies, "LARGE", 10000)  # each is copied in three parts
+    api = fake()
     v = wf.Variable(np.zeros(6000, np.float32))
 
     @wf.compile(device="gpu:0")
     def step(x: wf.Tensor) -> None:
         v.assign_add(x)
 
-    for k in range(3):  # whose arguments are at one place, and copied as soon as may be
-        step(np.full(6000, 2.0**k, np.float32))
-    device = registry.gpu(0)
-    assert isinstance(device, CudaDevice)
-    assert device._in.done == len(device._in.work)
-    np.testing.assert_array_equal(np.asarray(v.read()), np.full(6000, 7.0))
+    x = np.empty(6000, np.float32)
+    for k in range(3):
+        x[:] = 2.0**k * np.arange(6000)
+        step(x)
+    x[:] = np.nan
+    np.testing.assert_array_equal(np.asarray(v.read()), np.arange(6000) * np.float32(7.0))
+    assert api.calls.count("upload") == 3 * 3 + 3  # and the variable
 
 
 def test_a_forked_child_is_told_that_the_device_is_not_its_own(

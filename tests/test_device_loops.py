@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_device import use_driver
-from fake_driver import FakeCompiler, FakeDriver
+from cuda_device import use_fake
+from fake_driver import FakeDriver
+from test_while_gradients import SUMS
 
 import weft as wf
 from weft.frontend import pytree
@@ -25,7 +26,7 @@ from weft.runtime.device.planning.plan import (
     PlannedCopy,
     PlannedLaunch,
 )
-from weft.runtime.device.running import loops, pieces
+from weft.runtime.device.running import pieces, recorded
 
 Array = np.ndarray[Any, Any]
 
@@ -107,14 +108,6 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
-def _faked(monkeypatch: pytest.MonkeyPatch, **options: Any) -> FakeDriver:
-    """Make /gpu:0 a CUDA device over a fake driver."""
-    api = FakeDriver(FakeCompiler(), **options)
-    monkeypatch.setenv("WEFT_EMULATE_GPU", "0")
-    use_driver(api, monkeypatch)
-    return api
-
-
 @pytest.mark.parametrize("driver", ["emulated", "faked driver", "short recordings"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_loops_and_branches_are_those_of_the_cpu(
@@ -123,7 +116,7 @@ def test_loops_and_branches_are_those_of_the_cpu(
     if driver == "emulated":
         monkeypatch.setenv("WEFT_EMULATE_GPU", "check")
     else:
-        _faked(monkeypatch)
+        use_fake(monkeypatch)
     if driver == "short recordings":
         monkeypatch.setattr(pieces, "MOST_NODES", 7)
     function, args = PROGRAMS[name]
@@ -256,7 +249,7 @@ def _launches(calls: list[str]) -> list[str]:
 
 
 def test_a_training_step_of_an_lstm_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    api = _faked(monkeypatch, runs=False)
+    api = use_fake(monkeypatch, runs=False)
     step = wf.compile(device="gpu:0")(_lstm())
     calls = _calls(api, step, _random(28, 2, 4))
     assert calls.count("graph") == 1
@@ -270,12 +263,12 @@ def test_a_long_loop_is_some_graphs_and_no_more_than_may_be_kept(
     monkeypatch.setattr(pieces, "MOST_NODES", 100)
     xs = _random(90, 2, 4)
     step = wf.compile(device="gpu:0")(_lstm())
-    api = _faked(monkeypatch, runs=False)
+    api = use_fake(monkeypatch, runs=False)
     calls = _calls(api, step, xs)
     assert len(_launches(calls)) < 3  # one by itself is not recorded
     assert 5 < calls.count("graph") < 30
     assert api.graphs == calls.count("graph")
-    monkeypatch.setattr(loops, "MOST_KEPT", 250)
+    monkeypatch.setattr(recorded, "MOST_KEPT", 250)
     calls = _calls(api, wf.compile(device="gpu:0")(_lstm()), xs)
     assert 0 < calls.count("graph") < 10
     assert len(_launches(calls)) > 200
@@ -295,7 +288,7 @@ def test_loops_whose_buffers_swap_are_recorded_twice_whatever_their_length(
 
     x = _random(4, 5)
     expected = [np.asarray(wf.compile(f)(x)[-1]) for f in (until, counted)]
-    api = _faked(monkeypatch)
+    api = use_fake(monkeypatch)
     on_gpu = wf.compile(device="gpu:0")(until)
     calls = _calls(api, on_gpu, x)
     assert not _launches(calls)
@@ -311,36 +304,13 @@ def test_loops_whose_buffers_swap_are_recorded_twice_whatever_their_length(
     np.testing.assert_allclose(on_gpu(x)[-1], expected[1], rtol=1e-5)
 
 
-SUMS = """
-graph @sums(%x: f32[3], %y: f32[3]) -> (f32[3], f32[3], f32[3], f32[3]) stage=traced {
-  %0 = stack_new() {dtype=f32, shape=[3], depth=1} : stack<f32[3]>
-  %1 = stack_push(%0, %x) : stack<f32[3]>
-  %2 = stack_push(%1, %y) : stack<f32[3]>
-  %3 = stack_push(%0, %y) : stack<f32[3]>
-  %4 = stack_new() {dtype=f32, shape=[3], depth=2} : stack<stack<f32[3]>>
-  %5 = stack_push(%4, %2) : stack<stack<f32[3]>>
-  %6 = stack_push(%5, %3) : stack<stack<f32[3]>>
-  %7 = stack_push(%4, %2) : stack<stack<f32[3]>>
-  %8 = stack_add(%6, %7) : stack<stack<f32[3]>>
-  %9, %10 = stack_pop(%8) : stack<stack<f32[3]>>, stack<f32[3]>
-  %11, %12 = stack_pop(%10) : stack<f32[3]>, f32[3]
-  %13, %14 = stack_pop(%11) : stack<f32[3]>, f32[3]
-  %15, %16 = stack_pop(%9) : stack<stack<f32[3]>>, stack<f32[3]>
-  %17, %18 = stack_pop(%16) : stack<f32[3]>, f32[3]
-  %19, %20 = stack_pop(%15) : stack<stack<f32[3]>>, stack<f32[3]>
-  %21, %22 = stack_pop(%20) : stack<f32[3]>, f32[3]
-  return %12, %14, %18, %22
-}
-"""
-
-
 @pytest.mark.parametrize("driver", [False, True], ids=["emulated", "faked driver"])
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i32"])
 def test_sums_of_stacks_of_stacks(
     dtype: str, driver: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if driver:
-        _faked(monkeypatch)
+        use_fake(monkeypatch)
     else:
         monkeypatch.setenv("WEFT_EMULATE_GPU", "check")
     graph = parse_graph(SUMS.replace("f32", dtype))
@@ -374,7 +344,7 @@ def test_third_derivatives_of_loops_of_unknown_length(
     for _ in range(3):
         f = wf.grad(lambda x, f=f: wf.sum(f(x)))
     if driver:
-        _faked(monkeypatch)
+        use_fake(monkeypatch)
     else:
         monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
     x = np.array([0.7, 2.0], np.float64)

@@ -81,6 +81,21 @@ class Libraries(Protocol):
         """What does these products, or is to, and why, for people."""
 
 
+class Recording(Protocol):
+    """What a device was asked for, to be asked for again. A node is what `Device.recorded` gave."""
+
+    def __call__(self) -> None:
+        """Do all of it."""
+
+    def relaunch(self, node: object, prepared: Prepared) -> bool:
+        """From now on launch with the words as they are now, in place of a launch that was recorded
+        with the same `prepared`. What has been asked for before is not changed by that. False if it
+        cannot be, and then the recording is of no use any more."""
+
+    def recopy(self, node: object, target: int, source: int, nbytes: int) -> bool:
+        """The same of a copy on the device, of as many bytes."""
+
+
 class Device(Protocol):
     """A device. name: "/gpu:0". description: what it is, for people. emulated: whether there is
     no such machine. cc: the compute capability that kernels are compiled for. resident: what has
@@ -111,13 +126,18 @@ class Device(Protocol):
         it was asked for so far. ResourceExhaustedError, which says what for and what else is
         there, if there is not so much."""
 
+    def reclaim(self) -> bool:
+        """Give back what died so far, and let what is asked for from now on wait for the streams of
+        others that used it (`forget`). False if such a stream cannot be waited for now."""
+
     def host(self, nbytes: int) -> Array:
         """u8 memory of the host that copies to and from the device are fast for."""
 
     def upload(self, address: int, source: Array, after: Mark | None = None) -> None:
         """Copy a C-contiguous array of the host to the device, when that has done what it was
-        asked for, or is at `after`. The array must not change before `sent` has passed. What is
-        asked for later sees the copy."""
+        asked for, or is at `after`. Memory that `host` gave must not change before `sent` has
+        passed; another array has been read when this returns. What is asked for later sees the
+        copy."""
 
     def download(self, target: Array, address: int, after: Mark | None = None) -> None:
         """Wait for all that was asked for, or for `after` alone, and copy to a C-contiguous array
@@ -167,9 +187,13 @@ class Device(Protocol):
     def launch(self, prepared: Prepared) -> None:
         """Launch with the words as they are now."""
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None] | None:
+    def capture(self, work: Callable[[], None]) -> Recording | None:
         """What does again all that `work` asks the device for, with the words as they are now, in
-        one go; None if this device has nothing for that. `work` itself is not carried out."""
+        one go; None if this device has nothing for that, or could not do it now. `work` itself is
+        not carried out."""
+
+    def recorded(self) -> object:
+        """While the `work` of `capture` runs: the node of what was asked for last."""
 
     def timed(self, work: Callable[[], None]) -> float:
         """The seconds for which the device does what `work` asks for, by its own clock.

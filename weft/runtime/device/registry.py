@@ -6,7 +6,7 @@ import os
 import re
 from functools import partial
 
-from weft.codegen.cuda.compile import compile_kernel
+from weft.codegen.cuda.compile import compile_for_gpu
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.fork import ForkLock
 from weft.runtime.device.backends.cuda import CudaDevice
@@ -90,4 +90,4 @@ def _real(index: int) -> Device:
             + ", ".join(f"/gpu:{k}" for k in range(count))
         )
     release = driver.version // 1000, driver.version % 1000 // 10
-    return CudaDevice(index, partial(compile_kernel, driver=release), driver)
+    return CudaDevice(index, partial(compile_for_gpu, driver=release), driver)

@@ -71,12 +71,10 @@ class EmulatedDevice:
     dlpack = (1, 0)  # kDLCPU: it is memory of the host, and others may read it there
     stream = 0
 
-    def __init__(
-        self, name: str = "/gpu:0", cc: tuple[int, int] = EMULATED_CC, memory: int = 0,
-        check: bool = False,
-    ) -> None:  # fmt: skip
-        self.name, self.cc, self._memory, self._checks = name, cc, memory, check
-        self.description = f"emulated with NumPy, as {architecture(cc)}"
+    def __init__(self, name: str = "/gpu:0", memory: int = 0, check: bool = False) -> None:
+        self.name, self._memory, self._checks = name, memory, check
+        self.cc = EMULATED_CC
+        self.description = f"emulated with NumPy, as {architecture(self.cc)}"
         self.resident = Resident()
         self.libraries = OwnKernels("the device is emulated")
         self.launches = 0  # so far, for tests
@@ -107,6 +105,11 @@ class EmulatedDevice:
             self.resident.add(what, nbytes)
             self._blocks[made.address] = made.bytes
         return made
+
+    def reclaim(self) -> bool:
+        with self._lock:
+            self._forget()
+            return True
 
     def _forget(self) -> None:
         """Let go of the blocks that died since."""
@@ -165,10 +168,13 @@ class EmulatedDevice:
         )
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
+        self._do(self._copying(target, source, nbytes))
+
+    def _copying(self, target: int, source: int, nbytes: int) -> Callable[[], None]:
         def work() -> None:
             self._view(target, nbytes)[:] = self._view(source, nbytes)
 
-        self._do(work)
+        return work
 
     def copy_from(self, other: Device, target: int, source: int, nbytes: int) -> None:
         if not isinstance(other, EmulatedDevice):
@@ -194,9 +200,12 @@ class EmulatedDevice:
         return made
 
     def launch(self, prepared: Prepared) -> None:
+        self._do(self._launching(prepared))
+
+    def _launching(self, prepared: Prepared) -> Callable[[], None]:
         words = prepared.words.copy()
         launch, spans = prepared.handle
-        self._do(lambda: self._run(launch, spans, words))
+        return lambda: self._run(launch, spans, words)
 
     def _run(self, launch: Launch, spans: tuple[int, ...], words: Array) -> None:
         args: list[Array | int] = []
@@ -209,7 +218,7 @@ class EmulatedDevice:
         run(launch.kernel, launch.blocks, launch.block_threads, args, check=self._checks)
         self.launches += 1
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None]) -> EmulatedRecording:
         with self._lock:
             held: list[Callable[[], None]] = []
             self._recording = held
@@ -217,13 +226,11 @@ class EmulatedDevice:
                 work()
             finally:
                 self._recording = None
+        return EmulatedRecording(self, held)
 
-        def again() -> None:
-            with self._lock:
-                for one in held:
-                    one()
-
-        return again
+    def recorded(self) -> int:
+        assert self._recording is not None
+        return len(self._recording) - 1
 
     def timed(self, work: Callable[[], None]) -> float:
         raise UnsupportedError(f"device {self.name} is emulated: its times say nothing of a GPU")
@@ -237,6 +244,28 @@ class EmulatedDevice:
                 self._recording.append(work)
             else:
                 work()
+
+
+class EmulatedRecording:
+    """`protocol.Recording`: a node is its number."""
+
+    def __init__(self, device: EmulatedDevice, held: list[Callable[[], None]]) -> None:
+        self._device, self._held = device, held
+
+    def __call__(self) -> None:
+        with self._device._lock:
+            for one in self._held:
+                one()
+
+    def relaunch(self, node: object, prepared: Prepared) -> bool:
+        assert isinstance(node, int)
+        self._held[node] = self._device._launching(prepared)
+        return True
+
+    def recopy(self, node: object, target: int, source: int, nbytes: int) -> bool:
+        assert isinstance(node, int)
+        self._held[node] = self._device._copying(target, source, nbytes)
+        return True
 
 
 _NUMPY = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from weft.runtime.device.backends.streams import Streams
+from weft.runtime.device.backends.recordings import Recordings
 from weft.runtime.device.protocol import Device
 
 D = TypeVar("D")
@@ -23,12 +23,8 @@ def through_host(to: Device, target: int, other: Device, source: int, nbytes: in
     to.upload(target, held, to.mark())
 
 
-class Peers(Streams):
+class Peers(Recordings):
     """The part of `CudaDevice` that is about other GPUs of the machine."""
-
-    _device: Any
-    _context: Any
-    _pool: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +57,7 @@ class Peers(Streams):
         if other not in self._reached:
             call, api = self._driver.call, self._driver.api
             reaches = bool(call("cuDeviceCanAccessPeer", self._device, other._device))
-            if reaches:
+            if reaches and other._pool is not None:  # copies of other memory need no permission
                 access = api.CUmemAccessDesc()
                 access.location.type = api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
                 access.location.id = int(self._device)

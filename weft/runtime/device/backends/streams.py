@@ -8,6 +8,7 @@ that of the thread), as DLPack and `__cuda_array_interface__` pass it on.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any
 
@@ -21,6 +22,20 @@ from weft.runtime.device.protocol import Mark
 #: too: then it is no time to call the driver. `FORGET` is no function: it takes a stream.
 Dead = deque[tuple[str, Any, int, str]]
 FORGET = "forget"
+#: No handle of a stream: all of the context.
+_EVERY = -1
+#: The first release of CUDA with `cuCtxRecordEvent`.
+_CONTEXT_EVENTS = 12050
+#: What the driver says where somebody has ended a recording, this thread or another, or what was
+#: asked for cannot be while one is made: 900 to 908.
+ENDED = frozenset(
+    f"CUDA_ERROR_{what}"
+    for what in (
+        *(f"STREAM_CAPTURE_{why}" for why in ("UNSUPPORTED", "INVALIDATED", "MERGE", "UNMATCHED")),
+        *(f"STREAM_CAPTURE_{why}" for why in ("UNJOINED", "ISOLATION", "IMPLICIT", "WRONG_THREAD")),
+        "CAPTURED_EVENT",
+    )
+)
 
 
 class CudaMark:
@@ -41,7 +56,7 @@ class CudaMark:
         self._device._spare.append(self._event)
 
 
-class Streams:
+class Streams(ABC):
     """The part of `CudaDevice` that is about events and the streams of others."""
 
     _driver: Driver
@@ -49,16 +64,20 @@ class Streams:
     _dead: Dead
     _in: Any
     _work: Any
+    _out: Any
+    _context: Any
 
     def __init__(self) -> None:
         self._spare: list[Any] = []
         self._held: deque[tuple[CudaMark, object]] = deque()
 
+    @abstractmethod
     def _enter(self) -> None:
-        raise NotImplementedError
+        """Make the device's context that of this thread."""
 
+    @abstractmethod
     def _failed(self, what: str, error: WeftError) -> InternalError:
-        raise NotImplementedError
+        """The error of work that failed on the device."""
 
     @property
     def stream(self) -> int:
@@ -76,13 +95,15 @@ class Streams:
     def _marked(self, stream: Any) -> CudaMark:
         with self._lock:
             self._enter()
-            try:
-                event = self._spare.pop()
-            except IndexError:
-                event = self._driver.call("cuEventCreate", 2)  # 2: without times
-            made = CudaMark(self, event)
-            self._driver.call("cuEventRecord", event, stream)
+            made = CudaMark(self, self._event())
+            self._driver.call("cuEventRecord", made._event, stream)
             return made
+
+    def _event(self) -> Any:
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return self._driver.call("cuEventCreate", 2)  # 2: without times
 
     def _after(self, stream: Any, mark: Any) -> None:
         """What `stream` is given from now on begins after `mark`."""
@@ -99,7 +120,8 @@ class Streams:
     def _is_past(self, event: Any) -> bool:
         self._enter()
         failed, _ = self._driver.tried("cuEventQuery", event)
-        return failed != "CUDA_ERROR_NOT_READY"
+        # not known while another library records by CU_STREAM_CAPTURE_MODE_GLOBAL
+        return failed != "CUDA_ERROR_NOT_READY" and failed not in ENDED
 
     def keep(self, thing: object) -> None:
         """Hold `thing` until the work so far is done."""
@@ -134,13 +156,41 @@ class Streams:
     def forget(self, stream: int) -> None:
         self._dead.append((FORGET, stream, 0, ""))
 
-    def _wait_to_forget(self, stream: int) -> None:
+    def _wait_to_forget(self, stream: int, waits: set[int]) -> bool:
         """Memory is given back in the order of the kernels' stream: that waits for the default
-        stream. Another may be gone by now, or (2) be another thread's: the host waits for all."""
-        if stream == DEFAULT_STREAM:
-            self.wait_for(stream)
+        stream. Another may be gone by now, or (2) be another thread's: it waits for all that the
+        context was given. waits: for which streams it does already, `_EVERY` for all. False: it
+        cannot now, as another library is recording."""
+        if stream in waits or _EVERY in waits:
+            return True
+        if not self._wait_for_others(stream == DEFAULT_STREAM):
+            return False
+        waits.add(stream if stream == DEFAULT_STREAM else _EVERY)
+        return True
+
+    def _wait_for_others(self, default: bool) -> bool:
+        """What is asked for from now on begins when all streams of the context, or the default one,
+        have done what they were given. The host waits where the driver has no event for all (before
+        CUDA 12.5). False where one of them is captured."""
+        api, driver = self._driver.api, self._driver
+        mark = CudaMark(self, self._event())
+        if default:
+            given = mark._event, api.CUstream(DEFAULT_STREAM)
+            failed, _ = driver.tried("cuEventRecord", *given)
+        elif driver.version < _CONTEXT_EVENTS or not hasattr(api, "cuCtxRecordEvent"):
+            failed, _ = driver.tried("cuCtxSynchronize")
+            mark = self._marked(self._work) if not failed else mark
         else:
-            self._driver.call("cuCtxSynchronize")
+            failed, _ = driver.tried("cuCtxRecordEvent", self._context, mark._event)
+        if failed in ENDED:
+            return False
+        if failed:
+            raise InternalError(
+                f"waiting for the work of other libraries failed: {failed}",
+                hint=driver.after_failure(failed),
+            )
+        self._after(self._work, mark)
+        return True
 
     def number_at(self, address: int) -> int:
         what = self._driver.api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
@@ -152,4 +202,4 @@ class Streams:
         return int(number)
 
 
-__all__ = ["FORGET", "CudaMark", "Dead", "Streams"]
+__all__ = ["ENDED", "FORGET", "CudaMark", "Dead", "Streams"]

@@ -1,4 +1,4 @@
-"""Where the host looks for indices out of bounds: before a variable is written."""
+"""Where the host looks for indices out of bounds: before a variable is written, and at the end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from weft.runtime.device.planning.plan import (
     CheckFaults,
+    DeviceAdd,
     DeviceBranch,
     DeviceLoop,
     DeviceNode,
@@ -24,6 +25,58 @@ def looked_first(nodes: Sequence[DeviceNode]) -> tuple[tuple[DeviceNode, ...], b
         if _writes(node):
             return (*nodes[:k], CheckFaults(), *nodes[k:]), True
     return tuple(nodes), False
+
+
+def marks(nodes: Sequence[DeviceNode], last: bool) -> frozenset[int]:
+    """After which of `nodes` a point in the device's work is noted for the next look: it waits for
+    that alone, so the last before it that checks, unless it is the very last. last: whether there
+    is a look behind them all. None where there is no look: what is noted is not recorded."""
+    if not last and not _looks(nodes):
+        return frozenset()
+    found: set[int] = set()
+    told = -1
+    for k, node in enumerate(nodes):
+        if isinstance(node, CheckFaults):
+            if 0 <= told < k - 1:
+                found.add(told)
+            told = -1
+        elif checks(node):
+            told = k
+    return frozenset(found if told < 0 else {*found, told})
+
+
+def _looks(nodes: Sequence[DeviceNode]) -> bool:
+    """Whether the host may look somewhere in there."""
+    for node in nodes:
+        match node:
+            case CheckFaults():
+                return True
+            case DeviceLoop():
+                found = _looks((*node.test, *node.body))
+            case DeviceBranch():
+                found = _looks((*node.then, *node.orelse))
+            case _:
+                found = False
+        if found:
+            return True
+    return False
+
+
+def checks(node: DeviceNode) -> bool:
+    """Whether indices may be checked."""
+    match node:
+        case PlannedLaunch():
+            return node.fault >= 0
+        case PlannedProduct():
+            return any(map(checks, node.own))
+        case DeviceLoop():
+            return any(map(checks, (*node.test, *node.body)))
+        case DeviceBranch():
+            return any(map(checks, (*node.then, *node.orelse)))
+        case DeviceAdd():
+            return any(map(checks, node.launches))
+        case _:
+            return False
 
 
 def _writes(node: DeviceNode) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.runtime.device.protocol import Array, Device
+from weft.runtime.device.protocol import Array, Device, Mark
 
 
 class FaultFound(Exception):
@@ -21,18 +21,32 @@ class FaultWords:
     def __init__(self, device: Device, address: int, nbytes: int, count: int) -> None:
         self._device, self._address = device, address
         self._nbytes, self._count = nbytes, count
+        self._unseen = False  # whether launches that check were asked for since the last look
+        self._done: Mark | None = None  # where the device is when it has done them
 
     def clear(self) -> None:
         """Nothing has happened yet."""
+        self._unseen, self._done = False, None
         if self._count:
             self._device.clear(self._address, self._nbytes)
 
+    def asked(self) -> None:
+        """Launches that check have been asked for."""
+        self._unseen, self._done = True, None
+
+    def mark(self) -> None:
+        """The next look need not wait for what is asked for from now on."""
+        if self._unseen and self._done is None:
+            self._done = self._device.mark()
+
     def look(self) -> None:
-        """Wait for what was asked for, and look whether something has happened."""
-        words = np.zeros(self._nbytes, np.uint8)
-        if len(words):
-            self._device.download(words, self._address)
-        self.check(words)
+        """Wait for the launches that check, and look whether something has happened since the last
+        look."""
+        if self._unseen:
+            words = np.empty(self._nbytes, np.uint8)
+            self._device.download(words, self._address, self._done)
+            self._unseen, self._done = False, None
+            self.check(words)
 
     def check(self, raw: Array) -> None:
         """The same of a copy of the words."""

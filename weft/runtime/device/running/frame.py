@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -51,14 +51,13 @@ class Frame:
         self._homes: dict[Base, Memory] = {}
         self._pinned: dict[Base, Array] = {}
         self._sent: Mark | None = None
-        self._unstaged = False  # whether the last call's inputs are read from where they are
         self.launches = Launches(name, plan, device, known, self._faults)
         self._done = device.mark()  # of the last call that nobody has waited for
 
     # -- running ----------------------------------------------------------------------------------
 
     def run(
-        self, inputs: Sequence[Array | DeviceValue], variables: Mapping[str, int]
+        self, inputs: Sequence[Array | DeviceValue], variables: Mapping[Base, int]
     ) -> list[Array | None]:
         """One step: inputs as the plan wants them, the addresses of the variables -> the results.
         Raises FaultFound."""
@@ -69,45 +68,53 @@ class Frame:
         return made
 
     def start(
-        self, inputs: Sequence[Array | DeviceValue], variables: Mapping[str, int]
+        self, inputs: Sequence[Array | DeviceValue], variables: Mapping[Base, int]
     ) -> list[DeviceValue | None]:
-        """As `run`, with results that stay on the device, in memory that is theirs. Waits for the
-        device only if ops check indices, or the host has to decide something."""
+        """As `run`, with results that stay on the device, in memory that is theirs, or that was a
+        donated input's. Waits for the device only if ops check indices, or the host has to decide
+        something."""
         device, layout, types = self.device, self.layout, self.plan.results
-        what = f"results of '{self.name}'"
-        large = {i: device.allocate(t.nbytes, what) for i, t in enumerate(types)
-                 if t is not None and i not in layout.results}  # fmt: skip
+        what, taken = f"results of '{self.name}'", self._taken(inputs)
+        homes: dict[int, tuple[Memory, int]] = {}
+        for i, t in enumerate(types):
+            if i in self.plan.donated:
+                held = taken[self.plan.donated[i]]
+                homes[i] = held.memory, held.address
+            elif t is not None and i not in layout.results:
+                memory = device.allocate(t.nbytes, what)
+                homes[i] = memory, memory.address
         small = layout.faults - layout.input_end
         block = device.allocate(small, what) if layout.results else None
-        self._send(inputs, variables, {("result", i): m.address for i, m in large.items()})
+        given = [taken.get(i, value) for i, value in enumerate(inputs)]
+        self._send(given, variables, {("result", i): at for i, (_, at) in homes.items()})
+        for value in taken.values():
+            value.taken = True
         self.work()
         if block is not None:
             device.copy(block.address, self.memory.address + layout.input_end, small)
+            for i, offset in layout.results.items():
+                homes[i] = block, block.address + offset - layout.input_end
         self._done = device.mark()
         self._faults.look()
-        if self._sent is not None and self._unstaged:
-            self._sent.wait()  # the caller's arrays may change from now on
         made: list[DeviceValue | None] = []
         for i, t in enumerate(types):
-            memory = large.get(i, block)
-            if t is None or memory is None:
+            if t is None:
                 made.append(None)
                 continue
-            offset = 0 if i in large else layout.results[i] - layout.input_end
-            address = memory.address + offset
-            dtype, shape = t.dtype.numpy, t.static_shape
-            made.append(DeviceValue(device, memory, dtype, shape, address, self._done))
+            memory, at = homes[i]
+            made.append(DeviceValue(device, memory, t.dtype.numpy, t.static_shape, at, self._done))
         return made
 
-    def send(self, inputs: Sequence[Array | DeviceValue], variables: Mapping[str, int]) -> None:
+    def send(self, inputs: Sequence[Array | DeviceValue], variables: Mapping[Base, int]) -> None:
         """The first part of `run`: what the launches read, and where results go that do not stay
-        on the device."""
+        on the device. Of donated inputs there are copies."""
+        donated = self.plan.donated
         homes: dict[Base, int] = {
             ("result", i): self._home("result", i, t.nbytes)
             for i, t in enumerate(self.plan.results)
-            if t is not None and i not in self.layout.results
+            if t is not None and i not in self.layout.results and i not in donated
         }
-        self._send(inputs, variables, homes)
+        self._send(inputs, variables, homes, frozenset(donated.values()))
 
     def work(self) -> None:
         """The second part of `run`: the launches."""
@@ -120,18 +127,18 @@ class Frame:
     def _send(
         self,
         inputs: Sequence[Array | DeviceValue],
-        variables: Mapping[str, int],
+        variables: Mapping[Base, int],
         results: Mapping[Base, int],
+        copied: Collection[int] = (),
     ) -> None:
-        places: dict[Base, int] = {("variable", n): at for n, at in variables.items()} | {**results}
+        places: dict[Base, int] = {**variables, **results}
         if self._sent is not None:
             self._sent.wait()  # the pinned memory may be written to
             self._sent = None
-        self._unstaged = False
         self._send_small(inputs)
         for i, value in enumerate(inputs):
             if i not in self.layout.inputs:
-                places["input", i] = self._large(i, value)
+                places["input", i] = self._large(i, value, i in copied)
         if any(not isinstance(v, DeviceValue) for v in inputs):
             self._sent = self.device.sent()
         self.launches.point(places)
@@ -145,7 +152,6 @@ class Frame:
                 continue
             if host is None:
                 self.device.upload(start + offset, value, self._done)
-                self._unstaged = True
             else:
                 of_host = True
                 host[offset : offset + value.nbytes] = bytes_of(value)
@@ -157,10 +163,23 @@ class Frame:
             if isinstance(value, DeviceValue):
                 self.device.copy(start + offset, value.address, value.nbytes)
 
-    def _large(self, i: int, value: Array | DeviceValue) -> int:
-        """Where a large input is."""
+    def _taken(self, inputs: Sequence[Array | DeviceValue]) -> dict[int, DeviceValue]:
+        """The donated inputs, whose memory results take, by number; those of the host copied."""
+        held = {i: inputs[i] for i in self.plan.donated.values()}
+        # others, who have let go of such memory, may be reading it yet
+        free = not held or self.device.reclaim()
+        what, taken = f"donated to '{self.name}'", {}
+        for i, value in held.items():
+            if isinstance(value, DeviceValue):
+                taken[i] = value if free else value.copy()
+            else:
+                taken[i] = DeviceValue.of(value, self.device, what)
+        return taken
+
+    def _large(self, i: int, value: Array | DeviceValue, copied: bool) -> int:
+        """Where a large input is. copied: not where others have it."""
         if isinstance(value, DeviceValue):
-            if value.address % ALIGNMENT == 0:
+            if value.address % ALIGNMENT == 0 and not copied:
                 return value.address
             address = self._home("input", i, value.nbytes)  # others' memory, which kernels refuse
             self.device.copy(address, value.address, value.nbytes)
@@ -170,8 +189,6 @@ class Frame:
         if value.nbytes <= STAGED:
             source = self._staging("input", i, value.nbytes)
             source[:] = bytes_of(value)
-        else:
-            self._unstaged = True
         self.device.upload(address, source, self._done)
         return address
 
@@ -214,7 +231,8 @@ class Frame:
         return made
 
     def _fetch_large(self, i: int, target: Array) -> None:
-        address = self._homes["result", i].address
+        donated = self.plan.donated
+        address = self._homes[("input", donated[i]) if i in donated else ("result", i)].address
         if target.nbytes > STAGED:
             self.device.download(target, address)
             return

@@ -25,20 +25,21 @@ from weft.runtime.device.protocol import Device, LibraryCall, Prepared
 from weft.runtime.device.running.cells import HEADER, Cells
 from weft.runtime.device.running.fault_words import FaultWords
 from weft.runtime.device.running.pieces import (
-    MOST_KEPT,
-    MOST_SETS,
     Ask,
     Base,
     Branch,
     Counted,
     Cutter,
     Loop,
+    Noted,
     Part,
     Piece,
     Places,
     Still,
     Sums,
+    places_of,
 )
+from weft.runtime.device.running.recorded import Recorded
 
 Watch = Callable[
     [PlannedLaunch | PlannedCopy | LibraryCall, list[tuple[Operation, int]], Callable[[], None]],
@@ -60,18 +61,14 @@ class Launches:
         self._device, self._faults = device, faults
         self.records = True
         self.watch: Watch | None = None
-        self._around: list[Operation] = []  # the loops that run
+        self._around: list[Operation] = []  # the loops that run, for `watch`
         self._places = Places(plan, dict(bases))
         self._late: list[tuple[Prepared, int, Place]] = []
+        self._fixed = frozenset(bases)
+        self._recorded = Recorded(device, self._places, lambda piece: self._ask(piece.stills))
         cutter = Cutter(plan, self._prepared, self._chosen)
         self._parts = cutter.parts(plan.nodes)
-        self._pieces = cutter.pieces
-        self._kept = 0  # nodes in all recordings
-        self._sets: dict[
-            tuple[int, ...], tuple[tuple[int, ...], int]
-        ] = {}  # the last one used last
-        self._set: tuple[tuple[int, ...], int] | None = None
-        self._numbers = count(1)
+        self._recorded.pieces = cutter.pieces
         self._cells = Cells(name, device)
         self.goes_on = False  # whether what loops kept the last time is still used
         self._begun = 0  # bytes of cells that were taken when the innermost loop began
@@ -83,7 +80,10 @@ class Launches:
             raise error.at(node.op.locations) from None
         return [self._prepared(one) for one in nodes]
 
-    def _prepared(self, node: PlannedLaunch | LibraryCall) -> Ask:
+    def _prepared(self, node: PlannedLaunch | PlannedCopy | LibraryCall) -> Ask:
+        late = not all(self._places.is_of(self._fixed, place) for place in places_of(node))
+        if isinstance(node, PlannedCopy):
+            return Ask(node, late=late)
         spans = [arg.nbytes if isinstance(arg, Place) else 0 for arg in node.args]
         try:
             if isinstance(node, PlannedLaunch):
@@ -102,30 +102,14 @@ class Launches:
                 made.words[k] = self._places.at(arg)
             else:
                 self._late.append((made, k, arg))
-        return Ask(node, made, tuple(moving))
+        return Ask(node, made, tuple(moving), late)
 
     def point(self, new: Mapping[Base, int]) -> None:
-        """The addresses of the other buffers, all of them, for what follows. What is recorded is
-        kept for the `MOST_SETS` sets of addresses that were used last: memory that is given back
-        and asked for again comes back in turn."""
-        bases, addresses = self._places.bases, tuple(new.values())
-        if self._set is not None and self._set[0] == addresses:
-            return
-        bases.update(new)
-        for launch, word, place in self._late:
-            launch.words[word] = self._places.at(place)
-        self._set = self._sets.pop(addresses, None) or (addresses, next(self._numbers))
-        self._sets[addresses] = self._set
-        if len(self._sets) > MOST_SETS:
-            self._drop(self._sets.pop(next(iter(self._sets)))[1])
-
-    def _drop(self, number: int) -> None:
-        """What is recorded for one set of addresses."""
-        for piece in self._pieces:
-            piece.seen = {key for key in piece.seen if key[0] != number}
-            for key in [key for key in piece.again if key[0] == number]:
-                del piece.again[key]
-                self._kept -= piece.size
+        """The addresses of the other buffers, all of them, for what follows."""
+        if self._recorded.use(tuple(new.values())):
+            self._places.bases.update(new)
+            for launch, word, place in self._late:
+                launch.words[word] = self._places.at(place)
 
     def carry_out(self) -> None:
         """All of them. What loops kept the last time is free again, unless `goes_on`."""
@@ -147,6 +131,8 @@ class Launches:
                     self._do_all(part.then if held else part.orelse)
                 case CheckFaults():
                     self._faults.look()
+                case Noted():
+                    self._faults.mark()
                 case DevicePush():
                     self._push(part)
                 case DevicePop():
@@ -160,27 +146,10 @@ class Launches:
     # -- pieces -----------------------------------------------------------------------------------
 
     def _do(self, piece: Piece) -> None:
-        key = (0 if self._set is None else self._set[1], *piece.key(self._places.iteration))
-        again = piece.again.get(key)
-        if again is None and self.records and self.watch is None and piece.size > 1:
-            again = self._recorded(piece, key)
-        if again is not None and self.watch is None:
-            again()
-        else:
+        if not (self.records and self.watch is None and self._recorded.replay(piece)):
             self._ask(piece.stills)
-
-    def _recorded(self, piece: Piece, key: tuple[int, ...]) -> Callable[[], None] | None:
-        """The piece as a recording, if that is worth it: the first time may be the only one."""
-        if key not in piece.seen:
-            piece.seen.add(key)
-            return None
-        if self._kept + piece.size > MOST_KEPT:
-            return None
-        again = self._device.capture(lambda: self._ask(piece.stills))
-        if again is not None:
-            piece.again[key] = again
-            self._kept += piece.size
-        return again
+        if piece.checks:
+            self._faults.asked()
 
     def _ask(self, stills: Sequence[Still]) -> None:
         for still in stills:
@@ -209,11 +178,13 @@ class Launches:
             source, target = at(node.source), at(node.target)
             if source != target:
                 self._device.copy(target, source, node.source.nbytes)
-            return
-        assert ask.launch is not None
-        for word, place in ask.moving:
-            ask.launch.words[word] = at(place)
-        self._launch(ask.launch, node.op)
+        else:
+            assert ask.launch is not None
+            for word, place in ask.moving:
+                ask.launch.words[word] = at(place)
+            self._launch(ask.launch, node.op)
+        if ask.late:
+            self._recorded.note(ask)
 
     def _launch(self, launch: Prepared, op: Operation | None) -> None:
         try:

@@ -7,10 +7,11 @@ waits for the host, so all of it may be recorded and launched as one. What is la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.ir.graph import Operation
+from weft.runtime.device.planning.looks import checks, marks
 from weft.runtime.device.planning.plan import (
     CheckFaults,
     DeviceAdd,
@@ -25,13 +26,14 @@ from weft.runtime.device.planning.plan import (
     PlannedLaunch,
     PlannedProduct,
 )
-from weft.runtime.device.protocol import LibraryCall, Prepared
+from weft.runtime.device.protocol import LibraryCall, Prepared, Recording
 
 #: Launches and copies in one recording, at most: making one takes about a microsecond for each.
 MOST_NODES = 1024
 #: And in all recordings that a frame keeps, as each takes memory of the driver.
 MOST_KEPT = 16 * MOST_NODES
-#: Sets of addresses - of variables, large inputs and results - for which recordings are kept.
+#: Sets of addresses - of variables, large inputs and results - for which recordings are kept. What
+#: comes beyond takes over those of the set that was used longest ago, with other addresses.
 MOST_SETS = 4
 
 Base = tuple[str, int | str]
@@ -43,11 +45,12 @@ Key = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A copy, or a launch, or a library's call, that is ready but for the words whose places follow
-    a loop."""
+    a loop. late: whether it has places that `Launches.point` gets."""
 
     node: PlannedLaunch | PlannedCopy | LibraryCall
     launch: Prepared | None = None
     moving: tuple[tuple[int, Place], ...] = ()
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +67,39 @@ Still = Ask | Counted
 
 
 @dataclass(slots=True)
+class Node:
+    """A node of a recording with places that `Launches.point` gets. handle: what the device knows
+    it by. iteration: where the loops were. given: the words of a launch, or a copy's source and
+    target."""
+
+    ask: Ask
+    handle: object
+    iteration: dict[Operation, int]
+    given: bytes | tuple[int, int]
+
+
+@dataclass(slots=True)
+class Kept:
+    """A recording. addresses: those of the set for which it is. nodes: what differs for others."""
+
+    again: Recording
+    addresses: tuple[int, ...]
+    nodes: list[Node]
+
+
+@dataclass(slots=True)
 class Piece:
-    """size: launches and copies of all iterations. follows: the loops around it, or before it, that
+    """size: launches and copies of all iterations. checks: whether some check indices. fixed:
+    whether a recording cannot get other addresses. follows: the loops around it, or before it, that
     move its places, and whether by every iteration (else every second is the same)."""
 
     stills: list[Still] = field(default_factory=list)
     size: int = 0
+    checks: bool = False
+    fixed: bool = False
     follows: tuple[tuple[Operation, bool], ...] = ()
     seen: set[Key] = field(default_factory=set)
-    again: dict[Key, Callable[[], None]] = field(default_factory=dict)
+    kept: dict[Key, Kept] = field(default_factory=dict)
 
     def key(self, iteration: Mapping[Operation, int]) -> tuple[int, ...]:
         """What the addresses in the piece depend on, beside those that `Launches.point` gets."""
@@ -107,7 +134,11 @@ class Sums:
     launches: tuple[Ask, ...]
 
 
-Part = Piece | Loop | Branch | CheckFaults | DevicePush | DevicePop | Sums
+class Noted:
+    """The point up to which the next look for faults has to wait."""
+
+
+Part = Piece | Loop | Branch | CheckFaults | Noted | DevicePush | DevicePop | Sums
 
 
 @dataclass(slots=True)
@@ -126,14 +157,22 @@ class Places:
             return self.at(odd if i % 2 else even) + i * moving.stride + place.offset
         return self.bases[place.kind, place.which] + place.offset
 
+    def is_of(self, bases: Collection[Base], place: Place) -> bool:
+        """Whether it is in one of these buffers, or in that of an element of a stack, in every
+        iteration."""
+        if place.kind == "moving":
+            _, even, odd = self.plan.moving[int(place.which)]
+            return self.is_of(bases, even) and self.is_of(bases, odd)
+        return place.kind == "cell" or (place.kind, place.which) in bases
+
 
 class Cutter:
-    """From nodes to parts. prepared: makes a launch ready; chosen: makes what does a product."""
+    """From nodes to parts. prepared: makes a launch or copy ready; chosen: what does a product."""
 
     def __init__(
         self,
         plan: DevicePlan,
-        prepared: Callable[[PlannedLaunch], Ask],
+        prepared: Callable[[PlannedLaunch | PlannedCopy], Ask],
         chosen: Callable[[PlannedProduct], Sequence[Ask]],
     ) -> None:
         self._plan, self._prepared, self._chosen = plan, prepared, chosen
@@ -141,23 +180,23 @@ class Cutter:
 
     def parts(self, nodes: Sequence[DeviceNode]) -> list[Part]:
         """The parts, whose pieces are in `pieces`, too."""
-        parts = self._cut(nodes)
+        parts = self._cut(nodes, last=True)
         self.pieces = list(_pieces(parts))
         for piece in self.pieces:
             piece.follows = self._follows(piece)
+            piece.fixed = any(map(_is_fixed, _all(piece.stills)))
         return parts
 
-    def _cut(self, nodes: Sequence[DeviceNode]) -> list[Part]:
+    def _cut(self, nodes: Sequence[DeviceNode], last: bool = False) -> list[Part]:
         parts: list[Part] = []
-        for node in nodes:
+        noted = marks(nodes, last)
+        for k, node in enumerate(nodes):
             match node:
-                case PlannedLaunch():
-                    _join(parts, [self._prepared(node)], 1)
+                case PlannedLaunch() | PlannedCopy():
+                    _join(parts, [self._prepared(node)], 1, checks(node))
                 case PlannedProduct():
                     asks = self._chosen(node)
-                    _join(parts, asks, len(asks))
-                case PlannedCopy():
-                    _join(parts, [Ask(node)], 1)
+                    _join(parts, asks, len(asks), checks(node))
                 case DeviceLoop():
                     self._loop(parts, node)
                 case DeviceBranch():
@@ -166,6 +205,8 @@ class Cutter:
                     parts.append(Sums(node, tuple(map(self._prepared, node.launches))))
                 case CheckFaults() | DevicePush() | DevicePop():
                     parts.append(node)
+            if k in noted:
+                parts.append(Noted())
         return parts
 
     def _loop(self, parts: list[Part], node: DeviceLoop) -> None:
@@ -176,7 +217,8 @@ class Cutter:
             return
         inner, op = tuple(only.stills), node.op
         if node.limit * only.size <= MOST_NODES:
-            _join(parts, [Counted(op, node.limit, inner, True)], node.limit * only.size)
+            size = node.limit * only.size
+            _join(parts, [Counted(op, node.limit, inner, True)], size, only.checks)
             return
         step = MOST_NODES // only.size // 2 * 2  # from an even iteration on, each time
         if step < 2:
@@ -184,7 +226,8 @@ class Cutter:
             return
 
         def some(count: int) -> list[Part]:
-            return [Piece([Counted(op, count, inner, False)], count * only.size)] if count else []
+            still = Counted(op, count, inner, False)
+            return [Piece([still], count * only.size, only.checks)] if count else []
 
         parts.append(Loop(node, [], some(step), step, some(node.limit % step)))
 
@@ -210,7 +253,7 @@ class Cutter:
         self._note(odd, found)
 
 
-def _join(parts: list[Part], stills: Sequence[Still], size: int) -> None:
+def _join(parts: list[Part], stills: Sequence[Still], size: int, checked: bool) -> None:
     """Put more at the end of the last piece, if it has room."""
     last = parts[-1] if parts else None
     if not isinstance(last, Piece) or last.size + size > MOST_NODES:
@@ -218,6 +261,16 @@ def _join(parts: list[Part], stills: Sequence[Still], size: int) -> None:
         parts.append(last)
     last.stills += stills
     last.size += size
+    last.checks = last.checks or checked
+
+
+def _is_fixed(still: Still) -> bool:
+    """Whether it is a library's, at places that change: what its kernels are given is not known."""
+    return (
+        isinstance(still, Ask)
+        and still.late
+        and not isinstance(still.node, PlannedLaunch | PlannedCopy)
+    )
 
 
 def _all(stills: Sequence[Still]) -> Iterator[Still]:
