@@ -1,1 +1,1 @@
-"""Products by NVIDIA's libraries, where they are faster than weft's own kernels."""
+"""Products and convolutions by NVIDIA's libraries, where those are faster than weft's kernels."""

@@ -1,4 +1,5 @@
-"""Which way does a product on a device: weft's own kernels, or one of cuBLASLt's algorithms.
+"""Which way does a product or a convolution on a device: weft's own kernels, or one of the
+algorithms of cuBLASLt or cuDNN.
 
 Each is timed on the device when a plan with such a product is first made ready there, and the
 fastest is kept in weft's cache, so that later runs take the same, to the same bits. What cannot be
@@ -16,6 +17,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from weft.codegen.llvm.cache import CHOICE_SUFFIX, CachedRecord, KernelCache, kernel_cache
@@ -27,12 +29,26 @@ from weft.ir.errors import (
 )
 from weft.ir.fork import ForkLock
 from weft.ir.graph import Operation
-from weft.runtime.device.libraries import cublaslt
-from weft.runtime.device.libraries.cublaslt import Algorithm, CublasLt
+from weft.runtime.device.libraries import cublaslt, cudnn
+from weft.runtime.device.libraries.conv import Conv
+from weft.runtime.device.libraries.cublaslt import CublasLt
+from weft.runtime.device.libraries.cudnn import Cudnn
 from weft.runtime.device.libraries.gemm import Gemm
+from weft.runtime.device.libraries.library import (
+    Algorithm,
+    Library,
+    LibraryLaunch,
+    Workspaces,
+)
 from weft.runtime.device.libraries.trial import Trial
-from weft.runtime.device.planning.plan import Place, PlanArg, PlannedLaunch, PlannedProduct
-from weft.runtime.device.protocol import Device, LibraryCall, Memory, Prepared
+from weft.runtime.device.planning.plan import (
+    Place,
+    PlanArg,
+    PlannedLaunch,
+    PlannedProduct,
+    ProductKind,
+)
+from weft.runtime.device.protocol import Device, LibraryCall, Prepared
 
 LIBRARIES = "WEFT_GPU_LIBRARIES"
 #: Algorithms that are tried, of each way.
@@ -41,6 +57,9 @@ MOST_ALGORITHMS = 6
 WORKSPACE, WORKSPACE_BEFORE_90 = 32 << 20, 4 << 20
 OWN = "weft's own kernels"
 ALL_OWN = f"{OWN} do all products"
+#: Which library does what.
+NAMES: dict[ProductKind, str] = {"products": "cuBLASLt", "convolutions": "cuDNN"}
+_ONE = {"products": "a product", "convolutions": "a convolution"}
 _log = logging.getLogger("weft.compile")
 
 
@@ -73,14 +92,14 @@ class ChosenCall:
 
     op: Operation
     args: tuple[PlanArg, ...]
-    gemm: Gemm
+    call: Gemm | Conv
     algorithm: Algorithm
-    ready: Callable[[Gemm, Algorithm], Any]
+    ready: Callable[[Gemm | Conv, Algorithm], LibraryLaunch]
 
     def prepare(self) -> Prepared:
-        """A call whose words are the addresses of D, A, B and the bias."""
-        made = Prepared(4)
-        made.handle = self.ready(self.gemm, self.algorithm)
+        """A call whose words are the addresses of `args`."""
+        made = Prepared(len(self.args))
+        made.handle = self.ready(self.call, self.algorithm)
         return made
 
 
@@ -102,8 +121,8 @@ class OwnKernels:
 
 
 class CudaLibraries:
-    """cuBLASLt on `device`, loaded when the first product is made ready. driver: the release of
-    CUDA that the driver runs.
+    """cuBLASLt and cuDNN on `device`, loaded when the first product, or convolution, is made ready.
+    driver: the release of CUDA that the driver runs.
 
     `choose` raises ToolchainError where WEFT_GPU_LIBRARIES=1 and the library cannot be used.
     """
@@ -111,9 +130,9 @@ class CudaLibraries:
     def __init__(self, device: Device, driver: Callable[[], int]) -> None:
         self._device, self._driver = device, driver
         self._lock = ForkLock()
-        self._library: CublasLt | None = None
-        self._missing: ToolchainError | None = None
-        self._workspace: Memory | None = None
+        self._libraries: dict[ProductKind, Library[Any]] = {}
+        self._missing: dict[ProductKind, ToolchainError] = {}
+        self._workspaces = Workspaces(device)
         self._choices: dict[str, Choice] = {}
 
     def choose(
@@ -124,31 +143,36 @@ class CudaLibraries:
             return product.own
         with self._lock:
             self._device.begin()
-            library = self._loaded()
-            if library is None or not product.routes:
+            if not self._loaded(product.kind) or not product.routes:
                 return product.own
             key = _key(product)
             choice = self._choices.get(key)
             if choice is None:
-                choice = self._choices[key] = self._decided(library, product, key, at)
-                _log.info("product %s on %s: %s", product.routes[0].gemm.describe(),
+                choice = self._choices[key] = self._decided(product, key, at)
+                _log.info("product %s on %s: %s", product.routes[0].call.describe(),
                           self._device.name, _told(product, choice))  # fmt: skip
         return self._nodes(product, choice.route, choice.algorithm)
 
     def describe(self, products: Sequence[PlannedProduct]) -> list[str]:
         """Each product with what does it, and what else was tried; or why no library is used."""
+        if products and not wanted():
+            return [f"libraries: {ALL_OWN}: {LIBRARIES}=0"]
+        lines = []
+        for kind in NAMES:
+            lines += self._described(kind, [one for one in products if one.kind == kind])
+        return lines
+
+    def _described(self, kind: ProductKind, products: Sequence[PlannedProduct]) -> list[str]:
         if not products:
             return []
-        if not wanted():
-            return [f"libraries: {ALL_OWN}: {LIBRARIES}=0"]
-        if self._missing is not None:
-            return [f"libraries: {ALL_OWN}: {self._missing.what}"]
-        if self._library is None:
-            return ["libraries: looked for when a call first needs a product"]
-        lines = [f"libraries: cuBLASLt {self._library.version}"]
+        if kind in self._missing:
+            return [f"libraries: {OWN} do all {kind}: {self._missing[kind].what}"]
+        if kind not in self._libraries:
+            return [f"libraries: looked for when a call first needs {_ONE[kind]}"]
+        lines = [f"libraries: {NAMES[kind]} {self._libraries[kind].version}"]
         for number, product in enumerate((p for p in products if p.routes), 1):
             where = f" ({product.op.locations[0]})" if product.op.locations else ""
-            lines.append(f"  {number}. {product.routes[0].gemm.describe()}{where}")
+            lines.append(f"  {number}. {product.routes[0].call.describe()}{where}")
             choice = self._choices.get(_key(product))
             if choice is None:
                 lines.append("     chosen when a call first needs it")
@@ -157,56 +181,58 @@ class CudaLibraries:
             lines += [f"       {row}" for row in choice.rows]
         return lines
 
-    # -- the library ------------------------------------------------------------------------------
+    # -- libraries --------------------------------------------------------------------------------
 
-    def _loaded(self) -> CublasLt | None:
-        """The library, None if it cannot be used."""
-        if self._library is None and self._missing is None:
+    def _loaded(self, kind: ProductKind) -> bool:
+        """Whether there is a library for it."""
+        if kind not in self._libraries and kind not in self._missing:
             try:
-                size = WORKSPACE if self._device.cc >= (9, 0) else WORKSPACE_BEFORE_90
-                self._library = CublasLt(cublaslt.load(), self._driver(), size)
-                _log.info("cuBLASLt %s on %s", self._library.version, self._device.name)
+                found = self._libraries[kind] = self._load(kind)
+                _log.info("%s %s on %s", NAMES[kind], found.version, self._device.name)
             except ToolchainError as error:
-                self._missing = error
-                _log.info("%s for products on %s: %s", OWN, self._device.name, error.what)
-        if self._missing is not None and os.environ.get(LIBRARIES) == "1":
-            raise ToolchainError(
-                f"{LIBRARIES}=1, but {self._missing.what}", hint=self._missing.hint
-            )
-        return self._library
+                # without its frames, which hold what the call was given
+                self._missing[kind] = ToolchainError(error.what, hint=error.hint)
+                _log.info("%s for %s on %s: %s", OWN, kind, self._device.name, error.what)
+        missing = self._missing.get(kind)
+        if missing is not None and os.environ.get(LIBRARIES) == "1":
+            raise ToolchainError(f"{LIBRARIES}=1, but {missing.what}", hint=missing.hint)
+        return missing is None
 
-    def _ready(self, gemm: Gemm, algorithm: Algorithm) -> Any:
-        assert self._library is not None
+    def _load(self, kind: ProductKind) -> Library[Any]:
+        if kind == "convolutions":
+            return Cudnn(cudnn.load(), self._driver(), self._device.synchronize)
+        size = WORKSPACE if self._device.cc >= (9, 0) else WORKSPACE_BEFORE_90
+        return CublasLt(cublaslt.load(), self._driver(), size)
+
+    def _ready(self, kind: ProductKind, call: Gemm | Conv, algorithm: Algorithm) -> LibraryLaunch:
+        library = self._libraries[kind]
         with self._lock:
-            if algorithm.workspace and self._workspace is None:
-                # one for all: launches of a device follow each other on one stream
-                size = self._library.workspace
-                self._workspace = self._device.allocate(size, "cuBLASLt's workspace")
-        address = self._workspace.address if algorithm.workspace and self._workspace else 0
-        return self._library.prepared(gemm, algorithm, address)
+            memory = self._workspaces.of(library.room(algorithm), NAMES[kind])
+            made = library.prepared(call, algorithm, 0 if memory is None else memory.address)
+        made.memory = memory
+        return made
 
     def _nodes(
         self, product: PlannedProduct, number: int, algorithm: Algorithm | None
     ) -> list[PlannedLaunch | LibraryCall]:
         if algorithm is None:
             return list(product.own)
-        route = product.routes[number]
-        call = ChosenCall(product.op, route.args, route.gemm, algorithm, self._ready)
-        return [call, *route.after]
+        route, ready = product.routes[number], partial(self._ready, product.kind)
+        call = ChosenCall(product.op, route.args, route.call, algorithm, ready)
+        return [*route.before, call, *route.after]
 
     # -- choosing ---------------------------------------------------------------------------------
 
-    def _decided(
-        self, library: CublasLt, product: PlannedProduct, key: str, at: Callable[[Place], int]
-    ) -> Choice:
-        cache, text = kernel_cache(), self._text(library, key)
+    def _decided(self, product: PlannedProduct, key: str, at: Callable[[Place], int]) -> Choice:
+        library = self._libraries[product.kind]
+        cache, text = kernel_cache(), self._text(product, library, key)
         kept = None if cache is None else self._kept(library, product, cache, text)
         if kept is not None:
             return kept
         found = [
             (number, algorithm)
             for number, route in enumerate(product.routes)
-            for algorithm in library.algorithms(route.gemm, MOST_ALGORITHMS)
+            for algorithm in library.algorithms(route.call, MOST_ALGORITHMS)
         ]
         if not found:
             return Choice(-1, None, "the library has no algorithm for it")
@@ -239,20 +265,20 @@ class CudaLibraries:
         trial, why = Trial(self._device, product, at), "there is no cache to keep the choice in"
         rows: list[Row] = []
         for number, algorithm in found:
-            gemm, label = product.routes[number].gemm, _label(product, number, algorithm)
+            call, label = product.routes[number].call, _label(product, number, algorithm)
             try:
-                if trial.agrees(self._nodes(product, number, algorithm), gemm):
+                if trial.agrees(self._nodes(product, number, algorithm), call):
                     return Choice(number, algorithm, f"not measured: {why}", tuple(rows))
-                rows.append(self._refused(label, gemm))
+                rows.append(self._refused(label, call))
             except UnsupportedError as error:
                 rows.append(Row(label, None, error.what))
         return Choice(-1, None, "the library has none that agrees with them", tuple(rows))
 
-    def _refused(self, label: str, gemm: Gemm) -> Row:
+    def _refused(self, label: str, call: Gemm | Conv) -> Row:
         note = f"its results are not those of {OWN}"
         # a relu may make 0 of NaN, which is no fault of anybody
-        level = logging.INFO if "relu" in gemm.epilogue else logging.WARNING
-        _log.log(level, "%s: %s on %s: %s", label, gemm.describe(), self._device.name, note)
+        level = logging.INFO if "relu" in call.epilogue else logging.WARNING
+        _log.log(level, "%s: %s on %s: %s", label, call.describe(), self._device.name, note)
         return Row(label, None, note)
 
     def _measured(
@@ -265,22 +291,23 @@ class CudaLibraries:
         best, route, taken = trial.own_seconds(), -1, None
         rows = [Row(OWN, best)]
         for number, algorithm in found:
-            gemm, label = product.routes[number].gemm, _label(product, number, algorithm)
+            call, label = product.routes[number].call, _label(product, number, algorithm)
             try:
-                took = trial.seconds(self._nodes(product, number, algorithm), gemm)
+                took = trial.seconds(self._nodes(product, number, algorithm), call)
             except UnsupportedError as error:
                 rows.append(Row(label, None, error.what))
                 continue
-            rows.append(self._refused(label, gemm) if took is None else Row(label, took))
+            rows.append(self._refused(label, call) if took is None else Row(label, took))
             if took is not None and took < best:
                 best, route, taken = took, number, algorithm
         return Choice(route, taken, "measured", tuple(rows))
 
     # -- keeping ----------------------------------------------------------------------------------
 
-    def _text(self, library: CublasLt, key: str) -> str:
+    def _text(self, product: PlannedProduct, library: Library[Any], key: str) -> str:
         """All that a choice depends on."""
-        return f"choice 1\n{self._device.description}\ncuBLASLt {library.version}\n{key}"
+        name = f"{NAMES[product.kind]} {library.version}"
+        return f"choice 1\n{self._device.description}\n{name}\n{key}"
 
     def _keep(self, cache: KernelCache, text: str, choice: Choice) -> None:
         code = "" if choice.algorithm is None else choice.algorithm.code.hex()
@@ -290,7 +317,7 @@ class CudaLibraries:
         cache.store_record(text, CHOICE_SUFFIX, CachedRecord(name, fields, b""))
 
     def _kept(
-        self, library: CublasLt, product: PlannedProduct, cache: KernelCache, text: str
+        self, library: Library[Any], product: PlannedProduct, cache: KernelCache, text: str
     ) -> Choice | None:
         found = cache.load_record(text, CHOICE_SUFFIX)
         if found is None:
@@ -299,8 +326,8 @@ class CudaLibraries:
         route, how = int(found.fields["route"]), "measured, and kept in the cache"
         if route < 0:
             return Choice(-1, None, how, rows)
-        gemm = product.routes[route].gemm
-        algorithm = library.checked(gemm, bytes.fromhex(found.fields["code"]))
+        call = product.routes[route].call
+        algorithm = library.checked(call, bytes.fromhex(found.fields["code"]))
         return None if algorithm is None else Choice(route, algorithm, how, rows)
 
 
@@ -317,7 +344,7 @@ def _key(product: PlannedProduct) -> str:
     """Equal keys, equal ways to do a product."""
     lines = [_line(one) for one in product.own]
     for route in product.routes:
-        lines += [f"route {route.gemm.key}", *map(_line, route.after)]
+        lines += [f"route {route.call.key}", *map(_line, (*route.before, *route.after))]
     return "\n".join(lines)
 
 
@@ -328,8 +355,9 @@ def _line(one: PlannedLaunch) -> str:
 
 
 def _label(product: PlannedProduct, number: int, algorithm: Algorithm) -> str:
-    after = [one.launch.kernel.name for one in product.routes[number].after]
-    return f"cuBLASLt {algorithm.label}" + (f", then {', '.join(after)}" if after else "")
+    route, name = product.routes[number], f"{NAMES[product.kind]} {algorithm.label}"
+    before, after = ([x.launch.kernel.name for x in some] for some in (route.before, route.after))
+    return ", then ".join([", ".join(some) for some in (before, [name], after) if some])
 
 
 def _told(product: PlannedProduct, choice: Choice) -> str:

@@ -12,7 +12,6 @@ import functools
 import importlib
 import importlib.util
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.runtime.device.libraries.gemm import ALIGNMENT, Epilogue, Gemm, Operand
+from weft.runtime.device.libraries.library import Algorithm, LibraryLaunch
 from weft.runtime.device.protocol import Array
 
 #: `cudaDataType` of elements, of sums (which alpha and beta have, too), and `cublasComputeType_t`.
@@ -50,16 +50,6 @@ _STATUSES: dict[int, tuple[type[WeftError], str]] = {
 }
 _EXECUTION = "a kernel failed, this one or one before; WEFT_GPU_BLOCKING=1 tells which"
 NOT_SUPPORTED = 15
-
-
-@dataclass(frozen=True, slots=True)
-class Algorithm:
-    """One of the library's ways to do a product: `code` is its `cublasLtMatmulAlgo_t`, which is of
-    use for the same version of the library alone; workspace: bytes."""
-
-    code: bytes
-    workspace: int
-    label: str
 
 
 @functools.cache
@@ -150,6 +140,10 @@ class CublasLt:
         fits = int(result["state"][0]) == 0 and needed <= self.workspace
         return self._algorithm(code, needed) if fits else None
 
+    def room(self, algorithm: Algorithm) -> int:
+        """As `library.Library` has it: one size for all."""
+        return self.workspace if algorithm.workspace else 0
+
     def _algorithm(self, code: bytes, workspace: int) -> Algorithm | None:
         """None for one whose bits may change, should the library have offered it."""
         algo = np.frombuffer(code, np.uint8).copy()
@@ -237,7 +231,7 @@ def _destroy(api: Any, made: list[tuple[str, int]]) -> None:
         getattr(api, function)(held)
 
 
-class MatmulCall:
+class MatmulCall(LibraryLaunch):
     """A call of cublasLtMatmul with all but the addresses and the stream."""
 
     def __init__(self, library: CublasLt, gemm: Gemm, algorithm: Algorithm, workspace: int) -> None:
@@ -270,4 +264,4 @@ def _failed(function: str, status: int, said: str) -> WeftError:
     return error(f"cuBLASLt's {function} failed: {text}", hint=hint or None)
 
 
-__all__ = ["Algorithm", "CublasLt", "Descriptors", "MatmulCall", "installed", "load"]
+__all__ = ["CublasLt", "Descriptors", "MatmulCall", "installed", "load"]

@@ -68,6 +68,11 @@ class Gemm:
     epilogue: Epilogue = "none"
 
     @property
+    def offsets(self) -> tuple[int, ...]:
+        """Of D, A, B and the bias, in bytes."""
+        return (self.d.offset, self.a.offset, self.b.offset, 0)
+
+    @property
     def key(self) -> str:
         """Equal keys, equal calls but for the addresses."""
         offsets = [x.alignment for x in (self.a, self.b, self.d)]

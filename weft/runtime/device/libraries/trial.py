@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import ml_dtypes
 import numpy as np
 
 from weft.codegen.cuda.language import memory_dtype
-from weft.runtime.device.libraries.gemm import Gemm
+from weft.runtime.device.libraries.library import Call
 from weft.runtime.device.planning.plan import Place, PlanArg, PlannedLaunch, PlannedProduct
 from weft.runtime.device.protocol import Array, Device, LibraryCall, Memory, Prepared
 
@@ -66,17 +67,17 @@ class Trial:
         """What weft's own kernels take."""
         return self._seconds(self._own)
 
-    def seconds(self, way: Sequence[Node], gemm: Gemm) -> float | None:
+    def seconds(self, way: Sequence[Node], call: Call) -> float | None:
         """What a way takes; None if its results are not those of weft's own kernels."""
         prepared = self._prepared(way)
-        return self._seconds(prepared) if self._right(prepared, gemm) else None
+        return self._seconds(prepared) if self._right(prepared, call) else None
 
-    def agrees(self, way: Sequence[Node], gemm: Gemm) -> bool:
+    def agrees(self, way: Sequence[Node], call: Call) -> bool:
         """Whether its results are those of weft's own kernels."""
-        return self._right(self._prepared(way), gemm)
+        return self._right(self._prepared(way), call)
 
-    def _right(self, prepared: Sequence[Prepared], gemm: Gemm) -> bool:
-        allowed, buffers = tolerance(gemm), self._compared()
+    def _right(self, prepared: Sequence[Prepared], call: Call) -> bool:
+        allowed, buffers = tolerance(call), self._compared()
         for nan, expected in zip(_WITH_NAN, self._expected, strict=True):
             pairs = zip(buffers, expected, self._made(prepared, nan), strict=True)
             if not all(agree(held.dtype, a, b, allowed) for held, a, b in pairs):
@@ -123,7 +124,8 @@ class Trial:
         """The least of some measurements, as a recording, which is how steps run."""
         device = self._device
         device.synchronize()
-        again = device.capture(lambda: self._run(prepared)) or (lambda: self._run(prepared))
+        again: Callable[[], None] = partial(self._run, prepared)
+        again = device.capture(again) or again
         device.begin()
         once = device.timed(again)
         runs = min(max(int(LEAST_SECONDS / max(once, 1e-7)), 1), MOST_RUNS)
@@ -147,11 +149,9 @@ class Trial:
             while 0 < done < size:
                 device.copy(start + done, start, min(done, size - done))
                 done += min(done, size - done)
-        # one in the first row of weft's A, the library's B, is one in all of the first row of C;
-        # where that is a constant, one in weft's B is one in a column
         route = self._product.routes[0]
-        written = [p for p in (route.args[2], route.args[1]) if nan and p.kind != "constant"]
-        one = np.array([np.nan], _FLOATS[route.gemm.dtype])
+        written = [p for p in route.given if nan and p.kind != "constant"]
+        one = np.array([np.nan], _FLOATS[route.call.dtype])
         for place in written[:1]:
             device.upload(self._address(place), one)
         device.synchronize()  # the arrays above may go
@@ -175,13 +175,14 @@ class Trial:
 
 def _places(product: PlannedProduct) -> Iterator[tuple[Place, str]]:
     """All places with what lies there, but for constants."""
-    launches = [*product.own, *(x for route in product.routes for x in route.after)]
+    routes = product.routes
+    launches = [*product.own, *(x for r in routes for x in (*r.before, *r.after))]
     pairs: list[tuple[PlanArg, str]] = [
         (arg, parameter.dtype)
         for one in launches
         for arg, parameter in zip(one.args, one.launch.kernel.parameters, strict=True)
     ]
-    pairs += [(arg, route.gemm.dtype) for route in product.routes for arg in route.args]
+    pairs += [(arg, route.call.dtype) for route in routes for arg in route.args]
     for arg, dtype in pairs:
         if isinstance(arg, Place) and arg.kind != "constant" and arg.nbytes:
             yield arg, dtype
@@ -212,12 +213,12 @@ def _block(dtype: str, nbytes: int, seed: int) -> Array:
     return made[:nbytes].copy()
 
 
-def tolerance(gemm: Gemm) -> float:
+def tolerance(call: Call) -> float:
     """What two sums of k products of numbers between -1 and 1 may differ by: rounding of operands
     and of partial sums adds up as a random walk, with eight deviations to spare."""
-    operands = _ROUNDING["tf32" if gemm.mode == "tf32" else gemm.dtype]
-    sums = _ROUNDING["f64" if gemm.dtype == "f64" else "f32"]
-    return 8 * (operands * math.sqrt(gemm.k) + sums * gemm.k)
+    operands = _ROUNDING["tf32" if call.mode == "tf32" else call.dtype]
+    sums = _ROUNDING["f64" if call.dtype == "f64" else "f32"]
+    return 8 * (operands * math.sqrt(call.k) + sums * call.k)
 
 
 def agree(dtype: str, a: Array, b: Array, allowed: float) -> bool:

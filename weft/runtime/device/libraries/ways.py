@@ -21,6 +21,7 @@ from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation, Value
 from weft.ir.math_mode import MathMode
 from weft.ir.types import TensorType
+from weft.runtime.device.libraries.conv import Conv
 from weft.runtime.device.libraries.gemm import ALIGNMENT, DTYPES, Epilogue, Gemm, gemm_of
 
 Pairs = tuple[tuple[int, int], ...]
@@ -30,13 +31,16 @@ _BIASED = ("f32", "f64")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`gemm` on D, A, B and the bias, if it has one, then launches. made: what lies in scratch
-    memory between the two."""
+    """`before`, then `call` on its arguments, then `after`. Of a `Gemm` they are D, A, B and the
+    bias, if it has one; of a `Conv` the result and both operands. made: what lies in scratch memory
+    between the call and launches. given: operands, in the order in which NaN is tried in them."""
 
-    gemm: Gemm
+    call: Gemm | Conv
     args: tuple[Address, ...]
     after: tuple[Launch, ...] = ()
-    made: Value | None = None
+    made: tuple[Value, ...] = ()
+    before: tuple[Launch, ...] = ()
+    given: tuple[Address, ...] = ()
 
 
 def is_gemm(op: Operation) -> bool:
@@ -123,7 +127,7 @@ def _in_parts(op: Operation, pairs: Pairs, fused: FusedProduct, mode: MathMode) 
         return None  # only the kernel that does all of it can do this
     if any(isinstance(arg, Status) for launch in after for arg in launch.args):
         return None
-    return Way(gemm, (Address(made), fused.b, fused.a), tuple(after), made)
+    return Way(gemm, (Address(made), fused.b, fused.a), tuple(after), (made,))
 
 
 def _type(value: Value) -> TensorType:
