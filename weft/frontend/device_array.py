@@ -12,6 +12,7 @@ import numpy as np
 
 from weft.frontend import pytree
 from weft.frontend.arrays import Array
+from weft.frontend.calls.donated import DonatedMemory
 from weft.frontend.dlpack import foreign_array
 from weft.frontend.ops.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
@@ -74,7 +75,19 @@ class DeviceArray(Tensor):
         """Type and device, for messages: `f32[2,3] on gpu:0`."""
         return f"{self._type} on {self.device}"
 
+    def _give(self, held: DeviceValue | DonatedMemory) -> None:
+        """Let what holds a donated array's memory, or says where it went, take its place."""
+        self._held, self._copy = held, None  # type: ignore[assignment]  # every use of it raises
+
+    def _check_held(self, held: DeviceValue) -> None:
+        """After others were told of `held`: the error of an array that another thread has donated
+        since. That looks who was told once it has put something else in its place."""
+        if self._held is not held:
+            self._held.address  # noqa: B018  # raises
+
     def __repr__(self) -> str:
+        if isinstance(self._held, DonatedMemory):
+            return f"<DeviceArray donated to '{self._held.function}'>"
         if self._copy is None and guarded():
             return f"<DeviceArray {self.describe()}>"
         body = np.array2string(self._data, separator=", ", prefix="DeviceArray(")
@@ -142,7 +155,10 @@ class DeviceArray(Tensor):
     # ------------------------------------------------------------------------------------- others
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return interface(self._held)
+        held = self._held
+        made = interface(held)
+        self._check_held(held)
+        return made
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """(2, number): a CUDA device; (1, 0), the CPU, for the memory of an emulated one."""
@@ -168,7 +184,9 @@ class DeviceArray(Tensor):
         held = self._held
         if wanted == own:
             copied = bool(copy)
-            return export(held.copy() if copied else held, stream, max_version, copied=copied)
+            made = export(held.copy() if copied else held, stream, max_version, copied=copied)
+            self._check_held(held)
+            return made
         if wanted != (CPU, 0) or copy is False:
             raise BufferError(
                 f"an array {self.describe()} is on DLPack device {own}; it cannot be shown on "

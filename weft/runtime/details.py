@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from weft.codegen.steps.parts import runs_in_parts
 from weft.codegen.steps.plan import check_supported, large_scratch
@@ -88,15 +88,18 @@ def details_again(
     return fused, report
 
 
-class Once:
+T = TypeVar("T")
+
+
+class Once(Generic[T]):
     """A function of no arguments that is called once, whichever thread asks first."""
 
-    def __init__(self, make: Callable[[], Details]) -> None:
+    def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._made: Details | None = None
+        self._made: T | None = None
         self._lock = ForkLock()
 
-    def __call__(self) -> Details:
+    def __call__(self) -> T:
         with self._lock:
             if self._made is None:
                 self._made = self._make()

@@ -24,21 +24,41 @@ _log = logging.getLogger("weft.compile")
 
 @dataclass(frozen=True)
 class PlanKey:
-    """What the plan of a traced graph depends on."""
+    """What the plan of a traced graph depends on. target: as of `describe_plan`."""
 
     graph: Graph
     passes: tuple[str, ...]
     donated: tuple[int, ...]
+    target: str = ""
 
     @cached_property
     def content(self) -> tuple[str | None, list[ConstArray]]:
         """The description, None if it cannot be known, and the graph's constants."""
         digest, constants = digest_graph(self.graph)
-        return describe_plan(digest, self.passes, self.donated), constants
+        return describe_plan(digest, self.passes, self.donated, self.target), constants
+
+    def load(self) -> tuple[CachedRecord, list[ConstArray]] | None:
+        """What is kept of the plan, and the graph's constants; None if it is not there."""
+        cache = plan_cache()
+        if cache is None or not cache.exists():
+            return None
+        description, constants = self.content
+        found = None if description is None else cache.load_record(description, PLAN_SUFFIX)
+        return None if found is None else (found, constants)
+
+    def store(self, name: str, packed: tuple[dict[str, Any], bytes] | None) -> None:
+        """Keep a plan, if it can be packed."""
+        cache, (description, _) = plan_cache(), self.content
+        if cache is not None and description is not None and packed is not None:
+            cache.store_record(description, PLAN_SUFFIX, CachedRecord(name, *packed))
 
 
 def plan_key(
-    graph: Graph, passes: Sequence[Any], options: PassOptions, donated: Sequence[int]
+    graph: Graph,
+    passes: Sequence[Any],
+    options: PassOptions,
+    donated: Sequence[int],
+    target: str = "",
 ) -> PlanKey | None:
     """None if the plan is not kept: no cache, passes that are not weft's own, who compiles wants
     to see the passes at work, or the graph has ops whose meaning is the user's."""
@@ -50,18 +70,15 @@ def plan_key(
     names = tuple([pass_name(run) for run in passes])
     if any(PASSES.get(name) is not run for name, run in zip(names, passes, strict=True)):
         return None
-    return PlanKey(graph, names, tuple(donated))
+    return PlanKey(graph, names, tuple(donated), target)
 
 
 def load_plan(key: PlanKey) -> tuple[StepPlan, dict[str, int]] | None:
     """The plan and its kernels' addresses; None if the plan or one of the kernels is not there."""
-    cache = plan_cache()
-    if cache is None or not cache.exists():
+    kept = key.load()
+    if kept is None:
         return None
-    description, constants = key.content
-    found = None if description is None else cache.load_record(description, PLAN_SUFFIX)
-    if found is None:
-        return None
+    found, constants = kept
     addresses = load_kernels(kernel_files(found.fields))
     if addresses is None:
         _log.info("cache: a kernel of the plan of %s is gone, it is planned again", found.name)
@@ -76,13 +93,10 @@ def store_plan(key: PlanKey, name: str, plan: StepPlan, kernels: Sequence[Kernel
 
 
 def _store(key: PlanKey, name: str, plan: StepPlan, kernels: Sequence[Kernel]) -> None:
-    cache, files = plan_cache(), {}
+    files = {}
     for kernel in kernels:
         description = describe_kernel(kernel)
         if description is None:
             return
         files[kernel.key] = file_name(description)
-    description, constants = key.content
-    packed = pack_plan(plan, files, constants)
-    if cache is not None and description is not None and packed is not None:
-        cache.store_record(description, PLAN_SUFFIX, CachedRecord(name, *packed))
+    key.store(name, pack_plan(plan, files, key.content[1]))

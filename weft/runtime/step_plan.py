@@ -21,10 +21,9 @@ from weft.ir.graph import Graph, Operation
 from weft.ir.types import TensorType
 from weft.passes.manager import PassReport
 from weft.passes.memory.plan_memory import MemoryPlan
+from weft.runtime.plan_arrays import pack_arrays, unpack_arrays
 from weft.runtime.program import StepProgram
 
-#: Plans whose constants, those of the traced graph not counted, are larger are not kept on disk.
-MOST_CONSTANT_BYTES = 16 << 20
 #: Steps that take less keep the GIL: giving it away and taking it back costs 0.1 us and more.
 SHORT_NS = 5_000
 NS_PER_BYTE_IN_CACHE = 0.25  # of a nest that does some arithmetic too
@@ -120,17 +119,10 @@ def pack_plan(
     table = plan.table
     if table.own:  # sizes that may become others: such plans are made while a step runs
         return None
-    known = {id(held.array): k for k, held in enumerate(traced)}
-    arrays: list[Any] = []
-    stored: list[bytes] = []
-    for array in table.arrays:
-        if id(array) in known:
-            arrays.append(known[id(array)])
-        else:
-            arrays.append([as_dtype(array.dtype).name, list(array.shape)])
-            stored.append(array.tobytes())
-    if sum(map(len, stored)) > MOST_CONSTANT_BYTES:
+    packed = pack_arrays(table.arrays, traced)
+    if packed is None:
         return None
+    arrays, stored = packed
     columns = [np.array(getattr(table, n), np.int64).reshape(-1) for n in (*_FLAT, *_PAIRS)]
     fields = {
         "sizes": [len(c) for c in columns],
@@ -145,7 +137,7 @@ def pack_plan(
         "written": sorted(plan.written),
         **{name: getattr(plan, name) for name in _NUMBERS},
     }
-    return fields, b"".join([c.tobytes() for c in columns] + stored)
+    return fields, b"".join([*(c.tobytes() for c in columns), stored])
 
 
 def kernel_files(fields: Mapping[str, Any]) -> dict[str, str]:
@@ -173,28 +165,10 @@ def unpack_plan(
             step = _PAIRS[name]
             column = list(zip(*(column[k::step] for k in range(step)), strict=True))
         setattr(table, name, column)
-    table.arrays = _arrays(fields["arrays"], payload, 8 * total, traced)
+    table.arrays = unpack_arrays(fields["arrays"], payload, 8 * total, traced)
     results = [None if r is None else (tuple(r[0]), as_dtype(r[1])) for r in fields["results"]]
     return StepPlan(
         table=table, slots=tuple([(kind, which) for kind, which in fields["slots"]]),
         results=tuple(results), donated=dict(fields["donated"]), read=frozenset(fields["read"]),
         written=frozenset(fields["written"]), **{name: fields[name] for name in _NUMBERS},
     )  # fmt: skip
-
-
-def _arrays(
-    rows: Sequence[Any], payload: bytes, first: int, traced: Sequence[ConstArray]
-) -> list[np.ndarray[Any, Any]]:
-    arrays: list[np.ndarray[Any, Any]] = []
-    for row in rows:
-        if isinstance(row, int):
-            arrays.append(traced[row].array)
-            continue
-        dtype, shape = as_dtype(row[0]).numpy, tuple(row[1])
-        count = int(np.prod(shape, dtype=np.int64))
-        # a copy: kernels want it aligned
-        held = np.frombuffer(payload, dtype, count, first).reshape(shape).copy()
-        held.setflags(write=False)
-        arrays.append(held)
-        first += held.nbytes
-    return arrays

@@ -43,10 +43,13 @@ def describe_kernel(kernel: Kernel) -> str | None:
     return f"{common}\nemitter {defined_in}\nloops {kernel.loops}\nkernel {kernel.key}"
 
 
-def describe_plan(graph: str, passes: Sequence[str], donated: Sequence[int]) -> str | None:
+def describe_plan(
+    graph: str, passes: Sequence[str], donated: Sequence[int], target: str = ""
+) -> str | None:
     """All that the plan of a traced graph depends on; None if that cannot be known.
 
-    graph: its digest (`ir/digest.py`). Constants are folded with NumPy.
+    graph: its digest (`ir/digest.py`). target: what it is for, if not for this processor. Constants
+    are folded with NumPy.
     """
     common, sources = _common_once(), _plan_sources()
     if common is None or sources is None:
@@ -54,7 +57,7 @@ def describe_plan(graph: str, passes: Sequence[str], donated: Sequence[int]) -> 
     return (
         f"{common}\npasses {' '.join(passes)}\npass sources {sources}\n"
         f"numpy {np.__version__} python {sys.version_info[:2]}\n"
-        f"donated {list(donated)}\ngraph {graph}"
+        f"donated {list(donated)}\n{target}graph {graph}"
     )
 
 

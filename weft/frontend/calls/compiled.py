@@ -96,7 +96,9 @@ class Compiled(Specialization):
 
     def _planned(self, gpu: int) -> DeviceStep:
         graph = on_local_device(self.traced.graph, gpu)
-        return compile_for_gpu(graph, self.traced.variables, gpu, self._passes, self.math_mode)
+        return compile_for_gpu(
+            graph, self.traced.variables, gpu, self._passes, self.math_mode, self.donated
+        )
 
     def _check_donated(self, made: Executable) -> None:
         used = made.plan.donated.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.ir.source import Locations, caller_location
@@ -12,6 +13,7 @@ class Donated:
     """In place of a tensor's trace, once a call took its memory: which function, called where."""
 
     closed = True
+    fate = "its memory holds a result now"
 
     def __init__(self, function: str, location: Locations) -> None:
         self.function = function
@@ -21,10 +23,19 @@ class Donated:
         """What every use of the tensor raises."""
         where = f" at {self.location[0].describe()}" if self.location else ""
         return FailedPreconditionError(
-            f"this tensor was donated to '{self.function}'{where}: its memory holds a result now",
-            hint="use that result, or leave the argument out of donate=",
+            f"this tensor was donated to '{self.function}'{where}: {self.fate}",
+            hint="use the result, or leave the argument out of donate=",
             location=caller_location(),
         )
+
+
+class DonatedMemory(Donated):
+    """In place of the memory of a `wf.DeviceArray`: whatever is asked of it raises."""
+
+    fate = "its memory holds a result now, or went back to the device"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise self.error()
 
 
 def donated(trace: object) -> Donated | None:

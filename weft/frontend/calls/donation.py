@@ -3,6 +3,10 @@
 A donated argument is a tensor that nobody sees the memory of in another way: then overwriting it
 cannot be noticed, and the tensor itself says what became of it. NumPy arrays are refused, because
 the caller would see the array change.
+
+On a GPU a result is written where a donated array is, or else its memory goes back to the device's
+pool when the step has read it. It is taken before the call begins, so that no other thread can hand
+it to one; a call that fails before the device is asked for anything gives it back.
 """
 
 from __future__ import annotations
@@ -10,18 +14,27 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.frontend import pytree
 from weft.frontend.calls.compiled import Compiled
-from weft.frontend.calls.donated import Donated
+from weft.frontend.calls.donated import Donated, DonatedMemory
 from weft.frontend.calls.signature import Signature
 from weft.frontend.device_array import DeviceArray
 from weft.frontend.tensor import Tensor
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
+from weft.ir.fork import ForkLock
 from weft.ir.source import caller_location
+from weft.runtime.executable import Executable
+
+if TYPE_CHECKING:
+    from weft.runtime.device.array import DeviceValue
+
+_COPY = "donate a tensor that only you hold: wf.asarray(x, copy=True) makes one"
+_taking = ForkLock()
+_DEVICE_COPY = "donate an array that only you hold: copy.deepcopy(x) makes one"
 
 
 def donated_leaves(
@@ -53,19 +66,16 @@ def _sole_owner() -> int:
 
 def check_donated(
     function: str, numbers: Sequence[int], paths: Callable[[], Sequence[str]], given: Sequence[Any],
-    arrays: Sequence[Any],
+    arrays: Sequence[Any], on_gpu: bool,
 ) -> None:  # fmt: skip
     """TypeRuleError or InvalidArgumentError for an argument whose memory the call must not take.
 
     given: the leaves of the arguments; arrays: a list with the array of each, held nowhere else.
     """
-    alone = _sole_owner()
-    seen: set[int] = set()
     everyone = [id(a) for a in arrays]
     for i in numbers:
-        why = ""
         on_device = isinstance(given[i], DeviceArray)
-        if on_device or not isinstance(given[i], Tensor):
+        if (on_device and not on_gpu) or not isinstance(given[i], Tensor):
             raise TypeRuleError(
                 f"'{function}' takes the memory of its argument '{paths()[i]}' (donate=), but got "
                 f"a {type(given[i]).__name__}",
@@ -75,19 +85,40 @@ def check_donated(
                 "anything else change",
                 location=caller_location(),
             )
-        if id(arrays[i]) in seen or everyone.count(id(arrays[i])) > 1:
-            why = "is passed more than once"
-        elif not arrays[i].flags.owndata or not arrays[i].flags.writeable:
-            why = "shares its memory with another tensor, array or library"
-        elif _owners(arrays, i) > alone:
-            why = "is seen by an array or a view that was taken from it"
-        seen.add(id(arrays[i]))
-        if why:
-            raise InvalidArgumentError(
-                f"the tensor donated to '{function}' as '{paths()[i]}' {why}",
-                hint="donate a tensor that only you hold: wf.asarray(x, copy=True) makes one",
-                location=caller_location(),
-            )
+        if everyone.count(id(arrays[i])) > 1:
+            raise _seen(function, paths()[i], "is passed more than once", on_device)
+        if not on_device and (why := _why_not(arrays, i)):
+            raise _seen(function, paths()[i], why, on_device)
+
+
+def _seen(function: str, path: str, why: str, on_device: bool) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"the {'array' if on_device else 'tensor'} donated to '{function}' as '{path}' {why}",
+        hint=_DEVICE_COPY if on_device else _COPY,
+        location=caller_location(),
+    )
+
+
+def _why_not(arrays: Sequence[Any], i: int) -> str:
+    """Why the call must not take the memory of an array of the host; "" if it may."""
+    if not arrays[i].flags.owndata or not arrays[i].flags.writeable:
+        return "shares its memory with another tensor, array or library"
+    if _owners(arrays, i) > _sole_owner():
+        return "is seen by an array or a view that was taken from it"
+    return ""
+
+
+def _why_not_there(value: DeviceValue) -> str:
+    """The same of an array on a device."""
+    from weft.runtime.device.array import Borrowed
+
+    if isinstance(value.memory, Borrowed):
+        return "is in memory of another library, which weft has borrowed"
+    if value.shown:
+        return "has told its address to another library (__cuda_array_interface__)"
+    if value.shared:
+        return "is shared with another library (DLPack)"
+    return ""
 
 
 def run_donated(
@@ -100,17 +131,42 @@ def run_donated(
             hint="let the function close over the variable",
             location=caller_location(),
         )
-    found.executable()  # says if it cannot use the memory
+    made = found.executable()  # says if it cannot use the memory
+    on_gpu = not isinstance(made, Executable)
     paths = functools.partial(found.signature.paths, parameters)
-    check_donated(function, found.donated, paths, given, arrays)
+    check_donated(function, found.donated, paths, given, arrays, on_gpu)
+    there = [i for i in found.donated if isinstance(given[i], DeviceArray)]
+    _take(function, there, given, arrays)
     try:
-        return found.pack(found.run(arrays))
-    finally:
-        bury(function, found.donated, given)
+        for i in there:
+            if why := _why_not_there(arrays[i]):
+                raise _seen(function, paths()[i], why, True)
+        try:
+            return found.pack(found.run(arrays))
+        finally:
+            bury(function, [i for i in found.donated if i not in there], given)
+    except BaseException:
+        for i in there:
+            if not arrays[i].taken:
+                given[i]._give(arrays[i])
+        raise
+
+
+def _take(
+    function: str, numbers: Sequence[int], given: Sequence[Any], arrays: Sequence[Any]
+) -> None:
+    """Let arrays on a device say where they went: `arrays` has what they held."""
+    gone = DonatedMemory(function, caller_location())
+    with _taking:
+        for i in numbers:
+            if given[i]._held is not arrays[i]:
+                given[i].shape  # noqa: B018  # raises: another thread has donated it
+        for i in numbers:
+            given[i]._give(gone)
 
 
 def bury(function: str, numbers: Sequence[int], given: Sequence[Any]) -> None:
-    """Mark the donated tensors: whoever uses one is told where it went."""
+    """Mark donated tensors of the host: whoever uses one is told where it went."""
     gone = Donated(function, caller_location())
     for i in numbers:
         given[i]._data = None

@@ -26,8 +26,9 @@ def explain_on_gpu(
     lines.append(f"  products of f32: {_MODES[plan.math]}")
     lines += ["", "passes", *pass_table(report.passes)]
     launches = len(plan.launches())
-    lines += ["", f"one call makes {launches} launches of {len(plan.kernels())} kernels "
-              f"({report.seconds * 1e3:.0f} ms to plan)"]  # fmt: skip
+    took = f"{report.seconds * 1e3:.0f} ms"
+    took = f"plan from disk, {took}" if report.plan_loaded else f"{took} to plan"
+    lines += ["", f"one call makes {launches} launches of {len(plan.kernels())} kernels ({took})"]
     lines += _indented(executable.describe_program())
     products = product_lines(report.passes)
     lines += ["", "products", *products] if products else []
@@ -35,6 +36,9 @@ def explain_on_gpu(
     lines += ["", head, *(f"  {line}" for line in kernels)]
     lines += ["", "memory", *_indented(report.memory.describe())]
     lines.append(f"  on the device: {executable.nbytes:,} bytes for each call at a time")
+    for result, given in plan.donated.items():
+        name = executable.graph.arg_names[given]
+        lines.append(f"  result {result} is where the donated argument '{name}' was")
     for name, (held, _) in plan.variables.items():
         lines.append(f"  variable '{name}' stays there: {held}, {held.nbytes:,} bytes")
     return "\n".join(lines)

@@ -373,17 +373,17 @@ def compile(
     need one that ends with "fuse". threads: one call uses at most so many, and never more than
     `get_num_threads()`; the results' bits do not depend on it. donate: parameters whose memory the
     call takes for results of the same type; the tensors passed for them cannot be used afterwards,
-    and it is an error if no result can take their memory, or if someone else sees it. Both name
-    parameters by name or position. device: "cpu", or "gpu:0" for the first GPU, as `wf.device`
-    names them: the whole function runs there; its results stay there as `wf.DeviceArray`s, which
-    it takes without a copy, as variables stay; arrays of the host are copied there (docs/gpu.md).
-    UnsupportedError for a device of another task. math: "tf32" lets GPU libraries round f32 to 10
-    bits of mantissa before it is multiplied; "ieee" does not; weft's own kernels and the CPU never
-    do.
+    and it is an error if someone else sees it, or if no result can take it (a GPU gives it back).
+    Both name parameters by name or position. device: "cpu", or "gpu:0" for the first GPU, as
+    `wf.device` names them: the whole function runs there; its results stay there as
+    `wf.DeviceArray`s, which it takes without a copy, as variables stay; arrays of the host are
+    copied there (docs/gpu.md). UnsupportedError for a device of another task. math: "tf32" lets GPU
+    libraries round f32 to 10 bits of mantissa before it is multiplied; "ieee" does not; weft's own
+    kernels and the CPU never do.
     """
     if threads is not None:
         threads = checked(threads, "wf.compile(threads=)")
-    gpu, mode = gpu_number(device, donate), checked_math(math, "wf.compile(math=)")
+    gpu, mode = gpu_number(device), checked_math(math, "wf.compile(math=)")
     pipeline = pipeline_of("gpu" if passes is None and gpu is not None else passes)
     compile_ahead()  # while the program goes on, up to the first call
 

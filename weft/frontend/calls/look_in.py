@@ -25,11 +25,10 @@ class LookIn:
     _parameters: tuple[str, ...]
     _specializations: Specializations[Compiled]
 
-    def _specialized(self, args: Any, kwargs: Any) -> Compiled:
-        raise NotImplementedError
+    if TYPE_CHECKING:  # no ABC: CPython makes native classes of those with no metaclass only
 
-    def _key(self, args: Any, kwargs: Any) -> tuple[Any, list[Any], list[Any]]:
-        raise NotImplementedError
+        def _specialized(self, args: Any, kwargs: Any) -> Compiled: ...
+        def _key(self, args: Any, kwargs: Any) -> tuple[Any, list[Any], list[Any]]: ...
 
     def trace(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph as traced for these arguments (values, or `TensorType`s in place of

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from weft.runtime.size_plan import SizedGraph
 
 
-def gpu_number(device: str, donate: object) -> int | None:
+def gpu_number(device: str) -> int | None:
     """The number of the GPU that `wf.compile(device=)` names, None for the CPU.
 
-    UnsupportedError for a device of another task, and for `donate` with a GPU.
+    UnsupportedError for a device of another task.
     """
     spec = named_device(device)
     found = local_gpu(spec)
@@ -36,13 +36,6 @@ def gpu_number(device: str, donate: object) -> int | None:
             f"wf.compile(device={device!r}): a compiled function runs in this process, on its CPU "
             "or on one of its GPUs",
             hint='the CPU is "cpu", GPUs are "gpu:0", "gpu:1", ...; sessions run on other tasks',
-            location=caller_location(),
-        )
-    if found is not None and donate not in ((), []):
-        raise UnsupportedError(
-            "wf.compile(donate=) is for the CPU: on a GPU each result has memory of its own",
-            hint="leave donate out; memory of an array that nobody holds any more is used again "
-            "when the step has read it, and variables are updated in place",
             location=caller_location(),
         )
     return found
@@ -95,15 +88,17 @@ def compile_for_gpu(
     number: int,
     passes: Sequence[Pass],
     math_mode: MathMode = "ieee",
+    donated: Sequence[int] = (),
 ) -> DeviceExecutable:
     """`graph` as a plan for GPU `number`, which is looked for when the plan is first called.
-    Errors as `runtime.device.compile_for_device`."""
+    donated: inputs whose memory results may take. Errors as
+    `runtime.device.compile_for_device`."""
     # whoever has no GPU does not wait for these modules when weft is imported
     from weft.runtime.device.executable import compile_for_device
 
     return compile_for_device(
         graph, variables, find=_finder(number), name=graph.name, passes=passes,
-        math_mode=math_mode,
+        math_mode=math_mode, donated=donated,
     )  # fmt: skip
 
 

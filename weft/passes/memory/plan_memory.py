@@ -34,10 +34,12 @@ def plan_memory(
     donated: Sequence[int] = (),
     in_parts: Callable[[Operation], bool] = _never,
     scratch_of: Callable[[Operation], int] = _never,
+    by_bytes: bool = False,
 ) -> MemoryPlan:
     """Plan the buffers of a fused graph of static shapes.
 
-    donated: inputs that may be overwritten, each by one result (`MemoryPlan.donated`).
+    donated: inputs that may be overwritten, each by one result (`MemoryPlan.donated`) of its type;
+    by_bytes: or else of as many bytes, or that is the input itself.
 
     in_registers: which `cond`, `while` and `scan` ops are one kernel, so that nothing of their
     regions lives in memory but what has more elements than it says. in_parts: which loops run in
@@ -46,7 +48,7 @@ def plan_memory(
     op needs for itself and that shall be in the arena (`MemoryPlan.scratch`). No block may be the
     region of two ops.
     """
-    return _StepPlanner(graph, in_registers, in_parts, scratch_of).plan_step(donated)
+    return _StepPlanner(graph, in_registers, in_parts, scratch_of).plan_step(donated, by_bytes)
 
 
 class _StepPlanner(BlockPlanner):
@@ -70,11 +72,11 @@ class _StepPlanner(BlockPlanner):
                 held = self.assigns if op.name == "assign" else self.reads
                 held.setdefault(variable_name(op.operands[0]), []).append(position)
 
-    def plan_step(self, donated: Sequence[int]) -> MemoryPlan:
+    def plan_step(self, donated: Sequence[int], by_bytes: bool) -> MemoryPlan:
         """The plan of the whole step."""
         for i, arg in enumerate(self.graph.args):
             self.plan.slots[arg] = Slot("input", i)
-        self._choose_targets(donated)
+        self._choose_targets(donated, by_bytes)
         self.run()
         self._finish_results()
         self.plan.place_arena(self.arena)
@@ -82,7 +84,7 @@ class _StepPlanner(BlockPlanner):
 
     # -- analysis ---------------------------------------------------------------------------------
 
-    def _choose_targets(self, donated: Sequence[int]) -> None:
+    def _choose_targets(self, donated: Sequence[int], by_bytes: bool) -> None:
         """Find the values that are computed straight into a variable's buffer or a result."""
         for name, positions in self.assigns.items():
             value = self.root_of(self.graph.ops[positions[0]].operands[1])
@@ -90,7 +92,8 @@ class _StepPlanner(BlockPlanner):
             if free and self._old_value_dead(name, self.made_at[value], value):
                 self._compute_in(name, value)
         for number in donated:
-            self._give(number)
+            if not self._give(number) and by_bytes:
+                self._give_bytes(number)
         for i, result in enumerate(self.graph.results):
             value = self.root_of(result)
             if self.is_free(value) and isinstance(value.type, TensorType):
@@ -111,19 +114,35 @@ class _StepPlanner(BlockPlanner):
         if self._old_value_dead(name, self.made_at[base], base):
             self._compute_in(name, base)
 
-    def _give(self, number: int) -> None:
-        """Compute the first result that fits in the buffer of a donated input."""
+    def _give(self, number: int) -> bool:
+        """Compute the first result that fits in the buffer of a donated input; whether one does."""
+        given = self.graph.args[number]
+        return any(
+            result.type == given.type == self.root_of(result).type and self._give_to(i, number)
+            for i, result in enumerate(self.graph.results)
+        )
+
+    def _give_bytes(self, number: int) -> None:
+        """As `_give`, for a result of any type of as many bytes, or that is the input itself."""
         given = self.graph.args[number]
         for i, result in enumerate(self.graph.results):
             value = self.root_of(result)
-            if result.type != given.type or value.type != given.type or not self.is_free(value):
-                continue
-            plain = value.op is not None and (value.op.name == "fused" or not value.op.regions)
-            if plain and self.may_replace(value, given):
-                self.targets[value] = Slot("input", number)
+            if value is given and i not in self.plan.donated:
                 self.plan.donated[i] = number
-                self.plan.in_place += 1
                 return
+            if _bytes(value) == _bytes(given) > 0 and self._give_to(i, number):
+                return
+
+    def _give_to(self, i: int, number: int) -> bool:
+        """Compute result `i` in the buffer of a donated input, if that can be."""
+        value, given = self.root_of(self.graph.results[i]), self.graph.args[number]
+        plain = value.op is not None and (value.op.name == "fused" or not value.op.regions)
+        if not (self.is_free(value) and plain and self.may_replace(value, given)):
+            return False
+        self.targets[value] = Slot("input", number)
+        self.plan.donated[i] = number
+        self.plan.in_place += 1
+        return True
 
     def _old_value_dead(self, name: str, position: int, value: Value) -> bool:
         """May `value`, made at `position`, overwrite variable `name`: is the old value not needed
@@ -177,6 +196,10 @@ class _StepPlanner(BlockPlanner):
                 self.plan.result_bytes += value.type.nbytes
                 why = "a result never shares a buffer with anything else"
                 self.copy(end, self.plan.slots[value], Slot("result", i), value, why)
+
+
+def _bytes(value: Value) -> int:
+    return value.type.nbytes if isinstance(value.type, TensorType) else 0
 
 
 def variable_name(ref: Value) -> str:

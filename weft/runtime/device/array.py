@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
 from weft.ir.dtypes import as_dtype
+from weft.ir.errors import FailedPreconditionError, WeftError
 from weft.ir.types import TensorType
 from weft.runtime.device.protocol import Array, Device, Mark, Memory
 
@@ -27,11 +31,13 @@ class DeviceValue:
 
     ready: the point in the device's work at which it is there (None: all asked for so far). It is
     known before that: a step may take it, and waits for nothing. shown: whether others were told
-    its address.
+    its address; shared: those that hold it for others (DLPack). taken: whether a step has written a
+    result there (`DevicePlan.donated`): then it is no more.
     """
 
     __slots__ = (
-        "__weakref__", "address", "device", "dtype", "memory", "nbytes", "ready", "shape", "shown",
+        "__weakref__", "address", "device", "dtype", "memory", "nbytes", "ready", "shape", "shared",
+        "shown", "taken",
     )  # fmt: skip
 
     def __init__(
@@ -45,7 +51,8 @@ class DeviceValue:
     ) -> None:
         self.device, self.memory, self.dtype, self.shape = device, memory, dtype, shape
         self.address = memory.address if address is None else address
-        self.ready, self.shown = ready, False
+        self.ready, self.shown, self.taken = ready, False, False
+        self.shared: WeakSet[object] | None = None
         nbytes = dtype.itemsize
         for size in shape:
             nbytes *= size
@@ -70,7 +77,18 @@ class DeviceValue:
         """A copy on the host. Waits for the step that makes it, whose errors come out here."""
         made = np.empty(self.shape, self.dtype)
         self.device.download(made, self.address, self.ready)
+        self.check()
         return made
+
+    def check(self) -> None:
+        """FailedPreconditionError if a call in another thread has taken it: what was read here may
+        be anything."""
+        if self.taken:
+            raise FailedPreconditionError(
+                f"an array {self.type} on {self.device.name.lstrip('/')} was donated to a call in "
+                "another thread while it was read",
+                hint="donate it when all that read it have returned",
+            )
 
     def wait(self) -> None:
         """Wait until it is there. Errors as `numpy`."""
@@ -85,6 +103,7 @@ class DeviceValue:
         memory = device.allocate(self.nbytes, "copies of arrays")
         device.begin()
         device.copy(memory.address, self.address, self.nbytes)
+        self.check()
         self.been_read()
         return DeviceValue(device, memory, self.dtype, self.shape, ready=device.mark())
 
@@ -95,6 +114,7 @@ class DeviceValue:
             return self
         memory = device.allocate(self.nbytes, f"an array from {self.device.name}")
         device.copy_from(self.device, memory.address, self.address, self.nbytes)
+        self.check()
         self.been_read()
         return DeviceValue(device, memory, self.dtype, self.shape, ready=device.mark())
 
@@ -106,4 +126,19 @@ class DeviceValue:
             self.device.keep(self)
 
 
-__all__ = ["Borrowed", "DeviceValue"]
+def give_back(inputs: Iterable[Array | DeviceValue]) -> None:
+    """`DeviceValue.been_read` of the inputs of a step."""
+    for value in inputs:
+        if isinstance(value, DeviceValue):
+            with suppress(WeftError):  # the step's own error says more
+                value.been_read()
+
+
+def check_there(inputs: Iterable[Array | DeviceValue], donated: Collection[int]) -> None:
+    """`DeviceValue.check` of the inputs of a step, but for those that are donated to it."""
+    for i, value in enumerate(inputs):
+        if isinstance(value, DeviceValue) and value.taken and i not in donated:
+            value.check()
+
+
+__all__ = ["Borrowed", "DeviceValue", "check_there", "give_back"]

@@ -32,6 +32,9 @@ class _Shown:
 
     def __init__(self, value: DeviceValue, stream: int) -> None:
         self._value, self._stream = value, stream
+        if value.shared is None:
+            value.shared = weakref.WeakSet()
+        value.shared.add(self)
         dtype = np.dtype(np.int16) if value.dtype == bfloat16.numpy else value.dtype
         self.__array_interface__ = {
             "data": (value.address, False), "shape": value.shape, "typestr": dtype.str,

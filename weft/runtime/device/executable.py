@@ -6,31 +6,29 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 from weft.codegen.cuda.compile import describe_kernels, emit_ptx
 from weft.codegen.cuda.faults import fault_of
 from weft.codegen.faults import describe_fault
-from weft.codegen.steps.plan import check_supported
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph
 from weft.ir.math_mode import MathMode
-from weft.passes.manager import Pass, PassOptions, PassReport, configure_logging, run_passes
-from weft.passes.memory.plan_memory import MemoryPlan, plan_memory, variable_name
+from weft.passes.manager import Pass, PassOptions, configure_logging
+from weft.passes.memory.plan_memory import variable_name
 from weft.passes.pipelines import GPU
-from weft.runtime.collector import collector_paused
 from weft.runtime.dataflow.trace import TraceRecorder
-from weft.runtime.device.array import DeviceValue
+from weft.runtime.device.array import DeviceValue, check_there, give_back
 from weft.runtime.device.planning.describe import describe_plan
 from weft.runtime.device.planning.layout import layout_of
-from weft.runtime.device.planning.lowering import lowering_of
 from weft.runtime.device.planning.plan import DevicePlan
-from weft.runtime.device.planning.planner import device_plan
+from weft.runtime.device.planning.planned import DeviceDetails, DeviceReport, Wanted
 from weft.runtime.device.protocol import Array, Device, Memory
 from weft.runtime.device.running.frame import FaultFound, Frame
+from weft.runtime.device.running.pieces import Base
 from weft.runtime.device.running.timing import TimedDevice
 from weft.runtime.device.running.traced import Watch
 from weft.runtime.device.state import OnDevice, on_device
@@ -39,15 +37,6 @@ from weft.runtime.variables import VariableState, check_variables
 
 _log = logging.getLogger("weft.compile")
 MOST_IDLE_FRAMES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceReport:
-    """What planning did: the passes, where values are, and how long it took."""
-
-    passes: tuple[PassReport, ...]
-    memory: MemoryPlan
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +62,24 @@ class DeviceExecutable(DeviceStep):
     call's effect on them atomic. A call that meets an index out of bounds raises before it writes
     any variable that it would write after that.
 
-    find: the device, asked for when the first call needs it; its errors are the call's.
+    find: the device, asked for when the first call needs it; its errors are the call's. details:
+    made when they are asked for.
     """
 
     def __init__(
         self,
         name: str,
-        graph: Graph,
         plan: DevicePlan,
         variables: Mapping[str, VariableState],
         find: Callable[[], Device],
-        report: DeviceReport,
+        details: Callable[[], DeviceDetails],
     ) -> None:
-        self.name, self.graph, self.plan, self.report = name, graph, plan, report
-        self._find = find
+        self.name, self.plan = name, plan
+        self._find, self._details = find, details
         self._layout = layout_of(plan)
-        self._states = {n: variables[n] for n in plan.variables}
+        self._states: dict[Base, VariableState] = {
+            ("variable", n): variables[n] for n in plan.variables
+        }
         # one order of locks for all steps, or two could wait for each other
         self._ordered = sorted(self._states.values(), key=id)
         self._lock = ForkLock()
@@ -99,9 +90,19 @@ class DeviceExecutable(DeviceStep):
 
     def with_variables(self, variables: Mapping[str, VariableState]) -> DeviceExecutable:
         """The same step on other variables."""
-        return DeviceExecutable(
-            self.name, self.graph, self.plan, variables, self._find, self.report
-        )
+        return DeviceExecutable(self.name, self.plan, variables, self._find, self._details)
+
+    @property
+    def graph(self) -> Graph:
+        return self._details().graph
+
+    @property
+    def report(self) -> DeviceReport:
+        return self._details().report
+
+    def told(self) -> DevicePlan:
+        """The plan for people and errors, with its ops, which one from disk has not."""
+        return self._details().plan
 
     def device(self) -> Device:
         """The device, with the plan's constants on it."""
@@ -126,7 +127,7 @@ class DeviceExecutable(DeviceStep):
         small, types = self._layout, (*enumerate(self.plan.inputs), *enumerate(self.plan.results))
         inputs, count = len(self.plan.inputs), 0
         for k, (i, t) in enumerate(types):
-            held = small.inputs if k < inputs else small.results
+            held = small.inputs if k < inputs else {**small.results, **self.plan.donated}
             count += 0 if t is None or i in held else t.nbytes
         return small.nbytes + count
 
@@ -140,9 +141,10 @@ class DeviceExecutable(DeviceStep):
 
     def describe_program(self) -> str:
         """The launches in order, for people; then which library does which product."""
-        lines = [describe_plan(self.plan)]
+        plan = self.told()
+        lines = [describe_plan(plan)]
         with suppress(WeftError):  # `describe_device` says why there is none
-            lines += self.device().libraries.describe(self.plan.products())
+            lines += self.device().libraries.describe(plan.products())
         return "\n".join(lines)
 
     def describe_kernels(self) -> list[str]:
@@ -173,28 +175,32 @@ class DeviceExecutable(DeviceStep):
     ) -> list[DeviceValue | None]:
         """Run one step whose results stay on the device. Returns before the device is done if no op
         checks indices and no loop or branch is the host's to lead; a kernel that fails then is told
-        of by whoever next waits for the device, or asks it for something. keep: is given what must
+        of by whoever next waits for the device, or asks it for something. The memory of arrays on
+        the device that are inputs of `plan.donated` is the results' then: nobody else may use it,
+        and `DeviceValue.taken` says whether it came to that. keep: is given what must
         live as long as the stacks among the results do; other calls with it, one at a time, go on
         there."""
         return self._called(inputs, Frame.start, keep)
 
     def run_traced(self, inputs: list[Array], recorder: TraceRecorder) -> list[Any]:
         """Run one step, and note what took how long (`device/running/traced.py`)."""
-        watch = Watch(self.device(), recorder)
+        device = self.device()
+        watch, keep = Watch(device, recorder), KeptFrames()
+        keep[self] = Frame(self.name, self._runs_as(), self._layout, device, self._addresses)
 
-        def run(frame: Frame, given: list[Any], variables: dict[str, int]) -> list[Any]:
+        def run(frame: Frame, given: list[Any], variables: dict[Base, int]) -> list[Any]:
             frame.launches.watch = watch
             return frame.run(given, variables)
 
         try:
-            return self._called(inputs, run, KeptFrames())  # on a frame of its own
+            return self._called(inputs, run, keep)  # on a frame of its own
         finally:
             recorder.add(watch)
 
     def _called(
         self,
         inputs: Sequence[Array | DeviceValue],
-        run: Callable[[Frame, list[Any], dict[str, int]], list[Any]],
+        run: Callable[[Frame, list[Any], dict[Base, int]], list[Any]],
         keep: KeptFrames | None,
     ) -> list[Any]:
         device = self.device()
@@ -207,15 +213,20 @@ class DeviceExecutable(DeviceStep):
                 self._give_frame(frame)
             self._raise_fault(found)
         finally:
-            _give_back(there)
+            give_back(there)
+        check_there(there, self.plan.donated.values())
         if keep is None:
             self._give_frame(frame)
         return results
 
+    def _runs_as(self) -> DevicePlan:
+        """`plan`, with its ops."""
+        return self.told()
+
     def measure(self, inputs: list[Array], repeats: int = 20, *, records: bool = True) -> StepTimes:
         """Time the launches of a step, without its copies from and to the host. Variables change as
-        in so many calls. records: as one recording; else launch by launch. UnsupportedError on
-        an emulated device."""
+        in so many calls, and so do copies of donated inputs. records: as one recording; else launch
+        by launch. UnsupportedError on an emulated device."""
         device = self.device()
         frame = self._take_frame(device)
         frame.launches.records = records
@@ -251,10 +262,9 @@ class DeviceExecutable(DeviceStep):
         return timed.seconds
 
     def _take_frame(self, device: Device) -> Frame:
-        try:
+        with suppress(IndexError):
             return self._frames.pop()
-        except IndexError:
-            return self._made_frame(device)
+        return self._made_frame(device)
 
     def _made_frame(self, device: Device) -> Frame:
         return Frame(self.name, self.plan, self._layout, device, self._addresses)
@@ -275,7 +285,7 @@ class DeviceExecutable(DeviceStep):
         device: Device,
         frame: Frame,
         inputs: list[Any],
-        run: Callable[[Frame, list[Any], dict[str, int]], list[Any]],
+        run: Callable[[Frame, list[Any], dict[Base, int]], list[Any]],
     ) -> list[Any]:
         with self._held_variables(device) as held:
             results = run(frame, inputs, _addresses(held))
@@ -285,16 +295,28 @@ class DeviceExecutable(DeviceStep):
         return results
 
     @contextmanager
-    def _held_variables(self, device: Device) -> Iterator[dict[str, OnDevice]]:
-        """The variables by name, on the device and locked."""
-        with ExitStack() as stack:
+    def _held_variables(self, device: Device) -> Iterator[dict[Base, OnDevice]]:
+        """The variables, on the device and locked. There may be hundreds, in each call: plain
+        loops take half of the time that an `ExitStack` and a function for each do."""
+        taken = []
+        try:
             for state in self._ordered:
-                stack.enter_context(state.lock)
-            yield {name: self._held(name, device) for name in self._states}
+                state.lock.acquire()
+                taken.append(state.lock)
+            held = {}
+            for base, state in self._states.items():
+                one = state.resident
+                if not (isinstance(one, OnDevice) and one.device is device):
+                    one = self._moved(state, str(base[1]), device)
+                held[base] = one
+            yield held
+        finally:
+            for lock in reversed(taken):
+                lock.release()
 
-    def _held(self, name: str, device: Device) -> OnDevice:
-        """Where a variable is on the device."""
-        state, (_, read) = self._states[name], self.plan.variables[name]
+    def _moved(self, state: VariableState, name: str, device: Device) -> OnDevice:
+        """Where a variable is on the device, from now on."""
+        _, read = self.plan.variables[name]
         if read and not state.initialized:
             reads = (op for op in self.graph.ops if op.name == "read")
             own = (op for op in reads if variable_name(op.operands[0]) == name)
@@ -306,7 +328,7 @@ class DeviceExecutable(DeviceStep):
 
     def _raise_fault(self, found: FaultFound) -> NoReturn:
         number, position, index = fault_of(int(found.words[0]), int(found.words[1]))
-        op = self.plan.faults[found.number][number]
+        op = self.told().faults[found.number][number]
         types = ", ".join(str(v.type) for v in op.operands)
         raise InvalidArgumentError(
             f"op '{op.name}' ({types}): {describe_fault(op, position, index)}",
@@ -316,15 +338,8 @@ class DeviceExecutable(DeviceStep):
         )
 
 
-def _addresses(held: Mapping[str, OnDevice]) -> dict[str, int]:
-    return {name: one.memory.address for name, one in held.items()}
-
-
-def _give_back(inputs: Sequence[Array | DeviceValue]) -> None:
-    for value in inputs:
-        if isinstance(value, DeviceValue):
-            with suppress(WeftError):  # the step's own error says more
-                value.been_read()
+def _addresses(held: Mapping[Base, OnDevice]) -> dict[Base, int]:
+    return {base: one.memory.address for base, one in held.items()}
 
 
 def _constants(name: str, plan: DevicePlan, device: Device) -> tuple[Memory, list[int]]:
@@ -340,23 +355,6 @@ def _constants(name: str, plan: DevicePlan, device: Device) -> tuple[Memory, lis
     return memory, [memory.address + offset for offset in offsets]
 
 
-def planned_for_device(
-    graph: Graph,
-    passes: Sequence[Pass],
-    options: PassOptions,
-    math_mode: MathMode = "ieee",
-    ahead: bool = False,
-) -> tuple[Graph, DevicePlan, Sequence[PassReport], MemoryPlan]:
-    """A traced graph after the passes, its plan, what the passes did, and where values are; sizes
-    may be traced. Else as `compile_for_device`."""
-    with collector_paused():
-        fused, reports = run_passes(graph, passes, options=options)
-        check_supported(fused)
-        memory = plan_memory(fused)
-        plan = device_plan(fused, memory, lowering_of(passes, ahead), math_mode)
-        return fused, plan, reports, memory
-
-
 def compile_for_device(
     graph: Graph,
     variables: Mapping[str, VariableState] | None = None,
@@ -366,10 +364,11 @@ def compile_for_device(
     passes: Sequence[Pass] = GPU,
     math_mode: MathMode = "ieee",
     ahead: bool = False,
+    donated: Sequence[int] = (),
 ) -> DeviceExecutable:
     """Plan a traced graph of static shapes for the device that `find` gives when it is needed.
     math_mode: how libraries may compute products of f32. ahead: for another machine, which may have
-    libraries that are not here.
+    libraries that are not here. donated: inputs whose memory results may take (`DevicePlan`).
 
     Needs no device itself. Raises UnsupportedError for an op or dtype without a GPU kernel, and
     what `check_variables` raises.
@@ -378,9 +377,19 @@ def compile_for_device(
     check_variables(graph, variables)
     options = PassOptions.from_environment()
     configure_logging(options.log)
-    fused, plan, reports, memory = planned_for_device(graph, passes, options, math_mode, ahead)
-    report = DeviceReport(tuple(reports), memory, time.perf_counter() - started)
-    _log.info("planned %s for a GPU: %d launches, %d kernels, %.1f ms; %s", name or graph.name,
-              len(plan.launches()), len(plan.kernels()), report.seconds * 1e3,
-              memory.describe())  # fmt: skip
-    return DeviceExecutable(name or graph.name, fused, plan, variables, find, report)
+    label = name or graph.name
+    wanted = Wanted(graph, passes, math_mode, donated, ahead)
+    key = wanted.key(options, find)
+    found = None if key is None else wanted.load(key)
+    if found is not None:
+        _log.info("loaded the plan of %s for a GPU: %d launches, %.1f ms", label,
+                  len(found[0].launches()), (time.perf_counter() - started) * 1e3)  # fmt: skip
+        return DeviceExecutable(label, found[0], variables, find, found[1])
+    made = wanted.details(options)
+    plan = made.plan
+    _log.info("planned %s for a GPU: %d launches, %d kernels, %.1f ms; %s", label,
+              len(plan.launches()), len(plan.kernels()), made.report.seconds * 1e3,
+              made.report.memory.describe())  # fmt: skip
+    if key is not None:
+        wanted.store(key, label, plan)
+    return DeviceExecutable(label, plan, variables, find, lambda: made)

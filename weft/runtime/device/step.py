@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,72 +13,82 @@ if TYPE_CHECKING:
     from weft.passes.placement import Placement
     from weft.runtime.dataflow.trace import TraceRecorder
     from weft.runtime.device.array import DeviceValue
-    from weft.runtime.device.executable import DeviceReport, KeptFrames
+    from weft.runtime.device.executable import KeptFrames
     from weft.runtime.device.parts.parted import DevicePart
     from weft.runtime.device.planning.plan import DevicePlan
+    from weft.runtime.device.planning.planned import DeviceReport
     from weft.runtime.device.protocol import Array, Device
     from weft.runtime.resources.cancel import CancelToken
 
 
-class DeviceStep:
+class DeviceStep(ABC):
     """A plan for a device, which is called as an `Executable` is (`device/executable.py`)."""
 
     name: str
-    graph: Graph
     plan: DevicePlan
-    report: DeviceReport
 
+    @property
+    @abstractmethod
+    def graph(self) -> Graph:
+        """The fused graph."""
+
+    @property
+    @abstractmethod
+    def report(self) -> DeviceReport:
+        """What planning did."""
+
+    @abstractmethod
     def __call__(self, inputs: Sequence[Array | DeviceValue]) -> list[Any]:
         """Run one step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def call(
         self,
         inputs: Sequence[Array | DeviceValue],
         keep: KeptFrames | None = None,
     ) -> list[DeviceValue | None]:
         """Run one step whose results stay on the device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def run_traced(self, inputs: list[Array], recorder: TraceRecorder) -> list[Any]:
         """Run one step, and note what took how long."""
-        raise NotImplementedError
 
     @property
     def is_filled(self) -> bool:
         """Whether the plan is one for many sizes, filled in for some."""
         return False
 
+    @abstractmethod
     def device(self) -> Device:
         """The device; errors of finding it."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def nbytes(self) -> int:
         """Bytes of the device that one call at a time takes, beside variables and constants."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe_device(self) -> str:
         """The device, or why there is none, in words."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe_program(self) -> str:
         """The launches in order, for people."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe_kernels(self) -> list[str]:
         """What each kernel takes of the device, of those that are compiled already."""
-        raise NotImplementedError
 
+    @abstractmethod
     def asm(self) -> str:
         """PTX of every kernel, each once, for the device; for sm_90 if there is none here."""
-        raise NotImplementedError
 
     def native_step(self) -> None:
         """There is no native call path to a device."""
+        return
 
 
-class StepOnDevices:
+class StepOnDevices(ABC):
     """A step over several devices of this process, which is called as a `DataflowStep` is
     (`device/parts/parted.py`). edges: what goes from one part to another; placement: why
     each op is where it is."""
@@ -87,6 +98,7 @@ class StepOnDevices:
     edges: Sequence[Edge]
     placement: Placement | None
 
+    @abstractmethod
     def __call__(
         self,
         inputs: list[Array],
@@ -96,4 +108,3 @@ class StepOnDevices:
         trace: TraceRecorder | None = None,
     ) -> list[Any]:
         """Run one step."""
-        raise NotImplementedError

@@ -34,16 +34,18 @@ class Layout:
 
 
 def layout_of(plan: DevicePlan) -> Layout:
-    """Where everything is."""
+    """Where everything is. An input whose memory is donated, and the result there, are not small:
+    the memory is used as it is."""
     end = 0
     inputs, results = {}, {}
+    donated = set(plan.donated.values())
     for i, held in enumerate(plan.inputs):
-        if held.nbytes <= SMALL_INPUT:
+        if held.nbytes <= SMALL_INPUT and i not in donated:
             inputs[i] = end
             end = _after(end, held.nbytes)
     input_end = end
     for i, result in enumerate(plan.results):
-        if result is not None and result.nbytes <= SMALL_RESULT:
+        if result is not None and result.nbytes <= SMALL_RESULT and i not in plan.donated:
             results[i] = end
             end = _after(end, result.nbytes)
     faults = end

@@ -11,7 +11,8 @@ from weft.ir.graph import Operation
 from weft.ir.math_mode import MathMode
 from weft.passes.manager import Pass
 from weft.passes.pipelines import GPU_REPRODUCIBLE
-from weft.runtime.device.libraries import cublaslt
+from weft.runtime.device.libraries import cublaslt, cudnn
+from weft.runtime.device.libraries.conv_ways import conv_ways, convolution_in
 from weft.runtime.device.libraries.ways import Pairs, Way, is_gemm, ways_of
 from weft.runtime.device.planning.planner import Fused, Lowering
 
@@ -27,14 +28,16 @@ def lowering_of(passes: Sequence[Pass], ahead: bool = False) -> Lowering:
 
 def _ways(op: Operation, pairs: Pairs, math: MathMode) -> Sequence[Way] | None:
     """None for what no library could do."""
-    return ways_of(op, pairs, math) or None
+    found = ways_of if convolution_in(op) is None else conv_ways
+    return found(op, pairs, math) or None
 
 
 def _ways_here(op: Operation, pairs: Pairs, math: MathMode) -> Sequence[Way] | None:
     """As `_ways`; none where no library is installed, as an eighth of planning goes into them."""
-    if cublaslt.installed():
+    convolution = convolution_in(op) is not None
+    if (cudnn if convolution else cublaslt).installed():
         return _ways(op, pairs, math)
-    return () if is_gemm(op) else None
+    return () if convolution or is_gemm(op) else None
 
 
 def _exactly(launches: Sequence[Launch]) -> list[Launch]:

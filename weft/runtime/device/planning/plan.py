@@ -8,7 +8,7 @@ those before it have ended.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from weft.ir.graph import Operation
 from weft.ir.math_mode import MathMode
 from weft.ir.types import TensorType
 from weft.passes.memory.plan_memory import Moving
+from weft.runtime.device.libraries.conv import Conv
 from weft.runtime.device.libraries.gemm import Gemm
 
 #: Bytes between the words in which one launch and the next tell of an index out of bounds.
@@ -50,6 +51,7 @@ class Place:
 
 
 PlanArg = Place | int
+ProductKind = Literal["products", "convolutions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +70,25 @@ class PlannedLaunch:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A library's way to do a product: `gemm` at the places of D, A, B and the bias, if it has one,
-    then launches for what the library cannot do."""
+    """A library's way to do a product, as of `libraries.ways.Way`: launches for what the library
+    cannot do, before and after its part."""
 
-    gemm: Gemm
+    call: Gemm | Conv
     args: tuple[Place, ...]
     after: tuple[PlannedLaunch, ...] = ()
+    before: tuple[PlannedLaunch, ...] = ()
+    given: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedProduct:
-    """A product, with what follows it, by weft's `own` launches or by one of the `routes`: the
+    """A product or convolution, with what follows it, by weft's `own` launches or by a route: the
     device's libraries choose (`device/libraries`)."""
 
     op: Operation
     own: tuple[PlannedLaunch, ...]
     routes: tuple[Route, ...]
+    kind: ProductKind = "products"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +182,8 @@ class DevicePlan:
     """nodes: what runs. inputs, results: their types (None: a token). constants: arrays that stay
     on the device. variables: name -> (type, whether it is read). faults: of each launch that checks
     indices, by the number of its words, the ops that do. arena_bytes, scratch_bytes: of one step.
-    moving: what follows the iterations of loops. math: how libraries may multiply f32.
+    moving: what follows the iterations of loops. math: how libraries may multiply f32. donated:
+    the results that are in an input's memory, and which.
     """
 
     nodes: tuple[DeviceNode, ...]
@@ -190,6 +196,7 @@ class DevicePlan:
     scratch_bytes: int
     moving: tuple[tuple[Moving, Place, Place], ...] = ()
     math: MathMode = "ieee"
+    donated: Mapping[int, int] = field(default_factory=dict)
 
     def launches(self) -> list[PlannedLaunch]:
         """The launches in order, those in loops and branches once; of products weft's own."""
@@ -209,7 +216,9 @@ class DevicePlan:
 
     def kernels_after(self) -> list[CudaKernel]:
         """Those that run only where a library does a product, each once."""
-        return _kernels([x for p in self.products() for route in p.routes for x in route.after])
+        return _kernels(
+            [x for p in self.products() for r in p.routes for x in (*r.before, *r.after)]
+        )
 
 
 def _kernels(launches: Sequence[PlannedLaunch]) -> list[CudaKernel]:

@@ -113,7 +113,7 @@ class _Planner:
             tuple(_tensor(v) for v in self.graph.args),
             tuple(v.type if isinstance(v.type, TensorType) else None for v in self.graph.results),
             tuple(self.constants), self._variables(), tuple(self.faults),
-            self.arena_bytes, self.scratch_bytes, self._moving(), self.math,
+            self.arena_bytes, self.scratch_bytes, self._moving(), self.math, self.memory.donated,
         )  # fmt: skip
 
     def _variables(self) -> dict[str, tuple[TensorType, bool]]:

@@ -7,25 +7,23 @@ comes out are, too. Kernels take sizes as arguments: sizes compile nothing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
 from weft.codegen.cuda.kernel import CudaKernel
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
 from weft.ir.fork import ForkLock
-from weft.ir.graph import Graph
 from weft.ir.math_mode import MathMode
 from weft.ir.polynomials import Terms
 from weft.ir.size_tape import Sizes, Tape
 from weft.ir.sizes import is_traced, terms_of
 from weft.passes.manager import Pass, PassOptions
-from weft.runtime.device.executable import DeviceExecutable, DeviceReport, planned_for_device
+from weft.runtime.device.executable import DeviceExecutable
 from weft.runtime.device.planning.plan import DevicePlan
+from weft.runtime.device.planning.planned import Wanted
 from weft.runtime.device.protocol import Device, Memory
-from weft.runtime.device.running.frame import FaultFound
 from weft.runtime.size_plan import Given, Numbers, Shapes, SizedGraph
 from weft.runtime.size_plans import PlansBySize
 from weft.runtime.variables import VariableState, check_variables
@@ -51,22 +49,19 @@ class DeviceSizePlan:
         *,
         wide: bool = False,
     ) -> None:
-        begun = time.perf_counter()
         self.name, self._graph, self._variables = graph.name, graph, variables
         self._find, self._passes, self._math_mode = find, passes, math_mode
         tape = Tape(wide=wide)
         self._given = Given(graph.types, shapes, tape)
         traced = graph.at(self._given.shapes)
         check_variables(traced, variables)
-        self.fused, plan, reports, memory = planned_for_device(
-            traced, passes, PassOptions(), math_mode
-        )
+        self.details = Wanted(traced, passes, math_mode).details(PassOptions())
+        plan = self.details.plan
         self._numbers: list[Terms] = []
         self._known: dict[frozenset[Any], int] = {}
         fill = self._filler(plan)
         self._fill: _Fill = (lambda _: plan) if fill is None else fill
         self._sizes: Sizes = tape.sizes(self._numbers)
-        self.report = DeviceReport(tuple(reports), memory, time.perf_counter() - begun)
         self._lock = ForkLock()
         self._constants: dict[Device, Placed] = {}
 
@@ -91,12 +86,10 @@ class DeviceSizePlan:
                 self._constants[device] = make()
             return self._constants[device]
 
-    def exact(self, shapes: Shapes) -> tuple[Graph, DevicePlan]:
-        """The graph and the plan for these sizes alone, which errors and people are told of."""
-        fused, plan, _, _ = planned_for_device(
-            self._graph.at(shapes), self._passes, PassOptions(), self._math_mode
-        )
-        return fused, plan
+    def exact(self, shapes: Shapes) -> DevicePlan:
+        """The plan for these sizes alone, which errors and people are told of."""
+        own = Wanted(self._graph.at(shapes), self._passes, self._math_mode)
+        return own.details(PassOptions()).plan
 
     # -- numbers ----------------------------------------------------------------------------------
 
@@ -136,7 +129,7 @@ class FilledExecutable(DeviceExecutable):
     """A plan for many sizes, filled in for one set of them."""
 
     def __init__(self, whole: DeviceSizePlan, plan: DevicePlan, shapes: Shapes) -> None:
-        super().__init__(whole.name, whole.fused, plan, whole._variables, whole._find, whole.report)
+        super().__init__(whole.name, plan, whole._variables, whole._find, lambda: whole.details)
         self._whole, self._shapes = whole, shapes
 
     @property
@@ -148,19 +141,12 @@ class FilledExecutable(DeviceExecutable):
             lambda: super(FilledExecutable, self)._place_constants(device), device
         )
 
-    def describe_program(self) -> str:
-        """As `DeviceExecutable.describe_program`."""
-        return self._exact().describe_program()
+    def told(self) -> DevicePlan:
+        """The plan for these sizes alone: the same launches, as all that decides is a condition."""
+        return self._whole.exact(self._shapes)
 
-    def _raise_fault(self, found: FaultFound) -> NoReturn:
-        self._exact()._raise_fault(found)  # the same launches, as all that decides is a condition
-
-    def _exact(self) -> DeviceExecutable:
-        whole = self._whole
-        graph, plan = whole.exact(self._shapes)
-        return DeviceExecutable(
-            whole.name, graph, plan, whole._variables, whole._find, whole.report
-        )
+    def _runs_as(self) -> DevicePlan:
+        return self.plan
 
 
 class DeviceSizePlans(PlansBySize[FilledExecutable]):

@@ -1,0 +1,166 @@
+"""A plan for a GPU as JSON and bytes, and back: what `runtime/plan_disk.py` keeps of it.
+
+Everything that carries a step out is kept, kernels with their source. Of an op there are its name
+and the user's lines, as numbers of the traced graph's: so a program that reads it names its own.
+What launches and nests say in terms of SSA values is left out; it is for people, and for errors
+about indices, for whom passes run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import weft.runtime.device.libraries.conv as conv
+import weft.runtime.device.libraries.gemm as gemm
+import weft.runtime.device.planning.plan as plans
+from weft.codegen.cuda.kernel import CudaKernel, Launch, Parameter
+from weft.codegen.nests.nest import Nest
+from weft.codegen.nests.rows import RowNest
+from weft.ir.attributes import ConstArray
+from weft.ir.dtypes import as_dtype
+from weft.ir.graph import Graph, Operation
+from weft.ir.source import Location, Locations
+from weft.ir.types import TensorType
+from weft.passes.memory.plan_memory import Moving, Slot
+from weft.runtime.device.planning.plan import DevicePlan
+from weft.runtime.plan_arrays import pack_arrays, unpack_arrays
+
+#: The classes that a plan is made of, by name; each object is kept as its fields.
+_CLASSES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        Moving, Slot, CudaKernel, Parameter,
+        *(c for module in (plans, gemm, conv) for c in vars(module).values()
+          if is_dataclass(c) and isinstance(c, type) and c.__module__ == module.__name__),
+    )
+}  # fmt: skip
+_PLAIN = frozenset({int, float, str, bool, type(None)})
+#: Fields of a `DevicePlan` that are kept in their own ways.
+_OWN = ("constants", "variables", "donated")
+
+
+class UnknownPartError(Exception):
+    """A plan holds what is not kept on disk."""
+
+
+def lines_of(graph: Graph) -> list[Location]:
+    """The user's lines of a graph's ops, each once: in graphs with equal digests, those that
+    correspond have equal numbers."""
+    return list(dict.fromkeys(place for op in graph.walk() for place in op.locations))
+
+
+def pack_plan(
+    plan: DevicePlan, traced: Sequence[ConstArray], lines: Sequence[Location]
+) -> tuple[dict[str, Any], bytes] | None:
+    """Fields that JSON can hold, and the bytes that go with them; None if the constants are too
+    large. traced: the constants of the traced graph; lines: `lines_of` it. UnknownPartError for
+    what is not kept."""
+    arrays = pack_arrays(plan.constants, traced)
+    if arrays is None:
+        return None
+    packer = _Packer({place: k for k, place in enumerate(lines)})
+    made = {f.name: packer.value(getattr(plan, f.name)) for f in fields(plan)
+            if f.name not in _OWN}  # fmt: skip
+    variables = [[n, packer.value(t), read] for n, (t, read) in plan.variables.items()]
+    tables = {name: list(rows) for name, rows in packer.rows.items()}
+    return {
+        "plan": made, "tables": tables, "arrays": arrays[0], "variables": variables,
+        "donated": [list(row) for row in plan.donated.items()],
+    }, arrays[1]  # fmt: skip
+
+
+class _Packer:
+    """Ops, kernels and places are kept once, and named by their numbers."""
+
+    def __init__(self, lines: Mapping[Location, int]) -> None:
+        self._lines = lines
+        self._numbers: dict[object, int] = {}
+        self.rows: dict[str, list[Any]] = {"ops": [], "kernels": [], "places": []}
+
+    def value(self, held: Any) -> Any:
+        """`held` as JSON has it: tuples as lists, objects as {class: fields}."""
+        kind = type(held)
+        if kind in _PLAIN:
+            return held
+        if kind is tuple:
+            return [self.value(x) for x in held]
+        if kind in (Nest, RowNest):
+            return None
+        if kind is TensorType:
+            return {"type": [held.dtype.name, list(held.static_shape)]}
+        if kind is Launch:
+            return {"launch": [self._kernel(held.kernel), held.blocks, held.threads]}
+        if kind is Operation:
+            return {"op": self._once("ops", held, self._op)}
+        if kind is plans.Place:
+            return {"place": self._once("places", held, self._fields)}
+        if _CLASSES.get(kind.__name__) is kind:
+            return {kind.__name__: self._fields(held)}
+        raise UnknownPartError(f"a {kind.__name__}")
+
+    def _fields(self, held: Any) -> list[Any]:
+        return [self.value(getattr(held, f.name)) for f in fields(held)]
+
+    def _kernel(self, kernel: CudaKernel) -> int:
+        return self._once("kernels", kernel, self._fields)
+
+    def _op(self, op: Operation) -> list[Any]:
+        if any(place not in self._lines for place in op.locations):
+            raise UnknownPartError(f"a line of op '{op.name}' that is not the user's")
+        return [op.name, [self._lines[place] for place in op.locations]]
+
+    def _once(self, table: str, held: Any, pack: Callable[[Any], list[Any]]) -> int:
+        number = self._numbers.get(held)
+        if number is None:
+            rows = self.rows[table]
+            number = self._numbers[held] = len(rows)
+            rows.append(pack(held))
+        return number
+
+
+def unpack_plan(
+    packed: Mapping[str, Any],
+    payload: bytes,
+    traced: Sequence[ConstArray],
+    lines: Sequence[Location],
+) -> DevicePlan:
+    """The opposite of `pack_plan`. Ops have a name and lines, nothing else."""
+    reader, own = _Reader(packed["tables"], lines), packed["plan"]
+    return DevicePlan(
+        **{name: reader.value(held) for name, held in own.items()},
+        constants=tuple(unpack_arrays(packed["arrays"], payload, 0, traced)),
+        variables={n: (reader.value(t), read) for n, t, read in packed["variables"]},
+        donated=dict(packed["donated"]),
+    )
+
+
+class _Reader:
+    def __init__(self, tables: Mapping[str, Any], lines: Sequence[Location]) -> None:
+        self._ops = [_op(name, tuple([lines[k] for k in own])) for name, own in tables["ops"]]
+        self._kernels = [CudaKernel(*map(self.value, row)) for row in tables["kernels"]]
+        self._places = [plans.Place(*row) for row in tables["places"]]
+
+    def value(self, held: Any) -> Any:
+        """The opposite of `_Packer.value`."""
+        if type(held) is list:
+            return tuple([self.value(x) for x in held])
+        if type(held) is not dict:
+            return held
+        ((kind, row),) = held.items()
+        match kind:
+            case "place":
+                return self._places[row]
+            case "op":
+                return self._ops[row]
+            case "launch":
+                number, blocks, threads = row
+                return Launch(self._kernels[number], (), blocks, threads)
+            case "type":
+                return TensorType(as_dtype(row[0]), tuple(row[1]))
+        return _CLASSES[kind](*[self.value(x) for x in row])
+
+
+def _op(name: str, lines: Locations) -> Operation:
+    return Operation(name, (), {}, (), locations=lines)
