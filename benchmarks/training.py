@@ -28,8 +28,8 @@ MODELS: dict[str, MakeModel] = {
 }
 
 
-def weft_step(make: MakeModel) -> Callable[[], Any]:
-    """The step in weft."""
+def weft_function(make: MakeModel) -> tuple[Callable[[Any, Any], Any], Model]:
+    """The step in weft, of a batch and its labels, and the model."""
     model = make(lambda mask: mask)
     params = {k: wf.Variable(p) for k, p in model.params.items()}
     optimizer = wf.train.AdamOptimizer(RATE, BETA1, BETA2, EPSILON)
@@ -40,6 +40,12 @@ def weft_step(make: MakeModel) -> Callable[[], Any]:
         optimizer.minimize(loss)
         return loss
 
+    return step, model
+
+
+def weft_step(make: MakeModel) -> Callable[[], Any]:
+    """The same on the model's batch."""
+    step, model = weft_function(make)
     return lambda: step(model.x, model.labels)
 
 

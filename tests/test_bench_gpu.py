@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_device import use_driver
+from cuda_device import use_fake
 from cuda_toolchain import needs_toolchain
-from fake_driver import FakeCompiler, FakeDriver
+from fake_driver import FakeDriver
 
 import weft as wf
 from weft.codegen.cuda.occupancy import occupancy
@@ -50,10 +50,7 @@ def model(tmp_path: Path) -> str:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """A driver that does nothing, for what is measured."""
-    api = FakeDriver(FakeCompiler(), runs=False)
-    use_driver(api, monkeypatch)
-    monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
-    return api
+    return use_fake(monkeypatch, runs=False)
 
 
 def measured(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, Any]]:
@@ -107,6 +104,9 @@ def test_what_launches_take_needs_no_gpu(
     shown = capsys.readouterr().out
     assert "no times: compiled, not run" in shown
     assert "blocks/SM" in shown
+    assert (
+        "\N{HORIZONTAL ELLIPSIS}" not in shown
+    )  # names are long, but numbers are not cut for them
 
 
 @needs_toolchain
@@ -145,9 +145,7 @@ def test_runs_of_launches_in_loops_are_counted(
 
 @needs_toolchain
 def test_the_callers_variables_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    api = FakeDriver(FakeCompiler())
-    use_driver(api, monkeypatch)
-    monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
+    use_fake(monkeypatch)
     v = wf.Variable(np.zeros(4, np.float32), name="v")
 
     @wf.compile(device="gpu:0")

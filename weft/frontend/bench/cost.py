@@ -123,9 +123,9 @@ class Cost:
     def __str__(self) -> str:
         from rich.console import Console
 
-        from weft.frontend.bench.table import cost_table, peaks_lines
+        from weft.frontend.bench.table import WIDTH, cost_table, peaks_lines
 
-        console = Console(file=io.StringIO(), width=165, color_system=None)
+        console = Console(file=io.StringIO(), width=WIDTH, color_system=None)
         for line in peaks_lines(self.peaks):
             console.print(line, highlight=False)
         console.print(cost_table(self))

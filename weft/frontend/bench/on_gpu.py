@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from weft.codegen.cuda.cache import architecture
-from weft.frontend.bench.table import number, si, source_text, timing_text
+from weft.frontend.bench.table import name_text, number, si, source_text, timing_text
 from weft.frontend.bench.targets import Target
 from weft.frontend.bench.timing import machine
 from weft.ir.errors import InternalError, NotFoundError, UnsupportedError, suggest
@@ -167,7 +167,7 @@ def _rows(
     from weft.codegen.cuda.occupancy import occupancy
 
     rows, counted = [], set()
-    for i, planned in enumerate(step.plan.launches()):
+    for i, planned in enumerate(step.told().launches()):
         launch, op = planned.launch, planned.op
         report = compile_kernel(launch.kernel, cc).report
         first = op is not None and op not in counted
@@ -240,7 +240,7 @@ def _cells(row: LaunchCost) -> list[str]:
     if row.times is not None and row.bytes:
         rate = number(row.bytes / row.times.minimum / 1e9)
     return [
-        str(row.number), row.name, f"{row.blocks:,}", str(row.threads),
+        str(row.number), name_text(row.name), f"{row.blocks:,}", str(row.threads),
         "-" if row.runs is None else str(row.runs), timing_text(row.times),
         si(row.bytes) if row.bytes else "-", "-" if flops is None else si(flops), rate,
         str(report.registers), si(report.shared), str(report.stack), str(report.spills),

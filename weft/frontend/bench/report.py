@@ -13,7 +13,7 @@ from weft.frontend.bench import picture
 from weft.frontend.bench.cost import Cost
 from weft.frontend.bench.measure import QUICK, Effort, measure, peaks_now
 from weft.frontend.bench.peers import DEFAULT, PEERS, contest, missing
-from weft.frontend.bench.table import cost_table, peaks_lines
+from weft.frontend.bench.table import WIDTH, cost_table, peaks_lines
 from weft.frontend.bench.targets import Target
 from weft.frontend.bench.timing import Comparison, machine
 from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
@@ -80,7 +80,7 @@ class Report:
     def __str__(self) -> str:
         from rich.console import Console
 
-        console = Console(file=io.StringIO(), width=165, color_system=None, highlight=False)
+        console = Console(file=io.StringIO(), width=WIDTH, color_system=None, highlight=False)
         for part in self.parts():
             console.print(part, markup=False, soft_wrap=isinstance(part, str))
         assert isinstance(console.file, io.StringIO)

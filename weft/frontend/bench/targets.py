@@ -188,7 +188,7 @@ def _of_graph(
     before: Mapping[str, Array],
     device: str | None = None,
 ) -> Target:
-    number = None if device is None else gpu_number(device, ())
+    number = None if device is None else gpu_number(device)
     executable: Executable | DeviceStep
     if number is None:
         executable, variables = compile_for(graph, inputs, before)

@@ -113,7 +113,7 @@ def _bench_on_gpu(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
         raise InvalidArgumentError("give one --target, or --device")
     cc = targets_here[0] if targets_here else None
     device = args.device or "gpu:0"
-    if gpu_number(device, ()) is None:
+    if gpu_number(device) is None:
         raise InvalidArgumentError(
             f"--device {device}: it names a GPU", hint="without --device it is the CPU"
         )
@@ -130,8 +130,10 @@ def _bench_on_gpu(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
 def _print(what: Any) -> None:
     from rich.console import Console
 
+    from weft.frontend.bench.table import WIDTH
+
     console = Console(highlight=False)
-    console.width = max(console.width, 165)  # a table that is cut in a narrow terminal is no table
+    console.width = max(console.width, WIDTH)  # a table that is cut is no table
     if isinstance(what, str):
         console.print(what, markup=False, soft_wrap=True)
     else:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from weft.comm.errors import CommError
 from weft.comm.rendezvous import DEAD as WIRE_DEAD
-from weft.comm.rendezvous import Rendezvous
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import AbortedError, DeadlineExceededError, UnavailableError, WeftError
 from weft.ir.graph import Operation
@@ -19,28 +18,11 @@ from weft.ir.rules import int_attr
 from weft.runtime.dataflow.helpers import clock
 from weft.runtime.dataflow.host_ops.row import DEAD
 from weft.runtime.distributed.counters import Counters
+from weft.runtime.distributed.messages import Carrier
 from weft.runtime.distributed.recorded import RunTrace
 
 Array = np.ndarray[Any, Any]
 Came = Callable[[Any], None]
-
-
-class Carrier(Protocol):
-    """What of a `messages.Wire` a step needs."""
-
-    @property
-    def rendezvous(self) -> Rendezvous: ...
-    def send_tensor(
-        self,
-        peer: str,
-        step: int,
-        key: int,
-        iterations: tuple[int, ...],
-        value: Any,
-        *,
-        lend: bool = False,
-    ) -> Any: ...
-    def room(self, peer: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any: ...
 
 
 class LostLinkError(UnavailableError):

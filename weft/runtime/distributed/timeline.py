@@ -40,13 +40,8 @@ class Transfer:
         return found
 
     @property
-    def wait_ns(self) -> int:
-        """How long somebody waited for it."""
-        return 0 if self.received is None else self.received.end_ns - self.received.begin_ns
-
-    @property
     def late_ns(self) -> int:
-        """How much of that had passed before it was sent."""
+        """How much of the time for which somebody waited had passed before it was sent."""
         if self.received is None or self.sent is None:
             return 0
         until = min(self.sent.begin_ns, self.received.end_ns)
