@@ -1,11 +1,22 @@
-"""What all tests share: the `--update` option for golden cases, and how hypothesis runs."""
+"""What all tests share: the `--update` option for golden cases, how hypothesis runs, a GPU over a
+fake driver."""
 
+from __future__ import annotations
+
+import gc
 import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from weft.runtime.native.api import native_api
+
+if TYPE_CHECKING:
+    from fake_driver import FakeDriver
 
 # The first call of a compiled function compiles it, so one example may take a hundred times as
 # long as the next: no deadline per example. CI must give the same verdict twice on the same tree,
@@ -38,6 +49,32 @@ def pytest_configure(config: pytest.Config) -> None:
     """Refuse `--update` where nobody reads the diff: in CI it would make every case pass."""
     if config.getoption("--update") and "CI" in os.environ:
         raise pytest.UsageError("--update rewrites the golden files; it is not for CI")
+    _keep_bytecode(config)
+
+
+def _keep_bytecode(config: pytest.Config) -> None:
+    """Where Python is told to write no bytecode, what the tests start (xdist's workers, tasks,
+    programs) writes it to pytest's cache: a program that compiles every source of weft that it
+    imports takes a second more."""
+    if sys.dont_write_bytecode and hasattr(config, "cache"):
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("bytecode"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """The half million objects of 17,000 tests stay until the end: a collection in a test should
+    not look through them again, 0.2 s each time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_heap() -> Iterator[None]:
+    """Nor through what a module's tests leave in caches."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -51,3 +88,25 @@ def native_calls() -> None:
     """The native call path from the first call on: otherwise it depends on timing which of a
     test's calls take it. `test_native_call.py` has the tests of calls before it is there."""
     native_api()
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeDriver]]:
+    """Called with options of a `FakeDriver`: from then on the machine's GPUs are those of one,
+    whose streams are as lazy as they may be."""
+    from cuda_device import use_fake  # most tests need no part of a GPU
+
+    yield partial(use_fake, monkeypatch)
+    gc.collect()
+
+
+@pytest.fixture(params=["emulated", "faked"])
+def gpu(
+    request: pytest.FixtureRequest, fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """Each kind of /gpu:0."""
+    if request.param == "faked":
+        fake()
+    else:
+        monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    return str(request.param)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from example_counts import examples
 from graphs import graphs
-from hypothesis import given, settings
+from hypothesis import given
 
 from weft.frontend.cli.main import main
 from weft.ir.dtypes import bfloat16
@@ -315,7 +316,7 @@ def test_diff_of_equal_graphs(
 
 
 @given(graphs(), graphs())
-@settings(max_examples=60)
+@examples(60)
 def test_diff_is_empty_exactly_for_equal_graphs(a: Graph, b: Graph) -> None:
     assert diff_graphs(a, parse_graph(print_graph(a)), locations=True) == ""
     assert (diff_graphs(a, b, locations=True) == "") == (a == b)
@@ -336,7 +337,7 @@ def test_view_prints_dot(step: str, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @given(graphs())
-@settings(max_examples=50)
+@examples(50)
 def test_dot_is_well_formed(graph: Graph) -> None:
     """Each node is declared once and before its edges; there is an edge for each use of a value."""
     declared: set[str] = set()

@@ -18,7 +18,7 @@ import pytest
 
 import weft as wf
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 
 

@@ -28,6 +28,7 @@ def usage(pid: int) -> tuple[int, int]:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("shared", [False, True])
 def test_memory_and_descriptors_are_flat(shared: bool) -> None:
     faulthandler.dump_traceback_later(3 * SECONDS + 300, exit=True)  # pytest's own ends at 600 s

@@ -225,8 +225,6 @@ def test_errors_of_placement() -> None:
         wf.compile(half("/gpu:0"))(x)
     with pytest.raises(wf.errors.InvalidArgumentError, match="WEFT_EMULATE_GPU makes /gpu:0"):
         wf.compile(device="gpu:1")(half(""))(x)
-    with pytest.raises(wf.errors.UnsupportedError, match="donate"):
-        wf.compile(device="gpu:0", donate="x")
 
 
 def test_an_op_without_a_gpu_kernel_is_named_with_its_line(

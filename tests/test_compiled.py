@@ -7,6 +7,7 @@ kernel of its own and all are compiled together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -94,6 +95,36 @@ def elementwise_case(dtype: DType, size: int | None, ops: list[str]) -> Case:
     return case
 
 
+def casts(source: DType, targets: Sequence[DType]) -> Case:
+    """To each of them, within its range: elsewhere it is undefined."""
+    case = Case()
+    for target in targets:
+        x = operands(source, 1, 101)[0]
+        if source.is_floating and target.is_integer:
+            with np.errstate(invalid="ignore"):
+                x = np.where(np.abs(x) < 100, x, 1).astype(x.dtype)
+            x = np.abs(x) if target.kind == "uint" else x
+        case.op("astype", case.input(x), dtype=target, label=f"{source} to {target}")
+    return case
+
+
+def bitcasts(source: DType, targets: Sequence[DType]) -> Case:
+    """To those of them that are as wide."""
+    case = Case()
+    for target in targets:
+        if target.bits == source.bits:
+            case.op("bitcast", case.input(operands(source, 1, 101)[0]), dtype=target)
+    return case
+
+
+def check_bitcasts(source: DType, case: Case, rows: list[tuple[str, Array, Array]]) -> None:
+    for label, got, wanted in rows:
+        if source.is_floating and got.dtype.kind != "f":
+            finite = ~np.isnan(case.inputs[0].astype(np.float64))
+            got, wanted = got[finite], wanted[finite]  # a NaN may change its bits on the way
+        check(label, got, wanted)
+
+
 class TestElementwise:
     """One kernel for each op and dtype."""
 
@@ -133,29 +164,14 @@ class TestElementwise:
 
     @by_name("source", NATIVE, ids=str)
     def test_astype(self, source: DType) -> None:
-        case = Case()
         targets = [t for t in NATIVE if t.is_complex or t.kind == "bool" or not source.is_complex]
-        for target in targets:
-            x = operands(source, 1, 101)[0]
-            if source.is_floating and target.is_integer:  # out of range is undefined
-                with np.errstate(invalid="ignore"):
-                    x = np.where(np.abs(x) < 100, x, 1).astype(x.dtype)
-                x = np.abs(x) if target.kind == "uint" else x
-            case.op("astype", case.input(x), dtype=target, label=f"{source} to {target}")
-        for label, got, wanted in case.run():
+        for label, got, wanted in casts(source, targets).run():
             check(label, got, wanted)
 
     @by_name("source", REAL, ids=str)
     def test_bitcast(self, source: DType) -> None:
-        case = Case()
-        for target in REAL:
-            if target.bits == source.bits:
-                case.op("bitcast", case.input(operands(source, 1, 101)[0]), dtype=target)
-        for label, got, wanted in case.run():
-            if source.is_floating and got.dtype.kind != "f":
-                finite = ~np.isnan(case.inputs[0].astype(np.float64))
-                got, wanted = got[finite], wanted[finite]  # a NaN may change its bits on the way
-            check(label, got, wanted)
+        case = bitcasts(source, REAL)
+        check_bitcasts(source, case, case.run())
 
     @by_name("dtype", NATIVE, ids=str)
     def test_where(self, dtype: DType) -> None:

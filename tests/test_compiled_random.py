@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled_checks import PIPELINE, same
+from example_counts import examples
 from graphs import Case, graph_and_inputs, graphs, random_inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -118,29 +119,29 @@ class TestWholeNumbers:
     """Integers and bools: every op, bit for bit."""
 
     @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=WHOLE))
-    @settings(max_examples=60)
+    @examples(60)
     def test_after_the_pipeline(self, case: Case) -> None:
         check_exactly(case, PIPELINE)
 
     @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=WHOLE))
-    @settings(max_examples=40)
+    @examples(40)
     def test_fusion_alone(self, case: Case) -> None:
         check_exactly(case, (expand_updates, fuse))
 
 
 class TestFloats:
     @given(graph_and_inputs(stage="traced", ops=FLOATS, dtypes=SINGLE))
-    @settings(max_examples=40)
+    @examples(40)
     def test_single(self, case: Case) -> None:
         check_roughly(case, PIPELINE)
 
     @given(graph_and_inputs(stage="traced", ops=LOOPS, dtypes=[dtypes.float32], max_ops=20))
-    @settings(max_examples=30)
+    @examples(30)
     def test_loops(self, case: Case) -> None:
         check_roughly(case, PIPELINE)
 
     @given(graph_and_inputs(stage="traced", ops=FLOATS, dtypes=DOUBLE))
-    @settings(max_examples=30)
+    @examples(30)
     def test_double_and_complex(self, case: Case) -> None:
         check_roughly(case, PIPELINE)
 
@@ -149,17 +150,17 @@ class TestFusion:
     """Fusion keeps the meaning: the interpreter's bits do not change."""
 
     @given(graph_and_inputs(stage="optimized", max_ops=25))
-    @settings(max_examples=150)
+    @examples(150)
     def test_any_graph(self, case: Case) -> None:
         check_same_meaning(case)
 
     @given(graph_and_inputs(stage="optimized", ops=LOOPS, dtypes=[dtypes.int32], max_ops=40))
-    @settings(max_examples=150)
+    @examples(150)
     def test_many_loops(self, case: Case) -> None:
         check_same_meaning(case)
 
     @given(graphs(stage="optimized", ops=LOOPS, dtypes=[dtypes.int32], max_ops=30), st.integers(0))
-    @settings(max_examples=50)
+    @examples(50)
     def test_twice_is_once(self, graph: Graph, seed: int) -> None:
         once = fuse(graph)
         inputs = random_inputs(once, seed % 2**31)

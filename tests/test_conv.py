@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import scipy.signal
 from cut_calls import cut_everything, same_in_cuts
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
@@ -100,7 +101,7 @@ def three(case: dict[str, Any], dtype: str) -> list[tuple[str, list[Array], dict
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(convolutions(), st.sampled_from(sorted(DTYPES)))
 def test_native_code_is_the_interpreter(case: dict[str, Any], dtype: str) -> None:
     for op, arrays, attrs in three(case, dtype):

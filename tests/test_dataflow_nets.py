@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from dataflow_nets import UNSET, Net, make_net, nets
-from hypothesis import assume, event, given, settings
+from example_counts import examples
+from hypothesis import assume, event, given
 
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.interpreter import DictState, interpret
@@ -91,7 +92,7 @@ def agree(net: Net) -> str:
 
 
 @given(nets())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_net(net: Net | None) -> None:
     assume(net is not None)
     assert net is not None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structured_programs import Program, programs
@@ -19,7 +20,7 @@ from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.executable import compile_graph
 from weft.runtime.variables import VariableState
 
-MOST = settings(max_examples=30, deadline=None)
+MOST = examples(30)
 
 
 def states(program: Program) -> dict[str, VariableState]:

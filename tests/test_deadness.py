@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from example_counts import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import weft as wf
@@ -69,7 +70,7 @@ def outcomes(graph: Graph) -> set[str]:
 
 
 @given(wirings())
-@settings(max_examples=300)
+@examples(300)
 def test_a_result_may_be_dead_if_and_only_if_it_can_be(graph: Graph) -> None:
     happens = outcomes(graph)
     assume("two" not in happens)
@@ -79,7 +80,7 @@ def test_a_result_may_be_dead_if_and_only_if_it_can_be(graph: Graph) -> None:
 
 
 @given(wirings())
-@settings(max_examples=200)
+@examples(200)
 def test_what_passes_the_check_runs(graph: Graph) -> None:
     """Merges that get two values are refused where that is certain; the rest shows when it runs."""
     refused = ""

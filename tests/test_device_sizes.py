@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_device import use_driver
-from fake_driver import FakeCompiler, FakeDriver
+from cuda_device import use_fake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -125,9 +124,7 @@ def test_bits_of_layers_together(names: list[str], counts: list[int]) -> None:
 def test_few_plans_serve_many_sizes_and_compile_nothing(
     plans: list[DeviceSizePlan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api = FakeDriver(FakeCompiler(), runs=False)
-    monkeypatch.setenv("WEFT_EMULATE_GPU", "0")
-    use_driver(api, monkeypatch)
+    api = use_fake(monkeypatch, runs=False)
     model = _Model(["dense", "softmax", "columns"])
     for rows in (40, 41, 64):
         model.run(rows)

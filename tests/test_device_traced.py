@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_device import use_driver
-from fake_driver import FakeCompiler, FakeDriver
+from cuda_device import use_fake
 
 import weft as wf
 
@@ -17,10 +16,10 @@ FULL = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
 
 @pytest.fixture(params=["emulated", "faked driver"])
 def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("WEFT_EMULATE_GPU", "1" if request.param == "emulated" else "0")
-    if request.param != "emulated":
-        api = FakeDriver(FakeCompiler())
-        use_driver(api, monkeypatch)
+    if request.param == "emulated":
+        monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    else:
+        use_fake(monkeypatch)
     return str(request.param)
 
 

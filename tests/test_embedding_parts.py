@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
@@ -20,7 +21,7 @@ def split(table: Any, count: int, strategy: str) -> list[Any]:
     return [np.ascontiguousarray(p) for p in np.array_split(table, count)]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.integers(1, 12),
     st.sampled_from([2, 3, 5]),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled_checks import PIPELINE, same
+from example_counts import examples
 from graphs import Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,13 +36,13 @@ HALVES = (dtypes.float16, dtypes.bfloat16)
 
 class TestRandomGraphs:
     @given(row_cases(WHOLE))
-    @settings(max_examples=60)
+    @examples(60)
     def test_whole_numbers_exactly(self, case: Case) -> None:
         check_exactly(case, (fuse,))
         check_exactly(case, PIPELINE)
 
     @given(row_cases(FLOATS))
-    @settings(max_examples=60)
+    @examples(60)
     def test_floats(self, case: Case) -> None:
         check_roughly(case, (fuse,))
 
@@ -51,12 +52,12 @@ class TestRandomGraphs:
         check_roughly(case, (fuse,))
 
     @given(row_cases(WHOLE, sizes=(0, 1, 3)))
-    @settings(max_examples=40)
+    @examples(40)
     def test_empty_and_single(self, case: Case) -> None:
         check_exactly(case, (fuse,))
 
     @given(row_cases((dtypes.int32,), steps=25))
-    @settings(max_examples=60)
+    @examples(60)
     def test_the_fused_graph_means_the_same(self, case: Case) -> None:
         fused = fuse(case.graph)
         verify(fused)
@@ -69,7 +70,7 @@ class TestCuts:
     """The bits do not depend on how the units of a call are cut, ordered or spread."""
 
     @given(row_cases((*WHOLE, *FLOATS, *HALVES)), st.integers(0, 2**20))
-    @settings(max_examples=60)
+    @examples(60)
     def test_random_graphs(self, case: Case, seed: int) -> None:
         fused = fuse(case.graph)
         check_cuts(fused, case.inputs, seed)

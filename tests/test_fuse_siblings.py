@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled_checks import PIPELINE, same
+from example_counts import examples
 from graphs import Case, graph_and_inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,38 +43,38 @@ INTS = [d for d in dtypes.ALL if d.kind in ("bool", "int", "uint")]
 
 class TestRandomGraphs:
     @given(sibling_cases(WHOLE))
-    @settings(max_examples=80)
+    @examples(80)
     def test_whole_numbers_exactly(self, case: Case) -> None:
         with of_any_size():
             check_exactly(case, (fuse,))
             check_exactly(case, PIPELINE)
 
     @given(sibling_cases((*FLOATS, dtypes.float16)))
-    @settings(max_examples=60)
+    @examples(60)
     def test_floats(self, case: Case) -> None:
         with of_any_size():
             check_roughly(case, (fuse,))
 
     @given(sibling_cases(WHOLE, sizes=(0, 1, 3)))
-    @settings(max_examples=40)
+    @examples(40)
     def test_empty_and_single(self, case: Case) -> None:
         with of_any_size():
             check_exactly(case, (fuse,))
 
     @given(sibling_cases((*WHOLE, *FLOATS, *HALVES), sizes=(3, 17, 70)), st.integers(0, 2**20))
-    @settings(max_examples=60)
+    @examples(60)
     def test_bits_do_not_depend_on_cuts(self, case: Case, seed: int) -> None:
         with of_any_size():
             check_cuts(fuse(case.graph), case.inputs, seed)
 
     @given(row_cases(WHOLE, steps=20))
-    @settings(max_examples=60)
+    @examples(60)
     def test_beside_row_kernels(self, case: Case) -> None:
         with of_any_size():
             check_exactly(case, (fuse,))
 
     @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=INTS))
-    @settings(max_examples=60)
+    @examples(60)
     def test_every_op_and_state(self, case: Case) -> None:
         with of_any_size():
             check_exactly(case, PIPELINE)
@@ -85,7 +86,7 @@ class TestRandomGraphs:
             check_roughly(case, PIPELINE)
 
     @given(sibling_cases((dtypes.int32,), steps=25))
-    @settings(max_examples=400)
+    @examples(400)
     def test_the_fused_graph_means_the_same_and_moves_no_more(self, case: Case) -> None:
         graph = dce(case.graph)
         apart = fuse_apart(graph)
@@ -101,7 +102,7 @@ class TestRandomGraphs:
         assert ours.peak_bytes <= theirs.peak_bytes
 
     @given(graph_and_inputs(stage="traced", ops=STATE, dtypes=[dtypes.float32], max_ops=30))
-    @settings(max_examples=100)
+    @examples(100)
     def test_state_needs_no_more_copies_nor_memory(self, case: Case) -> None:
         graph = dce(order_effects(case.graph))
         with of_any_size():

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from compiled_checks import PIPELINE, same
+from example_counts import examples
 from graphs import Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,13 +42,13 @@ def everything_inside() -> Iterator[None]:
 
 class TestRandomGraphs:
     @given(row_cases((dtypes.int32, dtypes.int64, dtypes.uint8), gathers=True))
-    @settings(max_examples=80)
+    @examples(80)
     def test_whole_numbers_exactly(self, case: Case) -> None:
         with everything_inside():
             check_exactly(case, (fuse,))
 
     @given(row_cases((dtypes.float32, dtypes.float64), gathers=True))
-    @settings(max_examples=60)
+    @examples(60)
     def test_floats(self, case: Case) -> None:
         with everything_inside():
             check_roughly(case, (fuse,))
@@ -59,13 +60,13 @@ class TestRandomGraphs:
             check_roughly(case, (fuse,))
 
     @given(row_cases((dtypes.int32,), sizes=(0, 1, 3), gathers=True))
-    @settings(max_examples=60)
+    @examples(60)
     def test_empty_and_single(self, case: Case) -> None:
         with everything_inside():
             check_exactly(case, (fuse,))
 
     @given(row_cases((dtypes.int32,), steps=20, gathers=True))
-    @settings(max_examples=60)
+    @examples(60)
     def test_the_fused_graph_means_the_same(self, case: Case) -> None:
         with everything_inside():
             fused = fuse(case.graph)
@@ -78,7 +79,7 @@ class TestRandomGraphs:
         row_cases((dtypes.int32, dtypes.float32, dtypes.float64), gathers=True),
         st.integers(0, 2**20),
     )
-    @settings(max_examples=60)
+    @examples(60)
     def test_cuts(self, case: Case, seed: int) -> None:
         with everything_inside():
             check_cuts(fuse(case.graph), case.inputs, seed)

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from example_counts import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from structured_programs import Program, programs
 
@@ -159,7 +160,7 @@ def test_control_flow_and_random_numbers_run_alike(elsewhere: Elsewhere) -> None
     assert_same(elsewhere(graph, runs, {"n": np.int32(5)}), expected)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_random_graphs_run_alike(elsewhere: Elsewhere, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from([wf.float32, wf.float64, wf.int64]))
@@ -193,7 +194,7 @@ def test_random_graphs_run_alike(elsewhere: Elsewhere, data: st.DataObject) -> N
     assert_same(elsewhere(graph, runs, feeds), here(graph, runs, feeds))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(programs(effects=True), st.sampled_from(["auto", "dataflow"]))
 def test_structured_programs_with_state_run_alike(program: Program, mode: str) -> None:
     ir = program.graph
@@ -218,7 +219,7 @@ def test_structured_programs_with_state_run_alike(program: Program, mode: str) -
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     st.lists(NAMES | st.just(""), max_size=4).filter(lambda ns: len({*ns}) == len(ns)),
     st.dictionaries(NAMES, st.lists(NAMES, max_size=3).map(tuple), max_size=3),

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structured_programs import Program, programs
@@ -76,7 +77,7 @@ def same(found: Outcome, wanted: Outcome, what: str) -> None:
 
 
 @given(programs(hosts=True), st.lists(st.integers(0, 1 << 30), min_size=2, max_size=2))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_lowered_in_any_order(program: Program, schedules: list[int]) -> None:
     wanted = interpreted(program)
     for mode in ("dataflow", "auto"):
@@ -86,14 +87,14 @@ def test_lowered_in_any_order(program: Program, schedules: list[int]) -> None:
 
 
 @given(programs(hosts=True), st.sampled_from(["auto", "dataflow"]), st.integers(1, 3))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_on_the_executor(program: Program, mode: str, parallel: int) -> None:
     lowered = lower_control_flow(program.graph, mode=mode, parallel_iterations=parallel)
     same(executed(with_graph(program, lowered)), interpreted(program), mode)
 
 
 @given(programs(hosts=True, effects=True))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_with_variables(program: Program) -> None:
     wanted = interpreted(program)
     lowered = with_graph(program, lower_control_flow(program.graph, mode="auto"))
@@ -102,7 +103,7 @@ def test_with_variables(program: Program) -> None:
 
 
 @given(programs(hosts=True), st.booleans())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_passes_neither_drop_nor_repeat(program: Program, together: bool) -> None:
     """One pass after another, or each on the program as it was written."""
     wanted = interpreted(program)

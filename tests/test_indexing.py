@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from example_counts import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import weft as wf
@@ -85,7 +86,7 @@ def shape_and_key(draw: st.DrawFn, distinct: bool = False) -> Any:
     return shape, draw(keys(shape, distinct))
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(shape_and_key())
 @example(((2, 3, 4), (slice(None), np.array([0, 1]), ..., np.array([1, 2]))))
 @example(((2, 3, 4), (0, slice(None), np.array([0, 1]))))
@@ -106,7 +107,7 @@ def test_getitem(given_: Any) -> None:
         np.testing.assert_array_equal(got, expected)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     shape_and_key(distinct=True),
     st.sampled_from(["set", "add", "subtract", "multiply", "divide", "min", "max"]),

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from compiled_checks import PIPELINE
+from example_counts import examples
 from graphs import Case, graph_and_inputs
 from hypothesis import given, settings
 from plan_player import play
@@ -77,7 +78,7 @@ def rnn(w: Any, u: Any, h: Any, xs: Any) -> Any:
 
 class TestRandom:
     @given(graph_and_inputs(stage="traced", ops=OPS, dtypes=WHOLE, max_ops=20))
-    @settings(max_examples=100)
+    @examples(100)
     def test_whole_numbers(self, case: Case) -> None:
         for passes in (PIPELINE, (fuse,)):
             with small_parts():

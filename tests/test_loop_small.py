@@ -11,8 +11,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from compiled_checks import PIPELINE
+from example_counts import examples
 from graphs import Case, graph_and_inputs
-from hypothesis import given, settings
+from hypothesis import given
 from plan_player import play
 from test_compiled_random import WHOLE, check_exactly
 from test_loops import OPS, Array, check, control_ops, executable, floats
@@ -59,13 +60,13 @@ def midpoint(s: Any, _: Any = None) -> Any:
 
 class TestRandom:
     @given(graph_and_inputs(stage="traced", ops=MORE, dtypes=WHOLE))
-    @settings(max_examples=60)
+    @examples(60)
     def test_whole_numbers(self, case: Case) -> None:
         with at_any_price():
             check_exactly(case, PIPELINE)
 
     @given(graph_and_inputs(stage="traced", ops=MORE, dtypes=WHOLE, max_ops=20))
-    @settings(max_examples=60)
+    @examples(60)
     def test_without_cleaning(self, case: Case) -> None:
         with at_any_price():
             check_exactly(case, (fuse,))

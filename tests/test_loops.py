@@ -11,8 +11,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from compiled_checks import PIPELINE
+from example_counts import examples
 from graphs import Case, graph_and_inputs
-from hypothesis import given, settings
+from hypothesis import given
 from plan_player import play
 from test_compiled_random import WHOLE, check_exactly
 
@@ -74,17 +75,17 @@ def floats(*shape: int) -> Array:
 
 class TestRandom:
     @given(graph_and_inputs(stage="traced", ops=OPS, dtypes=WHOLE))
-    @settings(max_examples=60)
+    @examples(60)
     def test_whole_numbers(self, case: Case) -> None:
         check_exactly(case, PIPELINE)
 
     @given(graph_and_inputs(stage="traced", ops=OPS, dtypes=WHOLE))
-    @settings(max_examples=60)
+    @examples(60)
     def test_whole_numbers_without_cleaning(self, case: Case) -> None:
         check_exactly(case, (fuse,))
 
     @given(graph_and_inputs(stage="traced", ops=OPS, dtypes=WHOLE, max_ops=20))
-    @settings(max_examples=150)
+    @examples(150)
     def test_plans_are_sound(self, case: Case) -> None:
         fused, _ = run_passes(case.graph, PIPELINE)
         for seed in range(3):
@@ -92,7 +93,7 @@ class TestRandom:
         play(fused, plan_memory(fused, in_registers))
 
     @given(graph_and_inputs(stage="optimized", ops=OPS, dtypes=WHOLE, max_ops=20))
-    @settings(max_examples=100)
+    @examples(100)
     def test_plans_without_cleaning_are_sound(self, case: Case) -> None:
         fused = fuse(case.graph)
         for seed in range(3):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structured_programs import Program, programs
@@ -52,13 +53,13 @@ SCHEDULES = st.lists(st.integers(0, 2**32), min_size=3, max_size=3)
 
 
 @given(programs(), st.integers(1, 4), SCHEDULES)
-@settings(max_examples=150)
+@examples(150)
 def test_values(program: Program, parallel: int, schedules: list[int]) -> None:
     check(program, parallel, schedules)
 
 
 @given(programs(effects=True), st.integers(1, 4), SCHEDULES)
-@settings(max_examples=150)
+@examples(150)
 def test_effects(program: Program, parallel: int, schedules: list[int]) -> None:
     check(program, parallel, schedules)
 
@@ -74,7 +75,7 @@ def test_it_is_whole(program: Program) -> None:
 
 
 @given(programs(), st.integers(1, 4), SCHEDULES)
-@settings(max_examples=60)
+@examples(60)
 def test_what_is_said_to_be_live_is(program: Program, parallel: int, schedules: list[int]) -> None:
     """Every value outside of frames that the analysis takes for live has one in each run."""
     lowered = lower_control_flow(program.graph, parallel_iterations=parallel)

@@ -25,7 +25,7 @@ def product(x: Any, w: Any) -> Any:
 
 
 def test_ieee_is_the_default_and_the_mode_is_in_the_plan() -> None:
-    assert gpu_number("gpu:0", ()) == 0
+    assert gpu_number("gpu:0") == 0
     for mode in (None, *MATH_MODES):
         options: dict[str, Any] = {} if mode is None else {"math": mode}
         function = wf.compile(device="gpu:0", **options)(product)

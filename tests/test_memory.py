@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled_checks import PIPELINE, variable
+from example_counts import examples
 from graphs import Case, graph_and_inputs
-from hypothesis import given, settings
+from hypothesis import given
 from plan_player import Memory, Place, part, play, whole
 from test_compiled_random import TRACED, WHOLE, check_exactly, states
 
@@ -39,12 +40,12 @@ NO_STRINGS = [d for d in dtypes.ALL if d is not dtypes.string]
 
 class TestPlayed:
     @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=NO_STRINGS, max_ops=25))
-    @settings(max_examples=300)
+    @examples(300)
     def test_random_graphs(self, case: Case) -> None:
         play(*planned(case.graph))
 
     @given(graph_and_inputs(stage="optimized", dtypes=[dtypes.float32, dtypes.int32], max_ops=30))
-    @settings(max_examples=200)
+    @examples(200)
     def test_without_cleaning(self, case: Case) -> None:
         fused = fuse(case.graph)
         play(fused, plan_memory(fused))
@@ -57,7 +58,7 @@ class TestPlayed:
             max_ops=25,
         )
     )
-    @settings(max_examples=200)
+    @examples(200)
     def test_state(self, case: Case) -> None:
         play(*planned(case.graph))
         fused = fuse(case.graph)
@@ -69,7 +70,7 @@ class TestPlayed:
         dtypes=[dtypes.int64],
         max_ops=25,
     ))  # fmt: skip
-    @settings(max_examples=60)
+    @examples(60)
     def test_state_compiled(self, case: Case) -> None:
         check_exactly(case, PIPELINE)
         check_exactly(case, (fuse,))

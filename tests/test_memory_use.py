@@ -16,6 +16,7 @@ from weft.runtime.native.api import native_api
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.alone,
     pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc/self/smaps_rollup"),
 ]
 

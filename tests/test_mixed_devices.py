@@ -10,13 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_driver import FakeCompiler, FakeDriver
+from fake_driver import FakeDriver
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from placed_programs import place_at_random
@@ -32,9 +31,7 @@ from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.control.plan_regions import plan_regions
 from weft.passes.control.steering import steering
 from weft.passes.partition.partition import partition
-from weft.runtime.device import registry
 from weft.runtime.device.array import DeviceValue
-from weft.runtime.device.backends.driver import Driver
 from weft.runtime.device.executable import DeviceExecutable
 from weft.runtime.device.parts import parted
 from weft.runtime.device.parts.parted import PartedStep
@@ -288,15 +285,9 @@ def test_an_optimizer_with_variables_on_both_counts_in_a_loop() -> None:
 
 
 @pytest.fixture
-def lazy_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+def lazy_driver(fake: Callable[..., FakeDriver]) -> FakeDriver:
     """/gpu:0 over a fake driver whose streams do nothing before somebody waits."""
-    api = FakeDriver(FakeCompiler())
-    monkeypatch.setattr(registry, "_devices", {})
-    monkeypatch.setattr(registry, "Driver", partial(Driver, api))
-    monkeypatch.setattr(registry, "compile_kernel", api.compiler)
-    monkeypatch.delenv("WEFT_EMULATE_GPU")
-    yield api
-    gc.collect()
+    return fake()
 
 
 def test_no_wait_is_missing_between_regions(lazy_driver: FakeDriver) -> None:

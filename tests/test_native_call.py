@@ -443,6 +443,7 @@ def test_state_is_taken(in_python: list[Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_million_calls_leak_nothing() -> None:
     resident = Resident()
     tree = {"w": X, "b": [wf.asarray(X), 2.5, 3]}

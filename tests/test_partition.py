@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from placed_programs import place_at_random
@@ -70,19 +71,19 @@ def check(graph: Graph, program: Program, seed: int, count: int, schedules: list
 
 
 @given(programs(), SEEDS, st.integers(1, 3), SCHEDULES)
-@settings(max_examples=50)
+@examples(50)
 def test_values(program: Program, seed: int, count: int, schedules: list[int]) -> None:
     check(program.graph, program, seed, count, schedules)
 
 
 @given(programs(effects=True), SEEDS, st.integers(1, 3), SCHEDULES)
-@settings(max_examples=50)
+@examples(50)
 def test_effects(program: Program, seed: int, count: int, schedules: list[int]) -> None:
     check(program.graph, program, seed, count, schedules)
 
 
 @given(programs(effects=True), SEEDS, st.integers(2, 3), SCHEDULES)
-@settings(max_examples=30)
+@examples(30)
 def test_switch_and_merge(program: Program, seed: int, count: int, schedules: list[int]) -> None:
     """Switches, merges and frames that were placed one by one, as users may write them."""
     check(lower_control_flow(program.graph), program, seed, count, schedules)
@@ -106,13 +107,13 @@ def with_gradient(program: Program) -> Graph:
 
 
 @given(programs(), SEEDS, st.integers(2, 3), SCHEDULES)
-@settings(max_examples=30)
+@examples(30)
 def test_gradients(program: Program, seed: int, count: int, schedules: list[int]) -> None:
     check(with_gradient(program), program, seed, count, schedules)
 
 
 @given(programs(hosts=True, effects=True), SEEDS, st.integers(2, 3), SCHEDULES)
-@settings(max_examples=40)
+@examples(40)
 def test_queues(program: Program, seed: int, count: int, schedules: list[int]) -> None:
     """Queues on their devices: the same elements are left in them."""
     made = partition(place_at_random(program.graph, seed, count, stay=(seed % 4) / 4))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
 from graphs import Case, graph_and_inputs, graphs
 from hypothesis import assume, given
 
@@ -86,6 +87,7 @@ def bits_are_defined(graph: Graph) -> bool:
 
 
 @BY_NAME
+@examples(100)
 @given(case=graph_and_inputs(stage="traced"))
 def test_a_pass_keeps_the_meaning(name: str, case: Case) -> None:
     assume(bits_are_defined(case.graph))
@@ -96,6 +98,7 @@ def test_a_pass_keeps_the_meaning(name: str, case: Case) -> None:
 
 
 @BY_NAME
+@examples(100)
 @given(graph=graphs(stage="traced", symbolic=True))
 def test_a_pass_is_idempotent_and_deterministic(name: str, graph: Graph) -> None:
     graph = prepared(name, graph)
@@ -107,6 +110,7 @@ def test_a_pass_is_idempotent_and_deterministic(name: str, graph: Graph) -> None
 
 
 @pytest.mark.parametrize("pipeline", list(PIPELINES))
+@examples(100)
 @given(case=graph_and_inputs(stage="traced", max_ops=25))
 def test_a_pipeline_keeps_the_meaning(pipeline: str, case: Case) -> None:
     assume(bits_are_defined(case.graph))
@@ -118,6 +122,7 @@ def test_a_pipeline_keeps_the_meaning(pipeline: str, case: Case) -> None:
         assert exactly(a, b)
 
 
+@examples(100)
 @given(case=graph_and_inputs(stage="traced", ops=LINEAR, dtypes=[float64]))
 def test_floating_sums_keep_their_meaning(case: Case) -> None:
     rng = np.random.default_rng(0)
@@ -136,6 +141,7 @@ def constants(graph: Graph) -> list[Array]:
     return [c.array for c in held if isinstance(c, ConstArray)]
 
 
+@examples(100)
 @given(graph=graphs(stage="traced", symbolic=True))
 def test_specialising_keeps_the_meaning(graph: Graph) -> None:
     sizes = random_sizes(graph, 0)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structured_programs import Program, programs
@@ -446,7 +447,7 @@ def allowed(constraints: Sequence[Constraint]) -> Iterator[int]:
         yield mask
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(constrained())
 def test_constraints_hold_or_the_conflict_is_minimal(graph: Graph) -> None:
     try:

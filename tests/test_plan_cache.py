@@ -35,7 +35,7 @@ from weft.ir.graph import Graph
 from weft.ir.ops import lookup
 from weft.ir.text.parser import parse_graph
 from weft.passes.pipelines import PASSES, STANDARD
-from weft.runtime import details, executable, step_plan
+from weft.runtime import details, executable, plan_arrays
 from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.pool.pool import POOL
 
@@ -313,7 +313,7 @@ def test_small_and_large_constants(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert is_from_disk(second)
     (plan,) = plans(folder)
     assert plan.stat().st_size < large.nbytes, "it has no copy of the program's own constant"
-    monkeypatch.setattr(step_plan, "MOST_CONSTANT_BYTES", 100)
+    monkeypatch.setattr(plan_arrays, "MOST_CONSTANT_BYTES", 100)
     table = np.arange(1000, dtype=np.int64)
     folded = traced(lambda i: wf.take(wf.sort(wf.asarray(table[::-1])), i), np.array([3]))
     first, second = twice(folded, np.array([3]))

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cut_calls import cut_everything, same_in_cuts
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from test_conv import DTYPES, check, graph_of, numbers
 
@@ -62,7 +63,7 @@ def five(case: dict[str, Any], dtype: str) -> list[tuple[str, list[Array], dict[
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(windows(), st.sampled_from(REAL))
 def test_native_code_is_the_interpreter(case: dict[str, Any], dtype: str) -> None:
     for op, arrays, attrs in five(case, dtype):

@@ -60,6 +60,7 @@ def wait_for_restart(cluster: train.RayCluster, old: int, index: int) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @needs_ray
 def test_tasks_and_restart(cluster: train.RayCluster) -> None:
     found = cluster.status()
@@ -77,6 +78,7 @@ def test_tasks_and_restart(cluster: train.RayCluster) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @needs_ray
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_session_recovers_by_itself(cluster: train.RayCluster, tmp_path: Path, lost: int) -> None:
@@ -111,6 +113,7 @@ def test_a_session_recovers_by_itself(cluster: train.RayCluster, tmp_path: Path,
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @needs_ray
 def test_the_secret_is_needed(cluster: train.RayCluster) -> None:
     with pytest.raises((wf.errors.UnavailableError, wf.errors.FailedPreconditionError)):
@@ -123,6 +126,7 @@ def test_the_secret_is_needed(cluster: train.RayCluster) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @needs_ray
 def test_close_ends_the_tasks() -> None:
     import ray

@@ -7,8 +7,9 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from example_counts import examples
 from graphs import Case
-from hypothesis import given, settings
+from hypothesis import given
 from row_graphs import row_cases
 from test_compiled_random import check_exactly
 
@@ -87,7 +88,7 @@ def test_results_of_the_graph_and_small_ones_stay() -> None:
 
 
 @given(row_cases((dtypes.int32, dtypes.uint8), steps=20))
-@settings(max_examples=80)
+@examples(80)
 def test_random_graphs_exactly(case: Case) -> None:
     with patch.object(module, "LEAST_BYTES", 0):
         check_exactly(case, (fuse, recompute))
@@ -195,7 +196,7 @@ def test_a_dear_function_of_what_its_reader_does_not_read_is_stored() -> None:
 
 
 @given(row_cases((dtypes.int32, dtypes.uint8), steps=20))
-@settings(max_examples=80)
+@examples(80)
 def test_random_graphs_exactly_whatever_it_takes(case: Case) -> None:
     with patch.object(module, "LEAST_BYTES", 0), patch.object(module, "MOST_ARITHMETIC", 1e9):
         check_exactly(case, (fuse, recompute))

@@ -233,7 +233,7 @@ def interpreted(
 
 
 @given(PROGRAMS, st.integers(0, 96), st.integers(0, 1 << 30))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_all_ways_agree(program: list[Command], x: int, schedule: int) -> None:
     wanted = at_once(program, x)
     assert interpreted(program, x) == wanted

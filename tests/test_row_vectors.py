@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
 from graphs import Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -181,7 +182,7 @@ class TestRows:
         np.testing.assert_array_equal(np.asarray(both)[:, 7:], x)
 
     @given(row_cases((dtypes.float32, dtypes.float64), sizes=(1, 16, 65, 130)))
-    @settings(max_examples=40)
+    @examples(40)
     def test_random_graphs(self, case: Case) -> None:
         check_roughly(case, (fuse,))
 

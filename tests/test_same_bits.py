@@ -112,7 +112,7 @@ def check_program(program: tuple[Callable[..., Any], list[np.ndarray], str], slo
 
 
 @given(programs(), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_random_programs(program: Any, slopes: bool) -> None:
     check_program(program, slopes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -64,7 +65,8 @@ saver.wait()
 
 def start(tmp_path: Path, name: str, last: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", TRAINING, tmp_path / name, tmp_path / f"{name}.log", str(last)]
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+    kernels = {"WEFT_CACHE": "1", "WEFT_CACHE_DIR": str(tmp_path / "kernels")}  # compiled once
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, env=os.environ | kernels)
 
 
 def lines(path: Path) -> list[str]:

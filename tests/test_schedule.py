@@ -8,8 +8,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from compiled_checks import PIPELINE
+from example_counts import examples
 from graphs import Case, graph_and_inputs
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from test_compiled_random import WHOLE, check_exactly
 from test_passes import bits_are_defined, exactly, results
 
@@ -84,7 +85,7 @@ def anyhow(graph: Graph) -> Graph:
 
 
 @given(case=graph_and_inputs(stage="traced", max_ops=20, dtypes=WHOLE))
-@settings(max_examples=40)
+@examples(40)
 def test_compiled_code_too(case: Case) -> None:
     check_exactly(case, (*PIPELINE, anyhow))
 

@@ -221,6 +221,7 @@ def test_all_that_wait_are_awake_within_a_tenth_of_a_second(end: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("end", ["session", "queue", "deadline"])
 def test_two_hundred_that_wait_are_awake_within_a_tenth_of_a_second(end: str) -> None:
     assert min(waiters(200, end) for _ in range(5)) < 0.1

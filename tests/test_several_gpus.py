@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from cuda_device import use_driver
-from fake_driver import FakeCompiler, FakeDriver
+from cuda_device import use_fake
+from fake_driver import FakeDriver
 
 import weft as wf
 from weft.ir.errors import FailedPreconditionError, InternalError, InvalidArgumentError
@@ -24,17 +25,9 @@ Make = Callable[..., FakeDriver | None]
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeDriver]]:
-    """Make the machine's GPUs those of a fake driver."""
-
-    def make(**options: Any) -> FakeDriver:
-        api = FakeDriver(FakeCompiler(), **{"devices": 2, **options})
-        use_driver(api, monkeypatch)
-        monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
-        return api
-
-    yield make
-    gc.collect()
+def fake(fake: Callable[..., FakeDriver]) -> Callable[..., FakeDriver]:
+    """As that of all tests, with two GPUs."""
+    return partial(fake, devices=2)
 
 
 @pytest.fixture(params=["emulated", "peers", "through the host"])
@@ -347,6 +340,6 @@ def test_a_task_whose_gpus_cannot_be_used_says_why(
         offers.devices_of("/job:worker/task:0")
     monkeypatch.setenv("WEFT_EMULATE_GPU", "0")
     monkeypatch.setattr(offers, "_has_driver", lambda: True)
-    use_driver(FakeDriver(FakeCompiler(), missing=True), monkeypatch)
+    use_fake(monkeypatch, missing=True)
     assert offers.devices_of("/job:worker/task:0") == ["/job:worker/task:0/cpu:0"]
     assert "offers no GPU: " in caplog.text

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
@@ -47,7 +48,7 @@ def counting(
     return op, outer.graph("g", ("i", "n"), values)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     start=st.integers(-6, 6),
     bound=st.integers(-6, 6),
@@ -83,7 +84,7 @@ def test_a_counter_that_wraps_around_is_not_counted() -> None:
     assert trip_count(op) == 2
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     dtype=st.sampled_from([int8, uint8]),
     start=st.integers(0, 127),

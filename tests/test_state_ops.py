@@ -538,7 +538,9 @@ def _peaks(mode: str, rows: int) -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc/self/clear_refs")
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("rows", [30_000, pytest.param(200_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "rows", [30_000, pytest.param(200_000, marks=[pytest.mark.slow, pytest.mark.alone])]
+)
 def test_updates_are_done_in_place(mode: str, rows: int) -> None:
     """Less than 1 MB beside the variable (of 200 MB) and the delta."""
     found = _peaks(mode, rows)

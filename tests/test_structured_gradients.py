@@ -50,7 +50,7 @@ def check(program: Program, parallel: int) -> None:
 
 
 @given(programs(), st.integers(1, 4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_gradients(program: Program, parallel: int) -> None:
     check(program, parallel)
 

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from example_counts import examples
 from graph_makers import MAKERS
 from graph_makers_array import legal_ops
 from graphs import graphs
@@ -75,7 +76,7 @@ def test_every_op_is_drawn(op: str) -> None:
     seen: list[bool] = []
 
     @given(graphs(stage=stage, ops=[op]))
-    @settings(max_examples=12, database=None)
+    @settings(max_examples=6, database=None)
     def check(graph: Graph) -> None:
         assert parse_graph(print_graph(graph)) == graph
         seen.append(any(o.name == op for o in graph.ops))
@@ -279,7 +280,7 @@ def corrupt(text: str, data: st.DataObject) -> str:
 
 
 @given(graphs(symbolic=True, max_ops=6), st.data())
-@settings(max_examples=400)
+@examples(400)
 def test_corrupt_text_gives_a_parse_error(graph: Graph, data: st.DataObject) -> None:
     """`parse_graph` returns a graph that prints, or raises ParseError, whatever happened."""
     text = corrupt(print_graph(graph), data)

@@ -345,6 +345,7 @@ def test_the_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_top_live_beside_processes(tmp_path: Path) -> None:
     """Two tasks as processes, `weft top` as a third, ended with Ctrl-C."""
     from test_cluster_processes import Tasks
@@ -395,6 +396,7 @@ def _has_time_namespaces() -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.skipif(not _has_time_namespaces(), reason="the system lets nobody set clocks apart")
 def test_clocks_that_are_apart(tmp_path: Path) -> None:
     """Tasks whose clocks are hours and days from the session's, as on machines of their own."""

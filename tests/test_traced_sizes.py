@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from example_counts import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weft.ir.size_tape import MOST, Tape
@@ -80,7 +81,7 @@ def run(program: Sequence[Step], sizes: Sequence[Any]) -> tuple[list[Any], list[
     return held, decided
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @example([("add", 0, 0, 1), ("sub", 0, 0, 1), ("floor", 3, 0, 5)], [101, 2], [(51, 2), (50, 2)])
 @given(
     program=st.lists(

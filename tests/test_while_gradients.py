@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from structured_programs import Program, programs
 
@@ -734,7 +735,7 @@ def check_program(program: Program, *, on_executor: bool) -> None:
 
 
 @given(programs())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_random_programs(program: Program) -> None:
     check_program(program, on_executor=False)
 
