@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -446,7 +447,8 @@ def test_a_library_that_cannot_be_used_is_told_of(
         library.failing["create"] = status
     if name == "not installed":
         monkeypatch.setattr(cudnn, "load", cudnn_api.load)
-        monkeypatch.setattr(importlib, "import_module", _broken)
+        imports = SimpleNamespace(import_module=_nothing_found, util=importlib.util)
+        monkeypatch.setattr(cudnn_api, "importlib", imports)  # of that module alone
     on_gpu = wf.compile(device="gpu:0")(_conv)
     x, w = _inputs()
     _close(on_gpu(x, w), wf.compile(_conv)(x, w))
@@ -460,7 +462,7 @@ def test_a_library_that_cannot_be_used_is_told_of(
     assert not library.calls
 
 
-def _broken(name: str) -> Any:
+def _nothing_found(name: str) -> Any:
     raise RuntimeError("no libcudnn\nand more")
 
 

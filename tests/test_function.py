@@ -5,9 +5,11 @@ from __future__ import annotations
 import array
 import copy
 import dataclasses
-import timeit
+import sys
 import warnings
 from collections import OrderedDict
+from collections.abc import Callable
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -378,9 +380,9 @@ def test_a_leaked_tensor_as_argument() -> None:
 
 
 # -------------------------------------------------------------------------------------------- speed
-def test_a_call_costs_less_than_five_microseconds_of_python() -> None:
-    """The share of this package in one call: the executable is replaced by one that does
-    nothing."""
+def test_a_call_costs_few_instructions_of_python() -> None:
+    """The share of this package in one call, which the executable is taken out of: CPython's
+    instructions, since times say what else the machine does."""
     f = wf.compile(lambda x, y: x + y)
     x, y = as_tensor(ONES), as_tensor(ONES)
     result = [f(x, y).numpy()]
@@ -392,9 +394,28 @@ def test_a_call_costs_less_than_five_microseconds_of_python() -> None:
     h(tree)
     for made in h._specializations.entries.values():
         made.run = lambda arrays: result * 4
-    for call in (lambda: f(x, y), lambda: f(ONES, y), lambda: f(x, y=y), lambda: h(tree)):
-        best = min(timeit.repeat(call, number=2000, repeat=20)) / 2000
-        assert best < 5e-6, f"{best * 1e6:.2f} us"
+    calls = (lambda: f(x, y), lambda: f(ONES, y), lambda: f(x, y=y), lambda: h(tree))
+    for call, most in zip(calls, (210, 220, 350, 570), strict=True):
+        call()
+        assert _instructions(call) < most  # 7 where the native path is there by now
+
+
+def _instructions(call: Callable[[], Any]) -> int:
+    count = 0
+
+    def step(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
 
 
 @pytest.mark.parametrize(
