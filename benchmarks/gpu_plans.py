@@ -1,11 +1,12 @@
 """What training steps take of a GPU, as far as that shows without one.
 
-    python benchmarks/gpu_plans.py [--json benchmarks/gpu_plans.json] [--models digits,mlp,gpt]
+    python benchmarks/gpu_plans.py [--json benchmarks/gpu_plans.json] [--models digits,mlp,gpt,conv]
         [--target sm_75,sm_80,sm_90,sm_100] [--plans]
 
 Needs the extra `cuda13` or `cuda`, but with --plans, which compiles nothing. The steps are forward,
-backward and update: Figure 1's of `figure1.py` at a batch of 128, the MLP and the GPT block of
-`training.py`. Each is planned by the pipeline "gpu", and by it without some of its passes.
+backward and update: Figure 1's of `figure1.py` at a batch of 128, the MLP, the GPT block and the
+conv net of `training.py`. Each is planned by the pipeline "gpu", and by it without some of its
+passes.
 
 launches, kernels: of one step, and how many different ones. bytes: what ops read and write, each
 byte of an operand or result once, and copies; not what the launches of one op hand to each other.
@@ -79,6 +80,7 @@ MODELS: dict[str, Callable[[], tuple[Callable[..., Any], Sequence[Any]]]] = {
     "digits": digits_step,
     "mlp": lambda: training_step("mlp"),
     "gpt": lambda: training_step("gpt"),
+    "conv": lambda: training_step("conv"),
 }
 
 
