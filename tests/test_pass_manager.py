@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import re
 from collections.abc import Iterator, Sequence
@@ -148,6 +150,15 @@ def test_log(graph: Graph, capsys: pytest.CaptureFixture[str], passes_log: loggi
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(" ms, ")[1] for line in lines] == ["6 -> 5 ops", "5 -> 5 ops, unchanged"]
     assert lines[0].startswith("weft weft.passes: step: cse: ")
+
+
+def test_the_log_goes_where_stderr_is_now(graph: Graph, passes_log: logging.Logger) -> None:
+    options = PassOptions(log=frozenset({"passes"}))
+    first, second = io.StringIO(), io.StringIO()
+    for target in (first, second):
+        with contextlib.redirect_stderr(target):
+            run_passes(graph, [cse], options=options)
+    assert [t.getvalue().count("6 -> 5 ops") for t in (first, second)] == [1, 1]
 
 
 def test_verify_ir_names_the_pass_that_broke_the_graph(graph: Graph) -> None:

@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -230,13 +231,23 @@ def _dump_errors(folder: Path) -> Iterator[None]:
 # --------------------------------------------------------------------------------------------- log
 
 
+class _ToStderr(logging.Handler):
+    """To what `sys.stderr` is by then: notebooks, `redirect_stderr` and tests put others there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+
+
 def configure_logging(topics: frozenset[str]) -> None:
     """Send the loggers `weft.TOPIC` to stderr at level DEBUG; twice does no more than once."""
     for topic in topics:
         logger = logging.getLogger(f"weft.{topic}")
-        if not any(getattr(h, "weft", False) for h in logger.handlers):
-            handler = logging.StreamHandler()
+        if not any(isinstance(h, _ToStderr) for h in logger.handlers):
+            handler = _ToStderr()
             handler.setFormatter(logging.Formatter("weft %(name)s: %(message)s"))
-            handler.weft = True  # type: ignore[attr-defined]
             logger.addHandler(handler)
             logger.setLevel(logging.DEBUG)
