@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from fake_driver import FakeCompiler, FakeDriver
 from weft.codegen.cuda.kernel import Launch
 from weft.runtime.device import registry
 from weft.runtime.device.backends.driver import Driver
+from weft.runtime.device.libraries import trial
 from weft.runtime.device.protocol import Device
 
 Array = np.ndarray[Any, Any]
@@ -32,6 +35,24 @@ def use_fake(monkeypatch: pytest.MonkeyPatch, **options: Any) -> FakeDriver:
     api = FakeDriver(FakeCompiler(), **options)
     use_driver(api, monkeypatch)
     return api
+
+
+def use_no_library(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Nothing of the environment says which libraries there are; the cache is `folder`."""
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(folder))
+    for name in ("WEFT_EMULATE_GPU", "WEFT_GPU_LIBRARIES", "WEFT_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def use_library(
+    api: FakeDriver, provider: ModuleType, library: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `use_driver`, with a fake library behind its provider; its trials are timed once, as the
+    fake's clock does not waver."""
+    use_driver(api, monkeypatch)
+    monkeypatch.setattr(provider, "installed", lambda: True)
+    monkeypatch.setattr(provider, "load", lambda: library)
+    monkeypatch.setattr(trial, "TRIALS", 1)
 
 
 def use_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

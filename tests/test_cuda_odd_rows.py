@@ -11,13 +11,21 @@ from compiled_checks import plain
 from cuda_loads import counted_sectors
 from cuda_nests import NestRun, fused_op
 from cuda_on_cpu import native
-from cuda_ops import OpMemory, emulated, run_graph, run_op
+from cuda_ops import emulated, run_graph
 from cuda_toolchain import TARGETS, needs_toolchain
 from graphs import Case
 from hypothesis import given, settings
 from row_graphs import row_cases
 from test_cuda_budget import faults
-from test_cuda_rows import FLOATS, HALVES, WHOLE, Maker, check_exactly, check_roughly
+from test_cuda_rows import (
+    FLOATS,
+    HALVES,
+    WHOLE,
+    Maker,
+    check_exactly,
+    check_in_place,
+    check_roughly,
+)
 
 from weft.codegen.cuda import writer
 from weft.codegen.cuda.lowerings import fused_launches
@@ -103,18 +111,7 @@ def test_threads_in_any_order_give_the_same_bits() -> None:
 @pytest.mark.parametrize("shape", [(5, 301), (2, 4201)])
 def test_in_place(shape: tuple[int, int]) -> None:
     """The result in the buffer of what is read: no thread reads what another one has written."""
-    graph, inputs = softmax(shape), inputs_of(shape)
-    (op,) = graph.ops
-    wanted = run_graph(graph, inputs)
-    memory = OpMemory()
-    for value, array in zip(op.operands, inputs, strict=True):
-        memory.put(value, array)
-    for value in op.results:
-        memory.put(value)
-    memory.held[op.results[0]] = memory.held[op.operands[0]]
-    run_op(fused_launches(op, ((0, 0),))[0], memory, emulated())
-    for value, want in zip(op.results, wanted, strict=True):
-        np.testing.assert_array_equal(memory.get(value), want)
+    check_in_place(softmax(shape), inputs_of(shape))
 
 
 def test_cross_entropy_and_labels() -> None:

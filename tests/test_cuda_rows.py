@@ -172,10 +172,15 @@ def test_threads_in_any_order_give_the_same_bits(shape: tuple[int, int]) -> None
 @pytest.mark.parametrize("shape", [(70, 12), (9, 40), (4, 700)])
 def test_in_place(shape: tuple[int, int]) -> None:
     """The result of a row kernel in the buffer of what it reads."""
-    (op,) = normalised(shape).ops
     rng = np.random.default_rng(3)
     inputs = [rng.standard_normal(s).astype(np.float32) for s in (shape, (1, shape[1]))]
-    wanted = run_graph(normalised(shape), inputs)
+    check_in_place(normalised(shape), inputs)
+
+
+def check_in_place(graph: Graph, inputs: list[Any]) -> None:
+    """The first result of the graph's only op in the buffer of its first operand."""
+    (op,) = graph.ops
+    wanted = run_graph(graph, inputs)
     memory = OpMemory()
     for value, array in zip(op.operands, inputs, strict=True):
         memory.put(value, array)

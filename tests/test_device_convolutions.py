@@ -20,7 +20,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda_device import use_driver
+from cuda_device import use_library, use_no_library
 from fake_cublaslt import FakeClock
 from fake_cudnn import FFT, NONDETERMINISTIC, TENSOR_CORE, WINOGRAD, Engine, FakeCudnn
 from fake_driver import FakeCompiler
@@ -34,7 +34,7 @@ from weft.ir.interpreter import interpret
 from weft.ir.types import tensor_type
 from weft.runtime.device import registry
 from weft.runtime.device.executable import compile_for_device
-from weft.runtime.device.libraries import choice, cudnn, cudnn_api, trial
+from weft.runtime.device.libraries import choice, cudnn, cudnn_api
 from weft.runtime.device.libraries.conv import conv_of
 from weft.runtime.device.planning.plan import PlannedLaunch
 from weft.runtime.device.planning.sizes import DeviceSizePlan
@@ -49,19 +49,14 @@ Machine = Callable[..., tuple[FakeClock, FakeCudnn]]
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Machine]:
     """Make /gpu:0 one with a driver and a cuDNN, as after the start of a process; the cache on disk
     stays from one to the next."""
-    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    for name in ("WEFT_EMULATE_GPU", "WEFT_GPU_LIBRARIES", "WEFT_CACHE"):
-        monkeypatch.delenv(name, raising=False)
 
     def make(*engines: Engine, **options: Any) -> tuple[FakeClock, FakeCudnn]:
         api = FakeClock(FakeCompiler())
         library = FakeCudnn(api, list(engines) or None, **options)
-        use_driver(api, monkeypatch)
-        monkeypatch.setattr(cudnn, "installed", lambda: True)
-        monkeypatch.setattr(cudnn, "load", lambda: library)
-        monkeypatch.setattr(trial, "TRIALS", 1)  # the clock does not waver
+        use_library(api, cudnn, library, monkeypatch)
         return api, library
 
+    use_no_library(monkeypatch, tmp_path)
     yield make
     gc.collect()
 

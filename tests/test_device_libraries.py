@@ -20,7 +20,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda_device import use_driver
+from cuda_device import use_library, use_no_library
 from fake_cublaslt import FakeClock, FakeCublasLt, Offer
 from fake_cublaslt import tf32 as rounded
 from fake_driver import FakeCompiler
@@ -37,7 +37,7 @@ from weft.ir.types import tensor_type
 from weft.runtime.device import registry
 from weft.runtime.device.backends.driver import Driver
 from weft.runtime.device.executable import DeviceExecutable, compile_for_device
-from weft.runtime.device.libraries import cublaslt, trial
+from weft.runtime.device.libraries import cublaslt
 from weft.runtime.device.libraries.choice import MOST_ALGORITHMS
 from weft.runtime.device.libraries.cublaslt import CublasLt
 from weft.runtime.device.libraries.gemm import gemm_of
@@ -57,19 +57,14 @@ Machine = Callable[..., tuple[FakeClock, FakeCublasLt]]
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Machine]:
     """Make /gpu:0 one with a driver and a cuBLASLt, as after the start of a process; the cache on
     disk stays from one to the next."""
-    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    for name in ("WEFT_EMULATE_GPU", "WEFT_GPU_LIBRARIES", "WEFT_CACHE"):
-        monkeypatch.delenv(name, raising=False)
 
     def make(*offers: Offer, **options: Any) -> tuple[FakeClock, FakeCublasLt]:
         api = FakeClock(FakeCompiler())
         library = FakeCublasLt(api, list(offers) or None, **options)
-        use_driver(api, monkeypatch)
-        monkeypatch.setattr(cublaslt, "installed", lambda: True)
-        monkeypatch.setattr(cublaslt, "load", lambda: library)
-        monkeypatch.setattr(trial, "TRIALS", 1)  # the clock does not waver
+        use_library(api, cublaslt, library, monkeypatch)
         return api, library
 
+    use_no_library(monkeypatch, tmp_path)
     yield make
     gc.collect()
 
