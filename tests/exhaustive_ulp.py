@@ -8,6 +8,7 @@ other is a number, and a zero of the wrong sign, count as infinitely wrong.
 from __future__ import annotations
 
 import ctypes
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -95,8 +96,13 @@ _HUGE_ANGLES = (np.float32(2.0**25).view(np.uint32), 0x7F800000)
 
 
 def all_arguments_error(op: str, threads: int, form: str = "") -> tuple[float, float]:
-    """(largest error over all float32 numbers, first number of the block it is in)."""
+    """(largest error over all float32 numbers, first number of the block it is in).
+
+    In CI, which has not the time for all, over every other block of each exponent.
+    """
     first = np.arange(1 << 16, dtype=np.int64) * BLOCK
+    if "CI" in os.environ:
+        first = first[::2]
     if op in ("sin", "cos", "tan"):
         # There f32 is the C library's f64 function rounded, which takes its time.
         magnitude = first & 0x7FFFFFFF
