@@ -75,7 +75,27 @@ class _Layout:
     held: dict[int, int] = field(default_factory=dict)
 
 
-class FakeCublasLt:
+class Refusing:
+    """A fake library whose functions raise where a test says so."""
+
+    failing: dict[str, int]  # function -> status
+
+    def refusal(self, name: str, status: int) -> Exception:
+        """What the function raises."""
+        raise AssertionError(f"{name} has no status {status}")
+
+    def __getattribute__(self, name: str) -> Any:
+        failing = object.__getattribute__(self, "__dict__").get("failing", {})
+        if name in failing:
+
+            def fail(*_: object) -> None:
+                raise self.refusal(name, failing[name])
+
+            return fail
+        return object.__getattribute__(self, name)
+
+
+class FakeCublasLt(Refusing):
     """Stands for the module nvmath.bindings.cublasLt. obeys: whether the heuristic looks at the
     mask of reduction schemes."""
 
@@ -112,16 +132,8 @@ class FakeCublasLt:
         self.failing: dict[str, int] = {}  # function -> status
         self.asked = 0  # heuristics
 
-    def __getattribute__(self, name: str) -> Any:
-        failing = object.__getattribute__(self, "__dict__").get("failing", {})
-        if name in failing:
-            raise_it = cuBLASLtError(failing[name])
-
-            def fail(*_: object) -> None:
-                raise raise_it
-
-            return fail
-        return object.__getattribute__(self, name)
+    def refusal(self, name: str, status: int) -> Exception:
+        return cuBLASLtError(status)
 
     def get_version(self) -> int:
         return self.version

@@ -14,7 +14,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from fake_cublaslt import FakeClock, tf32
+from fake_cublaslt import FakeClock, Refusing, tf32
 from fake_driver import FakeDriver, stream_at
 
 from weft.runtime.device.libraries.cudnn_api import CudnnError, Held, Kind, Name
@@ -62,7 +62,7 @@ class _Descriptor:
     final: bool = False
 
 
-class FakeCudnn:
+class FakeCudnn(Refusing):
     """Stands for `cudnn_api.Api`. failing: function -> status; without: heuristics that refuse."""
 
     def __init__(
@@ -80,15 +80,8 @@ class FakeCudnn:
         self.asked = 0  # heuristics
         self._stream = 0
 
-    def __getattribute__(self, name: str) -> Any:
-        failing = object.__getattribute__(self, "__dict__").get("failing", {})
-        if name in failing:
-
-            def fail(*_: object) -> None:
-                raise _error(name, failing[name])
-
-            return fail
-        return object.__getattribute__(self, name)
+    def refusal(self, name: str, status: int) -> Exception:
+        return _error(name, status)
 
     def version(self) -> int:
         return self._version

@@ -20,9 +20,8 @@ from test_cuda_others import check, graph_of
 import weft as wf
 from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.lowerings import launches_of
-from weft.codegen.cuda.nests import odd_rows
 from weft.codegen.cuda.others import lines, ordered
-from weft.codegen.cuda.rows import layout
+from weft.codegen.cuda.scalars import memory
 from weft.ir.dtypes import as_dtype
 
 Array = np.ndarray[Any, Any]
@@ -218,7 +217,7 @@ def test_plans_for_many_sizes(name: str, small: None, monkeypatch: pytest.Monkey
     """Sizes that are filled in: the bits of a plan for them alone."""
     for module, limit, value in (
         *((ordered, "PIECE", 8), (ordered, "WORTH", 0), (ordered, "LONG", 16)),
-        *((odd_rows, "LEAST", 16), (layout, "LEAST_ODD", 16)),
+        *((memory, "LEAST_ODD", 16)),
     ):
         monkeypatch.setattr(module, limit, value)
     monkeypatch.setenv("WEFT_EMULATE_GPU", "1")

@@ -29,8 +29,8 @@ from test_cuda_rows import (
 
 from weft.codegen.cuda import writer
 from weft.codegen.cuda.lowerings import fused_launches
-from weft.codegen.cuda.nests import folds, odd_rows
-from weft.codegen.cuda.rows import layout
+from weft.codegen.cuda.nests import folds
+from weft.codegen.cuda.scalars import memory
 from weft.ir import dtypes
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
@@ -154,8 +154,8 @@ def test_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (4, 3001)
     graph, inputs = softmax(shape), inputs_of(shape)
     found = []
-    for least in (layout.LEAST_ODD, 1 << 30):
-        monkeypatch.setattr(layout, "LEAST_ODD", least)
+    for least in (memory.LEAST_ODD, 1 << 30):
+        monkeypatch.setattr(memory, "LEAST_ODD", least)
         with counted_sectors() as counts:
             run_graph(graph, inputs, runner=emulated(check=False))
         found.append(counts["x0"])
@@ -235,8 +235,8 @@ class TestFolds:
 
     def test_what_is_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = []
-        for least in (odd_rows.LEAST, 1 << 30):
-            monkeypatch.setattr(odd_rows, "LEAST", least)
+        for least in (memory.LEAST_ODD, 1 << 30):
+            monkeypatch.setattr(memory, "LEAST_ODD", least)
             made = self.weighted((4, 5025), "f32")
             with counted_sectors() as counts:
                 made.run()

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from weft.codegen.cuda.language import LANES, memory_dtype
 from weft.codegen.cuda.nests.body import MOST_STATEMENTS, Buffers, arg_of, is_aligned, is_contiguous
 from weft.codegen.cuda.nests.fold import Fold, Target, sizes_of
+from weft.codegen.cuda.scalars import memory
 from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.nests.nest import Nest
-
-#: Shorter rows are read one by one: neighbours share sectors.
-LEAST = 256
 
 
 def odd_loads(nest: Nest, buffers: Buffers) -> frozenset[int]:
@@ -21,7 +19,9 @@ def odd_loads(nest: Nest, buffers: Buffers) -> frozenset[int]:
     from row to row as most do; none if nothing is to be had."""
     simple = nest.reduced[-1:] == (True,) and not any(nest.reduced[:-1]) and len(nest.reduced) > 1
     stores = any(w.reduction is None for w in nest.stores)
-    if not simple or stores or nest.extents[-1] < LEAST or any(a.picks for a in nest.loads):
+    if not simple or stores or any(a.picks for a in nest.loads):
+        return frozenset()
+    if nest.extents[-1] < memory.LEAST_ODD:
         return frozenset()
     walks = [
         k

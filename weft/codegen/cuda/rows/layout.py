@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.codegen.cuda.language import LANES, memory_dtype
+from weft.codegen.cuda.scalars import memory
 from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.nests.rows import Node, Output, RowNest
 from weft.ir.sizes import next_power
@@ -32,8 +33,6 @@ MOST_ROUNDS = 4
 MOST_STATEMENTS = 1024
 #: A group that adds up rows element by element does at least so many, in so many groups at most.
 LEAST_ROWS, MOST_UNITS = 4, 512
-#: Rows of odd length of fewer elements are read one by one: neighbours share sectors.
-LEAST_ODD = 256
 #: Partial results of single numbers, at most.
 MOST_NUMBERS = 16384
 
@@ -149,7 +148,7 @@ def _odd(nest: RowNest, offsets: dict[int, int]) -> frozenset[Node | Output]:
     """The accesses of 128 bits if vectors are counted from before the row: those that move from row
     to row as most of them do."""
     outer = nest.outer
-    if len(nest.extents) != outer + 1 or nest.row_elements < LEAST_ODD:
+    if len(nest.extents) != outer + 1 or nest.row_elements < memory.LEAST_ODD:
         return frozenset()
     if any(nest.moves_in_row(o.strides) for o in nest.totals):
         return frozenset()  # a thread has the same elements of all rows

@@ -21,6 +21,8 @@ UNSIGNED = ("u8", "u16", "u32", "u64")
 INTEGERS = SIGNED + UNSIGNED
 #: What kernels compute with.
 DTYPES = ("bool", *INTEGERS, *FLOATS)
+#: Rows of odd length of fewer elements are read one by one: neighbours share sectors.
+LEAST_ODD = 256
 
 
 def register_dtype(dtype: str) -> str:
