@@ -216,8 +216,10 @@ _SIZED: dict[str, Callable[[Any], Any]] = {
 def test_plans_for_many_sizes(name: str, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that are filled in: the bits of a plan for them alone."""
     for module, limit, value in (
-        *((ordered, "PIECE", 8), (ordered, "WORTH", 0), (ordered, "LONG", 16)),
-        *((memory, "LEAST_ODD", 16)),
+        (ordered, "PIECE", 8),
+        (ordered, "WORTH", 0),
+        (ordered, "LONG", 16),
+        (memory, "LEAST_ODD", 16),
     ):
         monkeypatch.setattr(module, limit, value)
     monkeypatch.setenv("WEFT_EMULATE_GPU", "1")

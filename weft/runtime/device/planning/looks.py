@@ -6,13 +6,10 @@ from collections.abc import Sequence
 
 from weft.runtime.device.planning.plan import (
     CheckFaults,
-    DeviceAdd,
-    DeviceBranch,
-    DeviceLoop,
     DeviceNode,
     PlannedCopy,
     PlannedLaunch,
-    PlannedProduct,
+    inner,
 )
 
 
@@ -47,36 +44,14 @@ def marks(nodes: Sequence[DeviceNode], last: bool) -> frozenset[int]:
 
 def _looks(nodes: Sequence[DeviceNode]) -> bool:
     """Whether the host may look somewhere in there."""
-    for node in nodes:
-        match node:
-            case CheckFaults():
-                return True
-            case DeviceLoop():
-                found = _looks((*node.test, *node.body))
-            case DeviceBranch():
-                found = _looks((*node.then, *node.orelse))
-            case _:
-                found = False
-        if found:
-            return True
-    return False
+    return any(isinstance(node, CheckFaults) or _looks(inner(node)) for node in nodes)
 
 
 def checks(node: DeviceNode) -> bool:
     """Whether indices may be checked."""
-    match node:
-        case PlannedLaunch():
-            return node.fault >= 0
-        case PlannedProduct():
-            return any(map(checks, node.own))
-        case DeviceLoop():
-            return any(map(checks, (*node.test, *node.body)))
-        case DeviceBranch():
-            return any(map(checks, (*node.then, *node.orelse)))
-        case DeviceAdd():
-            return any(map(checks, node.launches))
-        case _:
-            return False
+    if isinstance(node, PlannedLaunch):
+        return node.fault >= 0
+    return any(map(checks, inner(node)))
 
 
 def _writes(node: DeviceNode) -> bool:
@@ -84,13 +59,7 @@ def _writes(node: DeviceNode) -> bool:
     match node:
         case PlannedLaunch():
             return bool(node.writes)
-        case PlannedProduct():
-            return any(map(_writes, node.own))
         case PlannedCopy():
             return node.target.kind == "variable"
-        case DeviceLoop():
-            return any(map(_writes, (*node.test, *node.body)))
-        case DeviceBranch():
-            return any(map(_writes, (*node.then, *node.orelse)))
         case _:
-            return False
+            return any(map(_writes, inner(node)))

@@ -225,16 +225,25 @@ def _kernels(launches: Sequence[PlannedLaunch]) -> list[CudaKernel]:
     return list({n.launch.kernel.key: n.launch.kernel for n in launches}.values())
 
 
+def inner(node: DeviceNode) -> Sequence[DeviceNode]:
+    """What a node is made of: a loop, a branch, a product by weft's own kernels, a sum; of others
+    nothing."""
+    match node:
+        case DeviceLoop():
+            return (*node.test, *node.body)
+        case DeviceBranch():
+            return (*node.then, *node.orelse)
+        case DeviceAdd():
+            return node.launches
+        case PlannedProduct():
+            return node.own
+        case _:
+            return ()
+
+
 def _leaves(nodes: Sequence[DeviceNode]) -> Iterator[PlannedLaunch | PlannedProduct]:
     for node in nodes:
-        match node:
-            case PlannedLaunch() | PlannedProduct():
-                yield node
-            case DeviceLoop():
-                yield from _leaves((*node.test, *node.body))
-            case DeviceBranch():
-                yield from _leaves((*node.then, *node.orelse))
-            case DeviceAdd():
-                yield from node.launches
-            case _:
-                pass
+        if isinstance(node, PlannedLaunch | PlannedProduct):
+            yield node
+        else:
+            yield from _leaves(inner(node))
