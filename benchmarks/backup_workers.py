@@ -71,7 +71,7 @@ def answer(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise SystemExit(f"a process has ended: {process.args}")
+        raise SystemExit(f"a process has ended: {process.args!r}")
     return line.strip()
 
 

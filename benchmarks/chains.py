@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,10 +55,10 @@ def print_traffic(arrays: list[Any], rounds: int) -> None:
     nbytes = arrays[0].nbytes
     for title, threads in (("default threads", None), ("1 thread", 1)):
         copy = wf.compile(lambda x: -x, threads=threads)
-        runs: dict[str, Callable[[], object]] = {"copy": lambda run=copy: run(arrays[0])}
+        runs: dict[str, Callable[[], object]] = {"copy": partial(copy, arrays[0])}
         for f in CHAINS:
-            chain = wf.compile(lambda *a, f=f: f(Weft, *a), threads=threads)
-            runs[f.__name__] = lambda run=chain: run(*arrays)
+            chain = wf.compile(partial(f, Weft), threads=threads)
+            runs[f.__name__] = partial(chain, *arrays)
         least = {n: t.minimum for n, t in compare("", runs, rounds=rounds).timings.items()}
         print(f"{title}: a copy moves {2e-9 * nbytes / least['copy']:.1f} GB/s")
         for name, seconds in list(least.items())[1:]:

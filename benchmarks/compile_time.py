@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def figure1_steps(side: str) -> list[Step]:
     params = figure1.start(rng)
     batches = [figure1.batch_of(rng, size) for size in (128, 96)]
     step = (figure1.jax_step if side == "jax" else figure1.weft_step)(params)
-    return [lambda batch=batch: step(*batch) for batch in batches]
+    return [partial(step, *batch) for batch in batches]
 
 
 def training_steps(side: str, name: str) -> list[Step]:
@@ -48,6 +49,13 @@ def training_steps(side: str, name: str) -> list[Step]:
 
     make = training.MODELS[name]
     return [(training.jax_step if side == "jax" else training.weft_step)(make)]
+
+
+def _ready(function: Callable[..., Any], *given: Any) -> Any:
+    """What JAX computes, waited for."""
+    import jax
+
+    return jax.block_until_ready(function(*given))
 
 
 def lstm_steps(side: str) -> list[Step]:
@@ -62,7 +70,7 @@ def lstm_steps(side: str) -> list[Step]:
             return models.lstm_loss(jax.numpy, jax.nn.sigmoid, jax.lax.scan, p, x)
 
         theirs = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
-        return [lambda given=given: jax.block_until_ready(theirs(*given)) for given in inputs]
+        return [partial(_ready, theirs, *given) for given in inputs]
     import weft as wf
 
     def scan(f: Any, init: Any, xs: Any) -> Any:
@@ -71,7 +79,7 @@ def lstm_steps(side: str) -> list[Step]:
     mine = wf.compile(
         wf.value_and_grad(lambda p, x: models.lstm_loss(wf, wf.sigmoid, scan, p, x), argnums=(0, 1))
     )
-    return [lambda given=given: mine(*given) for given in inputs]
+    return [partial(mine, *given) for given in inputs]
 
 
 def softmax_steps(side: str) -> list[Step]:
@@ -84,11 +92,11 @@ def softmax_steps(side: str) -> list[Step]:
         import jax
 
         compiled = jax.jit(lambda x: chains.softmax(jax.numpy, x))
-        return [lambda x=x: compiled(x).block_until_ready() for x in arrays]
+        return [partial(_ready, compiled, x) for x in arrays]
     import weft as wf
 
     mine = wf.compile(lambda x: chains.softmax(wf, x))
-    return [lambda x=x: mine(x) for x in arrays]
+    return [partial(mine, x) for x in arrays]
 
 
 def child(side: str, model: str) -> None:

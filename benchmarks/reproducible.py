@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def training(make: Callable[..., Any]) -> dict[str, Callable[[], object]]:
 def calls(f: Callable[..., Any], arrays: list[Any]) -> dict[str, Callable[[], object]]:
     """A function by each pipeline."""
     made = {n: wf.compile(lambda *a: f(*a), passes=p) for n, p in PIPELINES.items()}
-    return {n: lambda run=run: run(*arrays) for n, run in made.items()}
+    return {n: partial(run, *arrays) for n, run in made.items()}
 
 
 def main() -> None:

@@ -79,12 +79,12 @@ def ends(role: str, null: Sequence[Row], bare: Sequence[Row]) -> Ends:
     def larger(small: Row, large: Row) -> float:
         return float(sum(large[key] - small[key] for key in (app, carrier)))
 
-    trips = [max(0.0, larger(*bare[:2])), max(0.0, larger(*bare[2:]))]
+    trip, crowded = max(0.0, larger(*bare[:2])), max(0.0, larger(*bare[2:]))
+    by_app, by_carrier = (crowding(bare[0][key], bare[2][key], more) for key in (app, carrier))
     return Ends(
         null[0][app] / (MESSAGES * servers), null[0][carrier] / (MESSAGES * servers),
-        max(0.0, larger(*null) - trips[0]) / servers, trips[0] / bare[1]["bytes"],
-        *(crowding(bare[0][key], bare[2][key], more) for key in (app, carrier)),
-        crowding(*trips, more),
+        max(0.0, larger(*null) - trip) / servers, trip / bare[1]["bytes"],
+        by_app, by_carrier, crowding(trip, crowded, more),
     )  # fmt: skip
 
 

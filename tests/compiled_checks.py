@@ -207,9 +207,9 @@ def specials(dtype: DType) -> Array:
         part = [0.0, -0.0, 1.0, -1.5, 0.25, 3.0]
         grid = [complex(x, y) for x in part for y in part]
         return np.array(grid, dtype.numpy)
-    info = ml_dtypes.finfo(dtype.numpy)
-    tiny, most = float(info.smallest_subnormal), float(info.max)
-    normal = float(info.smallest_normal)
+    limits = ml_dtypes.finfo(dtype.numpy)
+    tiny, most = float(limits.smallest_subnormal), float(limits.max)
+    normal = float(limits.smallest_normal)
     values = [
         np.nan,
         np.inf,

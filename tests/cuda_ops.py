@@ -55,10 +55,10 @@ class OpMemory:
             case Pool(held):
                 return bytes_of(held.array).view(kind)
             case Scratch(nbytes):
-                held = self.scratch  # one memory for all of an op, as the plan has it
-                if held.nbytes < nbytes:
+                before = self.scratch  # one memory for all of an op, as the plan has it
+                if before.nbytes < nbytes:
                     self.scratch = aligned(nbytes)
-                    self.scratch[: held.nbytes] = held
+                    self.scratch[: before.nbytes] = before
                 return self.scratch[:nbytes].view(kind)
             case Address(value, offset):
                 return self.held[value][offset:].view(kind)

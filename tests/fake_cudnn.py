@@ -262,7 +262,7 @@ class FakeCudnn(Refusing):
             wide = [tf32(v) for v in wide] if rounds else wide
             result = {"w": w, "x": x, "y": y}[target]
             with np.errstate(all="ignore"):
-                made = convolved(target, *wide, walk)
+                made = convolved(target, wide[0], wide[1], wide[2], walk)
                 result[...] = (made + engine.wrong).astype(result.dtype)
 
         self.driver._put(stream, work)

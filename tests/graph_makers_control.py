@@ -56,7 +56,11 @@ def scan(m: GraphMaker, makers: Makers) -> None:
     rows: list[Value] = []
     for _ in range(m.int(0, 2)):
         sizes = [v.type.shape[0] for v in rows[:1]]
-        rows.append(m.some(lambda t, n=sizes: t.rank > 0 and (not n or t.shape[0] == n[0]), low=1))
+
+        def fits(t: TensorType, n: list[Any] = sizes) -> bool:
+            return t.rank > 0 and (not n or t.shape[0] == n[0])
+
+        rows.append(m.some(fits, low=1))
     length = rows[0].type.shape[0] if rows else m.int(0, 3)
     if not isinstance(length, int | SymbolicDim):
         raise Unfit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from graphs import GraphMaker, Unfit
 
 from weft.ir.dtypes import ALL, int32, int64
@@ -57,7 +59,7 @@ def _names(m: GraphMaker, count: int) -> tuple[str, ...]:
     """Names that no op of the graph has yet, or none."""
     if m.flag():
         return ()
-    taken = sum(len(o.attrs.get("sizes", ())) for o in m.builder.ops)
+    taken = sum(len(cast(tuple[Any, ...], o.attrs.get("sizes", ()))) for o in m.builder.ops)
     return tuple(f"k{taken + i}" for i in range(count))
 
 

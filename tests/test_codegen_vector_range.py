@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -67,7 +68,7 @@ def many_floats(seed: int) -> np.ndarray:
 @pytest.mark.parametrize("op", [op for op in ALL_VECTORISED if op in ELEMENTARY])
 def test_a_million_of_float64(op: str) -> None:
     x = many_floats(21)
-    args = (x, np.random.default_rng(22).permutation(x)) if op in BINARY else (x,)
+    args: tuple[Any, ...] = (x, np.random.default_rng(22).permutation(x)) if op in BINARY else (x,)
     if op == "power":  # bases near 1 have powers that are neither 0 nor inf
         args = (np.concatenate([x, 1 + x % 1e-3]), np.concatenate([args[1], x]))
     exact = ELEMENTARY[op](*(a.astype(np.longdouble) for a in args))

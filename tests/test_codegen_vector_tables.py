@@ -110,7 +110,7 @@ def test_beside_a_python_function() -> None:
     kernel = Kernel("tests.tables.numba", "calls twice", emit)
     address = compile_kernels([kernel])[kernel.key]
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 3)(address)
-    x, out = np.float32([0.7]), np.zeros(3, np.float32)
+    x, out = np.array([0.7], np.float32), np.zeros(3, np.float32)
     args = np.array([x.ctypes.data, out.ctypes.data, 1], np.int64)
     call(args.ctypes.data, 0, 1, 0)
     assert out[2] == np.asarray(wf.compile(lambda a: wf.exp(a))(x))[0]

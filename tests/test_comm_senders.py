@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,7 @@ def test_what_came_before_the_reader_is_sorted_out(order: tuple[str, ...]) -> No
     taken: list[str] = []
     table = Rendezvous(on_stray=strays.append)
     for who in order:
-        assert table.put(
-            1, KEY, who, size=5, on_taken=lambda who=who: taken.append(who), source=who
-        )
+        assert table.put(1, KEY, who, size=5, on_taken=partial(taken.append, who), source=who)
     assert table.held_bytes == 15
     assert take(table, "a") == ["a"]
     assert sorted(taken) == ["a", "b", "c"]
@@ -97,7 +96,7 @@ def test_offers_of_several_are_withdrawn_apart() -> None:
 def test_the_end_of_a_step_drops_all(end: str) -> None:
     table, taken = Rendezvous(), list[str]()
     for who in "ab":
-        table.put(STEP, KEY, who, size=7, on_taken=lambda who=who: taken.append(who), source=who)
+        table.put(STEP, KEY, who, size=7, on_taken=partial(taken.append, who), source=who)
     table.abort(STEP, RuntimeError("x")) if end == "abort" else table.forget(STEP)
     assert sorted(taken) == ["a", "b"]
     assert table.held_bytes == 0
@@ -201,7 +200,8 @@ def test_a_task_cannot_send_for_another_one() -> None:
                 rogue = servers[1].worker.wire
                 rogue.connect(worker.name, worker.wire.address)
                 rogue.send_tensor(worker.name, step, *wait.key, np.float32(66.0))
-                refused = worker.wire.rejections
+                wire: Any = worker.wire
+                refused = wire.rejections
                 assert within(10, lambda: refused.counts().get("wrong sender") == 1)
                 assert not results
                 session.run(put, {x: 2.0})

@@ -220,7 +220,7 @@ def test_small_tensors_of_all_kinds() -> None:
         a.connect("b", b.address)
         for key, x in zip(itertools.count(), arrays, strict=False):
             released: list[bool] = []
-            a.send_tensor("b", 1, key, (4, key), x, released=lambda r=released: r.append(True))
+            a.send_tensor("b", 1, key, (4, key), x, released=partial(released.append, True))
             got = b.take(1, key, (4, key))
             np.testing.assert_array_equal(got, x, strict=False)
             assert got.shape == np.shape(x)

@@ -358,7 +358,7 @@ def test_a_training_loop_that_dequeues(graph: wf.Graph, optimizer: str) -> None:
         assert session.run(made) == len(data)
         assert session.run(q.size()) == 0
     value, velocity = np.float32(v.numpy()), np.float32(0)
-    for x in np.float32(data):
+    for x in np.array(data, np.float32):
         slope = 2 * (value * x - 1) * x
         velocity = velocity * np.float32(options.get("momentum", 0)) + slope
         value -= np.float32(0.1) * velocity

@@ -73,8 +73,8 @@ def test_each_sum_is_one_chain_over_k(
     (got,) = run_graph(product_graph(a.shape, b.shape, dtype), [a, b])
     wanted = np.zeros((19, 33), NUMPY[dtype])
     for k in range(37):
-        factors = (np.broadcast_to(x, wanted.shape).ravel() for x in (a[:, k, None], b[k]))
-        wanted = {"f32": fma_f32, "f64": fma_f64}[dtype](*factors, wanted.ravel()).reshape(19, 33)
+        x, y = (np.broadcast_to(x, wanted.shape).ravel() for x in (a[:, k, None], b[k]))
+        wanted = {"f32": fma_f32, "f64": fma_f64}[dtype](x, y, wanted.ravel()).reshape(19, 33)
     assert got.tobytes() == wanted.tobytes()
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_dataflow_executor import COUNT, NESTED, SELECT
 
 import weft as wf
-from tests.test_dataflow_executor import COUNT, NESTED, SELECT
 from weft.ir.dtypes import float32
 from weft.ir.text.parser import parse_graph
 from weft.runtime.dataflow import layout as at

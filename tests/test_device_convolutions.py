@@ -612,7 +612,8 @@ def test_what_dies_while_the_device_is_waited_for_is_in_use(machine: Machine) ->
     _, library = machine(Engine(1, 0.001))
     wf.compile(device="gpu:0")(_conv)(*_inputs())
     gc.collect()
-    made: Any = registry.gpu(0).libraries._libraries["convolutions"]
+    libraries: Any = registry.gpu(0).libraries
+    made = libraries._libraries["convolutions"]
     made.sweep()
     early, late = (made.call("descriptor", cudnn_api.Kind.ENGINE) for _ in range(2))
     made.dead.append(early)

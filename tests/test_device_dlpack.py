@@ -373,7 +373,7 @@ def test_from_dlpack_holds_the_memory(fake: Callable[..., FakeDriver]) -> None:
     for _ in range(3):
         np.testing.assert_array_equal(on_gpu(lambda x: x + 1.0)(shared), X + 1)
     assert not x.gone
-    own = wf.from_dlpack(x, copy=True)
+    own: Any = wf.from_dlpack(x, copy=True)
     assert own._held.address != x.address
     host = wf.from_dlpack(x, device="cpu")
     assert type(host) is wf.Tensor
@@ -434,7 +434,7 @@ def test_bfloat16_of_others(fake: Callable[..., FakeDriver]) -> None:
         def __dlpack__(self, **options: Any) -> Any:
             return x.__dlpack__(**options)
 
-    shared = wf.from_dlpack(Same())
+    shared: Any = wf.from_dlpack(Same())
     assert shared.dtype is wf.bfloat16
     assert shared._held.address == x._held.address
     assert shared.tolist() == [1.0, -2.5]

@@ -221,15 +221,17 @@ def test_random_functions(data: st.DataObject) -> None:
                                          st.integers(0, 8)), max_size=6))  # fmt: skip
     outputs = data.draw(st.lists(st.integers(0, 8), min_size=1, max_size=4))
 
+    made: dict[str, Callable[[Any, Any], Any]] = {
+        "+": lambda a, b: a + b, "*": lambda a, b: a * b, "@": wf.matmul,
+        "T": lambda a, b: wf.matrix_transpose(a) + a,
+        "s": lambda a, b: a - wf.sum(b, axis=0), "c": lambda a, b: wf.sort(a, axis=0),
+    }  # fmt: skip
+
     def f(x: Any, y: Any) -> Any:
         held = [x, y]
         for kind, i, j in steps:
             a, b = held[i % len(held)], held[j % len(held)]
-            held.append({
-                "+": lambda a=a, b=b: a + b, "*": lambda a=a, b=b: a * b,
-                "@": lambda a=a, b=b: wf.matmul(a, b), "T": lambda a=a: wf.matrix_transpose(a) + a,
-                "s": lambda a=a, b=b: a - wf.sum(b, axis=0), "c": lambda a=a: wf.sort(a, axis=0),
-            }[kind]())  # fmt: skip
+            held.append(made[kind](a, b))
         return [held[k % len(held)] for k in outputs]
 
     arrays = [np.random.default_rng(k).integers(-2, 3, (4, 4)).astype(np.float32)

@@ -117,8 +117,8 @@ def test_layouts_are_those_of_the_matrices(data: st.DataObject) -> None:
     c_at = [3 + i * (m * c_row + 1) for i in range(batch)]
     epilogue = data.draw(st.sampled_from(["none", "bias", "relu", "relu_bias"]))
     mode = data.draw(st.sampled_from(["ieee", "tf32"]))
-    at = [tuple([w[3] + i * w[2] for i in range(batch)]) for w in (a_walk, b_walk)]
-    p = Product(dtype, m, n, k, *at, tuple(c_at), a_walk[:2], b_walk[:2], c_row)
+    a_at, b_at = (tuple([w[3] + i * w[2] for i in range(batch)]) for w in (a_walk, b_walk))
+    p = Product(dtype, m, n, k, a_at, b_at, tuple(c_at), a_walk[:2], b_walk[:2], c_row)
     gemm = gemm_of(p, mode, epilogue)
     assert gemm is not None
     api = FakeClock()
@@ -877,8 +877,8 @@ def test_what_is_rounding_and_what_is_not() -> None:
     exact = a @ b
 
     def same(x: Array, y: Array, allowed: float) -> bool:
-        held = [np.asarray(v, np.float32).reshape(-1).view(np.uint8) for v in (x, y)]
-        return agree("f32", *held, allowed)
+        a, b = (np.asarray(v, np.float32).reshape(-1).view(np.uint8) for v in (x, y))
+        return agree("f32", a, b, allowed)
 
     tf32 = gemm_of(Product("f32", 64, 64, 256, (0,), (0,), (0,), (256, 1), (64, 1), 64), "tf32")
     assert tf32 is not None

@@ -279,6 +279,9 @@ def test_what_another_plan_has(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     def nothing(patch: pytest.MonkeyPatch) -> None:
         pass
 
+    def instead(where: Any, name: str, made: Any) -> Callable[[pytest.MonkeyPatch], None]:
+        return lambda patch: patch.setattr(where, name, lambda: made)
+
     misses(nothing, passes=GPU_REPRODUCIBLE)
     misses(nothing, passes=[p for p in GPU if p.__name__ != "schedule"])
     misses(nothing, math_mode="tf32")
@@ -286,12 +289,10 @@ def test_what_another_plan_has(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     misses(nothing, graph=traced(lambda x: wf.nn.softmax(x * 3.0), X))
     misses(nothing, graph=traced(f, X[:5]))
     for name in ("_plan_sources", "_common"):
-        misses(lambda patch, n=name: patch.setattr(cache_key, n, lambda: "changed"))
+        misses(instead(cache_key, name, "changed"))
     for library in (cublaslt, cudnn):
         now = library.installed()
-        misses(
-            lambda patch, x=library, n=now: patch.setattr(x, "installed", lambda: not n), convolves
-        )
+        misses(instead(library, "installed", not now), convolves)
     with monkeypatch.context() as patch:  # which nobody looks for where there is no convolution
         patch.setattr(cudnn, "installed", lambda: pytest.fail("cuDNN was looked for"))
         assert is_from_disk(made(graph))

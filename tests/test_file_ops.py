@@ -84,7 +84,7 @@ def test_csv_errors(record: str, defaults: Any, words: str) -> None:
 def test_csv_records_as_the_csv_module_writes_them(fields: list[str], every: bool) -> None:
     out = io.StringIO()
     csv.writer(out, quoting=csv.QUOTE_ALL if every else csv.QUOTE_MINIMAL).writerow(fields)
-    found = decode_csv(
+    found: Any = decode_csv(
         np.array(out.getvalue().encode(), object), [np.array([b""], object)] * len(fields)
     )
     assert [f[()].decode() for f in found] == fields

@@ -28,8 +28,8 @@ def test_python_blocks_run(
 
 
 def test_the_error_that_is_shown() -> None:
-    parts = [Library(name, "...", "13.0.88") for name in ("libdevice", "nvJitLink")]
-    found = Toolchain("", *parts, (13, 0))
+    libdevice, nvjitlink = (Library(name, "...", "13.0.88") for name in ("libdevice", "nvJitLink"))
+    found = Toolchain("", libdevice, nvjitlink, (13, 0))
     with pytest.raises(ToolchainError) as caught:
         found.check(driver=(12, 8))
     assert caught.value.what in PAGE

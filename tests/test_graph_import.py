@@ -41,12 +41,11 @@ def test_an_imported_graph_runs_under_its_prefix() -> None:
     text = layer().as_text()
     with wf.Graph("whole").as_default() as graph:
         rows = wf.placeholder(wf.float32, ["rows", 2], name="rows")
-        (y, init) = (
-            wf.import_graph_def(text, {"x": rows * 2, "scale": 0.5}, ["y:0", "init"], name="one")
-            or ()
+        (y, init) = wf.import_graph_def(
+            text, {"x": rows * 2, "scale": 0.5}, ["y:0", "init"], name="one"
         )
         assert y.shape == rows.shape
-        (z,) = wf.import_graph_def(text, {"x:0": y}, ["y"], name="two") or ()
+        (z,) = wf.import_graph_def(text, {"x:0": y}, ["y"], name="two")
         names = sorted(v.name for v in graph.variables)
         assert names == ["one/calls", "one/w", "two/calls", "two/w"]
         assert [v.name for v in graph.trainable_variables] == ["one/w", "two/w"]
@@ -89,8 +88,8 @@ def test_hand_made_loops_keep_apart() -> None:
         wf.name_tensor(wf.merge([no * -1, yes])[0], "abs")
     with wf.Graph().as_default() as whole:
         x = wf.placeholder(wf.float32, [], name="x")
-        (one,) = wf.import_graph_def(part, {"x": x}, ["abs"], name="a") or ()
-        (two,) = wf.import_graph_def(part.as_text(), {"x": one - 5}, ["abs"], name="b") or ()
+        (one,) = wf.import_graph_def(part, {"x": x}, ["abs"], name="a")
+        (two,) = wf.import_graph_def(part.as_text(), {"x": one - 5}, ["abs"], name="b")
         with wf.Session(graph=whole) as session:
             assert session.run([one, two], {x: -3}) == [3, 2]
 
@@ -173,7 +172,7 @@ def test_a_failed_import_changes_nothing() -> None:
         trace = graph._trace
         assert (trace.builder.ops, trace.builder.args, trace.variables) == ([], [], {})
         assert (graph._named, graph.resources) == ({}, {})
-        (y,) = wf.import_graph_def(part, return_elements=["y"]) or ()
+        (y,) = wf.import_graph_def(part, return_elements=["y"])
         assert y is graph.tensor("import/y")
 
 

@@ -144,7 +144,7 @@ class TestSort:
         x = given((n,), dtype) if dtype != "bool" else given((n,), "f4") > 0
         if x.dtype.kind not in "iub":
             x[::7], x[3::7], x[5::101], x[6::301], x[1::301] = 0, -0.0, np.nan, np.inf, -np.inf
-        key = x.astype("f8") if x.dtype.itemsize < 8 else x
+        key: Any = x.astype("f8") if x.dtype.itemsize < 8 else x
         nan = np.isnan(key)
         key = np.where(nan, 0, key)
         by = (~key if key.dtype.kind in "iu" else -key) if descending else key

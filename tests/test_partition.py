@@ -128,11 +128,11 @@ def test_queues(program: Program, seed: int, count: int, schedules: list[int]) -
     inputs = program.inputs
     expected = outcome(lambda held, host: interpret(program.graph, inputs, held, host=host))
     for schedule in (None, *schedules):
-        found = outcome(
-            lambda held, host, order=schedule: interpret_parts(
-                made.parts, inputs, held, schedule=order, host=host
-            )
-        )
+
+        def parts(held: Any, host: Any, order: int | None = schedule) -> Any:
+            return interpret_parts(made.parts, inputs, held, schedule=order, host=host)
+
+        found = outcome(parts)
         same(expected, found)
 
 

@@ -119,6 +119,18 @@ def test_options_from_the_environment(
         run_passes(graph, [cse])
 
 
+def test_who_is_not_asked_any_more_logs_no_more(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, passes_log: logging.Logger,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    level = passes_log.level
+    for topics, logs in (("passes", True), ("compile", False), ("passes,run", True), ("", False)):
+        monkeypatch.setenv("WEFT_LOG", topics)
+        run_passes(graph, [cse])
+        assert ("weft.passes: " in capsys.readouterr().err) is logs
+    assert passes_log.level == level
+
+
 def test_unknown_log_topics_are_refused(monkeypatch: pytest.MonkeyPatch, graph: Graph) -> None:
     monkeypatch.setenv("WEFT_LOG", "compile,pases")
     with pytest.raises(PassError, match=r"the topic 'pases'.*did you mean 'passes'") as caught:

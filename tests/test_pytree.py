@@ -17,9 +17,6 @@ from weft.ir.errors import InvalidArgumentError, TypeRuleError
 Point = namedtuple("Point", "x y")
 
 
-Point = namedtuple("Point", "x y")
-
-
 @dataclasses.dataclass
 class Layer:
     w: Any

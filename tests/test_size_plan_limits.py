@@ -14,15 +14,13 @@ import weft as wf
 from weft.frontend.calls.specializations import RecompileWarning
 from weft.ir.size_tape import Tape
 from weft.ir.sizes import hint, new_size, terms_of
-from weft.runtime.size_plan import SizePlan
-from weft.runtime.size_plans import SizePlans
 
 
-def plans_of(session: wf.Session) -> list[SizePlans]:
+def plans_of(session: wf.Session) -> list[Any]:
     return [plans for plans, _ in session._sized._known.values()]
 
 
-def filled_by(session: wf.Session) -> list[SizePlan]:
+def filled_by(session: wf.Session) -> list[Any]:
     return [plan for plans in plans_of(session) for plan in plans._plans]
 
 

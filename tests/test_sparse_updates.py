@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cut_calls import assert_same_bits, cut_calls, cut_everything
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from plan_player import play
 
 import weft as wf
-from tests.cut_calls import assert_same_bits, cut_calls, cut_everything
-from tests.plan_player import play
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.text.parser import parse_graph
 from weft.passes.memory.plan_memory import plan_memory

@@ -28,7 +28,7 @@ class Taker:
 
     def __init__(self) -> None:
         self.graph = parse_graph(TAKES)
-        self.queue = remake(self.graph.ops[0])
+        self.queue: Any = remake(self.graph.ops[0])
         self.step = dataflow_step(self.graph, {}, {"q": self.queue}, "auto")
         self.outcomes: list[Any] = []
 

@@ -254,8 +254,8 @@ def test_tf1_names() -> None:
     assert train.AdagradOptimizer(0.01).initial_accumulator_value == 0.1
     defaults = train.RMSPropOptimizer(0.1)
     assert (defaults.decay, defaults.momentum, defaults.epsilon) == (0.9, 0.0, 1e-10)
-    defaults = train.AdamOptimizer()
-    assert (defaults.learning_rate, defaults.beta1, defaults.beta2, defaults.epsilon) == (
+    adam = train.AdamOptimizer()
+    assert (adam.learning_rate, adam.beta1, adam.beta2, adam.epsilon) == (
         0.001,
         0.9,
         0.999,

@@ -687,7 +687,8 @@ def masked(block: Block, most: int) -> Block:
             limit, carries = int(attrs["limit"]), int(attrs["carries"])
             name, length = "scan", most if limit < 0 else min(limit, most)
             attrs = {"carries": carries, "sequences": 0, "length": length, "reverse": False}
-            regions = [_tested(*regions, carries, op.locations)]
+            test, body = regions
+            regions = [_tested(test, body, carries, op.locations)]
         made = builder.emit(name, operands, attrs, regions=regions, locations=op.locations)
         mapping.update(zip(op.results, made, strict=True))
     return builder.block([mapping[v] for v in block.results])

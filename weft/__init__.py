@@ -103,7 +103,8 @@ if TYPE_CHECKING:
     from weft.frontend.extend.ops import register_op
     from weft.frontend.extend.py_function import py_function, register_function
     from weft.frontend.indexed_slices import IndexedSlices
-    from weft.frontend.calls.function import CompiledFunction, compile
+    from weft.frontend.calls.decorator import compile
+    from weft.frontend.calls.function import CompiledFunction
     from weft.frontend.session.graph import (
         Graph, get_default_graph, name_tensor, placeholder, reset_default_graph,
     )
@@ -167,6 +168,7 @@ if TYPE_CHECKING:
     from weft.frontend.variable_scope import (
         AUTO_REUSE, VariableScope, get_variable, get_variable_scope, variable_scope,
     )
+    from weft.frontend.tracing.trace import Effect
     from weft.runtime.resources.cancel import CancelToken
 
 _MODULES = ("data", "lookup", "nn", "random", "train")  # public modules, of weft.frontend
@@ -189,7 +191,8 @@ _LATER = {
     "weft.frontend.extend.ops": "register_op",
     "weft.frontend.extend.py_function": "py_function register_function",
     "weft.frontend.indexed_slices": "IndexedSlices",
-    "weft.frontend.calls.function": "CompiledFunction compile",
+    "weft.frontend.calls.decorator": "compile",
+    "weft.frontend.calls.function": "CompiledFunction",
     "weft.frontend.session.graph":
         "Graph get_default_graph name_tensor placeholder reset_default_graph",
     "weft.frontend.session.initializers":
@@ -239,6 +242,7 @@ _LATER = {
     "weft.frontend.variable": "Variable",
     "weft.frontend.variable_scope":
         "AUTO_REUSE VariableScope get_variable get_variable_scope variable_scope",
+    "weft.frontend.tracing.trace": "Effect",
     "weft.runtime.resources.cancel": "CancelToken",
 }
 _HOME = {name: module for module, names in _LATER.items() for name in names.split()}
@@ -272,8 +276,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AUTO_REUSE", "Assert", "Barrier", "CancelToken", "CompiledFunction",
-    "ConditionalAccumulator", "DType", "DeviceArray", "DeviceInfo", "DeviceSpec", "FIFOQueue",
-    "FixedLenFeature",
+    "ConditionalAccumulator", "DType", "DeviceArray", "DeviceInfo", "DeviceSpec", "Effect",
+    "FIFOQueue", "FixedLenFeature",
     "FixedLengthRecordReader", "FloatInfo", "Graph", "GraphGrowthWarning", "IdentityReader",
     "IndexedSlices", "IntegerInfo", "InteractiveSession", "MutableHashTable",
     "PaddingFIFOQueue", "Print", "PriorityQueue", "QueueBase", "RandomShuffleQueue",

@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import zmq
@@ -138,7 +138,7 @@ class Endpoint:
     def __repr__(self) -> str:
         return f"Endpoint({self.name!r}, {self.address!r})"
 
-    def __enter__(self) -> Endpoint:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

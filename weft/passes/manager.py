@@ -232,7 +232,12 @@ def _dump_errors(folder: Path) -> Iterator[None]:
 
 
 class _ToStderr(logging.Handler):
-    """To what `sys.stderr` is by then: notebooks, `redirect_stderr` and tests put others there."""
+    """To what `sys.stderr` is by then: notebooks, `redirect_stderr` and tests put others there.
+    `before`: the level of its logger without it."""
+
+    def __init__(self, before: int) -> None:
+        super().__init__()
+        self.before = before
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -243,11 +248,16 @@ class _ToStderr(logging.Handler):
 
 
 def configure_logging(topics: frozenset[str]) -> None:
-    """Send the loggers `weft.TOPIC` to stderr at level DEBUG; twice does no more than once."""
-    for topic in topics:
+    """Send the loggers `weft.TOPIC` of these topics, and of no others, to stderr at level DEBUG."""
+    for topic in TOPICS:
         logger = logging.getLogger(f"weft.{topic}")
-        if not any(isinstance(h, _ToStderr) for h in logger.handlers):
-            handler = _ToStderr()
+        before = [h for h in logger.handlers if isinstance(h, _ToStderr)]
+        if topic in topics and not before:
+            handler = _ToStderr(logger.level)  # which it has again when nobody asks any more
             handler.setFormatter(logging.Formatter("weft %(name)s: %(message)s"))
             logger.addHandler(handler)
             logger.setLevel(logging.DEBUG)
+        elif topic not in topics:
+            for handler in before:
+                logger.removeHandler(handler)
+                logger.setLevel(handler.before)

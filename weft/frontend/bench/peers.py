@@ -12,7 +12,8 @@ import numpy as np
 from weft.frontend.bench.timing import Comparison, compare
 from weft.frontend.bench.words import NumPy, Weft, jax_vocabulary, torch_vocabulary
 from weft.frontend.bench.workloads import Workload
-from weft.frontend.calls.function import CompiledFunction, compile
+from weft.frontend.calls.decorator import compile
+from weft.frontend.calls.function import CompiledFunction
 from weft.frontend.tracing.autodiff import value_and_grad
 
 Array = np.ndarray[Any, Any]

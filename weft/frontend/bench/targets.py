@@ -17,7 +17,8 @@ import numpy as np
 from weft.frontend.bench.measure import inputs_of
 from weft.frontend.bench.peers import compiled
 from weft.frontend.bench.workloads import WORKLOADS, Workload, suites
-from weft.frontend.calls.function import CompiledFunction, compile
+from weft.frontend.calls.decorator import compile
+from weft.frontend.calls.function import CompiledFunction
 from weft.frontend.calls.on_gpu import compile_for_gpu, gpu_number, not_on_gpu
 from weft.frontend.cli.run import (
     compile_for,

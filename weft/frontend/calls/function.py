@@ -16,14 +16,12 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from weft.frontend import pytree
 from weft.frontend.calls.accessors import Flattener, flattener
-from weft.frontend.calls.bound import below, bind, defines, is_bound, parameter_names, signature_of
+from weft.frontend.calls.bound import bind, defines, is_bound, parameter_names, signature_of
 from weft.frontend.calls.compiled import Compiled
 from weft.frontend.calls.donation import donated_leaves, run_donated
 from weft.frontend.calls.fast_call import NamedCalls, scan
 from weft.frontend.calls.look_in import LookIn
 from weft.frontend.calls.native_call import NativeCalls, callable_class
-from weft.frontend.calls.on_gpu import gpu_number
-from weft.frontend.calls.pipeline import pipeline_of
 from weft.frontend.calls.signature import (
     LeafKey,
     Signature,
@@ -34,7 +32,6 @@ from weft.frontend.calls.signature import (
     static_key,
 )
 from weft.frontend.calls.specializations import Specializations
-from weft.frontend.calls.threads import checked
 from weft.frontend.calls.waiting import TraceLock
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import _current, current_trace
@@ -48,11 +45,10 @@ from weft.frontend.tracing.tracing import (
 )
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
-from weft.ir.math_mode import MathMode, checked_math
+from weft.ir.math_mode import MathMode
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
 from weft.passes.manager import Pass
-from weft.runtime.ahead import compile_ahead
 from weft.runtime.native.api import is_native_api_known
 
 P = ParamSpec("P")
@@ -67,6 +63,9 @@ class CompiledFunction(LookIn, Generic[P, R]):
     Instances are of a subclass that CPython calls natively for signatures that were met before
     (`frontend/calls/native_call.py`); `__call__` here is for all others.
     """
+
+    __name__: str  # as functools.update_wrapper sets them
+    __wrapped__: Callable[P, R]
 
     def __new__(cls, *_: Any) -> CompiledFunction[P, R]:
         return object.__new__(_NATIVE_CLASS)
@@ -139,7 +138,11 @@ class CompiledFunction(LookIn, Generic[P, R]):
         return (_recompiled, (self._fn, *options))
 
     # -------------------------------------------------------------------------------------- calls
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload  # arrays of NumPy and others, where the function's parameters are tensors
+    def __call__(self, *args: Any, **kwargs: Any) -> R: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function compiled. Errors as those of the ops in it, with the user's lines."""
         if self._donate or _current.get() is not None:
             return cast(R, self._call(args, kwargs, None))
@@ -340,60 +343,4 @@ def _recompiled(fn: Any, *options: Any) -> Any:
     return CompiledFunction(fn, *options)
 
 
-@overload
-def compile(fn: Callable[P, R], /) -> CompiledFunction[P, R]: ...
-@overload
-def compile(
-    *,
-    static_argnames: str | int | Sequence[str | int] = (),
-    donate: str | int | Sequence[str | int] = (),
-    threads: int | None = None,
-    device: str = "cpu",
-    passes: str | Sequence[Pass | str] | None = None,
-    math: str = "ieee",
-) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
-
-
-def compile(
-    fn: Callable[..., Any] | None = None,
-    /,
-    *,
-    static_argnames: str | int | Sequence[str | int] = (),
-    donate: str | int | Sequence[str | int] = (),
-    threads: int | None = None,
-    device: str = "cpu",
-    passes: str | Sequence[Pass | str] | None = None,
-    math: str = "ieee",
-) -> Any:
-    """Compile a function of tensors; use as `@wf.compile` or
-    `@wf.compile(static_argnames="training")`.
-
-    static_argnames: parameters whose (hashable) values the code depends on; each value compiles
-    anew. passes: the pipeline, names or functions from graph to graph (default: "standard"); calls
-    need one that ends with "fuse". threads: one call uses at most so many, and never more than
-    `get_num_threads()`; the results' bits do not depend on it. donate: parameters whose memory the
-    call takes for results of the same type; the tensors passed for them cannot be used afterwards,
-    and it is an error if someone else sees it, or if no result can take it (a GPU gives it back).
-    Both name parameters by name or position. device: "cpu", or "gpu:0" for the first GPU, as
-    `wf.device` names them: the whole function runs there; its results stay there as
-    `wf.DeviceArray`s, which it takes without a copy, as variables stay; arrays of the host are
-    copied there (docs/gpu.md). UnsupportedError for a device of another task. math: "tf32" lets GPU
-    libraries round f32 to 10 bits of mantissa before it is multiplied; "ieee" does not; weft's own
-    kernels and the CPU never do.
-    """
-    if threads is not None:
-        threads = checked(threads, "wf.compile(threads=)")
-    gpu, mode = gpu_number(device), checked_math(math, "wf.compile(math=)")
-    pipeline = pipeline_of("gpu" if passes is None and gpu is not None else passes)
-    compile_ahead()  # while the program goes on, up to the first call
-
-    def decorate(function: Any) -> Any:
-        kind = below(function)  # @wf.compile above @classmethod is as @classmethod above it
-        if kind is not None:
-            return kind(decorate(function.__func__))
-        return CompiledFunction(function, static_argnames, pipeline, threads, donate, gpu, mode)
-
-    return decorate if fn is None else decorate(fn)
-
-
-__all__ = ["Compiled", "CompiledFunction", "LeafKey", "compile"]
+__all__ = ["Compiled", "CompiledFunction", "LeafKey"]

@@ -9,7 +9,13 @@ import numpy as np
 
 from weft.frontend.ops.dynamic_sizes import fresh_sizes
 from weft.frontend.queues.base import QueueBase
-from weft.frontend.queues.in_graph import handle, made_at_once, or_in_graph, refuse_waiting
+from weft.frontend.queues.in_graph import (
+    handle,
+    made_at_once,
+    or_effect,
+    or_in_graph,
+    refuse_waiting,
+)
 from weft.frontend.queues.values import eager, integer, label, seconds
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import Effect, Trace
@@ -140,7 +146,7 @@ class ReaderBase:
         """How many files it has read to their end, int64."""
         return Tensor(np.asarray(self._reader.files_finished(), np.int64))
 
-    @or_in_graph(_reset)
+    @or_effect(_reset)
     @eager
     def reset(self, name: str | None = None) -> None:
         """Be as new: at no file, nothing counted. Names that it took off the queue stay taken."""

@@ -12,7 +12,7 @@ from weft.frontend.arrays import contiguous
 from weft.frontend.indexed_slices import IndexedSlices
 from weft.frontend.ops.arithmetic import add, greater_equal, less, logical_and, where
 from weft.frontend.queues import resources_in_graph as in_graph
-from weft.frontend.queues.in_graph import made_at_once, or_in_graph
+from weft.frontend.queues.in_graph import made_at_once, or_effect, or_in_graph
 from weft.frontend.queues.sharing import shared
 from weft.frontend.queues.values import count, eager, integer, label, one_shape, seconds, value_of
 from weft.frontend.tensor import Tensor
@@ -61,7 +61,7 @@ class ConditionalAccumulatorBase:
         """How many gradients were added since the last take, an int32 tensor."""
         return count(self._accumulator.num_accumulated())
 
-    @or_in_graph(in_graph.set_global_step)
+    @or_effect(in_graph.set_global_step)
     @eager
     def set_global_step(self, new_global_step: Any, name: str | None = None) -> None:
         """Drop gradients of steps before this one from now on."""
@@ -115,7 +115,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
             _accumulator(DenseAccumulator, dtype, shape, shared_name, name, reduction_type)
         )
 
-    @or_in_graph(in_graph.apply_grad)
+    @or_effect(in_graph.apply_grad)
     @eager
     def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> None:
         """Add a gradient, unless it is stale. ShapeError or TypeRuleError if it does not fit."""
@@ -152,7 +152,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
             _accumulator(SparseAccumulator, dtype, shape, shared_name, name, reduction_type)
         )
 
-    @or_in_graph(in_graph.apply_rows)
+    @or_effect(in_graph.apply_rows)
     @eager
     def apply_grad(
         self, grad_indices: Any, grad_values: Any, grad_shape: Any = None, local_step: Any = 0,

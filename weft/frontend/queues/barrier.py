@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from weft.frontend.queues import resources_in_graph as in_graph
-from weft.frontend.queues.in_graph import made_at_once, or_in_graph
+from weft.frontend.queues.in_graph import made_at_once, or_effect, or_in_graph
 from weft.frontend.queues.sharing import shared
 from weft.frontend.queues.values import (
     count,
@@ -56,7 +56,7 @@ class Barrier:
         """The name given."""
         return self._barrier.name
 
-    @or_in_graph(in_graph.insert_many)
+    @or_effect(in_graph.insert_many)
     @eager
     def insert_many(
         self, component_index: int, keys: Any, values: Any, name: str | None = None
@@ -102,7 +102,7 @@ class Barrier:
         )
         return indices, keys, values
 
-    @or_in_graph(in_graph.close_barrier)
+    @or_effect(in_graph.close_barrier)
     @eager
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> None:
         """Accept no new keys. Those that miss components may still get them, or (with

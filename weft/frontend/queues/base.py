@@ -11,7 +11,7 @@ from weft.frontend.files.reports import Assert
 from weft.frontend.ops.arithmetic import greater_equal, less, logical_and
 from weft.frontend.ops.tf_names import identity
 from weft.frontend.queues import in_graph
-from weft.frontend.queues.in_graph import made_at_once, or_in_graph
+from weft.frontend.queues.in_graph import made_at_once, or_effect, or_in_graph
 from weft.frontend.queues.values import count, eager, integer, rows_of, seconds, tensors, value_of
 from weft.frontend.session.scopes import control_dependencies
 from weft.frontend.tensor import Tensor, as_tensor
@@ -82,7 +82,7 @@ class QueueBase:
             raise error.at(caller_location()) from None
 
     # -------------------------------------------------------------------------------- enqueueing
-    @or_in_graph(in_graph.enqueue)
+    @or_effect(in_graph.enqueue)
     @eager
     def enqueue(
         self, vals: Any, name: str | None = None, *, timeout: float | None = None,
@@ -96,7 +96,7 @@ class QueueBase:
         """
         self._queue.enqueue([self._element(vals, "enqueue")], seconds(timeout), cancel)
 
-    @or_in_graph(in_graph.enqueue_many)
+    @or_effect(in_graph.enqueue_many)
     @eager
     def enqueue_many(
         self, vals: Any, name: str | None = None, *, timeout: float | None = None,
@@ -160,7 +160,7 @@ class QueueBase:
         """The number of elements in the queue, as an int32 tensor."""
         return count(self._queue.size())
 
-    @or_in_graph(in_graph.close)
+    @or_effect(in_graph.close)
     @eager
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> None:
         """No more elements are accepted: later enqueues raise CancelledError, dequeues go on while

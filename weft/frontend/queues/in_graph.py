@@ -53,6 +53,11 @@ def or_in_graph(emit: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable
     return decorate
 
 
+def or_effect(emit: Callable[..., Effect]) -> Callable[[Callable[P, None]], Callable[P, Any]]:
+    """As `or_in_graph`, of an operation that gives nothing: in a graph it is a `wf.Effect`."""
+    return or_in_graph(emit)
+
+
 def made_at_once(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate the maker of a host object: in a graph it is made while the graph is built."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from weft.frontend.queues import resources_in_graph as in_graph
-from weft.frontend.queues.in_graph import made_at_once, or_in_graph
+from weft.frontend.queues.in_graph import made_at_once, or_effect, or_in_graph
 from weft.frontend.queues.sharing import shared
 from weft.frontend.queues.values import (
     count,
@@ -88,7 +88,7 @@ class Stack:
         """The number of values, an int32 tensor."""
         return count(self._stack.size())
 
-    @or_in_graph(in_graph.close_stack)
+    @or_effect(in_graph.close_stack)
     @eager
     def close(self, name: str | None = None) -> None:
         """Free the values; later calls raise FailedPreconditionError."""

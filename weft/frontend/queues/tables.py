@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from weft.frontend.queues import resources_in_graph as in_graph
-from weft.frontend.queues.in_graph import made_at_once, or_in_graph
+from weft.frontend.queues.in_graph import made_at_once, or_effect, or_in_graph
 from weft.frontend.queues.sharing import shared
 from weft.frontend.queues.values import eager, label, tensors, value_of
 from weft.frontend.tensor import Tensor
@@ -91,14 +91,14 @@ class MutableHashTable(LookupTable):
     def __getitem__(self, keys: Any) -> Tensor:
         return self.lookup(keys)
 
-    @or_in_graph(in_graph.insert)
+    @or_effect(in_graph.insert)
     @eager
     def insert(self, keys: Any, values: Any, name: str | None = None) -> None:
         """Store values (keys.shape + value shape) for keys; the last of a duplicate key stays.
         ShapeError or TypeRuleError if they do not fit; then nothing is stored."""
         self._table.insert(self._keys(keys, "insert"), self._values(values, "insert"))
 
-    @or_in_graph(in_graph.remove)
+    @or_effect(in_graph.remove)
     @eager
     def remove(self, keys: Any, name: str | None = None) -> None:
         """Forget keys; those that are not there are skipped."""
@@ -111,7 +111,7 @@ class MutableHashTable(LookupTable):
         keys, values = tensors(self._table.export())
         return keys, values
 
-    @or_in_graph(in_graph.import_values)
+    @or_effect(in_graph.import_values)
     @eager
     def import_values(self, keys: Any, values: Any, name: str | None = None) -> None:
         """Hold exactly these keys and values, as `export` gives them."""

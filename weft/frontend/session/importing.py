@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from weft.frontend.session.graph import Graph, get_default_graph, graph_trace
 from weft.frontend.session.graph_import import add_graph
@@ -17,6 +17,28 @@ from weft.ir.source import caller_location
 from weft.ir.text.parser import parse_graph
 
 
+@overload
+def import_graph_def(
+    graph_def: str | Graph,
+    input_map: Mapping[str, Any] | None = None,
+    return_elements: None = None,
+    name: str | None = None,
+) -> None: ...
+@overload
+def import_graph_def(
+    graph_def: str | Graph,
+    input_map: Mapping[str, Any] | None = None,
+    *,
+    return_elements: Sequence[str],
+    name: str | None = None,
+) -> list[Any]: ...
+@overload
+def import_graph_def(
+    graph_def: str | Graph,
+    input_map: Mapping[str, Any] | None,
+    return_elements: Sequence[str],
+    name: str | None = None,
+) -> list[Any]: ...
 def import_graph_def(
     graph_def: str | Graph,
     input_map: Mapping[str, Any] | None = None,

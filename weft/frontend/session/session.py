@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from weft.frontend import pytree
 from weft.frontend.arrays import Array
@@ -120,7 +120,7 @@ class Session:
         self._partial, self._closed = PartialRuns(), False
         self._scopes = threading.local()
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         stack = ExitStack()
         stack.enter_context(self.graph.as_default())
         stack.enter_context(self.as_default())

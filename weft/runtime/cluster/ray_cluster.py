@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 from weft.ir.errors import (
     FailedPreconditionError,
@@ -152,7 +152,7 @@ class RayCluster:
                 ray.shutdown()
         self._began_ray = False
 
-    def __enter__(self) -> RayCluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnsupportedError
 from weft.ir.source import caller_location
@@ -165,7 +165,7 @@ class Server:
         if self._wire is not None:
             self._wire.close()
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

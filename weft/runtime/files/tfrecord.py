@@ -8,6 +8,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Self
 
 from weft.ir.errors import (
     DataLossError,
@@ -158,7 +159,7 @@ class RecordWriter:
         """End the file. A second time is allowed."""
         self._out.close()
 
-    def __enter__(self) -> RecordWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

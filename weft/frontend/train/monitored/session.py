@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from weft.frontend.queues.runners import start_queue_runners
 from weft.frontend.session.graph import Graph, get_default_graph
@@ -159,7 +159,7 @@ class MonitoredSession:
         found: Session = self._recovering(lambda live: live.session)
         return found
 
-    def __enter__(self) -> MonitoredSession:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -1,0 +1,85 @@
+"""`@wf.compile`: what is asked of it, checked, before `calls/function.py` makes the compiled
+function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar, overload
+
+from weft.frontend.calls.bound import below
+from weft.frontend.calls.function import CompiledFunction
+from weft.frontend.calls.on_gpu import gpu_number
+from weft.frontend.calls.pipeline import pipeline_of
+from weft.frontend.calls.threads import checked
+from weft.ir.math_mode import checked_math
+from weft.passes.manager import Pass
+from weft.runtime.ahead import compile_ahead
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def compile(
+    fn: Callable[P, R],
+    /,
+    *,
+    static_argnames: str | int | Sequence[str | int] = (),
+    donate: str | int | Sequence[str | int] = (),
+    threads: int | None = None,
+    device: str = "cpu",
+    passes: str | Sequence[Pass | str] | None = None,
+    math: str = "ieee",
+) -> CompiledFunction[P, R]: ...
+@overload
+def compile(
+    *,
+    static_argnames: str | int | Sequence[str | int] = (),
+    donate: str | int | Sequence[str | int] = (),
+    threads: int | None = None,
+    device: str = "cpu",
+    passes: str | Sequence[Pass | str] | None = None,
+    math: str = "ieee",
+) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
+
+
+def compile(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    static_argnames: str | int | Sequence[str | int] = (),
+    donate: str | int | Sequence[str | int] = (),
+    threads: int | None = None,
+    device: str = "cpu",
+    passes: str | Sequence[Pass | str] | None = None,
+    math: str = "ieee",
+) -> Any:
+    """Compile a function of tensors; use as `@wf.compile` or
+    `@wf.compile(static_argnames="training")`.
+
+    static_argnames: parameters whose (hashable) values the code depends on; each value compiles
+    anew. passes: the pipeline, names or functions from graph to graph (default: "standard"); calls
+    need one that ends with "fuse". threads: one call uses at most so many, and never more than
+    `get_num_threads()`; the results' bits do not depend on it. donate: parameters whose memory the
+    call takes for results of the same type; the tensors passed for them cannot be used afterwards,
+    and it is an error if someone else sees it, or if no result can take it (a GPU gives it back).
+    Both name parameters by name or position. device: "cpu", or "gpu:0" for the first GPU, as
+    `wf.device` names them: the whole function runs there; its results stay there as
+    `wf.DeviceArray`s, which it takes without a copy, as variables stay; arrays of the host are
+    copied there (docs/gpu.md). UnsupportedError for a device of another task. math: "tf32" lets GPU
+    libraries round f32 to 10 bits of mantissa before it is multiplied; "ieee" does not; weft's own
+    kernels and the CPU never do.
+    """
+    if threads is not None:
+        threads = checked(threads, "wf.compile(threads=)")
+    gpu, mode = gpu_number(device), checked_math(math, "wf.compile(math=)")
+    pipeline = pipeline_of("gpu" if passes is None and gpu is not None else passes)
+    compile_ahead()  # while the program goes on, up to the first call
+
+    def decorate(function: Any) -> Any:
+        kind = below(function)  # @wf.compile above @classmethod is as @classmethod above it
+        if kind is not None:
+            return kind(decorate(function.__func__))
+        return CompiledFunction(function, static_argnames, pipeline, threads, donate, gpu, mode)
+
+    return decorate if fn is None else decorate(fn)
