@@ -298,3 +298,6 @@ TABLE: tuple[OpSpec, ...] = (
         "Operand 0 with x[i0, ..., ik-1] raised to the updates; NaN wins.",
     ),
 )
+
+#: All of them look at their indices, and end the step where one is out of bounds.
+CHECKED = frozenset(spec.name for spec in TABLE)

@@ -14,17 +14,11 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops.control import length_attr
 from weft.passes.control.loops import LOOPS, Loop
 from weft.passes.control.regions import copy_needed
+from weft.passes.failures import may_fail
 from weft.passes.rewrite import has_effect
 
 #: Ops that cost nothing where they are fused into what uses them.
 _STAY = frozenset(("constant", "iota", "broadcast_to", "reshape", "permute_dims"))
-#: Ops that raise for some operands.
-_MAY_FAIL = frozenset(
-    (
-        *("take", "index_add", "take_along_axis", "scatter_along_axis_add", "gather_nd"),
-        *("scatter_nd_add", "scatter_nd_update", "scatter_nd_min", "scatter_nd_max"),
-    )
-)
 
 
 def hoist(builder: Builder, op: Operation) -> Sequence[Value] | None:
@@ -90,8 +84,8 @@ def _may_move(op: Operation, sure: bool) -> bool:
     and cannot fail, nor run forever."""
     if op.control or has_effect(op):
         return False
-    inner = [o for region in op.regions for o in region.walk()]
-    return sure or not any(o.name in _MAY_FAIL or o.name == "while" for o in (op, *inner))
+    inner = (o for region in op.regions for o in region.walk())
+    return sure or not (may_fail(op) or any(o.name == "while" for o in (op, *inner)))
 
 
 def _outside(builder: Builder, op: Operation, mapping: dict[Value, Value]) -> Sequence[Value]:

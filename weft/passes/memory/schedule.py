@@ -26,12 +26,12 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.index_maps import GATHERS
 from weft.ir.ops import lookup
 from weft.ir.ops.control import CONTROL
 from weft.ir.sizes import hint
 from weft.ir.types import TensorType
 from weft.passes.control.lowering_choice import executor_only
+from weft.passes.failures import may_fail
 from weft.passes.memory.in_place import UPDATES
 from weft.passes.memory.plan import MemoryPlan
 from weft.passes.memory.plan_memory import plan_memory, variable_name
@@ -45,7 +45,6 @@ SMALL = 4096
 LEAST_SHARE = 1 / 32
 #: Ops that need no time: they name buffers or order effects.
 _IDLE = frozenset({"variable", "read", "constant", "assign", "group"})
-_INDEXED = GATHERS | UPDATES | {"take_along_axis", "first_occurrence"}
 
 
 def schedule(graph: Graph) -> Graph:
@@ -196,7 +195,7 @@ class _Order:
         for op in self.graph.ops:
             made = [self.at[v.op] for v in (*op.operands, *op.control) if v.op is not None]
             before.append(sum(1 << k for k in set(made)))
-        fallible = sum(1 << i for i, op in enumerate(self.graph.ops) if _may_fail(op))
+        fallible = sum(1 << i for i, op in enumerate(self.graph.ops) if may_fail(op))
         for writer, name in self._writers():
             earlier = (1 << writer) - 1
             before[writer] |= (self._reads.get(name, 0) | fallible) & earlier
@@ -262,11 +261,6 @@ class _Order:
 
 def _is_view(op: Operation) -> bool:
     return "view" in lookup(op.name).traits
-
-
-def _may_fail(op: Operation) -> bool:
-    """Whether the op, or one in it, checks indices."""
-    return op.name in _INDEXED or any(_may_fail(o) for region in op.regions for o in region.ops)
 
 
 def _nbytes(value: Value) -> int:

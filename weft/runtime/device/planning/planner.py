@@ -175,7 +175,7 @@ class _Planner:
         except UnsupportedError as error:
             raise error.at(op.locations) from None
         nodes = self._with_routes(op, self._planned(op, launches))
-        return [*self._base_of_update(op), *nodes]
+        return self._with_base(op, nodes)
 
     def _with_routes(self, op: Operation, nodes: list[DeviceNode]) -> list[DeviceNode]:
         """What a library could do instead, if it is a product."""
@@ -281,15 +281,24 @@ class _Planner:
         self.unchecked = False
         return [CheckFaults()]
 
-    def _base_of_update(self, op: Operation) -> list[DeviceNode]:
-        """An update works on its result: operand 0 comes there first, unless it is there."""
+    def _with_base(self, op: Operation, nodes: list[DeviceNode]) -> list[DeviceNode]:
+        """An update works on its result: operand 0 comes there first, unless it is there; but not
+        before the indices have been looked at.
+        """
         if op.name not in UPDATES:
-            return []
+            return nodes
         source, target = self.value(op.operands[0]), self.value(op.result)
         if source == target or not source.nbytes:
-            return []
+            return nodes
         copy = PlannedCopy(source, target, f"the operand that {op.name} updates is needed later")
-        return [*self._check_before(target.kind == "variable"), copy]
+        writing = (
+            i for i, n in enumerate(nodes)
+            if isinstance(n, PlannedLaunch) and Address(op.result) in n.launch.args
+        )  # fmt: skip
+        first = next(writing, None)
+        if first is None:
+            return [*nodes, *self._check_before(target.kind == "variable"), copy]
+        return [*nodes[:first], copy, *nodes[first:]]
 
     def _checks(self, op: Operation, done: set[object]) -> Iterator[DeviceNode]:
         """The checks of the indices that a nest reads through, but for those that are `done`."""
