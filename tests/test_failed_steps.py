@@ -31,8 +31,6 @@ CASES: dict[str, tuple[tuple[int, ...], Callable[[Any, Any], Any]]] = {
     "fused": ((8,), lambda v, i: wf.gather(X, i) * 2),
     "softmax": ((8, 2), lambda v, i: wf.nn.softmax(wf.take(PAIRS, i, axis=0))),
     "loop": ((8,), lambda v, i: _loop(3, lambda k, c: c + wf.gather(X, i), ZEROS)),
-    "loop over the variable": (
-        (8,), lambda v, i: _loop(8, lambda k, c: c + wf.gather(X, i[k]), v + 1)),
     "cond": ((8,), lambda v, i: wf.cond(i[0] > 0, lambda: wf.gather(X, i), lambda: wf.zeros(8))),
     "scatter": ((8,), lambda v, i: wf.scatter_nd_add(v, i[:, None], X[:8])),
     "scatter on a fused value": (
@@ -63,6 +61,34 @@ def test_the_variable_is_as_it_was(name: str, device: str, monkeypatch: pytest.M
     with wf.Graph().as_default(), wf.Session() as session:
         wanted = session.run(value(wf.constant(before), wf.constant(good)))
     np.testing.assert_allclose(v.numpy(), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu:0"])
+def test_a_loop_over_a_variable_ends_with_what_an_iteration_left(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its carry is in the variable's memory, which nothing else is needed for."""
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    v, at_once = (wf.Variable(np.zeros(4, np.float32)) for _ in range(2))
+
+    @wf.compile(device=device)
+    def step(i: Any) -> None:
+        v.assign(_loop(8, lambda k, c: c * 2 + wf.gather(X, i[k]), v.value()))
+
+    with pytest.raises(wf.errors.InvalidArgumentError, match="is out of bounds"):
+        step(BAD)
+    states = [np.float32(0)]
+    for k in BAD[:3]:
+        states.append(states[-1] * 2 + X[k])
+    assert v.numpy().tolist() in [[float(state)] * 4 for state in states]
+
+    @wf.compile(device=device)
+    def gathers(i: Any) -> None:
+        at_once.assign(_loop(2, lambda k, c: wf.gather(X, i + k), at_once.value()))
+
+    with pytest.raises(wf.errors.InvalidArgumentError, match="is out of bounds"):
+        gathers(BAD[:4])
+    assert at_once.numpy().tolist() == [0] * 4
 
 
 def test_a_kernel_of_the_user_that_raises() -> None:

@@ -13,6 +13,7 @@ from llvmlite import ir
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.pool.words import emit_function, emit_pause, repeat_while
 from weft.ir.graph import Operation
+from weft.ir.index_maps import index_operand
 from weft.ir.types import TensorType
 
 #: Where the word keeps the number of the failed op of a call that holds several.
@@ -41,7 +42,7 @@ def fault_of(word: int) -> tuple[int, int]:
 
 def describe_fault(op: Operation, position: int, index: int) -> str:
     """What is wrong with the element at `position` of the op's index operand, for people."""
-    operand = op.operands[1 if len(op.operands) > 1 else 0].type
+    operand = index_operand(op).type
     assert isinstance(operand, TensorType)
     if operand.dtype.short == "u64":
         index %= 1 << 64

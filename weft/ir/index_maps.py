@@ -226,6 +226,21 @@ def wide_axes(shape: Sequence[object]) -> frozenset[int]:
     return frozenset(k for k, d in enumerate(shape) if d != 1)
 
 
+def index_operand(op: Operation) -> Value:
+    """The indices of a gather, a scatter or a `first_occurrence`."""
+    return op.operands[0 if op.name == "first_occurrence" else 1]
+
+
+def index_sizes(op: Operation) -> tuple[int, ...]:
+    """The sizes of the axes that the indices of `index_operand` are of."""
+    size, axis = op.attrs.get("size"), op.attrs.get("axis")
+    if isinstance(size, int):  # first_occurrence: of an array that is no operand
+        return (size,)
+    shape = static_shape(op.operands[0])
+    depth = static_shape(op.operands[1])[-1] if axis is None else 0
+    return (shape[axis],) if isinstance(axis, int) else shape[:depth]
+
+
 def is_reduction(op: Operation | None) -> bool:
     """Whether the op folds axes (`sum`, `max`, ...)."""
     return op is not None and "reduction" in lookup(op.name).traits

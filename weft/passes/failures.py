@@ -1,13 +1,52 @@
-"""Which ops may end a step with an error while it runs."""
+"""Which ops may end a step with an error while it runs, and what is written by then."""
 
 from __future__ import annotations
 
-from weft.ir.graph import Operation
+from collections.abc import Iterator
+
+from weft.ir.graph import Operation, Value
+from weft.ir.index_maps import GATHERS, index_operand, index_sizes
+from weft.ir.ops import lookup
 from weft.ir.ops.index import CHECKED
 from weft.ir.registered import REGISTERED
+from weft.ir.rules import int_attr
+
+#: Ops that look at all their indices before they change anything.
+_AHEAD = frozenset(name for name in CHECKED if name.startswith(("scatter", "index_add")))
 
 
 def may_fail(op: Operation) -> bool:
     """Whether the op, or one in it, may: for an index out of bounds, or as kernels of users may."""
     inside = (o for region in op.regions for o in region.ops)
     return op.name in CHECKED or op.name in REGISTERED or any(map(may_fail, inside))
+
+
+def may_fail_midway(value: Value) -> bool:
+    """Whether what computes the value may fail when it has written a part of it. (A carry of a loop
+    is written whole in each iteration.)
+    """
+    while value.op is not None and "view" in lookup(value.op.name).traits:
+        value = value.op.operands[0]
+    op = value.op
+    if op is None or op.name in _AHEAD:
+        return False
+    if op.name == "fused":  # the indices that a nest reads through are looked at before it
+        return any(may_fail(o) and o.name not in GATHERS for o in op.regions[0].ops)
+    if op.name == "cond":
+        return any(may_fail_midway(region.results[value.index]) for region in op.regions)
+    if "carries" in op.attrs and value.index < int_attr(op.attrs, "carries"):
+        return may_fail_midway(op.regions[-1].results[value.index])
+    return may_fail(op)
+
+
+def checks(op: Operation) -> Iterator[tuple[Value, tuple[int, ...]]]:
+    """The indices that an op of a fused graph of static shapes looks at, and the sizes of the axes
+    they are of."""
+    if op.name in CHECKED:
+        yield index_operand(op), index_sizes(op)
+    elif op.name == "fused":
+        (region,) = op.regions
+        outside = dict(zip(region.args, op.operands, strict=True))
+        for inner in region.ops:
+            if inner.name in CHECKED and index_operand(inner) in outside:
+                yield outside[index_operand(inner)], index_sizes(inner)

@@ -22,7 +22,7 @@ from weft.codegen.kernels.shape import strided_copy, tensor
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.units import unit_parts
 from weft.ir.graph import Operation, Value
-from weft.ir.index_maps import contiguous_strides
+from weft.ir.index_maps import contiguous_strides, index_sizes
 from weft.ir.ops.index import COMBINES
 
 #: To check one index and to begin its run of elements; where a gather's runs are single elements.
@@ -124,13 +124,6 @@ def _calls(
     elif indices and gather:  # nothing moves, but an index out of bounds is an error all the same
         calls.append(check_call(op, index))
     return calls if indices else calls[1:]
-
-
-def index_sizes(op: Operation) -> tuple[int, ...]:
-    """The sizes of the axes that the indices of a gather or scatter are of."""
-    shape, axis = tensor(op.operands[0]).static_shape, op.attrs.get("axis")
-    depth = tensor(op.operands[1]).static_shape[-1] if axis is None else 0
-    return (shape[axis],) if isinstance(axis, int) else shape[:depth]
 
 
 def check_call(op: Operation, index: Value) -> KernelCall:

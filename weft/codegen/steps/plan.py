@@ -17,7 +17,7 @@ from weft.codegen.cost import split, streamed
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.gemm.epilogue import is_product
 from weft.codegen.jit import Kernel
-from weft.codegen.kernels.index import check_call, index_sizes
+from weft.codegen.kernels.index import check_call
 from weft.codegen.kernels.products import fused_product_calls
 from weft.codegen.lowerings import LOWERINGS
 from weft.codegen.nests.emit import nest_calls
@@ -32,7 +32,7 @@ from weft.codegen.steps.walker import PART_WORDS, WALK_PARTS
 from weft.ir.dtypes import uint8
 from weft.ir.errors import PassError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.index_maps import is_gather
+from weft.ir.index_maps import index_sizes, is_gather
 from weft.ir.rules import int_attr
 from weft.ir.source import Locations
 from weft.ir.types import RefType, TensorType, Type

@@ -5,7 +5,6 @@ from __future__ import annotations
 from weft.ir.graph import Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.types import TensorType
-from weft.passes.failures import may_fail
 
 #: Ops that copy operand 0 and change some of its elements: in its own buffer nothing is copied.
 UPDATES = frozenset(
@@ -43,12 +42,6 @@ def in_place_operands(op: Operation) -> list[int]:
         if direct and isinstance(arg.type, TensorType) and arg.type.shape == space:
             safe.append(i)
     return safe
-
-
-def may_fail_midway(op: Operation) -> bool:
-    """Whether the op may end the step when it has written a part of its results: an update looks at
-    all its indices first."""
-    return op.name not in UPDATES and may_fail(op)
 
 
 def writes_in_place(value: Value) -> bool:

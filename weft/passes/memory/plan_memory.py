@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.types import TensorType
-from weft.passes.failures import may_fail
+from weft.passes.failures import checks, may_fail_midway
 from weft.passes.memory.block import BlockPlanner, Shared
-from weft.passes.memory.in_place import UPDATES, in_place_operands, may_fail_midway
+from weft.passes.memory.in_place import UPDATES, in_place_operands
 from weft.passes.memory.loops import iterations, place_control
 from weft.passes.memory.plan import Copy, MemoryPlan, Moving, Slot
 
@@ -89,7 +89,7 @@ class _StepPlanner(BlockPlanner):
         """Find the values that are computed straight into a variable's buffer or a result."""
         for name, positions in self.assigns.items():
             value = self.root_of(self.graph.ops[positions[0]].operands[1])
-            free = len(positions) == 1 and self.is_free(value) and not self._loses(value)
+            free = len(positions) == 1 and self.is_free(value) and not may_fail_midway(value)
             if free and self._old_value_dead(name, self.made_at[value], value):
                 self._compute_in(name, value)
         for number in donated:
@@ -110,16 +110,21 @@ class _StepPlanner(BlockPlanner):
             return
         base = self.root_of(op.operands[0])
         made = base.op is not None and base.op.name == "fused" and base.type == value.type
-        if not made or may_fail(op) or not self.is_free(base) or not self.may_replace(value, base):
+        if not made or not self.is_free(base) or not self.may_replace(value, base):
+            return
+        if not self._are_checked(op, self.made_at[base]):
             return
         if self._old_value_dead(name, self.made_at[base], base):
             self._compute_in(name, base)
 
-    def _loses(self, value: Value) -> bool:
-        """Would a failure while `value` is computed in a variable leave neither its old value nor
-        its new one?
-        """
-        return value.op is not None and may_fail_midway(value.op)
+    def _are_checked(self, update: Operation, position: int) -> bool:
+        """Are an update's indices known to be in bounds before `position`?"""
+        before = {
+            (self.root_of(index), sizes)
+            for op in self.graph.ops[:position]
+            for index, sizes in checks(op)
+        }
+        return all((self.root_of(index), sizes) in before for index, sizes in checks(update))
 
     def _give(self, number: int) -> bool:
         """Compute the first result that fits in the buffer of a donated input; whether one does."""
@@ -175,7 +180,7 @@ class _StepPlanner(BlockPlanner):
     def _place_assign(self, position: int, op: Operation) -> None:
         value, target = op.operands[1], Slot("variable", variable_name(op.operands[0]))
         why = "its value is needed elsewhere too"
-        if self._loses(self.root_of(value)):
+        if may_fail_midway(value):
             why = "an index out of bounds must not leave the variable changed in part"
         self.copy(position, self.plan.slots[value], target, value, why)
 

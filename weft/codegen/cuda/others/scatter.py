@@ -28,8 +28,8 @@ from weft.codegen.cuda.scalars.scalar import (
     stored,
 )
 from weft.codegen.cuda.writer import Source, index_dtype
-from weft.codegen.kernels.index import index_sizes
 from weft.ir.graph import Operation
+from weft.ir.index_maps import index_sizes
 from weft.ir.ops.index import COMBINES
 from weft.ir.rules import int_attr
 from weft.ir.sizes import next_power

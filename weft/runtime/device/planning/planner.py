@@ -10,14 +10,13 @@ import numpy as np
 
 from weft.codegen.call import Address, Arg, Pool, Scratch, Status
 from weft.codegen.cuda.kernel import MOST_BLOCKS, Launch
-from weft.codegen.kernels.index import index_sizes
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest, checking_ops
 from weft.ir.attributes import ConstArray
 from weft.ir.builder import Builder
 from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.index_maps import is_gather
+from weft.ir.index_maps import index_sizes, is_gather
 from weft.ir.math_mode import MathMode
 from weft.ir.ops.stack import element_type
 from weft.ir.rules import int_attr
