@@ -360,7 +360,8 @@ def test_the_choice_is_kept(machine: Machine) -> None:
     assert not library.asked
     assert library.calls == [("FORWARD", 2)]
     assert "(measured, and kept in the cache)" in _explained(on_gpu, x, w)
-    for change in ({"version": 92900}, {}):  # of another version; what is no more
+    # of another version; of another CUDA; what is no more
+    for change in ({"version": 92900}, {"release": 12080}, {}):
         _, library = machine(*engines[: 1 + bool(change)], **change)
         wf.compile(device="gpu:0")(_conv)(x, w)
         assert library.asked

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_driver import CUresult, FakeDriver
+from fake_driver import CUresult, FakeCompiler, FakeDriver
 
 import weft as wf
 from weft.runtime.device import registry
@@ -155,6 +155,18 @@ def test_what_is_missing_is_said(
     for word in (*words, "test_device_cuda.py"):
         assert word in str(caught.value)
     assert "none: " in function.explain(*_inputs())  # and the plan is there without it
+
+
+def test_machine_code_that_the_driver_does_not_take(fake: Callable[..., FakeDriver]) -> None:
+    api = fake()
+    compiler = api.compiler
+    api.compiler = FakeCompiler()  # which knows none of the kernels
+    function = wf.compile(device="gpu:0")(_layer)
+    with pytest.raises(wf.errors.ToolchainError, match=r"(?s)CUDA 13\.0, does not load.*INVALID_IM"
+                       r".*WEFT_CUBINS.*newer driver"):  # fmt: skip
+        function(*_inputs())
+    api.compiler = compiler
+    np.testing.assert_allclose(function(*_inputs()), wf.compile(_layer)(*_inputs()), rtol=1e-6)
 
 
 def test_a_gpu_that_is_not_there(fake: Callable[..., FakeDriver]) -> None:

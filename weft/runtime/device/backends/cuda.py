@@ -149,7 +149,7 @@ class CudaDevice(Peers):
         if found is None:
             made = self._compile(kernel, self.cc)
             image = np.frombuffer(made.code, np.uint8)
-            module = self._driver.call("cuModuleLoadData", int(image.ctypes.data))
+            module = self._driver.load(int(image.ctypes.data), kernel.name)
             self._modules.append(module)
             found = self._driver.call("cuModuleGetFunction", module, made.symbol.encode())
             self._functions[kernel.key] = found

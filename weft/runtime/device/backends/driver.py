@@ -8,7 +8,12 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from weft.ir.errors import FailedPreconditionError, InternalError, ResourceExhaustedError
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InternalError,
+    ResourceExhaustedError,
+    ToolchainError,
+)
 
 _INSTALL = "pip install 'weft[cuda13]' brings what weft needs beside the driver"
 #: What a kernel that failed leaves behind: every call of the driver fails so from then on.
@@ -19,6 +24,11 @@ _BROKEN = frozenset(
         *("ILLEGAL_INSTRUCTION", "HARDWARE_STACK_ERROR", "LAUNCH_FAILED", "LAUNCH_TIMEOUT"),
         *("ASSERT", "ECC_UNCORRECTABLE"),
     )
+)
+#: What the driver says of machine code that is not for it.
+_NOT_LOADED = frozenset(
+    f"CUDA_ERROR_{what}"
+    for what in ("INVALID_IMAGE", "NO_BINARY_FOR_GPU", "UNSUPPORTED_PTX_VERSION")
 )
 #: What ran out, by the function that said so.
 _MEMORY = {
@@ -70,6 +80,20 @@ class Driver:
         """As `call`, with the status' name ("" if it worked) in place of an error."""
         status, *values = getattr(self.api, function)(*args)
         return (self.name_of(status) if int(status) else "", values[0] if values else None)
+
+    def load(self, image: int, kernel: str) -> Any:
+        """The module of the cubin at an address, which holds `kernel`. ToolchainError for machine
+        code that this driver, or this GPU, does not take."""
+        status, module = self.api.cuModuleLoadData(image)
+        if self.name_of(status) in _NOT_LOADED:
+            raise ToolchainError(
+                f"the NVIDIA driver, of CUDA {version_text(self.version)}, does not load the "
+                f"machine code of kernel '{kernel}': {self.name_of(status)}",
+                hint="a cubin of WEFT_CUBINS may be of a newer CUDA, or for another GPU: install a "
+                "newer driver, or compile it again (weft compile --target)",
+            )
+        self._check(status, "cuModuleLoadData")
+        return module
 
     def name_of(self, status: Any) -> str:
         """`CUDA_ERROR_OUT_OF_MEMORY`."""

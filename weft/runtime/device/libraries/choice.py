@@ -306,7 +306,7 @@ class CudaLibraries:
 
     def _text(self, product: PlannedProduct, library: Library[Any], key: str) -> str:
         """All that a choice depends on."""
-        name = f"{NAMES[product.kind]} {library.version}"
+        name = f"{NAMES[product.kind]} {library.version} of CUDA {library.cuda}"
         return f"choice 1\n{self._device.description}\n{name}\n{key}"
 
     def _keep(self, cache: KernelCache, text: str, choice: Choice) -> None:

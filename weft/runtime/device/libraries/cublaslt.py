@@ -82,15 +82,15 @@ class CublasLt:
         self._api, self.workspace = api, workspace
         number = int(api.get_version())
         self.version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
-        release = int(api.get_cudart_version())
+        self.cuda = int(api.get_cudart_version()) // 1000
         if number // 10000 < _OLDEST:
             raise ToolchainError(
                 f"cuBLASLt {self.version} is too old: weft needs {_OLDEST}.0 or later",
                 hint="install a newer nvidia-cublas",
             )
-        if release // 1000 > driver // 1000:
+        if self.cuda > driver // 1000:
             raise ToolchainError(
-                f"cuBLASLt {self.version} is of CUDA {release // 1000}, the NVIDIA driver runs "
+                f"cuBLASLt {self.version} is of CUDA {self.cuda}, the NVIDIA driver runs "
                 f"CUDA {driver // 1000}.{driver % 1000 // 10}",
                 hint="install a newer driver, or the nvidia-cublas of the driver's CUDA",
             )

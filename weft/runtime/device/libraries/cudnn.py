@@ -129,15 +129,15 @@ class Cudnn:
 
     def __init__(self, api: Any, driver: int, synchronize: Callable[[], None]) -> None:
         self._prepare(api, synchronize)
-        number, release = int(api.version()), int(api.cudart())
+        number = int(api.version())
         if number // 100 < _OLDEST or number // 10000 != _OF_CUDNN_9:
             raise ToolchainError(
                 f"cuDNN {self.version} cannot be used: weft needs 9.8 or later, of cuDNN 9",
                 hint="install nvidia-cudnn-cu13, or nvidia-cudnn-cu12 for CUDA 12",
             )
-        if release // 1000 > driver // 1000:
+        if self.cuda > driver // 1000:
             raise ToolchainError(
-                f"cuDNN {self.version} is of CUDA {release // 1000}, the NVIDIA driver runs "
+                f"cuDNN {self.version} is of CUDA {self.cuda}, the NVIDIA driver runs "
                 f"CUDA {driver // 1000}.{driver % 1000 // 10}",
                 hint="install a newer driver, or the cuDNN of the driver's CUDA",
             )
@@ -153,6 +153,7 @@ class Cudnn:
         self._plans: WeakValueDictionary[tuple[Conv, bytes], Plan] = WeakValueDictionary()
         number = int(api.version())
         self.version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+        self.cuda = int(api.cudart()) // 1000
 
     def _describe(self, name: Name, held: Held, values: Sequence[Any]) -> None:
         self._properties = Descriptors(self)

@@ -69,9 +69,11 @@ C = TypeVar("C", bound=Call, contravariant=True)
 
 
 class Library(Protocol[C]):
-    """A library that is loaded, for one device. version: "9.28.0"."""
+    """A library that is loaded, for one device. version: "9.28.0"; cuda: the release of CUDA that
+    it is built for, 13."""
 
     version: str
+    cuda: int
 
     def algorithms(self, call: C, most: int, /) -> list[Algorithm]:
         """At most so many, whose bits are the same on every run, the one that the library thinks
