@@ -387,6 +387,7 @@ def test_processes_fill_one_cache_at_once(folder: Path) -> None:
     assert not [f for f in folder.iterdir() if f.suffix == ".tmp"]
 
 
+@pytest.mark.slow
 def test_kill_in_the_middle(folder: Path) -> None:
     """Whenever a writer dies, what is there is whole or is not there."""
     _, _, expected = run(folder.parent / "other")

@@ -24,6 +24,7 @@ from compiled_checks import (
     plain,
     specials,
 )
+from shares import usual
 
 from weft.codegen.jit import compile_count
 from weft.ir import dtypes
@@ -128,14 +129,14 @@ def check_bitcasts(source: DType, case: Case, rows: list[tuple[str, Array, Array
 class TestElementwise:
     """One kernel for each op and dtype."""
 
-    @by_name("dtype", NATIVE, ids=str)
+    @by_name("dtype", usual(NATIVE), ids=str)
     def test_vector_body_and_remainder(self, dtype: DType) -> None:
         ops = ops_at(dtype)
         size = max(len(specials(dtype)) ** 2 + 37, 151)
         for op, got, wanted in elementwise_case(dtype, size, ops).run():
             check_elementwise(op, dtype, got, wanted)
 
-    @by_name("dtype", NATIVE, ids=str)
+    @by_name("dtype", usual(NATIVE), ids=str)
     def test_other_sizes_use_the_same_kernels(self, dtype: DType) -> None:
         ops = ops_at(dtype)
         elementwise_case(dtype, 64, ops).run()
@@ -162,7 +163,7 @@ class TestElementwise:
         for op, got, wanted in case.run():
             check_elementwise(op, dtype, got, wanted)
 
-    @by_name("source", NATIVE, ids=str)
+    @by_name("source", usual(NATIVE), ids=str)
     def test_astype(self, source: DType) -> None:
         targets = [t for t in NATIVE if t.is_complex or t.kind == "bool" or not source.is_complex]
         for label, got, wanted in casts(source, targets).run():
@@ -173,7 +174,7 @@ class TestElementwise:
         case = bitcasts(source, REAL)
         check_bitcasts(source, case, case.run())
 
-    @by_name("dtype", NATIVE, ids=str)
+    @by_name("dtype", usual(NATIVE), ids=str)
     def test_where(self, dtype: DType) -> None:
         case = Case()
         a, b = operands(dtype, 2, 61)
@@ -182,7 +183,7 @@ class TestElementwise:
         (row,) = case.run()
         check(*row)
 
-    @by_name("dtype", NATIVE, ids=str)
+    @by_name("dtype", usual(NATIVE), ids=str)
     def test_through_index_maps(self, dtype: DType) -> None:
         """Transposed, strided, reversed, broadcast and reshaped operands, read in place."""
         case = Case()
@@ -214,7 +215,7 @@ class TestMovingData:
     """Ops that compute nothing: bits agree, for every dtype."""
 
     @by_name("passes", [(fuse,), PIPELINE], ids=["fuse", "pipeline"])
-    @by_name("dtype", NATIVE, ids=str)
+    @by_name("dtype", usual(NATIVE), ids=str)
     def test_shapes(self, dtype: DType, passes: Any) -> None:
         case = Case()
         for n, shape in enumerate(((4, 6, 5), (1, 3, 1), (2, 0, 3))):
@@ -237,7 +238,7 @@ class TestMovingData:
         for label, got, wanted in case.run(passes):
             check(label, got, wanted)
 
-    @by_name("dtype", NUMERIC, ids=str)
+    @by_name("dtype", usual(NUMERIC), ids=str)
     def test_iota(self, dtype: DType) -> None:
         case = Case()
         for axis in (0, 1):
@@ -247,17 +248,17 @@ class TestMovingData:
         for label, got, wanted in case.run():
             check(label, got, wanted)
 
-    @by_name("index", [d for d in NATIVE if d.is_integer], ids=str)
+    @by_name("index", usual(d for d in NATIVE if d.is_integer), ids=str)
     def test_index_dtypes(self, index: DType) -> None:
         for label, got, wanted in gathers(Case(), dtypes.float32, index).run():
             check(label, got, wanted)
 
-    @by_name("dtype", NATIVE, ids=str)
+    @by_name("dtype", usual(NATIVE), ids=str)
     def test_gathers(self, dtype: DType) -> None:
         for label, got, wanted in gathers(Case(), dtype, dtypes.int64).run():
             check(label, got, wanted)
 
-    @by_name("dtype", [d for d in NATIVE if not d.is_complex], ids=str)
+    @by_name("dtype", usual(d for d in NATIVE if not d.is_complex), ids=str)
     def test_sorting(self, dtype: DType) -> None:
         case = Case()
         for shape in ((5, 7), (300, 3), (2, 0, 3), (1,), (49,)):
@@ -275,7 +276,7 @@ class TestMovingData:
         for label, got, wanted in case.run():
             check(label, got, wanted)
 
-    @by_name("dtype", [d for d in NATIVE if not d.is_complex], ids=str)
+    @by_name("dtype", usual(d for d in NATIVE if not d.is_complex), ids=str)
     def test_positions(self, dtype: DType) -> None:
         case = Case()
         for shape in ((5, 7), (1, 3), (200, 2), (3, 1, 4)):
@@ -341,7 +342,7 @@ def gathers(case: Case, dtype: DType, index: DType) -> Case:
 class TestLargeSweep:
     """Every elementwise op at every dtype through strided operands, and fused with a reduction."""
 
-    @by_name("dtype", NATIVE, ids=str)
+    @by_name("dtype", usual(NATIVE), ids=str)
     def test_strided(self, dtype: DType) -> None:
         case = Case()
         for k, op in enumerate(ops_at(dtype)):
@@ -355,12 +356,12 @@ class TestLargeSweep:
         for op, got, wanted in case.run():
             check_elementwise(op, dtype, got, wanted)
 
-    @by_name("dtype", NATIVE, ids=str)
+    @by_name("dtype", usual(NATIVE), ids=str)
     def test_rank_0_everywhere(self, dtype: DType) -> None:
         for op, got, wanted in elementwise_case(dtype, None, ops_at(dtype)).run():
             check_elementwise(op, dtype, got, wanted)
 
-    @by_name("dtype", NATIVE, ids=str)
+    @by_name("dtype", usual(NATIVE), ids=str)
     def test_after_the_pipeline(self, dtype: DType) -> None:
         size = len(specials(dtype)) ** 2 + 37
         for op, got, wanted in elementwise_case(dtype, size, ops_at(dtype)).run(PIPELINE):

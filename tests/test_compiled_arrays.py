@@ -15,6 +15,7 @@ from compiled_checks import (
     check_sum,
     plain,
 )
+from shares import usual
 
 import weft as wf
 from weft.codegen.scalar.scalar import supported
@@ -36,7 +37,7 @@ by_name = pytest.mark.parametrize
 class TestReductions:
     """Reductions over every set of axes; running reductions; scatters that add."""
 
-    @by_name("dtype", NATIVE, ids=str)
+    @by_name("dtype", usual(NATIVE), ids=str)
     def test_reductions(self, dtype: DType) -> None:
         for shape in ((5, 7), (3, 4, 5), (1, 9), (0, 3), (6, 0), ()):
             case = Case()
@@ -73,7 +74,7 @@ class TestReductions:
             ((label, got, wanted),) = case.run()[-1:]
             check_reduction(label, "sum", x, axes, got, wanted)
 
-    @by_name("dtype", NUMERIC, ids=str)
+    @by_name("dtype", usual(NUMERIC), ids=str)
     def test_running(self, dtype: DType) -> None:
         case = Case()
         rows = []
@@ -95,7 +96,7 @@ class TestReductions:
                     bound = np.abs(wanted.astype(np.complex128)) + (name == "logsumexp")
                 check_sum(label, got, wanted, bound + 0 * np.abs(got).astype(float), x.shape[axis])
 
-    @by_name("dtype", NUMERIC, ids=str)
+    @by_name("dtype", usual(NUMERIC), ids=str)
     def test_scatters(self, dtype: DType) -> None:
         case = Case()
         rng = np.random.default_rng(3)
@@ -133,7 +134,7 @@ def check_reduction(
 
 
 class TestMatmul:
-    @by_name("dtype", NUMERIC, ids=str)
+    @by_name("dtype", usual(NUMERIC), ids=str)
     def test_all_forms(self, dtype: DType) -> None:
         case = Case()
         pairs = []

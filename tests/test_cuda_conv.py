@@ -10,8 +10,10 @@ from cuda_loads import counted_loads
 from cuda_on_cpu import native
 from cuda_ops import emulated, run_graph
 from cuda_toolchain import TARGETS, needs_toolchain
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
+from shares import every
 from test_cuda_budget import faults
 from test_cuda_others import check, graph_of
 from test_cuda_windows import SPACES, attributes, numbers
@@ -44,7 +46,7 @@ def tiled(op: str, inputs: list[Array], **attrs: Any) -> None:
 
 
 @pytest.mark.parametrize(("groups", "parts"), [(1, True), (2, False)])
-@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("space", every(3, SPACES))
 def test_conv_and_its_derivatives(
     space: str, groups: int, parts: bool, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,7 +60,7 @@ def test_conv_and_its_derivatives(
     tiled("conv_kernel", [x, y], groups=groups, size=window, **attrs)
 
 
-@pytest.mark.parametrize("tile", [*TILES, TILES_OF_64[-1]], ids=str)
+@pytest.mark.parametrize("tile", every(4, [*reversed(TILES), TILES_OF_64[-1]]), ids=str)
 def test_each_tile(tile: Tile, always: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows and columns that make no whole tiles, and k no whole runs."""
     monkeypatch.setattr(conv_tiles, "choose", lambda *given, **how: (tile, 1))
@@ -85,7 +87,7 @@ def test_which_tile() -> None:
     assert kernel(1, 7, 8, 64) == "f32_2d_32x32_u32"
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(data=st.data())
 def test_any_sizes(data: st.DataObject) -> None:
     """Drawn ones: each axis for itself, several tiles among them."""

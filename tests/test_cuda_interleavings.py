@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from compiled_checks import same
 from cuda_graphs import Runner, lanes, run, threads
+from shares import every
 from test_cuda_differential import pipeline
 
 import weft as wf
@@ -103,7 +104,7 @@ def check(name: str, runner: Runner) -> list[Array]:
     return run(pipeline(wf.compile(program).trace(*inputs)), inputs, runner)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", every(3, PROGRAMS))
 def test_random_orders_give_the_same_bits(name: str) -> None:
     for x, y in zip(check(name, threads(1)), check(name, lanes), strict=True):
         assert same(x, y)
@@ -126,7 +127,7 @@ def _without(launch: Launch, line: int) -> Launch:
     return dataclasses.replace(launch, kernel=kernel)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", every(3, PROGRAMS))
 def test_every_barrier_is_needed(name: str) -> None:
     """Without any one of them there is a race, which is found, or a read of what nobody wrote."""
 

@@ -425,6 +425,7 @@ time.sleep(0.3)
 """
 
 
+@pytest.mark.slow
 def test_the_end_of_a_process_with_steps_under_way_is_quiet() -> None:
     for _ in range(2):
         done = subprocess.run(

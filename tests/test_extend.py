@@ -446,6 +446,7 @@ def test_threads_cut_elementwise_kernels_and_bits_stay() -> None:
     np.testing.assert_allclose(many(x).numpy(), x / (1 + np.abs(x)), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_many_python_threads_register_and_run() -> None:
     errors: list[BaseException] = []
 
@@ -523,6 +524,7 @@ print(f(x).numpy()[0])
 """
 
 
+@pytest.mark.slow
 def test_an_edited_kernel_is_never_stale(tmp_path: Path) -> None:
     """Nothing of it is on disk: the same file with another constant gives the other results."""
     environment = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path), "WEFT_CACHE": "1"}

@@ -20,9 +20,6 @@ MAX_FUNCTION_LINES = 60
 LONG: dict[str, str] = {}
 
 SOURCES = sorted((ROOT / "weft").rglob("*.py"))
-BY_PATH = pytest.mark.parametrize(
-    "path", SOURCES, ids=[p.relative_to(ROOT).as_posix() for p in SOURCES]
-)
 
 # Spelled in two halves, or this file would find itself.
 NOTE_TO_SELF = re.compile(r"\b(TO" + r"DO|FIX" + r"ME)\b")
@@ -60,35 +57,28 @@ def tree_files() -> list[Path]:
 
 
 def test_package_is_found() -> None:
-    """The parametrised gates below run over something."""
+    """The gates below run over something."""
     assert len(SOURCES) > 10
 
 
-@BY_PATH
-def test_file_is_short(path: Path) -> None:
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    if name_of(path) not in LONG:
-        assert lines < MAX_FILE_LINES, (
-            f"{name_of(path)} has {lines} lines: split it by concern, or give a reason in LONG"
-        )
+def test_files_are_short() -> None:
+    lines = {name_of(p): len(p.read_text(encoding="utf-8").splitlines()) for p in SOURCES}
+    long = [f"{p}: {n} lines" for p, n in lines.items() if n >= MAX_FILE_LINES and p not in LONG]
+    assert not long, "\n".join(["split these by concern, or give a reason in LONG:", *long])
 
 
-@BY_PATH
-def test_functions_are_short(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    long = [
-        f"{name_of(path)}:{node.lineno} {node.name}: {function_lines(node)} lines"
-        for node in functions(tree)
-        if function_lines(node) >= MAX_FUNCTION_LINES and f"{name_of(path)}:{node.name}" not in LONG
-    ]
+def test_functions_are_short_and_modules_have_docstrings() -> None:
+    long, bare = [], []
+    for path in SOURCES:
+        tree, name = ast.parse(path.read_text(encoding="utf-8")), name_of(path)
+        long += [
+            f"{name}:{node.lineno} {node.name}: {function_lines(node)} lines"
+            for node in functions(tree)
+            if function_lines(node) >= MAX_FUNCTION_LINES and f"{name}:{node.name}" not in LONG
+        ]
+        bare += [] if ast.get_docstring(tree) else [name]
     assert not long, "\n".join(["split these, or give a reason in LONG:", *long])
-
-
-@BY_PATH
-def test_module_has_docstring(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), (
-        f"{name_of(path)} does not say what it is for"
-    )
+    assert not bare, "\n".join(["these do not say what they are for:", *bare])
 
 
 def test_exceptions_are_still_needed() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from shares import every
 from test_size_plans import DIM, EMPTY_FAILS, LAYERS
 
 import weft as wf
@@ -230,7 +231,7 @@ def looped(kind: str, target: str) -> tuple[Any, Any, list[Any]]:
     return x, n, [h, gradient]
 
 
-@pytest.mark.parametrize("control_flow", ["auto", "dataflow"])
+@pytest.mark.parametrize("control_flow", every(2, ["auto", "dataflow"]))
 @pytest.mark.parametrize(
     ("kind", "made"),
     [("scan", 2), ("while", 2), ("cond", 2), ("loop over tasks", 4), ("branch over tasks", 4)],

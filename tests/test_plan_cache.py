@@ -470,6 +470,7 @@ def step_plan_sample() -> Any:
     return CachedRecord("name", {"some": "field"}, bytes(700))
 
 
+@pytest.mark.slow
 def test_processes_at_once(folder: Path) -> None:
     environment = {**os.environ, "WEFT_NATIVE_CALLS": "0"}
     children = [

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import Phase, given, reject, settings
 from hypothesis import strategies as st
 from placed_programs import place_at_random
+from shares import every
 from structured_programs import Program
 from structured_programs import programs as structured
 from tasks_here import run_steps
@@ -103,7 +105,7 @@ HALF = st.sampled_from(["", "", "", "float16", "bfloat16"])
 
 
 @given(layered(), st.booleans(), HALF, SEEDS, st.integers(2, 3))
-@settings(max_examples=12, phases=(Phase.generate,), deadline=None)
+@examples(12, phases=(Phase.generate,))
 def test_layers(program: Any, slopes: bool, half: str, seed: int, count: int) -> None:
     check_layered(program, slopes, half, seed, count)
 
@@ -160,7 +162,7 @@ EVERY: dict[str, Any] = LAYERS | OTHERS
 
 
 @pytest.mark.parametrize("name", sorted(EVERY))
-@pytest.mark.parametrize("rows", [3, 300])
+@pytest.mark.parametrize("rows", every(2, [3, 300]))
 def test_each_layer_cut_everywhere(name: str, rows: int) -> None:
     """Every op may be on another task: all reductions and products are by themselves."""
     rng = np.random.default_rng(rows)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -233,7 +234,7 @@ def interpreted(
 
 
 @given(PROGRAMS, st.integers(0, 96), st.integers(0, 1 << 30))
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_all_ways_agree(program: list[Command], x: int, schedule: int) -> None:
     wanted = at_once(program, x)
     assert interpreted(program, x) == wanted

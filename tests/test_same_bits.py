@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,7 +113,7 @@ def check_program(program: tuple[Callable[..., Any], list[np.ndarray], str], slo
 
 
 @given(programs(), st.booleans())
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_random_programs(program: Any, slopes: bool) -> None:
     check_program(program, slopes)
 

@@ -109,8 +109,8 @@ def kill_and_restart(tmp_path: Path, kills: int, seed: int) -> None:
     assert not [n for n in left if n.endswith("tmp")], left
 
 
-def test_ten_kills(tmp_path: Path) -> None:
-    kill_and_restart(tmp_path, 10, seed=0)
+def test_four_kills(tmp_path: Path) -> None:
+    kill_and_restart(tmp_path, 4, seed=0)
 
 
 @pytest.mark.slow

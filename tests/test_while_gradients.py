@@ -6,6 +6,7 @@ The truth is finite differences, the same computation unrolled in Python, or a s
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import shares
 from example_counts import examples
 from hypothesis import given, settings
 from structured_programs import Program, programs
@@ -125,7 +127,7 @@ def derivative(f: Function, order: int) -> Function:
 # ------------------------------------------------------------------------------------------ values
 
 
-@pytest.mark.parametrize("order", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("order", shares.every(3, [1, 2, 3]))
 @pytest.mark.parametrize("f", CASES, ids=lambda f: f.__name__)
 def test_gradients_are_differences(f: Function, order: int) -> None:
     x = CASES[f]
@@ -298,8 +300,9 @@ def segmented(**options: Any) -> Function:
     return f
 
 
-@pytest.mark.parametrize("every", [1, 7, 64])
-@pytest.mark.parametrize("most", [None, 40, 42])
+@pytest.mark.parametrize(
+    ("most", "every"), shares.every(2, itertools.product([None, 40, 42], [1, 7, 64]))
+)
 def test_checkpoints_change_no_bits(every: int, most: Any) -> None:
     """Values and first gradients; the others by rounding."""
     x = np.float64(3.7)
