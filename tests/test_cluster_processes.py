@@ -99,7 +99,7 @@ def test_a_task_is_killed_and_comes_back(tasks: Tasks) -> None:
             threading.Timer(0.3, kill).start()
             with pytest.raises(wf.errors.UnavailableError) as caught:
                 session.run(waits)
-            assert time.monotonic() - killed[0] < 1
+            assert time.monotonic() - killed[0] < 2.5  # a heartbeat is missed after 3
             text = str(caught.value)
             assert f"{PS} was lost" in text
             assert f"while {WORKER} waited for 'dequeue" in text

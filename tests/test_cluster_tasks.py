@@ -274,7 +274,7 @@ def test_a_lost_task_is_named_with_what_was_waited_for(cluster: Cluster) -> None
     begun = time.monotonic()
     cluster.workers[PS].wire.die()  # type: ignore[attr-defined]
     thread.join(5)
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 2.5  # a heartbeat is missed after 3
     assert isinstance(caught[0], UnavailableError)
     assert f"{PS} was lost (killed) while {WORKER} waited for 'w' (f32[2], key 0)" in str(caught[0])
     assert caught[0].locations == (Location("a.py", 2, 1),)

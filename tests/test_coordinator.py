@@ -204,7 +204,7 @@ def test_a_stop_wakes_a_runner_that_waits_for_room() -> None:
     at = time.monotonic()
     coord.request_stop()
     coord.join(threads, stop_grace_period_secs=10)
-    assert time.monotonic() - at < 1
+    assert time.monotonic() - at < 4
     assert q.is_closed()
 
 

@@ -193,10 +193,14 @@ def test_an_idle_pool_uses_no_processor_time(monkeypatch: pytest.MonkeyPatch) ->
     f = wf.compile(model)
     f(given())
     assert POOL.workers() >= 3
-    time.sleep(0.05)
-    before = time.process_time()
-    time.sleep(0.5)
-    assert time.process_time() - before < 0.05
+
+    def used() -> float:  # by other tests' threads, too, which come to an end
+        time.sleep(0.05)
+        before = time.process_time()
+        time.sleep(0.5)
+        return time.process_time() - before
+
+    assert any(used() < 0.05 for _ in range(6))
 
 
 def python(code: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:

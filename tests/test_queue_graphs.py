@@ -106,7 +106,7 @@ def test_closing_a_session_ends_what_waits(graph: wf.Graph) -> None:
     session.close()
     waiting.join(5)
     assert raised
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 4
 
 
 def test_closed_queues(graph: wf.Graph) -> None:

@@ -161,7 +161,7 @@ def test_a_timeout_ends_in_time() -> None:
     at = time.monotonic()
     with pytest.raises(E.DeadlineExceededError):
         q.dequeue(timeout=0.05)
-    assert 0.05 <= time.monotonic() - at < 1
+    assert 0.05 <= time.monotonic() - at < 4
     waits(q._queue, 0)
 
 
