@@ -69,7 +69,8 @@ class Captures:
     def end_capture(self, stream: Any) -> tuple[Any, ...]:
         """`cuStreamEndCapture`."""
         held = stream.capture
-        assert held is not None
+        if held is None:
+            return (CUresult.CUDA_ERROR_ILLEGAL_STATE, None)
         if held.thread != threading.get_ident():
             return (held.break_off(CUresult.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD), None)
         stream.capture = None

@@ -618,3 +618,31 @@ def test_gpus_without_pools_copy_from_each_other(fake: Callable[..., FakeDriver]
         doubled[k]()
     np.testing.assert_array_equal(v.numpy(), np.full(5, 16.0))
     assert api.calls.count("peer copy") == 2
+
+
+@pytest.mark.parametrize("function", ["cuStreamBeginCapture", "cuStreamEndCapture"])
+def test_ctrl_c_at_the_ends_of_a_recording(
+    fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """After the driver has begun, before it has ended."""
+    api = fake()
+    x = np.arange(6, dtype=np.float32)
+    on_gpu = wf.compile(device="gpu:0")(lambda x: wf.cumulative_sum(wf.sort(x) * 2.0))
+    on_gpu(x)
+    real, calls = getattr(api, function), []
+
+    def interrupted(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 1 and function == "cuStreamEndCapture":
+            raise KeyboardInterrupt
+        made = real(*args)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return made
+
+    monkeypatch.setattr(api, function, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        on_gpu(x)
+    for k in range(4):
+        np.testing.assert_allclose(on_gpu(x + k), np.cumsum(np.sort(x + k) * 2), rtol=1e-6)
+    assert api.graphs == 1

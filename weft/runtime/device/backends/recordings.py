@@ -34,29 +34,37 @@ class Recordings(Copies):
         somebody else's work in the context, or the lack of memory, has ended the recording."""
         if self._blocking:
             return None
-        api = self._driver.api
         # what a collection frees may be another library's, whose calls would end the recording
         with self._lock, collector_paused():
             self._enter()
-            mode = api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-            self._driver.call("cuStreamBeginCapture", self._recorder, mode)
-            self._now, self._nodes_known = self._recorder, False
-            wrong: BaseException | None = None
             try:
-                work()
-            except BaseException as error:
-                wrong = error
-            finally:
-                self._now = self._work
-            failed, graph = self._driver.tried("cuStreamEndCapture", self._recorder)
-            if wrong is not None and not (failed in ENDED and isinstance(wrong, WeftError)):
-                if not failed:
+                return self._captured(work)
+            except BaseException:  # Ctrl-C, too: before the recording has ended little is allowed
+                _, graph = self._driver.tried("cuStreamEndCapture", self._recorder)
+                if graph is not None:
                     self._driver.call("cuGraphDestroy", graph)
-                raise wrong
-            if failed:
-                self._not_recorded(failed)
-                return None
-            return self._instantiated(graph)
+                raise
+
+    def _captured(self, work: Callable[[], None]) -> Recording | None:
+        mode = self._driver.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        self._driver.call("cuStreamBeginCapture", self._recorder, mode)
+        wrong: WeftError | None = None
+        try:
+            self._now, self._nodes_known = self._recorder, False
+            work()
+        except WeftError as error:
+            wrong = error
+        finally:
+            self._now = self._work
+        failed, graph = self._driver.tried("cuStreamEndCapture", self._recorder)
+        if wrong is not None and failed not in ENDED:
+            if not failed:
+                self._driver.call("cuGraphDestroy", graph)
+            raise wrong
+        if failed:
+            self._not_recorded(failed)
+            return None
+        return self._instantiated(graph)
 
     def _instantiated(self, graph: Any) -> Recording | None:
         failed, ready = self._driver.tried("cuGraphInstantiate", graph, 0)
