@@ -64,7 +64,7 @@ def write_files(folder: Path, shards: int = 4) -> list[Path]:
 def preprocess(record: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """A serialized Example as 64 floats in 0..1 and a one-hot label."""
     found = wf.data.parse_single_example(record, FEATURES)
-    image = wf.data.decode_image(found["image"][()], channels=1)
+    image = wf.data.decode_image(found["image"].item(), channels=1)
     label = np.zeros(CLASSES, np.float32)
     label[int(found["label"])] = 1
     return (image.reshape(PIXELS) / np.float32(240)).astype(np.float32), label
