@@ -28,8 +28,8 @@ class Graph(list[Callable[[], None]]):
 class Capture:
     """What a stream was given while it is captured."""
 
-    def __init__(self, context: str) -> None:
-        self.context, self.thread = context, threading.get_ident()
+    def __init__(self, context: str, mode: CaptureMode) -> None:
+        self.context, self.thread, self.mode = context, threading.get_ident(), mode
         self.work = Graph()
         self.lost = False
 
@@ -55,14 +55,14 @@ class Captures:
 
     def __init__(self) -> None:
         self.captures = 0
+        self._modes = threading.local()
         self._going: list[Capture] = []
 
     def begin_capture(self, stream: Any, mode: int) -> CUresult:
         """`cuStreamBeginCapture`."""
-        assert mode == CaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         assert stream.capture is None
         self.captures += 1
-        stream.capture = Capture(stream.context)
+        stream.capture = Capture(stream.context, CaptureMode(mode))
         self._going.append(stream.capture)
         return OK
 
@@ -85,11 +85,18 @@ class Captures:
                 status = held.break_off()
         return status
 
+    def exchange_mode(self, mode: int) -> CaptureMode:
+        """`cuThreadExchangeStreamCaptureMode`: the thread's mode before."""
+        before = getattr(self._modes, "mode", CaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+        self._modes.mode = CaptureMode(mode)
+        return before
+
     def break_off_own(self) -> CUresult:
         """The thread makes a call that is potentially unsafe."""
-        status = OK
+        status, whole = OK, CaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+        wide = getattr(self._modes, "mode", whole) == whole
         for held in list(self._going):
-            if held.thread == threading.get_ident():
+            if held.thread == threading.get_ident() or (wide and held.mode == whole):
                 status = held.break_off()
         return status
 

@@ -509,7 +509,11 @@ class FakeDriver(Captures):
 
     # -- graphs -----------------------------------------------------------------------------------
 
+    def cuThreadExchangeStreamCaptureMode(self, mode: int) -> tuple[Any, ...]:
+        return (OK, self.exchange_mode(mode))
+
     def cuStreamBeginCapture(self, stream: _Stream, mode: int) -> tuple[Any, ...]:
+        assert mode == CaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         return (self.begin_capture(stream, mode),)
 
     def cuStreamEndCapture(self, stream: _Stream) -> tuple[Any, ...]:

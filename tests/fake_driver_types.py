@@ -49,6 +49,7 @@ class PoolAttribute(enum.IntEnum):
 
 
 class CaptureMode(enum.IntEnum):
+    CU_STREAM_CAPTURE_MODE_GLOBAL = 0
     CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1
 
 

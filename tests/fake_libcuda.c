@@ -91,6 +91,13 @@ int f_cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx
   if (gy * gz * by * bz != 1 || shared || extra) return 1;
   return tell(LAUNCH, (int64_t)f, gx, bx, (int64_t)params);
 }
+int f_cuThreadExchangeStreamCaptureMode(int *mode) {
+  static __thread int held;
+  int before = held;
+  held = *mode;
+  *mode = before;
+  return 0;
+}
 int f_cuStreamBeginCapture(void *s, int mode) {
   tell(BEGIN, 0, 0, 0, 0);
   capturing = 1;

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from cuda_device import use_fake
 from fake_driver import CUresult, FakeDriver
+from fake_driver_types import CaptureMode
 
 import weft as wf
 from weft.ir.errors import InvalidArgumentError
@@ -646,3 +647,33 @@ def test_ctrl_c_at_the_ends_of_a_recording(
     for k in range(4):
         np.testing.assert_allclose(on_gpu(x + k), np.cumsum(np.sort(x + k) * 2), rtol=1e-6)
     assert api.graphs == 1
+
+
+def test_what_another_library_records_goes_on(fake: Callable[..., FakeDriver]) -> None:
+    """In GLOBAL mode, as PyTorch records: no thread makes an unsafe call that says nothing."""
+    api = fake()
+    x = np.arange(6, dtype=np.float32)
+    wf.compile(device="gpu:0")(lambda x: x + 1)(x)
+    theirs = api.CUstream(77)
+    api.begin_capture(theirs, CaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+    results: list[Any] = []
+
+    def calls() -> None:
+        on_gpu = wf.compile(device="gpu:0")(lambda x: wf.cumulative_sum(wf.sort(x) * 2.0))
+        results.extend(np.asarray(on_gpu(x + k)) for k in range(4))
+        results.append(api.cuThreadExchangeStreamCaptureMode(0)[1])  # as it was for the thread
+
+    thread = threading.Thread(target=calls)
+    thread.start()
+    thread.join(60)
+    *found, mode = results
+    for k, result in enumerate(found):
+        np.testing.assert_allclose(result, np.cumsum(np.sort(x + k) * 2), rtol=1e-6)
+    assert mode == CaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+    assert api.end_capture(theirs)[0] == CUresult.CUDA_SUCCESS
+    api.begin_capture(theirs, CaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+    unguarded = threading.Thread(target=lambda: results.append(api.cuMemAlloc(8)))
+    unguarded.start()
+    unguarded.join(60)
+    assert results[-1][0] == CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED  # the fake does refuse
+    assert api.end_capture(theirs)[1] is None

@@ -6,6 +6,7 @@ Each function of the driver gives (status, value...). `Driver.call` takes the st
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 from weft.ir.errors import (
@@ -23,6 +24,15 @@ _BROKEN = frozenset(
         *("ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "INVALID_PC"),
         *("ILLEGAL_INSTRUCTION", "HARDWARE_STACK_ERROR", "LAUNCH_FAILED", "LAUNCH_TIMEOUT"),
         *("ASSERT", "ECC_UNCORRECTABLE"),
+    )
+)
+#: "Potentially unsafe" while a stream is captured (`cuThreadExchangeStreamCaptureMode`), or may be.
+_UNSAFE = frozenset(
+    (
+        *("cuMemAlloc", "cuMemFree", "cuMemAllocAsync", "cuMemFreeAsync", "cuMemPoolTrimTo"),
+        *("cuMemHostAlloc", "cuMemFreeHost", "cuModuleLoadData", "cuModuleGetFunction"),
+        *("cuStreamSynchronize", "cuEventSynchronize", "cuEventQuery", "cuGraphInstantiate"),
+        *("cuCtxSynchronize", "cuCtxRecordEvent"),
     )
 )
 #: What the driver says of machine code that is not for it.
@@ -71,20 +81,33 @@ class Driver:
     def call(self, function: str, *args: Any) -> Any:
         """Call a function of the driver; its value, a tuple of several, None if it has none.
         InternalError with the driver's words if it fails, ResourceExhaustedError for memory."""
-        status, *values = getattr(self.api, function)(*args)
+        status, *values = self._asked(function, args)
         if int(status) != 0:
             self._check(status, function)
         return values[0] if len(values) == 1 else tuple(values) or None
 
     def tried(self, function: str, *args: Any) -> tuple[str, Any]:
         """As `call`, with the status' name ("" if it worked) in place of an error."""
-        status, *values = getattr(self.api, function)(*args)
+        status, *values = self._asked(function, args)
         return (self.name_of(status) if int(status) else "", values[0] if values else None)
+
+    def _asked(self, function: str, args: Sequence[Any]) -> Any:
+        """What the driver says. Some calls end what any thread records in GLOBAL mode, which is
+        what PyTorch records in, unless it is said that they have nothing to do with it."""
+        do = getattr(self.api, function)
+        if function not in _UNSAFE:
+            return do(*args)
+        exchange = self.api.cuThreadExchangeStreamCaptureMode
+        _, before = exchange(self.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        try:
+            return do(*args)
+        finally:
+            exchange(before)
 
     def load(self, image: int, kernel: str) -> Any:
         """The module of the cubin at an address, which holds `kernel`. ToolchainError for machine
         code that this driver, or this GPU, does not take."""
-        status, module = self.api.cuModuleLoadData(image)
+        status, module = self._asked("cuModuleLoadData", (image,))
         if self.name_of(status) in _NOT_LOADED:
             raise ToolchainError(
                 f"the NVIDIA driver, of CUDA {version_text(self.version)}, does not load the "
