@@ -253,6 +253,24 @@ def test_memory_of_a_thousand_calls_is_given_back(gpu: str) -> None:
     assert "results" not in device.resident.describe()
 
 
+@pytest.mark.parametrize(
+    ("index", "told"),
+    [
+        (np.array([-2147483648], np.int32), "-2147483648 "),
+        (np.array([1 << 40]), "2147483647 or more "),
+        (np.array([-1 << 40]), "-2147483648 or less "),
+        (np.array([1 << 31], np.uint32), "2147483647 or more "),
+        (np.array([(1 << 63) + 5], np.uint64), "9223372036854775808 or more "),
+        (np.array([(1 << 64) - 1], np.uint64), "18446744073709551615 "),
+    ],
+)
+def test_an_index_of_many_bits_is_told_of_as_far_as_it_is_known(
+    gpu: str, index: np.ndarray[Any, Any], told: str
+) -> None:
+    with pytest.raises(wf.errors.InvalidArgumentError, match=rf"index {told}\(element 0"):
+        np.asarray(wf.compile(lambda i: wf.take(np.arange(5.0), i), device="gpu:0")(index))
+
+
 def test_an_index_out_of_bounds_is_told_of_by_the_call(gpu: str) -> None:
     pick = on_gpu(lambda t, i: wf.gather(t, i, axis=0))
     table, index = wf.to_device([_x(4, 2), np.array([0, 5])], "gpu:0")

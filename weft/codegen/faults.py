@@ -40,17 +40,28 @@ def fault_of(word: int) -> tuple[int, int]:
     return number, _LAST - rest
 
 
-def describe_fault(op: Operation, position: int, index: int) -> str:
-    """What is wrong with the element at `position` of the op's index operand, for people."""
+def describe_fault(op: Operation, position: int, index: int, cut: bool = False) -> str:
+    """What is wrong with the element at `position` of the op's index operand, for people.
+
+    cut: `index` is what is nearest to it of the integers of 32 bits.
+    """
     operand = index_operand(op).type
     assert isinstance(operand, TensorType)
-    if operand.dtype.short == "u64":
-        index %= 1 << 64
     axis, size = _axis_and_size(op, position)
     return (
-        f"index {index} (element {position} of the index operand, {operand}) is out of bounds "
-        f"for axis {axis} of size {size}"
+        f"index {_told(index, operand.dtype.short, cut)} (element {position} of the index operand, "
+        f"{operand}) is out of bounds for axis {axis} of size {size}"
     )
+
+
+def _told(index: int, dtype: str, cut: bool) -> str:
+    low, high = -(1 << 31), (1 << 31) - 1
+    if cut and dtype in ("i64", "u32", "u64"):
+        if index == high:
+            return f"{high} or more"
+        if index == low:
+            return f"{low} or less" if dtype == "i64" else f"{1 << 63} or more"
+    return str(index % (1 << 64) if dtype == "u64" else index)
 
 
 def _axis_and_size(op: Operation, position: int) -> tuple[int, int]:

@@ -331,7 +331,7 @@ class DeviceExecutable(DeviceStep):
         op = self.told().faults[found.number][number]
         types = ", ".join(str(v.type) for v in op.operands)
         raise InvalidArgumentError(
-            f"op '{op.name}' ({types}): {describe_fault(op, position, index)}",
+            f"op '{op.name}' ({types}): {describe_fault(op, position, index, cut=True)}",
             hint="indices must be in -n .. n-1 for an axis of size n; "
             "clip them with wf.clip if that is meant",
             location=op.locations,
