@@ -462,6 +462,30 @@ def test_without_memory_to_try_nothing_of_the_library_is_taken(
     assert "weft's own kernels (not tried: there is no memory for that)" in text
 
 
+def test_a_kept_algorithm_without_memory_for_its_workspace(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else takes its place: that would have other bits. The error says what helps."""
+    allocate = registry.CudaDevice.allocate
+
+    def short(self: Any, nbytes: int, what: str, early: bool = False) -> Any:
+        if "workspace" in what:
+            raise wf.errors.ResourceExhaustedError("none left", hint="take less")
+        return allocate(self, nbytes, what, early)
+
+    x, w = _inputs()
+    for kept in (False, True):  # what is kept is not tried
+        machine(Offer(1, 0.001, workspace=1 << 16))
+        on_gpu = wf.compile(device="gpu:0")(_dense)
+        with monkeypatch.context() as patch:
+            if kept:
+                patch.setattr(registry.CudaDevice, "allocate", short)
+                with pytest.raises(wf.errors.ResourceExhaustedError, match=r"(?s)none left.*take "
+                                   r"less; WEFT_GPU_LIBRARIES=0: weft's own kernels"):  # fmt: skip
+                    on_gpu(x, w)
+        np.testing.assert_allclose(on_gpu(x, w), x @ w, rtol=1e-4, atol=1e-5)
+
+
 def test_the_workspace_is_one_for_all_threads(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

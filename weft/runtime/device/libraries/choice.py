@@ -207,7 +207,13 @@ class CudaLibraries:
     def _ready(self, kind: ProductKind, call: Gemm | Conv, algorithm: Algorithm) -> LibraryLaunch:
         library = self._libraries[kind]
         with self._lock:
-            memory = self._workspaces.of(library.room(algorithm), NAMES[kind])
+            try:
+                memory = self._workspaces.of(library.room(algorithm), NAMES[kind])
+            except ResourceExhaustedError as error:  # other kernels would have other bits
+                hint = f"{LIBRARIES}=0: {OWN} need no workspace"
+                raise ResourceExhaustedError(
+                    error.what, hint=f"{error.hint}; {hint}" if error.hint else hint
+                ) from None
             made = library.prepared(call, algorithm, 0 if memory is None else memory.address)
         made.memory = memory
         return made
