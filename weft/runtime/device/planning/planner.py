@@ -281,8 +281,8 @@ class _Planner:
         return [CheckFaults()]
 
     def _with_base(self, op: Operation, nodes: list[DeviceNode]) -> list[DeviceNode]:
-        """An update works on its result: operand 0 comes there first, unless it is there; but not
-        before the indices have been looked at.
+        """An update works on its result: operand 0 comes there first, unless it is there; but to a
+        variable not before the indices have been looked at.
         """
         if op.name not in UPDATES:
             return nodes
@@ -290,13 +290,15 @@ class _Planner:
         if source == target or not source.nbytes:
             return nodes
         copy = PlannedCopy(source, target, f"the operand that {op.name} updates is needed later")
+        if target.kind != "variable":
+            return [copy, *nodes]
         writing = (
             i for i, n in enumerate(nodes)
             if isinstance(n, PlannedLaunch) and Address(op.result) in n.launch.args
         )  # fmt: skip
         first = next(writing, None)
         if first is None:
-            return [*nodes, *self._check_before(target.kind == "variable"), copy]
+            return [*nodes, *self._check_before(True), copy]
         return [*nodes[:first], copy, *nodes[first:]]
 
     def _checks(self, op: Operation, done: set[object]) -> Iterator[DeviceNode]:
