@@ -10,9 +10,7 @@ from weft.ir.ops import lookup
 from weft.ir.ops.index import CHECKED
 from weft.ir.registered import REGISTERED
 from weft.ir.rules import int_attr
-
-#: Ops that look at all their indices before they change anything.
-_AHEAD = frozenset(name for name in CHECKED if name.startswith(("scatter", "index_add")))
+from weft.passes.memory.in_place import UPDATES
 
 
 def may_fail(op: Operation) -> bool:
@@ -22,13 +20,13 @@ def may_fail(op: Operation) -> bool:
 
 
 def may_fail_midway(value: Value) -> bool:
-    """Whether what computes the value may fail when it has written a part of it. (A carry of a loop
-    is written whole in each iteration.)
+    """Whether what computes the value may fail when it has written a part of it. An update looks at
+    all its indices first; a carry of a loop is written whole in each iteration.
     """
     while value.op is not None and "view" in lookup(value.op.name).traits:
         value = value.op.operands[0]
     op = value.op
-    if op is None or op.name in _AHEAD:
+    if op is None or op.name in UPDATES:
         return False
     if op.name == "fused":  # the indices that a nest reads through are looked at before it
         return any(may_fail(o) and o.name not in GATHERS for o in op.regions[0].ops)

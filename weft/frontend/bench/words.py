@@ -115,7 +115,7 @@ class NumPy:
 
     @staticmethod
     def conv(x: Any, kernel: Any) -> Any:
-        raise NotImplementedError("NumPy has no convolutions")
+        raise NotImplementedError("NumPy has no convolutions of images")
 
     @staticmethod
     def cross_entropy(logits: Any, labels: Any) -> Any:

@@ -12,7 +12,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from weft.frontend import pytree
 from weft.frontend.calls.accessors import Flattener, flattener
@@ -145,12 +145,12 @@ class CompiledFunction(LookIn, Generic[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function compiled. Errors as those of the ops in it, with the user's lines."""
         if self._donate or _current.get() is not None:
-            return cast(R, self._call(args, kwargs, None))
+            return self._call(args, kwargs, None)
         key: list[Any] = []
         arrays: list[Any] = []
         if kwargs or self._static:
             if not self._named_calls.scan(args, kwargs, key, arrays):
-                return cast(R, self._call(args, kwargs, None))
+                return self._call(args, kwargs, None)
         elif not scan(args, key, arrays, self._gpu is not None):
             for flatten in self._flatteners:
                 leaves = flatten(args)
@@ -159,14 +159,13 @@ class CompiledFunction(LookIn, Generic[P, R]):
                     if scan(leaves, key, arrays, self._gpu is not None):
                         break
             else:
-                return cast(R, self._call(args, kwargs, None))
+                return self._call(args, kwargs, None)
         alias = tuple(key)
         found = self._fast.get(alias)
         if found is None:
-            return cast(R, self._call(args, kwargs, alias))
+            return self._call(args, kwargs, alias)
         found.used = True
-        result: R = found.pack(found.run(arrays))
-        return result
+        return found.pack(found.run(arrays))
 
     def _call(self, args: Any, kwargs: Any, alias: Any) -> Any:
         if current_trace() is not None and (

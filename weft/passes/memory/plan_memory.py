@@ -181,7 +181,7 @@ class _StepPlanner(BlockPlanner):
         value, target = op.operands[1], Slot("variable", variable_name(op.operands[0]))
         why = "its value is needed elsewhere too"
         if may_fail_midway(value):
-            why = "an index out of bounds must not leave the variable changed in part"
+            why = "what fails must not leave the variable changed in part"
         self.copy(position, self.plan.slots[value], target, value, why)
 
     def _place_read(self, position: int, op: Operation) -> None:

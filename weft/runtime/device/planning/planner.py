@@ -292,10 +292,7 @@ class _Planner:
         copy = PlannedCopy(source, target, f"the operand that {op.name} updates is needed later")
         if target.kind != "variable":
             return [copy, *nodes]
-        writing = (
-            i for i, n in enumerate(nodes)
-            if isinstance(n, PlannedLaunch) and Address(op.result) in n.launch.args
-        )  # fmt: skip
+        writing = (i for i, n in enumerate(nodes) if isinstance(n, PlannedLaunch) and n.writes)
         first = next(writing, None)
         if first is None:
             return [*nodes, *self._check_before(True), copy]
