@@ -4,15 +4,19 @@ fake driver."""
 from __future__ import annotations
 
 import gc
+import importlib
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import weft
 from weft.runtime.native.api import native_api
 
 if TYPE_CHECKING:
@@ -50,6 +54,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--update") and "CI" in os.environ:
         raise pytest.UsageError("--update rewrites the golden files; it is not for CI")
     _keep_bytecode(config)
+    if "CI" in os.environ:
+        _load_all_of_weft()
+
+
+def _load_all_of_weft() -> None:
+    """Examples hold constants that hypothesis finds in the modules loaded so far: all of weft's, or
+    they would depend on which tests ran before in the same process."""
+    for module in pkgutil.walk_packages(weft.__path__, "weft."):
+        if not module.name.endswith("__main__"):
+            with suppress(ImportError):  # of an extra that is not installed
+                importlib.import_module(module.name)
 
 
 def _keep_bytecode(config: pytest.Config) -> None:

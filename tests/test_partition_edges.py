@@ -12,7 +12,7 @@ from tasks_here import run_steps
 
 from weft.ir.errors import InternalError, InvalidArgumentError, VerifyError
 from weft.ir.graph import Block, Graph
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter import DictState, interpret
 from weft.ir.interpreter_tasks import interpret_parts
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
@@ -108,6 +108,43 @@ def test_loops_on_the_executor(n: int, m: int) -> None:
     found, exchange = executed(graph, inputs)
     assert [int(v) for v in found] == [int(v) for v in wanted]
     assert not exchange.left()
+
+
+ACTS = """graph @g(%n: i64[]) -> (i64[]) stage=traced {
+  %0 = constant() {value=i64[] 0} : i64[]
+  %1 = while(%0, %n) {carries=1, limit=-1} : i64[] {
+    ^(%a0: i64[], %a1: i64[])
+    %0 = variable() {name="v", dtype=i64, shape=[]} : ref<i64[]> device("/job:ps/task:0/cpu:0")
+    %1 = assign(%0, %a1) : token device("/job:ps/task:0/cpu:0")
+    %2 = less(%a0, %a1) : bool[] device("/job:worker/task:0/cpu:0")
+    yield %2
+  } {
+    ^(%a0: i64[], %a1: i64[])
+    %0 = variable() {name="v", dtype=i64, shape=[]} : ref<i64[]> device("/job:ps/task:0/cpu:0")
+    %1 = read(%0) : i64[] device("/job:ps/task:0/cpu:0")
+    %2 = constant() {value=i64[] 1} : i64[]
+    %3 = add(%1, %2) : i64[] device("/job:ps/task:0/cpu:0")
+    %4 = assign(%0, %3) after(%1) : token device("/job:ps/task:0/cpu:0")
+    %5 = add(%a0, %2) : i64[] device("/job:ps/task:0/cpu:0")
+    yield %5
+  }
+  return %1
+}
+"""
+
+
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_a_test_that_assigns_what_the_loop_was_given(n: int) -> None:
+    """It does so in its turn, though nothing of its turn is needed for it."""
+    graph, inputs = parse_graph(ACTS), [np.array(n)]
+    whole = DictState({"v": np.array(-1)})
+    wanted = interpret(graph, inputs, whole)
+    assert whole.values["v"] == n
+    parts = partition(graph).parts
+    for schedule in (None, *range(20)):
+        state = DictState({"v": np.array(-1)})
+        assert interpret_parts(parts, inputs, state, schedule=schedule) == wanted
+        assert state.values["v"] == n
 
 
 def without(part: Part, name: str) -> Part:

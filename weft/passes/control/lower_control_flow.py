@@ -303,8 +303,8 @@ class _Loop:
         known = known_keys(body, [*merged[:count], *rest])
         keys = dict.fromkeys(key for inner in body.ops for key in host_keys(inner, known))
         chains = {key: self.merge(self.constant(True)) for key in keys}
-        framed = [*merged, *chains.values(), *(rest[i - count] for i in used if i >= count)]
-        testing = Place(self.lowering.builder, self.here, lambda: merged[0], self.enter, framed)
+        turning = [*merged, *chains.values()]  # not the rest, which is there before its iteration
+        testing = Place(self.lowering.builder, self.here, lambda: merged[0], self.enter, turning)
         decision = self.test(testing, [*merged[:count], *rest], merged[-1], chains)
         switches = Switches(testing, decision, (), at)
         self.body(testing, switches, merged, rest, chains)
