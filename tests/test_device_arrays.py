@@ -180,6 +180,33 @@ def test_copies_to_the_device_do_not_wait_for_its_kernels(fake: Callable[..., Fa
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("staged", [1 << 20, 100, 10])
+def test_arguments_arrive_while_the_device_is_at_the_call_before(
+    staged: int, fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame, "STAGED", staged)
+    fake()
+    step = on_gpu(lambda x, y, z: (wf.sum(x), wf.sum(y) * z))
+    x, y = np.ones(200, np.float32), np.ones(300, np.float32)
+    made = [step(x, y, 2.0)]
+    device = registry.gpu(0)
+    for k in range(2, 5):
+        made.append(step(x * k, y * k, 2.0 * k))
+        device.sent().wait()
+        assert not made[-2][0]._held.ready.done()
+    assert [(float(a), float(b)) for a, b in made] == [(200 * k, 600 * k * k) for k in range(1, 5)]
+
+
+def test_without_memory_for_more_arguments_they_wait(fake: Callable[..., FakeDriver]) -> None:
+    fake(memory=30_000)
+    f, x = on_gpu(lambda x: x * 2.0), np.ones(2000, np.float32)
+    first, second = f(x), f(x + 1)
+    registry.gpu(0).sent().wait()
+    assert first._held.ready.done()
+    assert (first[0], second[0]) == (2, 4)
+
+
+@pytest.mark.usefixtures("small")
 def test_arguments_may_change_when_a_call_has_returned(
     fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -495,7 +522,7 @@ def test_measuring_with_arrays_that_are_there() -> None:
 
 
 def test_too_little_memory_beside_results(fake: Callable[..., FakeDriver]) -> None:
-    fake(memory=60_000)
+    fake(memory=68_000)
     f, x = on_gpu(lambda x: x * 2.0), np.ones(2000, np.float32)
     alive: list[Any] = []
     with pytest.raises(wf.errors.ResourceExhaustedError) as caught:

@@ -11,6 +11,7 @@ from weft.runtime.device.planning.layout import ALIGNMENT, Layout
 from weft.runtime.device.planning.plan import DevicePlan
 from weft.runtime.device.protocol import Array, Device, Mark, Memory, bytes_of
 from weft.runtime.device.running.fault_words import FaultFound, FaultWords
+from weft.runtime.device.running.landing import Landing
 from weft.runtime.device.running.loops import Launches
 from weft.runtime.device.running.pieces import Base
 
@@ -51,8 +52,11 @@ class Frame:
         self._homes: dict[Base, Memory] = {}
         self._pinned: dict[Base, Array] = {}
         self._sent: Mark | None = None
+        self._landing = Landing(device, f"arguments of '{name}'")
         self.launches = Launches(name, plan, device, known, self._faults)
         self._done = device.mark()  # of the last call that nobody has waited for
+        self._over: Mark | None = None  # the same, if there was one
+        self._ahead = False  # whether the device is still at that
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -94,7 +98,7 @@ class Frame:
             device.copy(block.address, self.memory.address + layout.input_end, small)
             for i, offset in layout.results.items():
                 homes[i] = block, block.address + offset - layout.input_end
-        self._done = device.mark()
+        self._done = self._over = device.mark()
         self._faults.look()
         made: list[DeviceValue | None] = []
         for i, t in enumerate(types):
@@ -135,11 +139,13 @@ class Frame:
         if self._sent is not None:
             self._sent.wait()  # the pinned memory may be written to
             self._sent = None
+        from_host = any(not isinstance(v, DeviceValue) for v in inputs)
+        self._ahead = from_host and self._over is not None and not self._over.done()
         self._send_small(inputs)
         for i, value in enumerate(inputs):
             if i not in self.layout.inputs:
                 places["input", i] = self._large(i, value, i in copied)
-        if any(not isinstance(v, DeviceValue) for v in inputs):
+        if from_host:
             self._sent = self.device.sent()
         self.launches.point(places)
 
@@ -151,12 +157,12 @@ class Frame:
             if isinstance(value, DeviceValue):
                 continue
             if host is None:
-                self.device.upload(start + offset, value, self._done)
+                self._upload(i, start + offset, value)
             else:
                 of_host = True
                 host[offset : offset + value.nbytes] = bytes_of(value)
         if of_host and host is not None:  # with what is copied over below
-            self.device.upload(start, host[: self.layout.input_end], self._done)
+            self._upload(-1, start, host[: self.layout.input_end])
         self.device.begin()
         for i, offset in self.layout.inputs.items():
             value = inputs[i]
@@ -189,8 +195,12 @@ class Frame:
         if value.nbytes <= STAGED:
             source = self._staging("input", i, value.nbytes)
             source[:] = bytes_of(value)
-        self.device.upload(address, source, self._done)
+        self._upload(i, address, source)
         return address
+
+    def _upload(self, key: int, address: int, source: Array) -> None:
+        if not (self._ahead and self._landing.upload(key, address, source)):
+            self.device.upload(address, source, self._done)
 
     def _home(self, kind: str, i: int, nbytes: int) -> int:
         held = self._homes.get((kind, i))
