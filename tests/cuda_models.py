@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import ml_dtypes
 import numpy as np
+import test_gpu_programs
 
 import weft as wf
 from weft.codegen.cuda.kernel import CudaKernel
@@ -105,6 +107,14 @@ class Vocabulary:
     permute = staticmethod(wf.permute_dims)
 
     @staticmethod
+    def conv(x: Any, kernel: Any) -> Any:
+        return wf.nn.conv2d(x, kernel, strides=1, padding="SAME")
+
+    @staticmethod
+    def max_pool(x: Any) -> Any:
+        return wf.nn.max_pool2d(x, 2)
+
+    @staticmethod
     def layer_norm(x: Any, gain: Any, offset: Any) -> Any:
         return layer_norm(x, gain, offset)
 
@@ -128,6 +138,20 @@ def model_step(model: models.Model) -> list[CudaKernel]:
     return kernels_of(step, model.x, model.labels, *model.params.values())
 
 
+def lstm_step() -> list[CudaKernel]:
+    """The loss and all gradients of the benchmarks' LSTM, a scan."""
+    params, x = models.lstm_inputs()
+
+    def step(x: Any, *values: Any) -> Any:
+        loss = models.lstm_loss(wf, wf.sigmoid, scan, values, x)
+        return loss, wf.gradients([loss], list(values))
+
+    def scan(body: Any, carry: Any, xs: Any) -> Any:
+        return wf.scan(body, init=carry, xs=xs)
+
+    return kernels_of(step, x, *params)
+
+
 MODELS: dict[str, Callable[[], list[CudaKernel]]] = {
     "digits step": digits_step,
     "adam step": adam_step,
@@ -136,6 +160,19 @@ MODELS: dict[str, Callable[[], list[CudaKernel]]] = {
     "cross entropy": lambda: with_gradients(cross_entropy, normal(64, 1000)),
     "MLP": lambda: model_step(models.mlp()),
     "GPT": lambda: model_step(models.gpt(lambda mask: mask)),
+    "conv net": lambda: model_step(models.conv_net()),
+    "LSTM": lstm_step,
+}
+
+
+def program_step(name: str) -> list[CudaKernel]:
+    """A training program of the tests: an LSTM, an embedding, attention, dropout, loops."""
+    make, args = test_gpu_programs.PROGRAMS[name]
+    return kernels_of(make(), *args)
+
+
+PROGRAMS: dict[str, Callable[[], list[CudaKernel]]] = {
+    name: partial(program_step, name) for name in test_gpu_programs.PROGRAMS
 }
 
 # ------------------------------------------------------------------------------------ single ops

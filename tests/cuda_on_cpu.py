@@ -24,6 +24,7 @@ from weft.codegen.cuda.llvm.module import module_text
 Array = np.ndarray[Any, Any]
 _WORD = ctypes.c_uint32
 ENTRY = "weft_kernel"
+NO_TENSOR_CORES = (7, 0)
 # What this processor has not: spaces of memory, kernels, products that are fused unasked.
 _GPU_ALONE = re.compile(r"^target .*$| addrspace\(\d\)| ptx_kernel| contract\b", re.MULTILINE)
 # What the declared functions of NVVM are here.
@@ -191,7 +192,7 @@ def _native(kernel: CudaKernel) -> tuple[Any, Callable[..., None]]:
     library = _names()
     module = binding.parse_assembly(_meanings())
     module.triple = binding.get_process_triple()
-    module.link_in(binding.parse_assembly(host_text(module_text(kernel, ENTRY, (7, 5)))))
+    module.link_in(binding.parse_assembly(host_text(module_text(kernel, ENTRY, NO_TENSOR_CORES))))
     for name in [f.name for f in module.functions if f.is_declaration]:
         if name.startswith("__nv_"):
             function = getattr(

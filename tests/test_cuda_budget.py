@@ -7,11 +7,12 @@ import re
 from functools import cache
 
 import pytest
-from cuda_models import MODELS, OPS
+from cuda_models import MODELS, OPS, PROGRAMS
 from cuda_toolchain import TARGETS, needs_toolchain
 
 from weft.codegen.cuda.compile import assemble, emit_ptx
 from weft.codegen.cuda.kernel import CudaKernel, Parameter
+from weft.codegen.cuda.llvm.tensor_cores import takes_shuffles
 from weft.codegen.cuda.report import KernelReport
 
 pytestmark = needs_toolchain
@@ -38,12 +39,14 @@ def faults(kernel: CudaKernel, cc: Cc) -> list[str]:
     of_f64 = "f64" in kernel.source or any(p.dtype == "f64" for p in kernel.parameters)
     angles = bool(_ANGLES.search(kernel.source))
     found = []
-    if report.spills:
+    # bf16 on sm_75, which has no tensor cores for it: correct, and as slow as it gets
+    emulated = takes_shuffles(kernel.source, cc)
+    if report.spills and not emulated:
         found.append(f"{report.spills} bytes spilled")
-    if report.stack and not angles:
+    if report.stack and not angles and not emulated:
         found.append(f"{report.stack} bytes of stack")
     blocks = 1 if kernel.threads == 1024 else BLOCKS
-    if report.registers * kernel.threads * blocks > REGISTERS:
+    if report.registers * kernel.threads * blocks > REGISTERS and not emulated:
         found.append(f"{report.registers} registers of {kernel.threads} threads")
     if report.shared * BLOCKS > SHARED:
         found.append(f"{report.shared} bytes of shared memory")
@@ -62,9 +65,9 @@ def test_budgets_on_one_architecture(program: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [*MODELS, *OPS])
+@pytest.mark.parametrize("program", [*MODELS, *OPS, *PROGRAMS])
 def test_budgets(program: str) -> None:
-    kernels = (MODELS | OPS)[program]()
+    kernels = (MODELS | OPS | PROGRAMS)[program]()
     assert kernels
     assert [f for kernel in kernels for cc in TARGETS for f in faults(kernel, cc)] == []
 

@@ -21,7 +21,7 @@ from test_cuda_windows import SPACES, attributes, numbers
 from weft.codegen.cuda import writer
 from weft.codegen.cuda.lowerings import launches_of
 from weft.codegen.cuda.others import conv_geometry, conv_tiles
-from weft.codegen.cuda.products.tiles import TILES, TILES_OF_64, Tile
+from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, TILES_OF_64, Tile
 from weft.ir.interpreter import DictState, interpret
 
 Array = np.ndarray[Any, Any]
@@ -71,6 +71,18 @@ def test_each_tile(tile: Tile, always: None, monkeypatch: pytest.MonkeyPatch) ->
     tiled("conv_kernel", [x, y], size=(4,), **attrs)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_on_tensor_cores(dtype: str, always: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All three, with groups, strides and parts of k."""
+    monkeypatch.setattr(conv_tiles, "choose", lambda *given, **how: (TENSOR_TILES[1], 2))
+    attrs: dict[str, Any] = {"strides": (2,), "lo": (1,), "dilation": (1,), "groups": 2}
+    x, w, y = (numbers(s, dtype) for s in ((3, 24, 18), (4, 9, 134), (3, 12, 134)))
+    assert "_tensor" in kernels("conv", [x, w], size=(12,), **attrs)[0]
+    tiled("conv", [x, w], size=(12,), **attrs)
+    tiled("conv_input", [y, w], size=(24,), **attrs)
+    tiled("conv_kernel", [x, y], size=(4,), **attrs)
+
+
 def test_which_tile() -> None:
     """The largest one of which there are enough."""
     same = {"strides": (1, 1), "lo": (1, 1), "dilation": (1, 1), "groups": 1}
@@ -112,7 +124,8 @@ def test_any_sizes(data: st.DataObject) -> None:
     attrs: dict[str, Any] = {"strides": strides, "lo": lo, "dilation": dilation, "groups": groups}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conv_geometry, "LEAST", (1, 1, 1))
-        tile, parts = draw(st.sampled_from(TILES)), draw(st.sampled_from([1, 3]))
+        tiles = TENSOR_TILES * 2 + TILES if dtype in ("f16", "bf16") else TILES
+        tile, parts = draw(st.sampled_from(tiles)), draw(st.sampled_from([1, 3]))
         if dtype not in ("f64", "i64"):
             patch.setattr(conv_tiles, "choose", lambda *given, **how: (tile, parts))
         op = draw(st.sampled_from(["conv", "conv_input", "conv_kernel"]))
@@ -124,15 +137,16 @@ def test_any_sizes(data: st.DataObject) -> None:
         check(op, inputs, size=size, **attrs)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(("dtype", "parts"), [("f32", 1), ("f32", 2), ("f16", 1), ("f16", 2)])
 @pytest.mark.parametrize("op", ["conv", "conv_input", "conv_kernel"])
 def test_infinities_beyond_the_edges_take_no_part(
-    op: str, parts: int, always: None, monkeypatch: pytest.MonkeyPatch
+    op: str, dtype: str, parts: int, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tap that sees nothing adds nothing, whatever it would be multiplied by."""
-    monkeypatch.setattr(conv_tiles, "choose", lambda *given, **how: (TILES[2], parts))
+    tile = TENSOR_TILES[1] if dtype == "f16" else TILES[2]
+    monkeypatch.setattr(conv_tiles, "choose", lambda *given, **how: (tile, parts))
     (large, window, small), attrs = attributes("same")
-    x, w, y = numbers((2, *large, 2)), numbers((*window, 2, 3)), numbers((2, *small, 3))
+    x, w, y = (numbers(s, dtype) for s in ((2, *large, 2), (*window, 2, 3), (2, *small, 3)))
     w[0, 0, 0, 0], w[2, 2, 1, 2], y[0, 0, 0, 0], y[1, 5, 6, 1] = np.inf, np.nan, -np.inf, np.nan
     inputs, size = {
         "conv": ([x, w], small),
@@ -216,7 +230,8 @@ def test_as_llvm_has_it(op: str, always: None) -> None:
 @pytest.mark.parametrize(
     ("tile", "dtype"),
     [
-        *((tile, dtype) for tile in TILES for dtype in ("f32", "f16")),
+        *((tile, "f32") for tile in TILES),
+        *((tile, "f16") for tile in TENSOR_TILES[1:]),
         *((tile, "f64") for tile in TILES_OF_64),
     ],
     ids=str,

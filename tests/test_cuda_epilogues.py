@@ -21,7 +21,7 @@ from weft.codegen.cuda.lowerings import fused_launches
 from weft.codegen.cuda.products import matmul, thin
 from weft.codegen.cuda.products.choice import choose, cycles
 from weft.codegen.cuda.products.fused import fused_product
-from weft.codegen.cuda.products.tiles import TILES, Tile
+from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, Tile
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph
 from weft.ir.interpreter import interpret
@@ -135,6 +135,20 @@ class TestKernels:
         ((launch,), _) = fused_launches(op)
         assert launch.kernel.name.startswith(f"matmul_add_tanh_f32_{size}x{size}")
         assert ("store_f32x4(out0" in launch.kernel.source) == (columns == 4)
+
+    @pytest.mark.parametrize("tile", TENSOR_TILES, ids=str)
+    @pytest.mark.parametrize("columns", [3, 8])
+    def test_tensor_tiles(self, tile: Tile, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(matmul, "choose", lambda *given, **how: (tile, 1))
+        size, dtype = tile.size, np.float16
+        x, w = array(size + 7, 20, dtype=dtype), array(20, size + columns, dtype=dtype, seed=1)
+        b = array(size + columns, dtype=dtype, seed=2)
+        made = check(lambda x, w, b: wf.tanh(x / 4 @ w + b), x, w, b)
+        op = made.ops[-1]
+        ((launch,), _) = fused_launches(op)
+        assert launch.kernel.name.startswith(f"matmul_add_tanh_f16_{size}x{size}")
+        assert "_tensor" in launch.kernel.name
+        assert ("store_u16x8(out0" in launch.kernel.source) == (columns == 8)
 
     def test_parts_of_k(self) -> None:
         x, w, b = array(20, 1100), array(1100, 36) * np.float32(0.03), array(36)
@@ -290,7 +304,7 @@ class TestPass:
             graph = wf.compile(lambda x, w: wf.sum(wf.tanh(x @ w), axis=0)).trace(x, w)
             ((_, why),) = epilogue_reasons(fuse(graph))
             whole, cut = (
-                cycles((m, n, k), 1, *choose((m, n, k), 1, wide=False, whole=whole), wide=False)
+                cycles((m, n, k), 1, *choose((m, n, k), 1, bits=32, whole=whole), bits=32)
                 for whole in (True, False)
             )
             if "k is cut" in why:

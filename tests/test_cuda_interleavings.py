@@ -69,6 +69,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Sequence[Array]]] = {
     "transposed": (lambda x, y: wf.exp(x.T) + y, [floats(70, 33), floats(33, 70)]),
     "product": (lambda x, y: x @ y, [floats(20, 40), floats(40, 35)]),
     "transposed product": (lambda x, y: x.T @ y.T, [floats(40, 18), floats(35, 40)]),
+    "product of halves": (
+        lambda x, y: wf.exp(x @ y),
+        [floats(20, 40).astype(np.float16), floats(40, 35).astype(np.float16)],
+    ),
     "product and what follows": (
         lambda x, y, b: wf.tanh(x @ y + b) * 2,
         [floats(20, 40), floats(40, 36), floats(36)],

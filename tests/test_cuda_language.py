@@ -19,7 +19,7 @@ from cuda_toolchain import needs_toolchain
 from weft.codegen.cuda import language
 from weft.codegen.cuda.compile import emit_ptx
 from weft.codegen.cuda.emulator import run
-from weft.codegen.cuda.language import ATOMICS, CASTS, LANES, LOADS, MATHS, SHUFFLES, STORES
+from weft.codegen.cuda.language import ATOMICS, CASTS, LANES, LOADS, MATHS, MMAS, SHUFFLES, STORES
 from weft.codegen.cuda.reading.kinds import BARRIERS, FUNCTIONS, NUMPY, SPECIAL, VOTES
 
 Array = np.ndarray[Any, Any]
@@ -31,7 +31,7 @@ def test_the_docstring_names_all() -> None:
     """What the page says and what the emulator knows are one list."""
     said = set(re.findall(r"`([^`]+)`", language.__doc__ or ""))
     text = language.__doc__ or ""
-    for name in (*SHUFFLES, *VOTES, *BARRIERS):
+    for name in (*SHUFFLES, *VOTES, *BARRIERS, *MMAS):
         assert f"cuda.{name}(" in text or f"`{name}`" in text or name in said, name
     for name in SPECIAL:
         assert f"`cuda.{name}`" in text, name

@@ -23,7 +23,8 @@ from weft.codegen.cuda.lowerings import launches_of
 from weft.codegen.cuda.occupancy import occupancy
 from weft.codegen.cuda.products import matmul
 from weft.codegen.cuda.products.choice import choose
-from weft.codegen.cuda.products.tiles import TILES, TILES_OF_64, Tile
+from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, TILES_OF_64, Tile
+from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
 from weft.ir.index_maps import static_shape
 
@@ -56,7 +57,7 @@ def banks_of(graph: Graph, dtype: str, change: Callable[[str], str] = str) -> Ba
         kernel = replace(launch.kernel, source=change(launch.kernel.source))
         emulate(kernel, launch.blocks, launch.block_threads, args, check=False)
 
-    inputs = [np.ones(static_shape(v), NUMPY[dtype]) for v in graph.args]
+    inputs = [np.ones(static_shape(v), as_dtype(dtype).numpy) for v in graph.args]
     with counted_banks() as banks:
         run_graph(graph, inputs, runner=runner)
     return banks
@@ -114,6 +115,39 @@ def test_no_access_to_shared_memory_waits_for_banks(
     assert all(banks.requests[n] == 2 * banks.accesses[n] for n in reads)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("tile", TENSOR_TILES, ids=str)
+def test_no_access_of_tensor_tiles_waits_for_banks(
+    tile: Tile, turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors of A and B are four requests of a cycle each: all lanes have their own."""
+    done_in(tile, monkeypatch)
+    graph = graph_of(tile.size, tile.size, 32, "f16", turned, turned)
+    banks, source = banks_of(graph, "f16"), kernel_of(graph).source.split("\n")
+    assert banks.conflicts() == []
+    reads = [n for n in banks.accesses if INNER.search(source[n - 1])]
+    vectors = 2 * (tile.rows // 4 + 1)  # of a thread, for 16 numbers of k
+    assert sum(banks.accesses[n] for n in reads) == 2 * vectors * tile.threads // 32
+    assert all(banks.requests[n] == 4 * banks.accesses[n] for n in reads)
+
+
+@pytest.mark.parametrize(
+    ("padded", "bare"),
+    [
+        ("u32(72)", "u32(64)"),  # lines
+        ("u32(div_u32(fast, u32(4)) * u32(4))", "u32(0)"),  # fours of lines
+        ("rem_u32(group, u32(2)) * u32(36)", "rem_u32(group, u32(2)) * u32(32)"),
+    ],
+)
+def test_without_padding_tensor_tiles_wait(
+    padded: str, bare: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done_in(TENSOR_TILES[1], monkeypatch)
+    graph = graph_of(64, 64, 16, "f16", False, True)
+    assert padded in kernel_of(graph).source
+    assert banks_of(graph, "f16", lambda source: source.replace(padded, bare)).conflicts() != []
+
+
 @pytest.mark.parametrize("padded", ["u32(36)", "u32(48)"])
 def test_without_padding_they_wait(padded: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elements on their way in, and sums on their way out."""
@@ -136,9 +170,9 @@ def test_without_padding_they_wait(padded: str, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_which_tile_and_how_many_parts(m: int, n: int, k: int, tile: int, parts: int) -> None:
-    chosen, count = choose((m, n, k), 1, wide=False)
+    chosen, count = choose((m, n, k), 1, bits=32)
     assert (chosen.size, count) == (tile, parts)
-    assert choose((m, n, k), 1, wide=False, whole=True)[1] == 1
+    assert choose((m, n, k), 1, bits=32, whole=True)[1] == 1
 
 
 @needs_toolchain

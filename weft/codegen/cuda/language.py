@@ -14,6 +14,15 @@ integers of every width wrap.
   `shfl_xor_sync`, `shfl_up_sync`, `shfl_down_sync` on values of 32 and 64 bits (not bool);
   `cuda.ballot_sync(mask, b)` (u32), `any_sync`, `all_sync`, `cuda.syncthreads_or(b)` (bool).
   Only in the kernel itself, never in device functions.
+* Tensor cores: `c0, c1, c2, c3 = cuda.mma_sync_f16(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3)`, and
+  `cuda.mma_sync_bf16(...)`: all 32 lanes of a warp make A B + C of A: 16 x 16, B: 16 x 8, in f32.
+  The a and b are u32 of two 16-bit floats, the lower half first; the c are f32. Lane 4 g + t has of
+  A the numbers of k 2 t and 2 t + 1 of row g (a0) and of row g + 8 (a1), and 8 further in k a2 and
+  a3; of B those of k of column g (b0), and 8 further b1; of C the columns 2 t (c0) and 2 t + 1 (c1)
+  of row g, and of row g + 8 (c2, c3). (PTX ISA, "Matrix Fragments for mma.m16n8k16"; CUTLASS,
+  `MMA_Traits<SM80_16x8x16_F32F16F16F32_TN>`.) Products are exact; in which order a GPU adds them up
+  and how it rounds on the way is its own (docs/numerics.md). The emulator adds in f64, k after k,
+  and rounds once. Only in the kernel itself.
 * Shared memory: `cuda.shared.array(N, f32)`, N a literal; it is not cleared. One array each line.
   `cuda.local.array(N, f32)`: of one thread; its indices should be literals (registers).
 * Pointers are indexed by one integer, from 0 on: `p[i]`; bools in memory are u8.
@@ -36,7 +45,7 @@ integers of every width wrap.
 from __future__ import annotations
 
 #: Bumped when the meaning of kernel source or how it is compiled changes.
-LANGUAGE_VERSION = 2
+LANGUAGE_VERSION = 3
 
 #: How elements lie in memory: what a pointer parameter points to.
 MEMORY = {"bool": "u8", "f16": "u16", "bf16": "u16"}
@@ -57,6 +66,8 @@ DIVISIONS = ("div_u32", "rem_u32", "div_u64", "rem_u64")
 SHUFFLES = ("shfl_sync", "shfl_xor_sync", "shfl_up_sync", "shfl_down_sync")
 VOTES = ("all_sync", "any_sync", "ballot_sync")
 ATOMICS = ("add", "max", "min")
+#: Products of a warp on tensor cores -> the dtype of their 16-bit elements.
+MMAS = {"mma_sync_f16": "f16", "mma_sync_bf16": "bf16"}
 
 #: Functions of one float but for those of `TWO` and `THREE`; each exists as NAME_f32 and NAME_f64.
 MATHS = (

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from weft.codegen.cuda.emulator.masks import Mask, Value
 from weft.codegen.cuda.emulator.memory import Elements, Lane, Locals
+from weft.codegen.cuda.emulator.mma import multiply_add
 from weft.codegen.cuda.emulator.races import Shadow
 from weft.codegen.cuda.reading.faults import EmulationError
 from weft.codegen.cuda.reading.kinds import poison
@@ -169,6 +170,16 @@ class Lanes:
         if not (mask is True and not isinstance(members, np.ndarray)):
             self.sources(name, members, source, place, mask, line)
         return np.broadcast_to(value, self.count)[place]
+
+    def mma(self, name: str, values: tuple[Value, ...], mask: Mask, line: int) -> tuple[Value, ...]:
+        """A product of whole warps."""
+        here = self.array(mask).reshape(-1, 32)
+        missing = here.any(axis=1, keepdims=True) & ~here
+        self._missing(
+            f"others of its warp are at {name}, which takes all 32", line, missing.ravel()
+        )
+        words = [np.broadcast_to(v, self.count).reshape(-1, 32) for v in values]
+        return tuple(c.ravel() for c in multiply_add(name, words))
 
     def sources(
         self, name: str, members: Value, source: Lane, place: Lane, mask: Mask, line: int

@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.codegen.cuda.emulator import masks
 from weft.codegen.cuda.emulator.text import Text
-from weft.codegen.cuda.language import CASTS, SHUFFLES
+from weft.codegen.cuda.language import CASTS, MMAS, SHUFFLES
 from weft.codegen.cuda.reading.kinds import FUNCTIONS, VOTES, Pointer
 from weft.codegen.cuda.reading.program import (
     Function,
@@ -255,6 +255,8 @@ class LaneText(Text):
         if name in SHUFFLES or name in VOTES:
             arguments = ", ".join([repr(name), *texts, mask, str(node.lineno)])
             return f"K.{'shuffle' if name in SHUFFLES else 'vote'}({arguments})"
+        if name in MMAS:
+            return f"K.mma({name!r}, ({', '.join(texts)}), {mask}, {node.lineno})"
         return f"K.{name}({', '.join([*texts, mask, str(node.lineno)])})"
 
 

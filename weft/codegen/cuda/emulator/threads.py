@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.codegen.cuda.language import SHUFFLES
+from weft.codegen.cuda.emulator.mma import multiply_add
+from weft.codegen.cuda.language import MMAS, SHUFFLES
 from weft.codegen.cuda.reading.faults import EmulationError
 from weft.codegen.cuda.reading.kinds import poison
 from weft.codegen.cuda.reading.program import Program
@@ -161,9 +162,17 @@ class Block:
     def warp(self, lanes: dict[int, _Thread]) -> list[_Thread]:
         """The threads of a warp that go on, each with its answer."""
         ready = []
+        if len(lanes) == 32 and len({t.meeting[:2] for t in lanes.values()}) == 1:
+            name, _, _ = lanes[0].meeting
+            if name in MMAS:
+                brought = zip(*(lanes[lane].meeting[2] for lane in range(32)), strict=True)
+                made = multiply_add(name, [np.array([values]) for values in brought])
+                for lane, thread in lanes.items():
+                    thread.answer = tuple(c[0, lane] for c in made)
+                return [*lanes.values()]
         for lane, thread in lanes.items():
             name, line, brings = thread.meeting
-            if name.startswith("syncthreads"):
+            if name.startswith("syncthreads") or name in MMAS:
                 continue
             members = int(brings[0]) & 0xFFFFFFFF
             if not members >> lane & 1:

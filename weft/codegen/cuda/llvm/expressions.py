@@ -84,7 +84,7 @@ class Expressions(Text):
             return [self.of(element) for element in node.elts]
         assert isinstance(node, ast.Call)
         if node not in self.f.calls:
-            return vocabulary.wide_load(self, node)
+            return vocabulary.several(self, node)
         both = self.call_of(node)
         return [self.value(f"extractvalue {type_of(kind)} {both}, {k}") for k in range(len(kind))]
 

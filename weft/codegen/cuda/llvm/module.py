@@ -8,6 +8,7 @@ from weft.codegen.cuda.kernel import CudaKernel
 from weft.codegen.cuda.llvm import libdevice
 from weft.codegen.cuda.llvm.functions import function_text
 from weft.codegen.cuda.llvm.scalars import CONTRACT
+from weft.codegen.cuda.llvm.tensor_cores import takes_shuffles
 from weft.codegen.cuda.llvm.text import Module, type_of
 from weft.codegen.cuda.reading.reader import read
 
@@ -27,7 +28,9 @@ def module_text(
     for function in program.functions:
         if function.is_kernel:
             bounds = f' "nvvm.maxntid"="{kernel.threads}"'
-            bounds += f' "nvvm.minctasm"="{kernel.blocks}"' if kernel.blocks else ""
+            # what shuffles bring takes registers, too
+            if kernel.blocks and not takes_shuffles(kernel.source, cc):
+                bounds += f' "nvvm.minctasm"="{kernel.blocks}"'
             head, end = f"define ptx_kernel void @{symbol}", f" convergent nounwind{bounds}"
         else:
             head = f"define internal {type_of(function.result)} @f{function.number}"

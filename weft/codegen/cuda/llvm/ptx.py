@@ -1,7 +1,7 @@
 """LLVM modules to PTX, by LLVM's NVPTX target.
 
 PTX carries the version of its language. LLVM writes the first one that has the architecture, so
-whatever knows the architecture reads it.
+whatever knows the architecture reads it; tensor cores of sm_75 need a newer one, of CUDA 10.2.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import cache
 
 from weft.codegen.cuda.cache import Cc, architecture
 from weft.codegen.cuda.llvm.module import TRIPLE
+from weft.codegen.cuda.llvm.tensor_cores import NEEDS_PTX_65
 from weft.codegen.cuda.toolchain import UnknownTarget
 from weft.codegen.llvm.compile import compile_assembly
 from weft.codegen.llvm.library import Machine, library
@@ -44,7 +45,8 @@ def ptx_of(module: str, cc: Cc) -> str:
     Raises LlvmError for what is no module, UnknownTarget for an architecture that LLVM does not
     know."""
     _ready()
-    machine = Machine(TRIPLE, architecture(cc), "")
+    newer = cc == (7, 5) and NEEDS_PTX_65 in module
+    machine = Machine(TRIPLE, architecture(cc), "+ptx65" if newer else "")
     # without it LLVM takes addresses of 64-bit integers to be multiples of 4 alone
     layout = f'target datalayout = "{machine.data_layout()}"\n'
     text = compile_assembly(layout + module, machine)

@@ -10,9 +10,11 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from weft.codegen.cuda.language import ATOMICS, LANES, SHUFFLES, THREE, TWO
+from weft.codegen.cuda.language import ATOMICS, LANES, MMAS, SHUFFLES, THREE, TWO
+from weft.codegen.cuda.llvm import tensor_cores
 from weft.codegen.cuda.llvm.scalars import TYPES, bits, is_signed
 from weft.codegen.cuda.reading.kinds import Pointer
+from weft.codegen.cuda.reading.program import cuda_name
 
 if TYPE_CHECKING:
     from weft.codegen.cuda.llvm.expressions import Expressions
@@ -56,20 +58,9 @@ def _bits_of(of: str, to: str) -> Callable[[Expressions, str], str]:
     return lambda e, x: e.value(f"bitcast {of} {x} to {to}")
 
 
-def _from_f16(e: Expressions, u: str) -> str:
-    half = e.value(f"bitcast i16 {u} to half")
-    return e.value(f"fpext half {half} to float")
-
-
 def _to_f16(e: Expressions, x: str) -> str:
     # with fptrunc LLVM computes in f16, where a product and a sum may become one fma past the cast
     return e.intrinsic("llvm.convert.to.fp16.f32", "i16", f"float {x}")
-
-
-def _from_bf16(e: Expressions, u: str) -> str:
-    word = e.value(f"zext i16 {u} to i32")
-    upper = e.value(f"shl i32 {word}, 16")
-    return e.value(f"bitcast i32 {upper} to float")
 
 
 def _to_bf16(e: Expressions, x: str) -> str:
@@ -89,9 +80,9 @@ def _to_bf16(e: Expressions, x: str) -> str:
 
 
 _CONVERSIONS: dict[str, Callable[[Expressions, str], str]] = {
-    "f16_to_f32": _from_f16,
+    "f16_to_f32": tensor_cores.from_f16,
     "f32_to_f16": _to_f16,
-    "bf16_to_f32": _from_bf16,
+    "bf16_to_f32": tensor_cores.from_bf16,
     "f32_to_bf16": _to_bf16,
     "bits_f32": _bits_of("float", "i32"),
     "f32_bits": _bits_of("i32", "float"),
@@ -102,7 +93,16 @@ _CONVERSIONS: dict[str, Callable[[Expressions, str], str]] = {
 # --------------------------------------------------------------------------------------- memory
 
 
-def wide_load(e: Expressions, node: ast.Call) -> list[str]:
+def several(e: Expressions, node: ast.Call) -> list[str]:
+    """The values of a name of the vocabulary that gives several."""
+    name = cuda_name(node.func)
+    if name is None:
+        return _wide_load(e, node)
+    values = [e.of(a) for a in node.args]
+    return tensor_cores.multiply_add(e, MMAS[name], values)
+
+
+def _wide_load(e: Expressions, node: ast.Call) -> list[str]:
     """`load_...(p, i)`: 128 bits, as elements."""
     dtype, vector = _vector(e, node)
     whole = e.value(f"load {vector}, {e.address(node.args[0], node.args[1])}, align 16")

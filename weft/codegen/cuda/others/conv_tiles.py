@@ -28,16 +28,20 @@ from weft.codegen.cuda.others.conv_follow import Convolution
 from weft.codegen.cuda.others.conv_geometry import Geometry
 from weft.codegen.cuda.others.conv_sums import ROLES, ConvSums
 from weft.codegen.cuda.others.sizes import computed_dtype, count_of, shape_of
-from weft.codegen.cuda.products.choice import choose, tiles_in
+from weft.codegen.cuda.products.choice import bits_of, choose, tiles_in
 from weft.codegen.cuda.products.epilogue import Epilogue
 from weft.codegen.cuda.products.fused import store_nest
 from weft.codegen.cuda.products.parts import AddParts, cut
-from weft.codegen.cuda.products.tiles import WRITTEN_OUT, Rows, Tile, TileLoop, sums_dtype, widened
+from weft.codegen.cuda.products.tensor_tiles import loop_in
+from weft.codegen.cuda.products.tiles import TILES, WRITTEN_OUT, Rows, Tile, sums_dtype
 from weft.codegen.cuda.rows.combine import Partial, combine_launches
 from weft.codegen.cuda.scalars.memory import FLOATS, nbytes
-from weft.codegen.cuda.scalars.scalar import load, register_dtype
+from weft.codegen.cuda.scalars.scalar import register_dtype
 from weft.codegen.cuda.writer import Source, index_dtype
 from weft.ir.graph import Operation
+
+#: A tile of more spills registers.
+LARGEST_ON_TENSOR_CORES = 64
 
 
 def tiled_launches(conv: Convolution, geometry: Geometry) -> list[Launch]:
@@ -83,10 +87,12 @@ def _mend(s: Source, op: Operation, pointers: dict[str, str]) -> Callable[[str, 
 
 
 def _cut(g: Geometry, dtype: str) -> tuple[Tile, int]:
-    """The tile, and into how many parts k is cut. Indices of 64 bits take registers."""
-    wide = nbytes(dtype) == 8 or index_dtype(*_counts(g)) == "i64"
+    """The tile, and into how many parts k is cut. Indices of 64 bits take registers, and so do
+    places beside what tensor cores are given."""
+    bits = 64 if index_dtype(*_counts(g)) == "i64" else bits_of(dtype)
+    largest = LARGEST_ON_TENSOR_CORES if bits == 16 else TILES[0].size
     count = g.sizes.groups * len(g.phases)
-    tile, parts = choose((g.rows, g.columns, g.k), count, wide=wide)
+    tile, parts = choose((g.rows, g.columns, g.k), count, bits=bits, largest=largest)
     return tile, cut(g.k, parts, tile.depth).count
 
 
@@ -104,6 +110,7 @@ class _Writer:
         z, op, d = g.sizes, g.op, len(g.axes)
         kind = conv.index(*_counts(g), count_of(op.result) * parts)
         how = "_groups" * (z.groups > 1) + "_phases" * (len(g.phases) > 1)
+        how = "_tensor" * tile.tensor + how
         name = f"{conv.name}_{dtype}_{d}d_{tile.size}x{tile.size}{how}_{kind}"
         s = self.s = Source(name, kind, tile.threads, tile.resident)
         self.a, self.b = (
@@ -127,7 +134,7 @@ class _Writer:
         self._begin()
         along_k = not self.is_kernel, g.adjoint
         written_out = WRITTEN_OUT // (2 if d > 2 else 1)  # places in three axes take registers, too
-        self.loop = TileLoop(s, tile, sums_dtype(dtype), along_k, written_out)
+        self.loop = loop_in(s, tile, dtype, along_k, written_out)
         self._sides: dict[tuple[str, str], tuple[list[str], str, str]] = {}
 
     @property
@@ -198,8 +205,8 @@ class _Writer:
         else:
             address = self._of_b(place, k)
         with s.block(f"if {' and '.join(inside)}"):
-            value = load(self.dtype, (self.a, self.b)[which], address)
-            s.line(f"{name} = {widened(self.dtype, value)}")
+            value = self.loop.element(self.dtype, (self.a, self.b)[which], address)
+            s.line(f"{name} = {value}")
 
     def _side(self, what: str, key: str) -> tuple[list[str], str, str]:
         """Of a row of the tile or a number of k, written once: (a number for each axis - those of

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from weft.codegen.call import Address
 from weft.codegen.cuda.kernel import Launch
-from weft.codegen.cuda.products.choice import choose
+from weft.codegen.cuda.products.choice import bits_of, choose
 from weft.codegen.cuda.products.epilogue import index_of_epilogue
 from weft.codegen.cuda.products.fused import FusedProduct, fused_product, matmul_product
 from weft.codegen.cuda.products.parts import AddParts, Parts, cut, into_scratch, results
@@ -24,7 +24,7 @@ from weft.codegen.cuda.products.thin import (
     thin_of,
 )
 from weft.codegen.cuda.products.tile_kernel import folds, tile_launches
-from weft.codegen.cuda.scalars.memory import DTYPES, nbytes
+from weft.codegen.cuda.scalars.memory import DTYPES
 from weft.codegen.cuda.writer import IndexDtype, index_dtype, product
 from weft.codegen.nests.nest import Nest
 from weft.ir.errors import UnsupportedError
@@ -58,9 +58,9 @@ def product_launches(fused: FusedProduct) -> list[Launch]:
     p = fused.product
     if not results(p):
         return []
-    sizes, wide = (p.m, p.n, p.k), nbytes(p.dtype) == 8
+    sizes, bits = (p.m, p.n, p.k), bits_of(p.dtype)
     if folds(fused):
-        tile, _ = choose(sizes, len(p.c_at), wide=wide, whole=True)
+        tile, _ = choose(sizes, len(p.c_at), bits=bits, whole=True)
         return tile_launches(fused, tile, Parts(1, p.k), _index(fused, 1))
     if is_thin(p):
         if p.k <= SHORT:
@@ -69,7 +69,7 @@ def product_launches(fused: FusedProduct) -> list[Launch]:
         wanted = min(WANTED_THIN // max(thin_blocks(p, thin), 1), p.k // LEAST_THIN)
         parts = cut(p.k, max(1, wanted), THIN_UNIT)
         return _launches(fused, parts, lambda f, index: [thin_launch(f, thin, parts, index)])
-    tile, count = choose(sizes, len(p.c_at), wide=wide)
+    tile, count = choose(sizes, len(p.c_at), bits=bits)
     parts = cut(p.k, count, tile.depth)
     return _launches(fused, parts, lambda f, index: tile_launches(f, tile, parts, index))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.codegen.call import Address, table_of
-from weft.codegen.cuda.products.tiles import widened
+from weft.codegen.cuda.products.tiles import TileLoop, widened
 from weft.codegen.cuda.scalars.scalar import load
 from weft.codegen.cuda.writer import Source
 from weft.codegen.gemm.blocking import Product
@@ -46,7 +46,7 @@ class Operands:
             self.p.dtype, load(self.p.dtype, self.pointers[which], self.place(which, line, k))
         )
 
-    def read(self, which: int, place: str, k: str, name: str, k_end: str) -> None:
+    def read(self, loop: TileLoop, which: int, place: str, k: str, name: str, k_end: str) -> None:
         """Set `name` to the element at a row (column) of the tile and `k`, if `k` is before
         `k_end`. Beyond the edge it is that of the last line, of which nothing is stored."""
         s, limit = self.s, (self.m, self.n)[which]
@@ -59,5 +59,4 @@ class Operands:
             self._lines[which, place] = start
         at = s.add(self._lines[which, place], s.mul(k, k_step))
         with s.block(f"if {k} < {k_end}"):
-            value = load(self.p.dtype, self.pointers[which], at)
-            s.line(f"{name} = {widened(self.p.dtype, value)}")
+            s.line(f"{name} = {loop.element(self.p.dtype, self.pointers[which], at)}")

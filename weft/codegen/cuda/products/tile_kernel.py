@@ -9,7 +9,8 @@ from weft.codegen.cuda.products.epilogue import Epilogue
 from weft.codegen.cuda.products.fused import FusedProduct
 from weft.codegen.cuda.products.operands import Operands
 from weft.codegen.cuda.products.parts import Parts, part_of
-from weft.codegen.cuda.products.tiles import Rows, Tile, TileLoop, sums_dtype
+from weft.codegen.cuda.products.tensor_tiles import loop_in
+from weft.codegen.cuda.products.tiles import Rows, Tile
 from weft.codegen.cuda.writer import IndexDtype, Source
 
 
@@ -20,10 +21,11 @@ def tile_launches(fused: FusedProduct, tile: Tile, parts: Parts, index: IndexDty
     along_k = (p.a_steps[1] == 1 or p.a_steps[0] != 1, p.b_steps[0] == 1)
     ways = "".join("k" if along else "m" for along in along_k)
     name = f"{fused.nest.name}_{p.dtype}_{tile.size}x{tile.size}x{tile.depth}_{ways}"
-    name += "_batch" * (len(p.c_at) > 1) + f"_{index}"
-    s = Source(name, index, tile.threads, tile.resident)
+    name += "_tensor" * tile.tensor + "_batch" * (len(p.c_at) > 1) + f"_{index}"
+    # indices of 64 bits take registers, beside what tensor cores are given
+    s = Source(name, index, tile.threads, 1 if tile.tensor and index == "i64" else tile.resident)
     operands = Operands(s, p, fused.a, fused.b)
-    loop = TileLoop(s, tile, sums_dtype(p.dtype), along_k)
+    loop = loop_in(s, tile, p.dtype, along_k)
     epilogue = Epilogue(s, fused)
     units = -(-p.m // tile.size) * len(p.c_at)
     sums_of = ColumnSums(s, fused, units, epilogue.lanes_in(tile)) if folds(fused) else None
@@ -33,7 +35,7 @@ def tile_launches(fused: FusedProduct, tile: Tile, parts: Parts, index: IndexDty
     operands.begin(matrix, first)
 
     def read(which: int, place: str, k: str, name: str) -> None:
-        operands.read(which, place, k, name, k_end)
+        operands.read(loop, which, place, k, name, k_end)
 
     sums = loop.run(k_first, k_end, read, Rows(tile, loop.sums).room)
     before = s.let(s.mul(number, operands.m), "before")

@@ -3,8 +3,8 @@ memory.
 
 k is gone through in order, in runs of `Tile.depth`: each sum is one chain of multiply-adds over k,
 whatever the tile is. The next run is read from memory while the current one is multiplied, and
-stored into the other one of two buffers, so there is one barrier for each run. 16-bit floats are
-multiplied and added up in f32, narrow integers in 32 bits.
+stored into the other one of two buffers, so there is one barrier for each run. Narrow integers are
+multiplied and added up in 32 bits; 16-bit floats on tensor cores (`tensor_tiles.py`), or in f32.
 
 Shared memory is read and written 128 bits at a time, but for what is brought to it, with the fewest
 cycles that the 32 banks of 4 bytes allow (a test counts them): lines of a tile have 16 bytes of
@@ -20,7 +20,7 @@ from itertools import product as pairs
 
 from weft.codegen.cuda.language import LOADS, STORES
 from weft.codegen.cuda.scalars.memory import nbytes
-from weft.codegen.cuda.scalars.scalar import expression, literal
+from weft.codegen.cuda.scalars.scalar import expression, literal, load
 from weft.codegen.cuda.writer import Source
 
 #: Lanes of a warp below each other and side by side.
@@ -38,12 +38,14 @@ VECTOR, BANKS = 16, 128
 @dataclass(frozen=True, slots=True)
 class Tile:
     """size x size elements of C, of which a thread has rows x columns; depth: the run of k that is
-    in shared memory. All are powers of two; rows and columns of a thread whole vectors."""
+    in shared memory. All are powers of two; rows and columns of a thread whole vectors. tensor: it
+    is for 16-bit floats, on tensor cores."""
 
     size: int
     rows: int
     columns: int
     depth: int
+    tensor: bool = False
 
     @property
     def down(self) -> int:
@@ -71,6 +73,8 @@ class Tile:
 TILES = (Tile(128, 8, 8, 8), Tile(64, 8, 4, 16), Tile(32, 4, 4, 16))
 #: Elements of f64 and i64 take twice the registers and shared memory.
 TILES_OF_64 = (Tile(64, 4, 4, 8), Tile(32, 4, 4, 8))
+#: Of 16-bit floats. One of 32 would be a warp, which takes a block the registers of four.
+TENSOR_TILES = (Tile(128, 8, 8, 16, True), Tile(64, 4, 8, 16, True))
 
 #: The dtype in which products of narrow elements add up: integers wrap, so more bits do no harm.
 _SUMS = {"f16": "f32", "bf16": "f32", "i8": "i32", "i16": "i32", "u8": "u32", "u16": "u32"}
@@ -113,6 +117,9 @@ class TileLoop:
     `run` leaves the elements from `free` on to others. written_out: as `WRITTEN_OUT`.
     """
 
+    #: Neighbours in k that are one element of shared memory.
+    packed = 1
+
     def __init__(
         self,
         s: Source,
@@ -122,10 +129,18 @@ class TileLoop:
         written_out: int = WRITTEN_OUT,
     ) -> None:
         self.s, self.tile, self.sums, self.along_k = s, tile, sums, along_k
+        self.missing = literal(sums, 0)
         self.steps = min(tile.depth, max(written_out // (tile.rows * tile.columns), 1))
         self.vector = VECTOR // nbytes(sums)
         self.pitch = tile.size + self.vector
         self.thread = s.let(s.thread, "thread")
+        self.y, self.x = self._lanes()
+        self.row = s.let(s.mul(self.y, s.const(self.vector)), "row")
+        self.column = s.let(s.mul(self.x, s.const(self.vector)), "column")
+
+    def _lanes(self) -> tuple[str, str]:
+        """Where a thread is among those above each other, and side by side."""
+        s, tile = self.s, self.tile
         down, across = _WARP
         warp = s.let(s.div(self.thread, s.const(32)), "warp")
         lane = s.let(s.mod(self.thread, s.const(32)), "lane")
@@ -133,10 +148,14 @@ class TileLoop:
         far, near = s.div(lane, s.const(2 * across)), s.mod(lane, s.const(2))
         below = s.add(s.mul(far, s.const(2)), near)
         beside = s.mod(s.let(s.div(lane, s.const(2)), "pair"), s.const(across))
-        self.y = s.let(s.add(s.mul(s.div(warp, wide), s.const(down)), below), "y")
-        self.x = s.let(s.add(s.mul(s.mod(warp, wide), s.const(across)), beside), "x")
-        self.row = s.let(s.mul(self.y, s.const(self.vector)), "row")
-        self.column = s.let(s.mul(self.x, s.const(self.vector)), "column")
+        return (
+            s.let(s.add(s.mul(s.div(warp, wide), s.const(down)), below), "y"),
+            s.let(s.add(s.mul(s.mod(warp, wide), s.const(across)), beside), "x"),
+        )
+
+    def element(self, dtype: str, pointer: str, at: str) -> str:
+        """An element of A or B in memory, as `read` is to set it."""
+        return widened(dtype, load(dtype, pointer, at))
 
     def line(self, i: int) -> int:
         """Row i of a thread, from its first one."""
@@ -158,28 +177,31 @@ class TileLoop:
         brought = self._spread(0), self._spread(1)
         each = pairs(range(tile.rows), range(tile.columns))
         sums = {(i, j): s.let(literal(self.sums, 0), f"c{i}_{j}") for i, j in each}
-        half = tile.depth * self.pitch
+        half = self._half
         sizes = max(2 * half, room), 2 * half
         shared = [
             s.let(f"cuda.shared.array({size}, {self.sums})", hint)
             for size, hint in zip(sizes, ("shared_a", "shared_b"), strict=True)
         ]
         spots = [
-            [s.let(s.add(s.mul(k, s.const(self.pitch)), line), "spot") for line, k in places]
-            for places in brought
+            [s.let(self._spot(which, line, k), "spot") for line, k in places]
+            for which, places in enumerate(brought)
         ]
         ahead = [self._read(which, brought[which], k_first, read) for which in (0, 1)]
         turn = s.let(s.const(0), "turn")
         with s.loop(k_first, k_end, s.const(tile.depth), "k0") as k0:
             for which in (0, 1):
-                for spot, value in zip(spots[which], ahead[which], strict=True):
+                for spot, value in zip(spots[which], self._stored(ahead[which]), strict=True):
                     s.line(f"{shared[which]}[{s.add(turn, spot)}] = {value}")
-            s.line("cuda.syncthreads()")
+            if not tile.tensor:  # the loop over steps keeps the loads from being put off
+                s.line("cuda.syncthreads()")
             later = s.let(s.add(k0, s.const(tile.depth)), "later")
             for which in (0, 1):
                 new = self._read(which, brought[which], later, read)
                 for name, value in zip(ahead[which], new, strict=True):
                     s.line(f"{name} = {value}")
+            if tile.tensor:  # there the barrier does
+                s.line("cuda.syncthreads()")
             self._multiply(shared, turn, sums)
             s.line(f"{turn} = {s.sub(s.const(half), turn)}")
         self.shared, self.free = shared[0], turn
@@ -189,10 +211,11 @@ class TileLoop:
         return sums
 
     def _spread(self, which: int) -> list[tuple[str, str]]:
-        """Of each element of A (0) or B (1) that a thread brings: its row (or column) in the tile
-        and its place in the run of k."""
+        """Of each element of shared memory that a thread brings of A (0) or B (1): its row (or
+        column) in the tile and its place in the run of k."""
         s, tile = self.s, self.tile
-        fast_size, slow_size = (tile.depth, tile.size)[:: 1 if self.along_k[which] else -1]
+        deep = tile.depth // self.packed
+        fast_size, slow_size = (deep, tile.size)[:: 1 if self.along_k[which] else -1]
         width = _ALONG if self.along_k[which] else tile.size
         fast = s.let(s.mod(self.thread, s.const(width)), "fast")
         slow = s.let(s.div(self.thread, s.const(width)), "slow")
@@ -205,13 +228,31 @@ class TileLoop:
 
     def _read(self, which: int, brought: list[tuple[str, str]], k0: str, read: Read) -> list[str]:
         """The elements of a run of k from `k0` on that a thread brings, 0 beyond the edges."""
-        s, names = self.s, []
-        places = {k: s.let(s.add(k0, k), "k") for k in dict.fromkeys(k for _, k in brought)}
+        s, names, packed = self.s, [], range(self.packed)
+        places = {
+            (k, n): s.let(s.add(k0, s.add(s.mul(k, s.const(len(packed))), s.const(n))), "k")
+            for k in dict.fromkeys(k for _, k in brought)
+            for n in packed
+        }
         for line, k in brought:
-            name = s.let(literal(self.sums, 0), "ahead")
-            read(which, line, places[k], name)
-            names.append(name)
+            for n in packed:
+                name = s.let(self.missing, "ahead")
+                read(which, line, places[k, n], name)
+                names.append(name)
         return names
+
+    @property
+    def _half(self) -> int:
+        """Elements of a buffer."""
+        return self.tile.depth * self.pitch
+
+    def _spot(self, which: int, line: str, k: str) -> str:
+        """Where an element is in a buffer of A (0) or B (1)."""
+        return self.s.add(self.s.mul(k, self.s.const(self.pitch)), line)
+
+    def _stored(self, brought: list[str]) -> list[str]:
+        """Elements of shared memory, of those of memory."""
+        return brought
 
     def _multiply(self, shared: list[str], turn: str, sums: dict[tuple[int, int], str]) -> None:
         """The run of k in shared memory; some steps of it are written out, so that the vectors of

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from weft.codegen.cuda.language import ATOMICS, CASTS, DIVISIONS, SHUFFLES
+from weft.codegen.cuda.language import ATOMICS, CASTS, DIVISIONS, MMAS, SHUFFLES
 from weft.codegen.cuda.reading.kinds import (
     ATOMIC_DTYPES,
     BARRIERS,
     FLOATS,
     FUNCTIONS,
     INTEGERS,
+    MMA,
     NARROW,
     NUMPY,
     SPECIAL,
@@ -253,6 +254,9 @@ class Expressions:
                 raise self.fault(f"cuda.{name} of {kind}", node.lineno)
             self.arguments(node, "integer", kind, "integer")
             return kind
+        if name in MMAS:
+            self.arguments(node, *MMA[0])
+            return MMA[1]
         space, _, what = name.partition(".")
         if what == "array" and space in ("shared", "local"):
             return self.array(node, space)

@@ -53,6 +53,8 @@ NARROW = INTEGERS - {"i64", "u64"}
 #: Names that a GPU has as instructions of the warp or the block, by what they take after the mask.
 VOTES = {"ballot_sync": "u32", "any_sync": "bool", "all_sync": "bool"}
 BARRIERS = {"syncthreads": "none", "syncwarp": "none", "syncthreads_or": "bool"}
+#: What products of tensor cores take, and give.
+MMA = (*("u32",) * 6, *("f32",) * 4), ("f32",) * 4
 ATOMIC_DTYPES = frozenset({"i32", "u32", "i64", "u64"})
 SPECIAL = frozenset({"threadIdx.x", "blockIdx.x", "blockDim.x", "gridDim.x", "laneid"})
 SHARED_LIMIT = 48 * 1024

@@ -16,7 +16,7 @@ FloatOp = Callable[[str, Sequence[str]], str]
 _MATHS = {
     **{op: op for op in ("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "rsqrt")},
     **{op: op for op in ("cbrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh")},
-    **{op: op for op in ("tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv")},
+    **{op: op for op in ("tanh", "asinh", "acosh", "atanh", "erf", "erfc")},
     **{op: op for op in ("floor", "ceil", "trunc", "hypot", "atan2", "copysign", "nextafter")},
     "abs": "fabs",
     "round": "rint",
@@ -43,6 +43,12 @@ def _sign(dtype: str, args: Sequence[str]) -> str:
     (a,) = args
     nonzero = f"copysign_{dtype}({dtype}(1), {a}) if {a} != {dtype}(0) else {dtype}(0)"
     return f"{a} if {a} != {a} else ({nonzero})"
+
+
+def _erfinv(dtype: str, args: Sequence[str]) -> str:
+    """A zero keeps its sign, as on the CPU, whatever the function underneath does."""
+    (a,) = args
+    return f"{a} if {a} == {dtype}(0) else erfinv_{dtype}({a})"
 
 
 def _extremum(operator: str) -> FloatOp:
@@ -73,6 +79,7 @@ FLOAT_OPS: dict[str, FloatOp] = {
     "square": lambda dtype, args: f"{dtype}({args[0]} * {args[0]})",
     "reciprocal": lambda dtype, args: f"{dtype}({dtype}(1) / {args[0]})",
     "sign": _sign,
+    "erfinv": _erfinv,
     **{op: _called(name) for op, name in _MATHS.items()},
     **{op: _called(f"wf_{op}") for op in _FUNCTIONS},
     "maximum": _extremum(">"),
