@@ -197,8 +197,10 @@ def test_what_is_no_cubin_has_no_report() -> None:
 def test_old_and_unknown_architectures() -> None:
     with pytest.raises(UnsupportedError, match=r"not compiled for sm_70\n.*hint.*sm_75"):
         compile_kernel(SCALE, (7, 0))
-    with pytest.raises(ToolchainError, match=r"LLVM \d+\.\S+ does not know sm_999"):
+    with pytest.raises(ToolchainError, match=r"nvJitLink 1\d\.\S+ .* does not know sm_999"):
         compile_kernel(SCALE, (99, 9))
+    with pytest.raises(ToolchainError, match=r"LLVM \d+\.\S+ does not know sm_999"):
+        emit_ptx(SCALE, (99, 9))
     with pytest.raises(ToolchainError, match=r"nvJitLink 1\d\.\S+ \(/\S+\) does not know sm_999"):
         assemble(SCALE, emit_ptx(SCALE, (9, 0)), (99, 9))
 

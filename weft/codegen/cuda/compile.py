@@ -38,19 +38,32 @@ def compile_kernel(kernel: CudaKernel, cc: Cc, driver: Version | None = None) ->
     UnsupportedError for an architecture before sm_75, ToolchainError if there is no toolchain or
     its parts do not fit each other or the driver that shall load it (`driver`: its release of CUDA,
     (13, 0)), CodegenError, with the source, for a kernel that does not compile."""
+    check_oldest(cc)
+    with _lock:  # two threads may want one kernel
+        cubin = _found(kernel, cc)
+        if cubin is None:
+            toolchain().check(driver)
+            check_known(cc)
+            cubin = assemble(kernel, emit_ptx(kernel, cc), cc)
+            store_cubin(kernel, cc, cubin)
+            _keep(kernel, cc, cubin)
+        return cubin
+
+
+def check_oldest(cc: Cc) -> None:
+    """UnsupportedError for an architecture before sm_75."""
     if cc < OLDEST:
         raise UnsupportedError(
             f"CUDA kernels are not compiled for {architecture(cc)}",
             hint=f"the oldest architecture is {architecture(OLDEST)}",
         )
-    with _lock:  # two threads may want one kernel
-        cubin = _found(kernel, cc)
-        if cubin is None:
-            toolchain().check(driver)
-            cubin = assemble(kernel, emit_ptx(kernel, cc), cc)
-            store_cubin(kernel, cc, cubin)
-            _keep(kernel, cc, cubin)
-        return cubin
+
+
+def check_known(cc: Cc) -> None:
+    """UnknownTarget for an architecture that nvJitLink does not know, ToolchainError where it is
+    not installed. It is asked before LLVM, which writes to stderr of what it does not know."""
+    nvjitlink, handle = _linker(cc)
+    nvjitlink.destroy(handle)
 
 
 def compile_for_gpu(kernel: CudaKernel, cc: Cc, driver: Version | None = None) -> Cubin:
@@ -127,15 +140,7 @@ def emit_ptx(kernel: CudaKernel, cc: Cc) -> str:
 
 def assemble(kernel: CudaKernel, ptx: str, cc: Cc) -> Cubin:
     """The cubin of the kernel's PTX, by nvJitLink. Errors as `compile_kernel`."""
-    found = toolchain()
-    from cuda.bindings import nvjitlink
-
-    # -v: the log says what is spilled; with nvJitLink's own -verbose, 12.8 writes to stdout
-    options = [f"-arch={architecture(cc)}", "-Xptxas=-v"]
-    try:
-        handle = nvjitlink.create(len(options), options)
-    except nvjitlink.nvJitLinkError as error:
-        raise _unknown(found, cc) from error
+    nvjitlink, handle = _linker(cc)
     try:
         data = ptx.encode()
         nvjitlink.add_data(handle, nvjitlink.InputType.PTX, data, len(data), kernel.name)
@@ -150,6 +155,19 @@ def assemble(kernel: CudaKernel, ptx: str, cc: Cc) -> Cubin:
         nvjitlink.destroy(handle)
     symbol = symbol_of(kernel)
     return Cubin(bytes(code), symbol, read_report(bytes(code), symbol, log))
+
+
+def _linker(cc: Cc) -> tuple[Any, Any]:
+    """nvJitLink, and a handle of it. Errors as `check_known`."""
+    found = toolchain()
+    from cuda.bindings import nvjitlink
+
+    # -v: the log says what is spilled; with nvJitLink's own -verbose, 12.8 writes to stdout
+    options = [f"-arch={architecture(cc)}", "-Xptxas=-v"]
+    try:
+        return nvjitlink, nvjitlink.create(len(options), options)
+    except nvjitlink.nvJitLinkError as error:
+        raise _unknown(found, cc) from error
 
 
 def _log(size: Any, read: Any, handle: int) -> str:

@@ -16,7 +16,8 @@ from weft.frontend.bench.targets import targets
 from weft.frontend.calls.on_gpu import gpu_number
 from weft.frontend.calls.threads import checked
 from weft.frontend.cli import run as cli_run
-from weft.frontend.cli.compile import targets_of
+from weft.frontend.cli.compile import check_targets, targets_of
+from weft.frontend.cli.output import write_text
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.ir.graph import Graph
 
@@ -96,7 +97,7 @@ def run_bench(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
         sys.stdout.write(report.to_json() + "\n")
         return
     if args.json is not None:
-        Path(args.json).write_text(report.to_json() + "\n", encoding="utf-8")
+        write_text(args.json, report.to_json() + "\n")
     for note in dict.fromkeys(report.footnotes):
         _print(f"- {note}")
 
@@ -112,6 +113,7 @@ def _bench_on_gpu(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
     if len(targets_here) > 1 or (targets_here and args.device is not None):
         raise InvalidArgumentError("give one --target, or --device")
     cc = targets_here[0] if targets_here else None
+    check_targets(targets_here)
     device = args.device or "gpu:0"
     if gpu_number(device) is None:
         raise InvalidArgumentError(
@@ -124,7 +126,7 @@ def _bench_on_gpu(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
     if is_piped:
         sys.stdout.write(report.to_json() + "\n")
     elif args.json is not None:
-        Path(args.json).write_text(report.to_json() + "\n", encoding="utf-8")
+        write_text(args.json, report.to_json() + "\n")
 
 
 def _print(what: Any) -> None:

@@ -7,11 +7,13 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from weft.frontend.cli.fetch import fetched_step
 from weft.frontend.cli.run import named_pairs, variable_types
 from weft.ir.dtypes import DType
-from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
+from weft.ir.errors import InvalidArgumentError, NotFoundError, ToolchainError, suggest
 from weft.ir.graph import Graph
 from weft.passes.differential import random_sizes
+from weft.passes.manager import Pass
 from weft.passes.specialize import specialize
 from weft.runtime.variables import VariableState
 
@@ -35,6 +37,21 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the folder for the cubins and manifest.json (default: FILE's name with .cubins)",
     )
     parser.add_argument(
+        "--fetch",
+        action="append",
+        default=[],
+        metavar="NAME,...",
+        help="of a saved wf.Graph: the step that fetches these names (repeatable; default: all "
+        "that has a name, in one step)",
+    )
+    parser.add_argument(
+        "--passes",
+        default="gpu",
+        metavar="A,B,...",
+        help="the passes in order, or pipelines, as wf.compile(passes=) has them (default: gpu); "
+        "gpu_reproducible for wf.Session(reproducible=True)",
+    )
+    parser.add_argument(
         "--size",
         action="append",
         default=[],
@@ -43,22 +60,31 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run_compile(graph: Graph, args: Namespace) -> Iterator[str]:
-    """Write the cubins; yields a line for each kernel and architecture.
+def run_compile(graph: Graph, args: Namespace, passes: Sequence[Pass]) -> Iterator[str]:
+    """Write the cubins of the kernels that `passes` lead to; yields a line for each kernel and
+    architecture.
 
-    Raises InvalidArgumentError or NotFoundError for options that do not fit, UnsupportedError for
-    an op without a GPU kernel, ToolchainError if kernels cannot be compiled here."""
+    Raises InvalidArgumentError or NotFoundError for options that do not fit, a graph that launches
+    no kernel and a folder that cannot be written to, UnsupportedError for an op without a GPU
+    kernel, ToolchainError if kernels cannot be compiled here."""
     # other commands do not wait for these modules
     from weft.runtime.device.planning.ahead import compile_ahead
 
     targets = targets_of(args.target)
-    static = specialize(graph, _sizes(graph, named_pairs(args.size, "--size")))
-    variables = _variables(static)
+    check_targets(targets)
+    given = named_pairs(args.size, "--size")
+    fetches = [part.strip() for text in args.fetch for part in text.split(",")]
+    if fetches:
+        static = fetched_step(graph, fetches, lambda needed: _sizes(graph, given, needed))
+    else:
+        static = specialize(graph, _sizes(graph, given))
     folder = Path(args.output or _folder_of(args.file))
-    ahead = compile_ahead(static, variables, targets, folder)
-    width = max((len(row.name) for row in ahead.rows), default=0)
+    ahead = compile_ahead(static, _variables(static), targets, folder, passes)
+    width = max(len(row.name) for row in ahead.rows)
     for row in ahead.rows:
         yield f"{row.name:<{width}}  {row.target:<6}  {row.nbytes:>7,} bytes  {row.report}"
+    if graph.result_names and not fetches:
+        yield f"of a step that gives all of: {', '.join(graph.result_names)}; --fetch gives others"
     yield (
         f"wrote {ahead.kernels} kernels for {', '.join(ahead.targets)} to {folder}: "
         f"{ahead.nbytes:,} bytes; WEFT_CUBINS={folder} uses them"
@@ -66,7 +92,10 @@ def run_compile(graph: Graph, args: Namespace) -> Iterator[str]:
 
 
 def targets_of(given: Sequence[str]) -> list[tuple[int, int]]:
-    """`["sm_80,sm_90"]` as compute capabilities, each once. InvalidArgumentError for others."""
+    """`["sm_80,sm_90"]` as compute capabilities, each once. InvalidArgumentError for others,
+    UnsupportedError for what is older than sm_75."""
+    from weft.codegen.cuda.compile import check_oldest
+
     found: dict[tuple[int, int], None] = {}
     for name in (part.strip() for text in given for part in text.split(",")):
         match = _TARGET.fullmatch(name)
@@ -75,12 +104,32 @@ def targets_of(given: Sequence[str]) -> list[tuple[int, int]]:
                 f"--target {name}: an architecture is sm_ and its compute capability",
                 hint="sm_75 (Turing), sm_80 (A100), sm_90 (H100), sm_100 (B200)",
             )
-        found[int(match[1]), int(match[2])] = None
+        cc = int(match[1]), int(match[2])
+        check_oldest(cc)
+        found[cc] = None
     return list(found)
 
 
-def _sizes(graph: Graph, given: Mapping[str, str]) -> dict[str, int]:
-    """The size of every symbol, all of which must be given: cubins are for those sizes."""
+def check_targets(targets: Sequence[tuple[int, int]]) -> None:
+    """UnknownTarget for an architecture that the toolchain does not know. Without a toolchain
+    nothing: compiling says so."""
+    from weft.codegen.cuda.compile import check_known
+    from weft.codegen.cuda.toolchain import UnknownTarget
+
+    for cc in targets:
+        try:
+            check_known(cc)
+        except UnknownTarget:
+            raise
+        except ToolchainError:
+            return
+
+
+def _sizes(
+    graph: Graph, given: Mapping[str, str], needed: Sequence[str] | None = None
+) -> dict[str, int]:
+    """The sizes of the symbols. Those that are `needed` (None: all) must be given: kernels are
+    chosen by them."""
     known = list(random_sizes(graph, 0))
     for name, text in given.items():
         if name not in known:
@@ -90,13 +139,13 @@ def _sizes(graph: Graph, given: Mapping[str, str]) -> dict[str, int]:
             )
         if not re.fullmatch(r"[0-9]{1,9}", text):
             raise InvalidArgumentError(f"--size {name}={text}: the size must be an integer")
-    missing = [name for name in known if name not in given]
+    missing = [n for n in known if n not in given and (needed is None or n in needed)]
     if missing:
         raise InvalidArgumentError(
             f"the size of the symbolic dimension '{missing[0]}' is not known",
             hint=f"give --size {missing[0]}=N: kernels for a GPU are chosen by sizes",
         )
-    return {name: int(given[name]) for name in known}
+    return {name: int(text) for name, text in given.items()}
 
 
 def _variables(graph: Graph) -> dict[str, VariableState]:

@@ -24,6 +24,7 @@ from weft.frontend.cli import place as cli_place
 from weft.frontend.cli import run as cli_run
 from weft.frontend.cli import top as cli_top
 from weft.frontend.cli import worker as cli_worker
+from weft.frontend.cli.output import write_text
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError, suggest
 from weft.ir.graph import Graph
 from weft.ir.text.diff import diff_graphs
@@ -125,7 +126,7 @@ def _opt(args: Namespace) -> int:
     if args.output is None:
         sys.stdout.write(text)
     else:
-        Path(args.output).write_text(text, encoding="utf-8")
+        write_text(args.output, text)
     return SUCCESS
 
 
@@ -181,7 +182,7 @@ def print_reports(reports: Sequence[PassReport]) -> None:
 def _compile(args: Namespace) -> int:
     graph = read_graph(args.file)
     verify(graph)
-    for line in cli_compile.run_compile(graph, args):
+    for line in cli_compile.run_compile(graph, args, passes_named(args.passes)):
         print(line)
     return SUCCESS
 
@@ -217,7 +218,7 @@ def _view(args: Namespace) -> int:
     if args.output is None:
         sys.stdout.write(text)
     else:
-        Path(args.output).write_text(text, encoding="utf-8")
+        write_text(args.output, text)
     return SUCCESS
 
 
@@ -238,7 +239,7 @@ def _place(args: Namespace) -> int:
     verify(graph)
     text, reasons = cli_place.run_place(graph, args)
     if args.output is not None:
-        Path(args.output).write_text(text, encoding="utf-8")
+        write_text(args.output, text)
     if args.explain or args.output is None:
         sys.stdout.write(reasons if args.explain else text)
     return SUCCESS

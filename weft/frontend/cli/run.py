@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.frontend.cli.output import writing
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import bfloat16
 from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
@@ -276,11 +277,13 @@ def save(outcome: Outcome, folder: Path) -> Iterator[str]:
     named = {f"result{i}": r for i, r in enumerate(outcome.results) if r is not None}
     for name, array in outcome.after.items():
         named["variable-" + re.sub(r"[^\w.-]", "_", name)] = array
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for stem, array in named.items():
         if array.dtype == object:
             array = array.astype(np.bytes_)  # a .npy file cannot hold objects without pickle
-        np.save(folder / f"{stem}.npy", array, allow_pickle=False)
+        with writing(folder):
+            np.save(folder / f"{stem}.npy", array, allow_pickle=False)
         yield f"wrote {folder / stem}.npy"
 
 

@@ -9,8 +9,10 @@ from typing import NoReturn
 
 from weft.codegen.cuda.cache import architecture, write_cubins
 from weft.codegen.cuda.compile import compile_kernel
-from weft.ir.errors import InternalError
+from weft.ir.errors import InternalError, InvalidArgumentError
 from weft.ir.graph import Graph
+from weft.passes.manager import Pass
+from weft.passes.pipelines import GPU
 from weft.runtime.device.executable import compile_for_device
 from weft.runtime.variables import VariableState
 
@@ -48,13 +50,22 @@ def compile_ahead(
     variables: Mapping[str, VariableState],
     targets: Sequence[tuple[int, int]],
     folder: Path,
+    passes: Sequence[Pass] = GPU,
 ) -> Ahead:
-    """Plan a traced graph of static shapes for a GPU, and write its kernels' cubins for `targets`
-    into `folder`, which WEFT_CUBINS may then name on a machine without a toolchain.
+    """Plan a traced graph of static shapes for a GPU by `passes`, and write its kernels' cubins for
+    `targets` into `folder`, which WEFT_CUBINS may then name on a machine without a toolchain.
 
-    Errors as `compile_for_device` and `compile_kernel`; nothing is written then."""
-    plan = compile_for_device(graph, variables, find=_no_device, ahead=True).plan
+    Errors as `compile_for_device` and `compile_kernel`, InvalidArgumentError for a graph that
+    launches nothing; nothing is written then."""
+    plan = compile_for_device(graph, variables, find=_no_device, passes=passes, ahead=True).plan
     kernels = {kernel.key: kernel for kernel in (*plan.kernels(), *plan.kernels_after())}
+    if not kernels:
+        raise InvalidArgumentError(
+            f"the graph '{graph.name}' has no kernels: nothing is computed for its results "
+            f"({', '.join(str(value.type) for value in graph.results)})",
+            hint="give the graph of a step, which WEFT_DUMP writes when it runs, or name what a "
+            "saved wf.Graph is to compute: wf.name_tensor(x, name), then --fetch name",
+        )
     made = [
         (kernel, cc, compile_kernel(kernel, cc)) for kernel in kernels.values() for cc in targets
     ]
