@@ -55,7 +55,13 @@ def weft_step(params: Params) -> Callable[[Any, Any], Any]:
 
 
 def jax_step(params: Params) -> Callable[[Any, Any], Any]:
-    """The same step in JAX, parameters and accumulators donated."""
+    """As `jax_step_ahead`; each step is waited for."""
+    step = jax_step_ahead(params)
+    return lambda x, y: step(x, y).block_until_ready()
+
+
+def jax_step_ahead(params: Params) -> Callable[[Any, Any], Any]:
+    """The same step in JAX, parameters and accumulators donated; nobody waits for its loss."""
     import jax
     import jax.numpy as jnp
 
@@ -78,7 +84,7 @@ def jax_step(params: Params) -> Callable[[Any, Any], Any]:
 
     def step(x: Any, y: Any) -> Any:
         state[0], state[1], loss = compiled(state[0], state[1], x, y)
-        return loss.block_until_ready()
+        return loss
 
     return step
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from gpu_kinds import REAL
 from hypothesis import HealthCheck, settings
 
 import weft
@@ -115,13 +116,39 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeDriver]]
     gc.collect()
 
 
-@pytest.fixture(params=["emulated", "faked"])
+@pytest.fixture(params=["emulated", "faked", REAL])
 def gpu(
     request: pytest.FixtureRequest, fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """Each kind of /gpu:0."""
+    """Each kind of /gpu:0; the machine's own if `pytest -m gpu` asks for it."""
     if request.param == "faked":
         fake()
     else:
-        monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+        _use(request.param, monkeypatch)
     return str(request.param)
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """/gpu:0 is emulated; with `gpu_kinds.on_a_real_one_too` it is the machine's own, too."""
+    kind = str(getattr(request, "param", "emulated"))
+    _use(kind, monkeypatch)
+    return kind
+
+
+def _use(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "emulated":
+        monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    else:
+        from cuda_device import use_device
+
+        use_device(kind, monkeypatch)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What measures on a GPU comes last: `pytest -m gpu` checks before it measures."""
+    items.sort(key=lambda item: bool(item.get_closest_marker("gpu")) and _alone(item))
+
+
+def _alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
