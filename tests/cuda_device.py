@@ -56,11 +56,22 @@ def use_library(
 
 
 def use_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/gpu:0 is the machine's ("real"), or a CUDA device over a fake driver."""
+    """/gpu:0 is the machine's ("real"), or a CUDA device over a fake driver. The real one must be
+    there; weft's own kernels do all, whichever libraries are installed, and of the tests before
+    nothing is left in its memory.
+
+    What `registry.gpu` raises where there is none: who asks for it is not to pass without it.
+    """
+    gc.collect()
     monkeypatch.delenv("WEFT_EMULATE_GPU", raising=False)
     if kind != "real":
         use_fake(monkeypatch)
-    gc.collect()
+        return
+    monkeypatch.setenv("WEFT_GPU_LIBRARIES", "0")
+    device = registry.gpu(0)
+    assert not device.emulated
+    device.resident.drop_idle()
+    device.reclaim()
 
 
 def on_device(launch: Launch, args: Sequence[Any]) -> None:

@@ -376,7 +376,7 @@ class FakeDriver(Captures):
         for start, block in list(self.blocks.items()):
             if start <= address < start + len(block):
                 return (OK, int(self.owners[start].split()[1]))
-        return (CUresult.CUDA_ERROR_ILLEGAL_ADDRESS, None)
+        return (CUresult.CUDA_ERROR_INVALID_VALUE, None)
 
     def cuEventRecord(self, event: _Event, stream: _Stream) -> tuple[Any, ...]:
         assert event.context == stream.context, "an event of another device"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import threading
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,42 @@ def test_a_compiled_method_and_a_function_in_a_function_run_there_too() -> None:
     assert "<<<" in model.run.explain(_random(4))
     expected = (_random(4) + 1) * np.asarray(model.w.read())
     np.testing.assert_allclose(model.run(_random(4)), expected, rtol=1e-6)
+
+
+def test_a_function_for_a_gpu_that_becomes_a_part_of_what_runs_elsewhere() -> None:
+    @wf.compile(device="gpu:0")
+    def inner(x: wf.Tensor) -> Any:
+        return wf.sum(x * x)
+
+    @wf.compile(device="gpu:1")
+    def elsewhere(x: wf.Tensor) -> Any:
+        return wf.cond(wf.sum(x) > 0, lambda: inner(x), lambda: wf.sum(x))
+
+    x, outer = np.ones(3, np.float32), wf.compile(lambda x: inner(x) + 1)
+    said = "'inner' is compiled for gpu:0, but here it is a part of"
+    with pytest.warns(wf.DeviceWarning, match=f"{said} 'lambda_', which runs on the CPU") as caught:
+        assert float(outer(x)) == 4
+    assert [w.filename for w in caught] == [__file__]
+    with pytest.warns(wf.DeviceWarning, match=f"{said} 'grad_inner', which runs on the CPU"):
+        np.testing.assert_array_equal(np.asarray(wf.grad(inner)(x)), 2 * x)
+    with pytest.warns(wf.DeviceWarning, match=f"{said} 'elsewhere', which runs on gpu:1"):
+        elsewhere.trace(x)
+    with wf.Graph().as_default():
+        p = wf.placeholder(wf.float32, [3])
+        with pytest.warns(wf.DeviceWarning, match=r"a part of a graph.*\n.*wf.device\(.*/gpu:0"):
+            inner(p)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert float(outer(np.ones(4, np.float32))) == 5  # it has been said
+        wf.grad(inner)(x)
+        with wf.Graph().as_default():
+            p = wf.placeholder(wf.float32, [3])
+            with wf.device("/gpu:0"):
+                wf.compile(device="gpu:0")(lambda x: x + 1)(p)
+        again = wf.compile(device="gpu:0")(wf.value_and_grad(inner))
+        value, gradient = again(x)
+        assert float(value) == 3
+        np.testing.assert_array_equal(np.asarray(gradient), 2 * x)
 
 
 def test_explain_names_the_emulated_device_the_launches_and_the_variables() -> None:

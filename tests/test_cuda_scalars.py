@@ -15,6 +15,7 @@ from cuda_on_cpu import native
 from cuda_toolchain import TARGETS, needs_toolchain
 from test_compiled import bitcasts, casts, check_bitcasts, check_elementwise, domain, ops_at
 
+import weft as wf
 from weft.codegen.cuda.compile import compile_kernel, emit_ptx
 from weft.codegen.cuda.kernel import CudaKernel
 from weft.codegen.cuda.scalars.memory import DTYPES
@@ -93,6 +94,16 @@ class TestMeaning:
         (row,) = on_device(case)
         check(*row)
         assert row[1].tolist() == [1 + 2.0**-10, 1.0, -1 - 2.0**-10]
+
+    @by_name("dtype", [dtypes.float32, dtypes.float64, dtypes.float16], ids=str)
+    def test_erfinv_of_a_zero_keeps_its_sign(self, dtype: DType) -> None:
+        x = np.array([0.0, -0.0, 0.5, -1.0], dtype.numpy)
+        case = Case()
+        case.op("erfinv", case.input(x))
+        ((_, got, _),) = on_device(case)
+        assert np.signbit(got).tolist() == [False, True, False, True]
+        assert np.signbit(wf.compile(wf.erfinv)(x)).tolist() == [False, True, False, True]
+        assert got.tolist()[3] == -np.inf
 
     @by_name("source", [dtypes.float32, dtypes.float64, dtypes.float16], ids=str)
     def test_floats_beyond_the_range_of_integers_are_defined(self, source: DType) -> None:

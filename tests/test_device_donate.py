@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_device import use_device
 from fake_driver import FakeDriver
+from gpu_kinds import REAL, on_a_real_one_too
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,11 +28,6 @@ from weft.runtime.device.running import frame
 Array = np.ndarray[Any, Any]
 X = np.arange(100, dtype=np.float32).reshape(10, 10)
 GPU = "gpu:0"
-
-
-@pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
 
 
 @pytest.fixture
@@ -189,7 +186,8 @@ def test_what_no_result_can_take_goes_back() -> None:
     np.testing.assert_array_equal(y, np.eye(40))
 
 
-@pytest.mark.usefixtures("emulated", "small")
+@on_a_real_one_too
+@pytest.mark.usefixtures("place", "small")
 def test_results_of_other_types_and_arguments_as_they_are() -> None:
     f = donating(
         lambda x, kept: (wf.astype(wf.argsort(wf.sort(x)), wf.int32), wf.reshape(kept, (10, 10))),
@@ -212,9 +210,10 @@ def test_results_of_other_types_and_arguments_as_they_are() -> None:
     np.testing.assert_array_equal(two, X)
 
 
+@pytest.mark.parametrize("kind", ["emulated", REAL])
 @settings(max_examples=15, deadline=None)
-@given(st.data())
-def test_random_functions(data: st.DataObject) -> None:
+@given(data=st.data())
+def test_random_functions(data: st.DataObject, kind: str) -> None:
     """What is donated changes nothing but where results are."""
     donate = data.draw(st.lists(st.integers(0, 1), unique=True))
     steps = data.draw(st.lists(st.tuples(st.sampled_from("+*@Tsc"), st.integers(0, 8),
@@ -237,7 +236,10 @@ def test_random_functions(data: st.DataObject) -> None:
     arrays = [np.random.default_rng(k).integers(-2, 3, (4, 4)).astype(np.float32)
               for k in range(2)]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WEFT_EMULATE_GPU", "1")
+        if kind == "emulated":
+            patch.setenv("WEFT_EMULATE_GPU", "1")
+        else:
+            use_device(kind, patch)
         patch.setattr(layout, "SMALL_RESULT", 16)
         wanted = [r.numpy() for r in wf.compile(device=GPU)(f)(*there(arrays))]
         given = there(arrays)
@@ -352,7 +354,8 @@ def test_a_variable_has_memory_of_its_own() -> None:
 
 
 # ---------------------------------------------------------------------------------- what remains
-@pytest.mark.usefixtures("emulated")
+@on_a_real_one_too
+@pytest.mark.usefixtures("place")
 def test_every_use_says_where_it_went() -> None:
     f = donating(lambda x: x + 1.0)
     g = wf.compile(device=GPU)(lambda x: x * 2.0)
@@ -390,7 +393,7 @@ def test_calls_that_fail(fake: Callable[..., FakeDriver], monkeypatch: pytest.Mo
     np.testing.assert_array_equal(donating(lambda x: x + 1.0)(x), X + 1)
 
 
-@pytest.mark.usefixtures("emulated")
+@pytest.mark.usefixtures("place")
 def test_two_threads_with_one_array(monkeypatch: pytest.MonkeyPatch) -> None:
     """One has it; who reads it at the time is told that it went."""
     device = registry.gpu(0)
@@ -458,7 +461,8 @@ def test_an_array_that_goes_while_it_is_shared(
         x.__dlpack__() if way == "export" else x.__cuda_array_interface__
 
 
-@pytest.mark.usefixtures("emulated")
+@on_a_real_one_too
+@pytest.mark.usefixtures("place")
 def test_measuring_leaves_arguments_alone() -> None:
     f, x = donating(lambda x: x * 2.0), there(np.tile(X, 30))
     made = f._specialized((x,), {}).executable()

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_driver import FakeDriver
+from gpu_kinds import need_gpus, on_a_real_one_too
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from placed_programs import place_at_random
@@ -36,7 +37,7 @@ from weft.runtime.device.executable import DeviceExecutable
 from weft.runtime.device.parts import parted
 from weft.runtime.device.parts.parted import PartedStep
 from weft.runtime.device.parts.regions import OnGpu, on_gpu
-from weft.runtime.device.registry import gpu
+from weft.runtime.device.registry import gpu, gpus
 from weft.runtime.distributed.server import Server
 from weft.runtime.variables import VariableState
 
@@ -47,8 +48,10 @@ FULL = wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)
 
 
 @pytest.fixture(autouse=True)
-def _emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WEFT_EMULATE_GPU", "2")
+def _two(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that are emulated; on the machine's own, as many as there are."""
+    if place == "emulated":
+        monkeypatch.setenv("WEFT_EMULATE_GPU", "2")
 
 
 # ----------------------------------------------------------------------- programs placed at random
@@ -60,6 +63,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _check(program: Program, seed: int, count: int) -> None:
+    count = min(count, 1 + len(gpus()))  # the processor and the GPUs there are
     placed = place_at_random(program.graph, seed, count, stay=(seed % 4) / 4, devices=DEVICES)
     state, parts_state = DictState(program.state), DictState(program.state)
     expected = interpret(program.graph, program.inputs, state)
@@ -81,6 +85,7 @@ def _check(program: Program, seed: int, count: int) -> None:
 SEEDS = st.integers(0, 2**32)
 
 
+@on_a_real_one_too
 @given(programs(), SEEDS, st.integers(2, 3))
 @settings(max_examples=8, deadline=None, phases=(Phase.generate,))
 def test_values_of_programs_with_branches_and_loops(
@@ -89,6 +94,7 @@ def test_values_of_programs_with_branches_and_loops(
     _check(program, seed, count)
 
 
+@on_a_real_one_too
 @given(programs(effects=True), SEEDS, st.integers(2, 3))
 @settings(max_examples=8, deadline=None, phases=(Phase.generate,))
 def test_effects_of_programs_with_branches_and_loops(
@@ -135,6 +141,7 @@ def _training(device: str) -> list[float]:
     return losses
 
 
+@on_a_real_one_too
 def test_a_queue_and_an_embedding_of_the_cpu_feed_a_model_on_the_gpu() -> None:
     on_cpu, on_gpu_ = _both(_training)
     np.testing.assert_allclose(on_gpu_, on_cpu, rtol=1e-5, atol=1e-6)
@@ -170,6 +177,7 @@ def _digits(device: str) -> list[float]:
     return losses
 
 
+@on_a_real_one_too
 def test_the_digits_with_an_input_queue_have_the_losses_of_the_cpu() -> None:
     on_cpu, there = _both(_digits)
     assert on_cpu[-1] < on_cpu[0]
@@ -189,6 +197,7 @@ def _mixed_graph() -> tuple[wf.Graph, Any, Any, Any]:
     return graph, x, b, c
 
 
+@on_a_real_one_too
 def test_values_go_there_and_back() -> None:
     graph, x, b, c = _mixed_graph()
     with wf.Session(graph=graph) as session:
@@ -199,6 +208,7 @@ def test_values_go_there_and_back() -> None:
         np.testing.assert_allclose(found[1], 3 * expected.sum(), rtol=1e-6)
 
 
+@on_a_real_one_too
 def test_what_is_told_of_parts_and_copies() -> None:
     graph, x, b, c = _mixed_graph()
     held = wf.RunMetadata()
@@ -241,6 +251,7 @@ def _loop_with_gradient(around: str) -> Callable[[str], Any]:
     return build
 
 
+@on_a_real_one_too
 @pytest.mark.parametrize("around", ["/cpu:0", "/gpu:0"])
 def test_a_loop_and_its_gradient_over_both(around: str) -> None:
     for got, want in zip(*_both(_loop_with_gradient(around)), strict=True):
@@ -248,6 +259,7 @@ def test_a_loop_and_its_gradient_over_both(around: str) -> None:
         np.testing.assert_allclose(got[1], want[1], rtol=1e-4, atol=1e-6)
 
 
+@on_a_real_one_too
 def test_a_branch_with_a_side_on_each() -> None:
     def build(device: str) -> Any:
         x = wf.placeholder(wf.float32, [3])
@@ -269,6 +281,7 @@ def test_a_branch_with_a_side_on_each() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+@on_a_real_one_too
 def test_an_optimizer_with_variables_on_both_counts_in_a_loop() -> None:
     def build(device: str) -> Any:
         on_cpu = wf.Variable(np.float32(1.0), name="c")
@@ -314,6 +327,7 @@ def _with_indices() -> tuple[Any, Any, Any, Any]:
     return first, second, here, total
 
 
+@on_a_real_one_too
 @pytest.mark.parametrize(("bad", "line"), [("first", "there ="), ("second", "here =")])
 def test_an_index_out_of_bounds_ends_the_step_and_the_next_one_works(bad: str, line: str) -> None:
     with wf.Graph().as_default(), wf.Session() as session:
@@ -362,6 +376,7 @@ def _waiting() -> tuple[Any, Any, Any]:
         return given, put, taken * 3.0
 
 
+@on_a_real_one_too
 def test_a_step_that_waits_too_long_says_for_what_and_loses_nothing() -> None:
     with wf.Graph().as_default(), wf.Session() as session:
         given, put, product = _waiting()
@@ -449,6 +464,7 @@ def test_ctrl_c_in_a_copy_for_another_part_ends_that_part_at_once(
         np.testing.assert_array_equal(session.run(w, feed), np.full(3, 2.0))
 
 
+@on_a_real_one_too
 def test_a_fault_in_an_iteration_ends_the_loop_on_both() -> None:
     with wf.Graph().as_default(), wf.Session() as session:
         table = wf.placeholder(wf.float32, [4])
@@ -549,6 +565,7 @@ def test_one_thread_parses_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [f.name for f in source if "ast.parse(" in f.read_text()] == ["python_text.py"]
 
 
+@on_a_real_one_too
 def test_steps_of_several_threads_do_not_meet() -> None:
     graph, x, b, c = _mixed_graph()
     wrong: list[str] = []
@@ -589,6 +606,7 @@ def test_a_host_op_is_not_moved_silently() -> None:
             assert "op 'queue' names no device" in session.explain(y)
 
 
+@on_a_real_one_too
 def test_reproducible_parts_have_the_bits_of_one_plan() -> None:
     def build(cut: str) -> Any:
         with wf.Graph().as_default(), wf.device("/gpu:0"):
@@ -605,6 +623,7 @@ def test_reproducible_parts_have_the_bits_of_one_plan() -> None:
         np.testing.assert_array_equal(got, want)
 
 
+@on_a_real_one_too
 def test_dataflow_control_flow_runs_on_a_gpu() -> None:
     with wf.Graph().as_default(), wf.device("/gpu:0"):
         x = wf.placeholder(wf.float32, [3])
@@ -627,6 +646,7 @@ def target() -> Iterator[str]:
         server.stop()
 
 
+@on_a_real_one_too
 def test_a_worker_offers_its_gpu_and_runs_parts_there(target: str) -> None:
     rng = np.random.default_rng(3)
     start = rng.standard_normal((4, 3)).astype(np.float32)
@@ -655,6 +675,7 @@ def test_a_worker_offers_its_gpu_and_runs_parts_there(target: str) -> None:
     np.testing.assert_allclose(found, losses("/cpu:0", "/cpu:0", ""), rtol=1e-5)
 
 
+@on_a_real_one_too
 def test_what_fails_on_a_gpu_of_a_worker_is_told(target: str) -> None:
     with wf.Graph().as_default(), wf.Session(target) as session:
         k = wf.placeholder(wf.int64, [2])
@@ -670,7 +691,9 @@ def test_what_fails_on_a_gpu_of_a_worker_is_told(target: str) -> None:
             assert session.run(total, {k: np.array([1, 2])}) == 7.0
 
 
+@on_a_real_one_too
 def test_two_gpus_hand_values_to_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_gpus(2)
     copied: list[str] = []
     plain = DeviceValue.numpy
     monkeypatch.setattr(DeviceValue, "numpy", lambda v: copied.append(v.device.name) or plain(v))
@@ -692,6 +715,7 @@ def test_two_gpus_hand_values_to_each_other(monkeypatch: pytest.MonkeyPatch) -> 
         np.testing.assert_array_equal(session.run(held), np.full(3, 2.0))
 
 
+@on_a_real_one_too
 def test_variables_on_both_are_initialised_saved_and_told_of(tmp_path: Path) -> None:
     with wf.Graph().as_default(), wf.Session() as session:
         with wf.device("/gpu:0"):
@@ -728,13 +752,13 @@ def test_only_what_crosses_is_copied_and_once(monkeypatch: pytest.MonkeyPatch) -
     brought: list[int] = []
     call, bring = DeviceExecutable.call, OnGpu.bring
 
-    def called(made: DeviceExecutable, inputs: list[Any], **options: Any) -> Any:
+    def called(made: DeviceExecutable, inputs: list[Any], *options: Any) -> Any:
         taken.append([type(a) for a in inputs])
-        return call(made, inputs, **options)
+        return call(made, inputs, *options)
 
-    def brings(there: OnGpu, array: Any) -> Any:
+    def brings(there: OnGpu, array: Any, what: str) -> Any:
         brought.append(array.nbytes)
-        return bring(there, array)
+        return bring(there, array, what)
 
     monkeypatch.setattr(DeviceExecutable, "call", called)
     monkeypatch.setattr(OnGpu, "bring", brings)
@@ -787,6 +811,7 @@ def test_a_gpu_that_is_not_there_is_told_with_those_that_are() -> None:
         assert "test_mixed_devices.py" in str(caught.value)
 
 
+@on_a_real_one_too
 def test_sizes_that_feeds_and_values_decide() -> None:
     with wf.Graph().as_default(), wf.Session() as session:
         x = wf.placeholder(wf.float32, [None])

@@ -1,4 +1,4 @@
-"""Sessions whose steps name a GPU, which is emulated: they run there, whole."""
+"""Sessions whose steps name a GPU (emulated, or the machine's own): they run there, whole."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_kinds import on_a_real_one_too
 
 import weft as wf
 from weft.codegen.cuda import lowerings
 
-
-@pytest.fixture(autouse=True)
-def _emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+pytestmark = [on_a_real_one_too, pytest.mark.usefixtures("place")]
 
 
 def _classifier(device: str) -> list[float]:
@@ -66,7 +64,7 @@ def test_each_step_runs_where_its_ops_are() -> None:
         np.testing.assert_allclose(both[1], 2 * np.ones(3))
 
 
-def test_what_is_told_of_a_step() -> None:
+def test_what_is_told_of_a_step(place: str) -> None:
     graph, x, on_gpu, _ = _graph()
     feed = {x: np.ones(3, np.float32)}
     held = wf.RunMetadata()
@@ -79,7 +77,7 @@ def test_what_is_told_of_a_step() -> None:
         assert [event.kind for event in traced.events] == ["kernel"]
     assert held.executor == "gpu"
     assert "one plan of a GPU of 1 launches" in str(held)
-    assert "emulated" in text
+    assert ("emulated" in text) == (place == "emulated")
     assert "<<<" in text
 
 

@@ -1,4 +1,4 @@
-"""Several GPUs in one process: emulated ones, and CUDA devices over a fake driver."""
+"""Several GPUs in one process: emulated ones, CUDA devices over a fake driver, the machine's."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_device import use_fake
+from cuda_device import use_device, use_fake
 from fake_driver import FakeDriver
+from gpu_kinds import REAL, need_gpus
 
 import weft as wf
 from weft.ir.errors import FailedPreconditionError, InternalError, InvalidArgumentError
@@ -30,7 +31,7 @@ def fake(fake: Callable[..., FakeDriver]) -> Callable[..., FakeDriver]:
     return partial(fake, devices=2)
 
 
-@pytest.fixture(params=["emulated", "peers", "through the host"])
+@pytest.fixture(params=["emulated", "peers", "through the host", REAL])
 def two(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, fake: Make
 ) -> tuple[Device, Device]:
@@ -38,6 +39,9 @@ def two(
     if request.param == "emulated":
         monkeypatch.setenv("WEFT_EMULATE_GPU", "2")
         monkeypatch.setattr(registry, "_devices", {})
+    elif request.param == "real":
+        use_device("real", monkeypatch)
+        need_gpus(2)
     else:
         fake(peers=request.param == "peers")
     return registry.gpu(0), registry.gpu(1)

@@ -134,6 +134,7 @@ if TYPE_CHECKING:
     from weft.frontend.session.metadata import RunMetadata, chrome_trace
     from weft.frontend.session.options import RunOptions
     from weft.frontend.session.session import Session
+    from weft.frontend.calls.elsewhere import DeviceWarning
     from weft.frontend.calls.specializations import RecompileWarning
     from weft.frontend.data.features import FixedLenFeature, VarLenFeature
     from weft.frontend.files.contents import (
@@ -216,6 +217,7 @@ _LATER = {
     "weft.frontend.session.metadata": "RunMetadata chrome_trace",
     "weft.frontend.session.options": "RunOptions",
     "weft.frontend.session.session": "Session",
+    "weft.frontend.calls.elsewhere": "DeviceWarning",
     "weft.frontend.calls.specializations": "RecompileWarning",
     "weft.frontend.data.features": "FixedLenFeature VarLenFeature",
     "weft.frontend.files.contents":
@@ -276,7 +278,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AUTO_REUSE", "Assert", "Barrier", "CancelToken", "CompiledFunction",
-    "ConditionalAccumulator", "DType", "DeviceArray", "DeviceInfo", "DeviceSpec", "Effect",
+    "ConditionalAccumulator", "DType", "DeviceArray", "DeviceInfo", "DeviceSpec",
+    "DeviceWarning", "Effect",
     "FIFOQueue", "FixedLenFeature",
     "FixedLengthRecordReader", "FloatInfo", "Graph", "GraphGrowthWarning", "IdentityReader",
     "IndexedSlices", "IntegerInfo", "InteractiveSession", "MutableHashTable",

@@ -21,7 +21,7 @@ from weft.ir.device import is_local, local_gpu, named_device
 from weft.ir.dims import Shape
 from weft.ir.dlpack import CPU, is_on_gpu
 from weft.ir.dtypes import DType, as_dtype
-from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType
 from weft.runtime.device.dlpack import borrowed, export, interface
@@ -213,7 +213,7 @@ def to_device(x: Any, device: str) -> Any:
 
     InvalidArgumentError for a device that is not of this process or not there,
     FailedPreconditionError where there is no GPU, ResourceExhaustedError without memory,
-    TypeRuleError for what is no array.
+    TypeRuleError for what is no array, UnsupportedError for strings.
     """
     spec = named_device(device)
     number = local_gpu(spec)
@@ -245,8 +245,10 @@ def _moved(x: Any, number: int | None) -> Tensor:
         held = x._held.on(device)
         return x if held is x._held else DeviceArray(held, x.weak)
     given = as_tensor(x)
-    if given.dtype.is_complex or given.dtype.name == "string":
-        raise TypeRuleError(f"wf.to_device: a GPU has no arrays of dtype {given.dtype.name}")
+    if given.dtype.name == "string":
+        raise UnsupportedError(
+            "wf.to_device: a GPU has no arrays of strings", hint="strings stay on the host"
+        )
     data = given._concrete("wf.to_device", "return the tensor from the graph first")
     return DeviceArray(DeviceValue.of(data, device, "arrays of wf.to_device"), given.weak)
 

@@ -22,10 +22,13 @@ def transfer_guard(level: str) -> Iterator[None]:
     """In the block, what is copied between the host and a device by the way is "allow"ed, "log"ged
     (a warning of the logger "weft.transfers", with the line), or "disallow"ed.
 
-    By the way: host arrays and numbers as arguments of a function for a GPU; a `wf.DeviceArray` as
-    a NumPy array, a Python number or condition, or in an op outside of compiled functions; one of
-    another GPU as an argument. Asked for, and so never an error: `wf.to_device`, `.numpy()`,
-    `.to_device()`, `np.from_dlpack`. Variables, which move to where they are used, are not guarded.
+    By the way: host arrays and numbers as arguments of a function for a GPU, or as feeds of a step
+    there; a `wf.DeviceArray` as a NumPy array, a Python number or condition, in an op outside of
+    compiled functions, or as a feed of a step on the CPU; one of another GPU as an argument or a
+    feed; what a session fetches from a GPU, which it gives as NumPy arrays; copies between the
+    devices of a step of this process that is on several. Asked for, and so never an error:
+    `wf.to_device`, `.numpy()`, `.to_device()`, `np.from_dlpack`. Variables, which move to where
+    they are used, are not guarded, nor is what the host reads to lead loops and branches.
 
     It is for the thread (for the context, as in `contextvars`); blocks nest.
     `wf.set_transfer_guard` is for all threads. InvalidArgumentError for another word; what is

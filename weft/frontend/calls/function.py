@@ -19,6 +19,7 @@ from weft.frontend.calls.accessors import Flattener, flattener
 from weft.frontend.calls.bound import bind, defines, is_bound, parameter_names, signature_of
 from weft.frontend.calls.compiled import Compiled
 from weft.frontend.calls.donation import donated_leaves, run_donated
+from weft.frontend.calls.elsewhere import warn_elsewhere
 from weft.frontend.calls.fast_call import NamedCalls, scan
 from weft.frontend.calls.look_in import LookIn
 from weft.frontend.calls.native_call import NativeCalls, callable_class
@@ -106,6 +107,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
         self._structures: set[pytree.Structure] = set()
         self._first_trace = TraceLock()
         self._traced_before = False
+        self._told: set[str] = set()  # in what it ran elsewhere
         self._native = NativeCalls(self)
 
     def __repr__(self) -> str:
@@ -208,6 +210,9 @@ class CompiledFunction(LookIn, Generic[P, R]):
 
     def _call_in_trace(self, args: Any, kwargs: Any) -> Any:
         """The function as a part of the current trace: numbers become tensors unless static."""
+        trace = current_trace()
+        if self._gpu is not None and trace is not None:
+            warn_elsewhere(self._name, self._gpu, trace, self._told)
         if not self._static:
             tree = pytree.tree_map(as_argument, (args, kwargs))
             return self._fn(*tree[0], **tree[1])
@@ -324,6 +329,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
             arguments,
             creates_variables=creates,
             location=definition(self._fn),
+            gpu=self._gpu,
         )
 
     # --------------------------------------------------------------------------------- looking in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,18 +31,23 @@ if TYPE_CHECKING:
 
 class Step(Specialization):
     """One step definition: what is fetched and fed, in which shapes, compiled. ops: how many of the
-    graph's it holds; seconds: how long compiling took."""
+    graph's it holds; seconds: how long compiling took. values, feeds: what is fetched and fed, of
+    `graph` (of steps in this process)."""
 
-    __slots__ = ("executable", "ops", "seconds")
+    __slots__ = ("executable", "feeds", "graph", "ops", "seconds", "values")
 
     def __init__(
         self,
         executable: Executable | Filled | DataflowStep | ClusterStep | DeviceStep | StepOnDevices,
         ops: int,
         seconds: float,
+        graph: Graph | None = None,
+        values: Sequence[Value | None] = (),
+        feeds: Iterable[Value] = (),
     ) -> None:
         super().__init__()
         self.executable, self.ops, self.seconds = executable, ops, seconds
+        self.graph, self.values, self.feeds = graph, tuple(values), tuple(feeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,8 @@ def compile_step(
         planned = compile_gpu_step(
             step, gpu, states, graph.resources, control_flow, passes, **options
         )
-        return Step(planned, len(step.ops), time.perf_counter() - begun)
+        seconds = time.perf_counter() - begun
+        return Step(planned, len(step.ops), seconds, graph, values, feeds)
     step = on_local_device(step)
     choice = choose(step, control_flow)
     if choice.executor and control_flow == "native":
@@ -118,4 +124,4 @@ def compile_step(
         )  # fmt: skip
     else:
         executable = compile_graph(step, states, name=graph.name, passes=passes)
-    return Step(executable, len(step.ops), time.perf_counter() - begun)
+    return Step(executable, len(step.ops), time.perf_counter() - begun, graph, values, feeds)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from weft.frontend.arrays import Array
+from weft.frontend.device_array import DeviceArray
 from weft.frontend.session.compiling import Step
 from weft.frontend.session.options import RunOptions
+from weft.frontend.session.transfers import placed
+from weft.frontend.transfers import guarded
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.trace import TraceRecorder
 from weft.runtime.device.step import DeviceStep, StepOnDevices
@@ -30,15 +33,20 @@ def execute(
 ) -> list[Any]:
     """One run: its results, None for a token. recorder: as `new_recorder` gave it."""
     executable = step.executable
+    if DeviceArray in map(type, arrays) or (not isinstance(executable, Executable) and guarded()):
+        arrays = placed(step, arrays)
     if isinstance(executable, Executable):
         if isinstance(recorder, TraceRecorder):
             return run_traced(executable, arrays, recorder)
         return executable(arrays)
-    if isinstance(executable, DeviceStep) and isinstance(recorder, TraceRecorder):
-        return executable.run_traced(arrays, recorder)
-    if isinstance(executable, (Filled, DeviceStep)):
+    if isinstance(executable, Filled):
         return executable(arrays)
     limit = None if options is None else options.seconds
+    if isinstance(executable, DeviceStep):
+        with cancel.within(limit) as own:
+            if isinstance(recorder, TraceRecorder):
+                return executable.run_traced(arrays, recorder, own)
+            return executable(arrays, own)
     if isinstance(executable, (DataflowStep, StepOnDevices)):
         nodes = recorder if isinstance(recorder, TraceRecorder) else None
         return executable(arrays, timeout=limit, cancel=cancel, trace=nodes)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from weft.frontend.arrays import Array, contiguous
+from weft.frontend.device_array import DeviceArray
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import SymbolicDim, format_shape
 from weft.ir.dtypes import DType, as_dtype, string
@@ -16,16 +17,20 @@ from weft.ir.types import TensorType
 
 
 def feed_array(given: Any, t: Tensor) -> Array:
-    """`given` as a value for `t`. TypeRuleError or InvalidArgumentError if it does not fit."""
+    """`given` as a value for `t`; a `wf.DeviceArray` of its dtype stays one, as it has the `shape`
+    that is looked at. TypeRuleError or InvalidArgumentError if it does not fit."""
     assert t._value is not None
     kind = t._value.type
     assert isinstance(kind, TensorType)
+    stays = type(given) is DeviceArray and given.dtype is kind.dtype
     if type(given) is np.ndarray and given.dtype == kind.dtype.numpy and given.dtype.kind != "O":
         data: Array = given
+    elif stays:
+        data = cast(Array, given)  # `session.transfers.placed` decides what becomes of it
     else:
         data = _converted(given, t)
     fits = data.shape == kind.shape or (
-        data.ndim == t.ndim
+        len(data.shape) == t.ndim
         and all(
             d is None or isinstance(d, SymbolicDim) or d == n
             for d, n in zip(kind.shape, data.shape, strict=True)
@@ -37,7 +42,7 @@ def feed_array(given: Any, t: Tensor) -> Array:
             hint=f"its shape must fit {format_shape(t.shape)}",
             location=caller_location(),
         )
-    return contiguous(data)
+    return data if stays else contiguous(data)
 
 
 def _converted(given: Any, t: Tensor) -> Array:

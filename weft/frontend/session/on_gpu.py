@@ -9,7 +9,12 @@ from functools import partial
 
 from weft.frontend.calls.on_gpu import compile_for_gpu
 from weft.ir.device import LOCAL_DEVICES, LOCAL_JOB, DeviceSpec, local_gpu
-from weft.ir.errors import UnsupportedError, WeftError
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnsupportedError,
+    WeftError,
+)
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation
 from weft.ir.math_mode import MathMode
@@ -111,8 +116,10 @@ def _whole(
     made = compile_for_gpu(on_local_device(step, use.number), states, use.number, passes, math_mode)
     try:
         made.device()
-    except WeftError as error:
+    except (FailedPreconditionError, InvalidArgumentError) as error:  # there is none
         raise not_here(use.op, error) from None
+    except WeftError as error:
+        raise error.at(use.op.locations) from None
     return made
 
 

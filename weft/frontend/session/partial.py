@@ -100,7 +100,7 @@ class PartialRun:
             self._check(wanted, feeds)
             part = self.definition.part(self, wanted, tuple(feeds))
             # the user may go on to write to the arrays that were fed, and to those given here
-            known = {**self.known, **{v: a.copy() for v, a in feeds.items()}}
+            known = {**self.known, **{v: np.array(a) for v, a in feeds.items()}}
             try:
                 values = (*wanted, *part.kept)
                 made = run(values, {v: known[v] for v in part.given}, self.done)

@@ -155,7 +155,7 @@ class Session:
 
     def close(self) -> None:
         """Free the compiled steps; variables keep their values. `run` raises afterwards, and steps
-        that wait for a queue end with CancelledError."""
+        that wait for a queue, or go round a loop, as of `RunOptions`, end with CancelledError."""
         self._closed = True
         self._cancel.cancel("the session was closed")
         self._steps = steps_of(self.graph)

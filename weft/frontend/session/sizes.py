@@ -73,7 +73,7 @@ class SizedSteps:
         found = plans.find(shapes) or plans.make(shapes)
         if found is None:
             return compiled(values, feeds)
-        step = Step(found, ops, time.perf_counter() - begun)
+        step = Step(found, ops, time.perf_counter() - begun, self._graph, values, feeds)
         step.compiled = False
         return step
 

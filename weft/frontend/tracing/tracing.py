@@ -74,14 +74,16 @@ def trace_function(
     creates_variables: bool = True,
     open_sizes: bool = False,
     location: Locations = (),
+    gpu: int | None = None,
 ) -> Traced:
     """Run `call` on one symbolic tensor per argument.
 
     open_sizes: whether sizes may depend on values, as they may if the graph is interpreted.
-    location: where the function is defined. TypeRuleError for a result that is no tensor.
+    location: where the function is defined. gpu: the number of the GPU that it is compiled for.
+    TypeRuleError for a result that is no tensor.
     """
     trace = Trace("function", name, creates_variables=creates_variables)
-    trace.symbols = set() if open_sizes else None
+    trace.symbols, trace.gpu = set() if open_sizes else None, gpu
     with trace.scope():
         inputs = [trace.tensor(trace.add_arg(a.type, a.name), a.weak) for a in arguments]
         results = pytree.tree_map(_without_effects, call(inputs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -256,7 +257,8 @@ class _Builder:
             far = stays_far(op)
             if op.name == "recv":
                 there = self.where.is_brought(op.result)
-                start = landing(start, self.built.elsewhere.bring if there else on_host)
+                bring, name = self.built.elsewhere.bring, f"'{op.attrs['tensor']}'"
+                start = landing(start, partial(bring, what=name) if there else on_host)
         self.built.hosts.append(HostOp(start, types, op, gives, reads_only, keeps, elsewhere=far))
         self._add(node, op)
         self.ports.update((r, node.out(i)) for i, r in enumerate(op.results))

@@ -48,8 +48,9 @@ class Elsewhere(Protocol):
         """A region; its results `back` are to be on the host. Errors as compiling has."""
         ...
 
-    def bring(self, array: Any) -> Any:
-        """Copy an array of the host, or a value of another device, to this one."""
+    def bring(self, array: Any, what: str) -> Any:
+        """Copy an array of the host, or a value of another device, to this one. what: which, for
+        errors."""
         ...
 
     def settle(self) -> None:

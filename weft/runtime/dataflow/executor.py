@@ -46,7 +46,7 @@ class DataflowStep:
                 graph, variables or {}, resources or {}, passes, threads, deterministic, elsewhere
             )
             self.tables = Tables(self.built.nodes, self.built.frames)
-        self._inputs = len(graph.args)
+        self._inputs, self._names = len(graph.args), graph.arg_names
         self._idle: list[Running] = []
 
     def __call__(
@@ -65,8 +65,8 @@ class DataflowStep:
         """
         running, there = self.take(), self.built.elsewhere
         if there is not None:
-            pairs = zip(inputs, self.built.brought, strict=True)
-            inputs = [there.bring(a) if far else a for a, far in pairs]
+            rows = zip(inputs, self.built.brought, self._names, strict=True)
+            inputs = [there.bring(a, f"'{n}'") if far else a for a, far, n in rows]
         noted = None
         if trace is not None:
             noted = NodeTrace(trace, Labels(self.built, self.tables), running.state)

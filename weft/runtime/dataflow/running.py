@@ -140,7 +140,7 @@ class Running:
             plan.frame.forget_stacks()
 
     def _run(self, until: float | None, cancel: CancelToken, wait: bool) -> bool:
-        state, budget = self.state, FIRST_SLICE
+        state, budget, cancel.until = self.state, FIRST_SLICE, until
         while True:
             begun = time.perf_counter()
             state.set(at.S_BUSY, bool(self._waiting or self._dear))

@@ -10,7 +10,7 @@ from weakref import WeakSet
 import numpy as np
 
 from weft.ir.dtypes import as_dtype
-from weft.ir.errors import FailedPreconditionError, WeftError
+from weft.ir.errors import FailedPreconditionError, ResourceExhaustedError, WeftError
 from weft.ir.types import TensorType
 from weft.runtime.device.protocol import Array, Device, Mark, Memory
 
@@ -59,10 +59,10 @@ class DeviceValue:
         self.nbytes = nbytes
 
     @classmethod
-    def of(cls, array: Array, device: Device, what: str) -> DeviceValue:
-        """A copy of a C-contiguous array of the host, which may change afterwards. what: what it is
-        for, in case there is no memory (ResourceExhaustedError)."""
-        memory = device.allocate(array.nbytes, what, early=True)
+    def of(cls, array: Array, device: Device, what: str, which: str = "") -> DeviceValue:
+        """A copy of a C-contiguous array of the host, which may change afterwards. what, which:
+        what it is for, in case there is no memory (ResourceExhaustedError), and which of these."""
+        memory = _allocated(device, what, array, which, early=True)
         device.upload(memory.address, array, device.sent())
         sent = device.sent()
         sent.wait()
@@ -100,19 +100,19 @@ class DeviceValue:
     def copy(self) -> DeviceValue:
         """The same in memory of its own."""
         device = self.device
-        memory = device.allocate(self.nbytes, "copies of arrays")
+        memory = _allocated(device, "copies of arrays", self)
         device.begin()
         device.copy(memory.address, self.address, self.nbytes)
         self.check()
         self.been_read()
         return DeviceValue(device, memory, self.dtype, self.shape, ready=device.mark())
 
-    def on(self, device: Device) -> DeviceValue:
+    def on(self, device: Device, which: str = "") -> DeviceValue:
         """This array if it is on `device`, else a copy there; not by way of the host if the devices
-        reach each other."""
+        reach each other. which: as of `of`."""
         if device is self.device:
             return self
-        memory = device.allocate(self.nbytes, f"an array from {self.device.name}")
+        memory = _allocated(device, f"an array from {self.device.name}", self, which)
         device.copy_from(self.device, memory.address, self.address, self.nbytes)
         self.check()
         self.been_read()
@@ -124,6 +124,20 @@ class DeviceValue:
         if isinstance(self.memory, Borrowed):
             self.device.precede(self.memory.stream)
             self.device.keep(self)
+
+
+def _allocated(
+    device: Device, what: str, array: Array | DeviceValue, which: str = "", *, early: bool = False
+) -> Memory:
+    """Memory for an array; the error names its type."""
+    try:
+        return device.allocate(array.nbytes, what, early)
+    except ResourceExhaustedError as error:
+        made = TensorType(as_dtype(array.dtype), array.shape)
+        raise ResourceExhaustedError(
+            f"{error.what}; it is {f'{which}, ' if which else ''}{made}: {array.nbytes:,} bytes",
+            hint=error.hint,
+        ) from None
 
 
 def give_back(inputs: Iterable[Array | DeviceValue]) -> None:

@@ -30,12 +30,13 @@ class Resident:
             self._holders.add(holder)
 
     def drop_idle(self) -> None:
-        """Ask all holders; arrays that only hold each other go, too."""
-        gc.collect()
+        """Ask all holders; arrays that only hold each other go, too, those let go just now and
+        others."""
         with self._lock:
             holders = list(self._holders)
         for holder in holders:
             holder.drop_idle()
+        gc.collect()
 
     def add(self, what: str, nbytes: int) -> None:
         """So much more (or less) is there for `what`."""
@@ -63,8 +64,10 @@ class Resident:
 
 def no_room(device: str, what: str, nbytes: int, resident: Resident, total: int) -> str:
     """The message for memory that is not there."""
+    return f"device {device} has no {nbytes:,} bytes for {what}: {what_is_there(resident, total)}"
+
+
+def what_is_there(resident: Resident, total: int) -> str:
+    """What there is instead."""
     of = f" of {total:,}" if total else ""
-    return (
-        f"device {device} has no {nbytes:,} bytes for {what}: resident are {resident.nbytes:,}"
-        f"{of} bytes: {resident.describe()}"
-    )
+    return f"resident are {resident.nbytes:,}{of} bytes: {resident.describe()}"

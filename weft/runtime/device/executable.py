@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from weft.codegen.cuda.compile import describe_kernels, emit_ptx
-from weft.codegen.cuda.faults import fault_of
-from weft.codegen.faults import describe_fault
-from weft.ir.errors import InvalidArgumentError, WeftError
+from weft.ir.errors import ResourceExhaustedError, WeftError
 from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph
 from weft.ir.math_mode import MathMode
@@ -23,20 +20,23 @@ from weft.passes.pipelines import GPU
 from weft.runtime.dataflow.trace import TraceRecorder
 from weft.runtime.device.array import DeviceValue, check_there, give_back
 from weft.runtime.device.planning.describe import describe_plan
-from weft.runtime.device.planning.layout import layout_of
 from weft.runtime.device.planning.plan import DevicePlan
 from weft.runtime.device.planning.planned import DeviceDetails, DeviceReport, Wanted
-from weft.runtime.device.protocol import Array, Device, Memory
+from weft.runtime.device.planning.tensors import named
+from weft.runtime.device.protocol import Array, Device
+from weft.runtime.device.running.constants import Shelf
 from weft.runtime.device.running.frame import FaultFound, Frame
+from weft.runtime.device.running.frames import Frames, KeptFrames
 from weft.runtime.device.running.pieces import Base
+from weft.runtime.device.running.short import Short, let_go
 from weft.runtime.device.running.timing import TimedDevice
 from weft.runtime.device.running.traced import Watch
 from weft.runtime.device.state import OnDevice, on_device
 from weft.runtime.device.step import DeviceStep
+from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.variables import VariableState, check_variables
 
 _log = logging.getLogger("weft.compile")
-MOST_IDLE_FRAMES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,6 @@ class StepTimes:
     device: tuple[float, ...]
     host: tuple[float, ...]
     launches: int
-
-
-class KeptFrames(dict[object, Frame]):
-    """What plans that are called several times in a step keep until it ends, by plan."""
 
 
 class DeviceExecutable(DeviceStep):
@@ -73,10 +69,11 @@ class DeviceExecutable(DeviceStep):
         variables: Mapping[str, VariableState],
         find: Callable[[], Device],
         details: Callable[[], DeviceDetails],
+        shelf: Shelf | None = None,
     ) -> None:
         self.name, self.plan = name, plan
         self._find, self._details = find, details
-        self._layout = layout_of(plan)
+        self.frames = Frames(name, plan, shelf or Shelf())
         self._states: dict[Base, VariableState] = {
             ("variable", n): variables[n] for n in plan.variables
         }
@@ -84,9 +81,6 @@ class DeviceExecutable(DeviceStep):
         self._ordered = sorted(self._states.values(), key=id)
         self._lock = ForkLock()
         self._device: Device | None = None
-        self._constants: Memory | None = None
-        self._addresses: list[int] = []
-        self._frames: list[Frame] = []
 
     def with_variables(self, variables: Mapping[str, VariableState]) -> DeviceExecutable:
         """The same step on other variables."""
@@ -100,32 +94,26 @@ class DeviceExecutable(DeviceStep):
     def report(self) -> DeviceReport:
         return self._details().report
 
+    def exact(self) -> DeviceDetails:
+        """How the plan was made, for its own sizes; for people and errors."""
+        return self._details()
+
     def told(self) -> DevicePlan:
         """The plan for people and errors, with its ops, which one from disk has not."""
-        return self._details().plan
+        return self.exact().plan
 
     def device(self) -> Device:
-        """The device, with the plan's constants on it."""
+        """The device; errors of finding it."""
         with self._lock:
             if self._device is None:
-                found = self._find()
-                self._constants, self._addresses = self._place_constants(found)
-                self._device = found
-                found.resident.may_ask(self)
+                self._device = self._find()
             return self._device
-
-    def _place_constants(self, device: Device) -> tuple[Memory | None, list[int]]:
-        return _constants(self.name, self.plan, device)
-
-    def drop_idle(self) -> None:
-        """Give the memory back that only waits for the next call."""
-        self._frames.clear()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the device that one call at a time takes, beside variables and constants."""
-        small, types = self._layout, (*enumerate(self.plan.inputs), *enumerate(self.plan.results))
-        inputs, count = len(self.plan.inputs), 0
+        small, inputs, count = self.frames.layout, len(self.plan.inputs), 0
+        types = (*enumerate(self.plan.inputs), *enumerate(self.plan.results))
         for k, (i, t) in enumerate(types):
             held = small.inputs if k < inputs else {**small.results, **self.plan.donated}
             count += 0 if t is None or i in held else t.nbytes
@@ -164,14 +152,17 @@ class DeviceExecutable(DeviceStep):
         cc, kernels = self._cc(), self.plan.kernels()
         return "\n".join(f"// {k.name}  {k.key}\n{emit_ptx(k, cc)}" for k in kernels)
 
-    def __call__(self, inputs: Sequence[Array | DeviceValue]) -> list[Any]:
+    def __call__(
+        self, inputs: Sequence[Array | DeviceValue], cancel: CancelToken | None = None
+    ) -> list[Any]:
         """Run one step. `inputs` have exactly the types of the graph's (the caller checks)."""
-        return self._called(inputs, Frame.run, None)
+        return self._called(inputs, Frame.run, None, cancel)
 
     def call(
         self,
         inputs: Sequence[Array | DeviceValue],
         keep: KeptFrames | None = None,
+        cancel: CancelToken | None = None,
     ) -> list[DeviceValue | None]:
         """Run one step whose results stay on the device. Returns before the device is done if no op
         checks indices and no loop or branch is the host's to lead; a kernel that fails then is told
@@ -180,20 +171,22 @@ class DeviceExecutable(DeviceStep):
         and `DeviceValue.taken` says whether it came to that. keep: is given what must
         live as long as the stacks among the results do; other calls with it, one at a time, go on
         there."""
-        return self._called(inputs, Frame.start, keep)
+        return self._called(inputs, Frame.start, keep, cancel)
 
-    def run_traced(self, inputs: list[Array], recorder: TraceRecorder) -> list[Any]:
+    def run_traced(
+        self, inputs: list[Array], recorder: TraceRecorder, cancel: CancelToken | None = None
+    ) -> list[Any]:
         """Run one step, and note what took how long (`device/running/traced.py`)."""
         device = self.device()
         watch, keep = Watch(device, recorder), KeptFrames()
-        keep[self] = Frame(self.name, self._runs_as(), self._layout, device, self._addresses)
+        keep[self] = self.frames.make(device, self._runs_as())
 
         def run(frame: Frame, given: list[Any], variables: dict[Base, int]) -> list[Any]:
             frame.launches.watch = watch
             return frame.run(given, variables)
 
         try:
-            return self._called(inputs, run, keep)  # on a frame of its own
+            return self._called(inputs, run, keep, cancel)  # on a frame of its own
         finally:
             recorder.add(watch)
 
@@ -202,22 +195,34 @@ class DeviceExecutable(DeviceStep):
         inputs: Sequence[Array | DeviceValue],
         run: Callable[[Frame, list[Any], dict[Base, int]], list[Any]],
         keep: KeptFrames | None,
+        cancel: CancelToken | None,
     ) -> list[Any]:
-        device = self.device()
-        there = [v.on(device) if isinstance(v, DeviceValue) else v for v in inputs]
-        frame = self._take_frame(device) if keep is None else self._kept_frame(device, keep)
+        frame, there = None, list(inputs)
         try:
+            device = self.device()
+            there = [v.on(device) if isinstance(v, DeviceValue) else v for v in inputs]
+            frame = self._frame(device, keep)
+            frame.launches.cancel = cancel
             results = self._run(device, frame, there, run)
-        except FaultFound as found:
-            if keep is None:
-                self._give_frame(frame)
-            self._raise_fault(found)
-        finally:
+        except BaseException as error:
             give_back(there)
+            if isinstance(error, FaultFound) and keep is None and frame is not None:
+                self.frames.give(frame)
+            frame, there, inputs = None, [], ()
+            let_go(error)  # or whoever holds the error, a prompt for one, would hold the memory
+            if isinstance(error, FaultFound):
+                raise error.error(self.told()) from None
+            if isinstance(error, Short):
+                raise named(error, self.exact) from None
+            raise
+        give_back(there)
         check_there(there, self.plan.donated.values())
         if keep is None:
-            self._give_frame(frame)
+            self.frames.give(frame)
         return results
+
+    def _frame(self, device: Device, keep: KeptFrames | None) -> Frame:
+        return self.frames.take(device) if keep is None else self.frames.kept(device, keep, self)
 
     def _runs_as(self) -> DevicePlan:
         """`plan`, with its ops."""
@@ -228,7 +233,7 @@ class DeviceExecutable(DeviceStep):
         in so many calls, and so do copies of donated inputs. records: as one recording; else launch
         by launch. UnsupportedError on an emulated device."""
         device = self.device()
-        frame = self._take_frame(device)
+        frame = self.frames.take(device)
         frame.launches.records = records
         with self._held_variables(device) as held:
             frame.send(inputs, _addresses(held))
@@ -249,7 +254,8 @@ class DeviceExecutable(DeviceStep):
         calls, each waited for. Else as `measure`."""
         device = self.device()
         timed = TimedDevice(device)
-        frame = Frame(self.name, self.plan, self._layout, cast(Device, timed), self._addresses)
+        layout, constants = self.frames.layout, self.frames.constants(device)
+        frame = Frame(self.name, self.plan, layout, cast(Device, timed), constants)
         frame.launches.records = False
         with self._held_variables(device) as held:
             frame.send(inputs, _addresses(held))
@@ -260,25 +266,6 @@ class DeviceExecutable(DeviceStep):
                 frame.work()
             device.synchronize()
         return timed.seconds
-
-    def _take_frame(self, device: Device) -> Frame:
-        with suppress(IndexError):
-            return self._frames.pop()
-        return self._made_frame(device)
-
-    def _made_frame(self, device: Device) -> Frame:
-        return Frame(self.name, self.plan, self._layout, device, self._addresses)
-
-    def _kept_frame(self, device: Device, keep: KeptFrames) -> Frame:
-        frame = keep.get(self)
-        if frame is None:
-            frame = keep[self] = self._made_frame(device)
-            frame.launches.goes_on = True
-        return frame
-
-    def _give_frame(self, frame: Frame) -> None:
-        if len(self._frames) < MOST_IDLE_FRAMES:
-            self._frames.append(frame)
 
     def _run(
         self,
@@ -324,35 +311,14 @@ class DeviceExecutable(DeviceStep):
                 state.buffer()  # raises
             except WeftError as error:
                 raise error.at(next((op.locations for op in own), ())) from None
-        return on_device(state, device)
-
-    def _raise_fault(self, found: FaultFound) -> NoReturn:
-        number, position, index = fault_of(int(found.words[0]), int(found.words[1]))
-        op = self.told().faults[found.number][number]
-        types = ", ".join(str(v.type) for v in op.operands)
-        raise InvalidArgumentError(
-            f"op '{op.name}' ({types}): {describe_fault(op, position, index, cut=True)}",
-            hint="indices must be in -n .. n-1 for an axis of size n; "
-            "clip them with wf.clip if that is meant",
-            location=op.locations,
-        )
+        try:
+            return on_device(state, device)
+        except ResourceExhaustedError as error:
+            raise Short(error, ("variable", name)) from None
 
 
 def _addresses(held: Mapping[Base, OnDevice]) -> dict[Base, int]:
     return {base: one.memory.address for base, one in held.items()}
-
-
-def _constants(name: str, plan: DevicePlan, device: Device) -> tuple[Memory, list[int]]:
-    """The plan's constants on the device, and where each is."""
-    offsets, end = [], 0
-    for array in plan.constants:
-        offsets.append(end)
-        end += math.ceil(array.nbytes / 256) * 256
-    memory = device.allocate(end, f"constants of '{name}'")
-    for offset, array in zip(offsets, plan.constants, strict=True):
-        device.upload(memory.address + offset, array)
-    device.synchronize()
-    return memory, [memory.address + offset for offset in offsets]
 
 
 def compile_for_device(

@@ -14,6 +14,7 @@ import numpy as np
 from weft.codegen.cuda.kernel import Launch
 from weft.ir.graph import Operation
 from weft.runtime.device.blocks import Resident
+from weft.runtime.device.calls import Calls
 
 if TYPE_CHECKING:
     from weft.runtime.device.planning.plan import Place, PlanArg, PlannedLaunch, PlannedProduct
@@ -99,7 +100,7 @@ class Recording(Protocol):
 class Device(Protocol):
     """A device. name: "/gpu:0". description: what it is, for people. emulated: whether there is
     no such machine. cc: the compute capability that kernels are compiled for. resident: what has
-    memory of it. libraries: what else does products.
+    memory of it. calls: those that it was asked for last. libraries: what else does products.
 
     Any thread may call any of these.
     """
@@ -109,6 +110,7 @@ class Device(Protocol):
     emulated: bool
     cc: tuple[int, int]
     resident: Resident
+    calls: Calls
     dlpack: tuple[int, int]
 
     @property

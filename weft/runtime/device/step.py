@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from weft.passes.placement import Placement
     from weft.runtime.dataflow.trace import TraceRecorder
     from weft.runtime.device.array import DeviceValue
-    from weft.runtime.device.executable import KeptFrames
     from weft.runtime.device.parts.parted import DevicePart
     from weft.runtime.device.planning.plan import DevicePlan
     from weft.runtime.device.planning.planned import DeviceReport
     from weft.runtime.device.protocol import Array, Device
+    from weft.runtime.device.running.frames import KeptFrames
     from weft.runtime.resources.cancel import CancelToken
 
 
@@ -38,19 +38,24 @@ class DeviceStep(ABC):
         """What planning did."""
 
     @abstractmethod
-    def __call__(self, inputs: Sequence[Array | DeviceValue]) -> list[Any]:
-        """Run one step."""
+    def __call__(
+        self, inputs: Sequence[Array | DeviceValue], cancel: CancelToken | None = None
+    ) -> list[Any]:
+        """Run one step. cancel: ends it where the host leads a loop or branch."""
 
     @abstractmethod
     def call(
         self,
         inputs: Sequence[Array | DeviceValue],
         keep: KeptFrames | None = None,
+        cancel: CancelToken | None = None,
     ) -> list[DeviceValue | None]:
         """Run one step whose results stay on the device."""
 
     @abstractmethod
-    def run_traced(self, inputs: list[Array], recorder: TraceRecorder) -> list[Any]:
+    def run_traced(
+        self, inputs: list[Array], recorder: TraceRecorder, cancel: CancelToken | None = None
+    ) -> list[Any]:
         """Run one step, and note what took how long."""
 
     @property

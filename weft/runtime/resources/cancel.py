@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from weft.ir.errors import CancelledError, DeadlineExceededError, WeftError
 
 T = TypeVar("T")
 
@@ -14,12 +18,14 @@ class CancelToken:
 
     It stays cancelled: operations that are given it afterwards fail at once, without any effect.
     exchange: what a step that is a part of a larger one exchanges messages by with the other parts
-    (`dataflow.host_ops.communication.Exchange`); None for all others.
+    (`dataflow.host_ops.communication.Exchange`); None for all others. until: the time by
+    `time.monotonic` at which whoever looks at the token is to end with DeadlineExceededError; the
+    token itself does nothing then.
     """
 
     # Without a lock, so that a signal handler may cancel at any moment: each line is one operation
     # on a dict, and whoever takes a callback out of the dict calls it.
-    __slots__ = ("_callbacks", "_cancelled", "_kept", "_numbers", "exchange", "reason")
+    __slots__ = ("_callbacks", "_cancelled", "_kept", "_numbers", "exchange", "reason", "until")
 
     def __init__(self, exchange: Any = None) -> None:
         self._callbacks: dict[int, Callable[[], object]] = {}
@@ -28,6 +34,7 @@ class CancelToken:
         self._kept: list[object] = []
         self.reason = ""
         self.exchange = exchange
+        self.until: float | None = None
 
     def __repr__(self) -> str:
         return f"<CancelToken{': cancelled' if self._cancelled else ''}>"
@@ -36,6 +43,34 @@ class CancelToken:
     def is_cancelled(self) -> bool:
         """Whether `cancel()` was called."""
         return self._cancelled
+
+    @property
+    def is_over(self) -> bool:
+        """Whether who looks at the token is to end: it is cancelled, or the time is up."""
+        return self._cancelled or (self.until is not None and time.monotonic() > self.until)
+
+    def error(self, doing: str) -> WeftError:
+        """What they raise then; doing: what they were at."""
+        if self._cancelled:
+            why = self.reason or "no reason given"
+            return CancelledError(f"the step was cancelled: {why}; {doing}")
+        return DeadlineExceededError(
+            f"the step did not end in time; {doing}", hint="give a longer timeout"
+        )
+
+    @contextmanager
+    def within(self, seconds: float | None) -> Iterator[CancelToken]:
+        """A token that ends as this one does, and after so many seconds; None: this one."""
+        if seconds is None:
+            yield self
+            return
+        own = CancelToken(self.exchange)
+        own.until = time.monotonic() + seconds
+        forget = self.register(lambda: own.cancel(self.reason))
+        try:
+            yield own
+        finally:
+            forget()
 
     def cancel(self, reason: str = "") -> None:
         """End what waits with this token; further calls do nothing. `reason` goes into the

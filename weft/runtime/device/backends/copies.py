@@ -154,17 +154,22 @@ class Copies(Memories):
 
     def _fetch(self, target: Array, address: int, after: Mark | None, first: bool) -> CudaMark:
         """Ask for a copy to pinned memory; where it is there."""
+        last = 0
         with self._lock:
             self._enter()
             if first and after is not None:
                 self._after(self._out, after)
+                last = getattr(after, "after", 0)
             elif first:
+                last = self.calls.last
                 self._follow(self._out, self._work)
             if target.nbytes:
                 self._driver.call(
                     "cuMemcpyDtoHAsync", target.ctypes.data, address, target.nbytes, self._out
                 )
-            return self._marked(self._out)
+            made = self._marked(self._out)
+            made.after = last
+            return made
 
     def _follow(self, stream: Any, other: Any) -> None:
         """What `stream` is given from now on begins when `other` has done what it was given."""

@@ -16,10 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from weft.codegen.cuda.kernel import CudaKernel, Launch
-from weft.ir.errors import FailedPreconditionError, InternalError, WeftError
-from weft.runtime.device.backends.driver import Driver
+from weft.ir.errors import FailedPreconditionError, InternalError
+from weft.runtime.device.backends.driver import DeviceDriver, Driver
 from weft.runtime.device.backends.peers import Peers, through_host
 from weft.runtime.device.blocks import Resident
+from weft.runtime.device.calls import Calls
 from weft.runtime.device.info import real_gpu
 from weft.runtime.device.libraries.choice import CudaLibraries
 from weft.runtime.device.libraries.library import LibraryLaunch
@@ -28,6 +29,9 @@ from weft.runtime.device.protocol import Device, Prepared
 Array = np.ndarray[Any, Any]
 #: If set, every launch is waited for, so that a kernel that fails is known by its name.
 BLOCKING = "WEFT_GPU_BLOCKING"
+#: What to do when a kernel has failed, and what tells more.
+_AGAIN = "the process must be started again to use the device"
+_WHICH = f"{BLOCKING}=1 there tells which kernel it is"
 
 
 class Compiled(Protocol):
@@ -75,7 +79,7 @@ class CudaDevice(Peers):
     def __init__(self, index: int, compile_kernel: CompileKernel, driver: Driver) -> None:
         super().__init__()
         self.name, self.dlpack = f"/gpu:{index}", (2, index)  # kDLCUDA
-        self._driver, self._compile = driver, compile_kernel
+        self._driver, self._compile = DeviceDriver(driver, self._fails), compile_kernel
         call = driver.call
         self._device = call("cuDeviceGet", index)
         found = real_gpu(driver, index)
@@ -84,11 +88,13 @@ class CudaDevice(Peers):
         self.cc, self.description, self.memory = found.cc, found.description, found.memory
         self._context = call("cuDevicePrimaryCtxRetain", self._device)
         self._lock = threading.RLock()
+        self._failure = ""  # by which error the device failed
+        self._alone = ""  # the one kernel that is waited for
         self._lost = False  # whether this is a child of the process whose device it is
         _devices.add(self)
         self._functions: dict[str, Any] = {}
         self._modules: list[Any] = []
-        self.resident = Resident()
+        self.resident, self.calls = Resident(), Calls()
         self.libraries = CudaLibraries(self, lambda: driver.version)
         self._blocking = os.environ.get(BLOCKING, "0") not in ("", "0")
         self._enter()
@@ -104,13 +110,16 @@ class CudaDevice(Peers):
 
     def _enter(self) -> None:
         """Make the context that of this thread: another device, or library, may have set its own
-        since. FailedPreconditionError in a forked child, which CUDA does not follow into."""
+        since. FailedPreconditionError in a forked child, which CUDA does not follow into;
+        InternalError if a kernel has failed."""
         if self._lost:
             raise FailedPreconditionError(
                 f"device {self.name} is of the process that forked this one, and lost here",
                 hint="start processes with multiprocessing's 'spawn' method, or fork before a GPU "
                 "is used",
             )
+        if self._failure:
+            raise self._failed_before()
         self._driver.call("cuCtxSetCurrent", self._context)
 
     # -- copies on the device ---------------------------------------------------------------------
@@ -162,16 +171,23 @@ class CudaDevice(Peers):
             if isinstance(handle, LibraryLaunch):
                 handle(prepared.words, int(self._now))
             else:
-                launch = self._driver.api.cuLaunchKernel
-                (status,) = launch(*handle.before, self._now, *handle.after)
+                launch, given = self._driver.api.cuLaunchKernel, (*handle.before, self._now)
+                (status,) = launch(*given, *handle.after)
+                if int(status):
+                    what = f"kernel '{handle.name}'"
+                    status = self._again(status, lambda: launch(*given, *handle.after), what)
             if int(status):
+                self._driver.look(status)
                 raise InternalError(
                     f"kernel '{handle.name}' could not be launched on {self.name}: "
-                    f"{self._driver.name_of(status)}",
-                    hint=self._driver.after_failure(status),
+                    f"{self._driver.name_of(status)}"
                 )
             if self._blocking:
-                self._wait(self._work, f"kernel '{handle.name}'")
+                self._alone = handle.name
+                try:
+                    self._wait(self._work)
+                finally:
+                    self._alone = ""
 
     def timed(self, work: Callable[[], None]) -> float:
         call = self._driver.call
@@ -188,21 +204,37 @@ class CudaDevice(Peers):
         return milliseconds / 1e3
 
     def synchronize(self) -> None:
+        last = self.calls.last
         for stream in self._streams:
             self._wait(stream)
+        self.calls.done(last)
         self.let_go()
 
-    def _wait(self, stream: Any, what: str = "a kernel") -> None:
+    def _wait(self, stream: Any) -> None:
         self._enter()
-        try:
-            self._driver.call("cuStreamSynchronize", stream)
-        except WeftError as error:
-            raise self._failed(what, error) from None
+        self._driver.call("cuStreamSynchronize", stream)
 
-    def _failed(self, what: str, error: WeftError) -> InternalError:
-        hint = f"set {BLOCKING}=1 to learn which; the device cannot be used again in this process"
-        said = f"{what} failed on {self.name}: {error.what}"
-        return InternalError(said, hint=None if self._blocking else hint)
+    # -- kernels that fail ------------------------------------------------------------------------
+
+    def _fails(self, said: str) -> InternalError:
+        """The error for what the driver says when a kernel has failed."""
+        if self._failure:
+            return self._failed_before()
+        if self._alone:
+            self._failure = f"kernel '{self._alone}' failed on {self.name}: {said}"
+            return InternalError(self._failure, hint=_AGAIN)
+        calls = self.calls.describe()
+        of = f"; it was asked for by one of these calls, the last one last:{calls}" if calls else ""
+        self._failure = f"a kernel failed on {self.name}: {said}{of}"
+        return InternalError(self._failure, hint=f"{_AGAIN}; {_WHICH}")
+
+    def _failed_before(self) -> InternalError:
+        """The error for whoever asks for anything after that."""
+        return InternalError(
+            f"{self.name} can do nothing more in this process, as it failed before: "
+            f"{self._failure}",
+            hint=_AGAIN if self._blocking else f"{_AGAIN}; {_WHICH}",
+        )
 
 
 _devices: weakref.WeakSet[CudaDevice] = weakref.WeakSet()

@@ -6,7 +6,7 @@ Each function of the driver gives (status, value...). `Driver.call` takes the st
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.ir.errors import (
@@ -14,6 +14,7 @@ from weft.ir.errors import (
     InternalError,
     ResourceExhaustedError,
     ToolchainError,
+    WeftError,
 )
 
 _INSTALL = "pip install 'weft[cuda13]' brings what weft needs beside the driver"
@@ -122,14 +123,11 @@ class Driver:
         """`CUDA_ERROR_OUT_OF_MEMORY`."""
         return str(getattr(status, "name", status))
 
-    def after_failure(self, status: Any) -> str | None:
-        """What to do if the status is one that a kernel before has left behind."""
-        if self.name_of(status) not in _BROKEN:
-            return None
-        return (
-            "a kernel failed, this call or one before: the device cannot be used again in this "
-            "process; WEFT_GPU_BLOCKING=1 tells which"
-        )
+    def words_of(self, status: Any) -> str:
+        """`CUDA_ERROR_OUT_OF_MEMORY (out of memory)`."""
+        words = self.api.cuGetErrorString(status)[1]
+        text = words.decode() if isinstance(words, bytes) else str(words)
+        return f"{self.name_of(status)} ({text})"
 
     @property
     def version(self) -> int:
@@ -150,12 +148,33 @@ class Driver:
     def _check(self, status: Any, function: str) -> None:
         if int(status) == 0:
             return
-        words = self.api.cuGetErrorString(status)[1]
-        text = words.decode() if isinstance(words, bytes) else str(words)
-        said = f"the NVIDIA driver's {function} failed: {self.name_of(status)} ({text})"
+        said = f"the NVIDIA driver's {function} failed: {self.words_of(status)}"
         if self.name_of(status) == "CUDA_ERROR_OUT_OF_MEMORY":
             raise ResourceExhaustedError(said, hint=_MEMORY.get(function, _MEMORY[""]))
-        raise InternalError(said, hint=self.after_failure(status))
+        raise InternalError(said)
+
+
+class DeviceDriver(Driver):
+    """The functions of the driver for one device. fails: makes the error for a status that a kernel
+    leaves behind when it fails, of its words; whoever asks the driver for anything then gets it."""
+
+    def __init__(self, driver: Driver, fails: Callable[[str], WeftError]) -> None:
+        self.api, self._fails = driver.api, fails
+
+    def tried(self, function: str, *args: Any) -> tuple[str, Any]:
+        """As of any driver, but raises if a kernel has failed."""
+        status, *values = self._asked(function, args)
+        self.look(status)
+        return (self.name_of(status) if int(status) else "", values[0] if values else None)
+
+    def look(self, status: Any) -> None:
+        """Raise the error if a kernel has failed."""
+        if int(status) and self.name_of(status) in _BROKEN:
+            raise self._fails(self.words_of(status))
+
+    def _check(self, status: Any, function: str) -> None:
+        self.look(status)
+        super()._check(status, function)
 
 
 def version_text(version: int) -> str:

@@ -26,6 +26,7 @@ from weft.ir.errors import (
 )
 from weft.runtime.device.backends.peers import in_order, through_host
 from weft.runtime.device.blocks import Resident, no_room
+from weft.runtime.device.calls import Calls
 from weft.runtime.device.info import EMULATED_CC
 from weft.runtime.device.libraries.choice import OwnKernels
 from weft.runtime.device.protocol import Device, Mark, Prepared, bytes_of
@@ -75,7 +76,7 @@ class EmulatedDevice:
         self.name, self._memory, self._checks = name, memory, check
         self.cc = EMULATED_CC
         self.description = f"emulated with NumPy, as {architecture(self.cc)}"
-        self.resident = Resident()
+        self.resident, self.calls = Resident(), Calls()
         self.libraries = OwnKernels("the device is emulated")
         self.launches = 0  # so far, for tests
         self._dead: deque[tuple[int, int, str]] = deque()

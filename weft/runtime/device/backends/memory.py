@@ -8,16 +8,18 @@ the device is past its last use.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from weft.ir.errors import InternalError, ResourceExhaustedError
 from weft.runtime.device.backends.streams import FORGET, CudaMark, Dead, Streams
-from weft.runtime.device.blocks import Resident, no_room
+from weft.runtime.device.blocks import Resident, no_room, what_is_there
 from weft.runtime.device.protocol import Array
 
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+_OTHERS = "other programs may use the device too: nvidia-smi shows them"
 
 
 class Block:
@@ -60,6 +62,7 @@ class Memories(Streams):
     memory: int | None
     resident: Resident
     _device: Any
+    _now: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,20 +88,15 @@ class Memories(Streams):
             self._free()
             failed, address = self._take(nbytes, stream)
             if failed == OUT_OF_MEMORY:  # the pool may keep some of what others do not use
-                self.resident.drop_idle()
-                self._free()
-                self._reclaim_all()
+                self._make_room()
                 failed, address = self._take(nbytes, stream)
             if failed == OUT_OF_MEMORY:
                 raise ResourceExhaustedError(
                     no_room(self.name, what, nbytes, self.resident, self.memory or 0),
-                    hint="other programs may use the device too: nvidia-smi shows them",
+                    hint=_OTHERS,
                 )
             if failed:
-                raise InternalError(
-                    f"the NVIDIA driver gave no memory: {failed}",
-                    hint=self._driver.after_failure(failed),
-                )
+                raise InternalError(f"the NVIDIA driver gave no memory: {failed}")
             self.resident.add(what, nbytes)
             return Block(int(address), nbytes, what, self._dead)
 
@@ -108,13 +106,32 @@ class Memories(Streams):
             return self._driver.tried("cuMemAlloc", size)
         return self._driver.tried("cuMemAllocAsync", size, stream)
 
-    def _reclaim_all(self) -> None:
-        """Wait, so that all that was given back can be taken again."""
+    def _make_room(self) -> None:
+        """Give back what is idle. Waits, so that all that was given back can be taken again."""
+        self.resident.drop_idle()
+        self._free()
         for stream in (self._in, self._work, self._out):
             self._driver.call("cuStreamSynchronize", stream)
         self._let_leave()
         if self._pool is not None:
             self._driver.call("cuMemPoolTrimTo", self._pool, 0)
+
+    def _again(self, status: Any, launch: Callable[[], Any], what: str) -> Any:
+        """The status of a launch that failed, after another try if the driver had no memory for
+        what it takes by itself: it gets what is idle. ResourceExhaustedError; what: what was to be
+        launched."""
+        if self._driver.name_of(status) != OUT_OF_MEMORY:
+            return status
+        if self._now is self._work:  # else it is recorded, and nothing can be waited for
+            self._make_room()
+            (status,) = launch()
+        if self._driver.name_of(status) == OUT_OF_MEMORY:
+            there = what_is_there(self.resident, self.memory or 0)
+            raise ResourceExhaustedError(
+                f"device {self.name} has no memory that the driver needs to launch {what}: {there}",
+                hint=_OTHERS,
+            )
+        return status
 
     def reclaim(self) -> bool:
         with self._lock:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from weft.ir.errors import InternalError, WeftError
+from weft.ir.errors import InternalError, ResourceExhaustedError, WeftError
 from weft.runtime.collector import collector_paused
 from weft.runtime.device.backends.copies import Copies
 from weft.runtime.device.backends.memory import OUT_OF_MEMORY
@@ -40,9 +41,10 @@ class Recordings(Copies):
             try:
                 return self._captured(work)
             except BaseException:  # Ctrl-C, too: before the recording has ended little is allowed
-                _, graph = self._driver.tried("cuStreamEndCapture", self._recorder)
-                if graph is not None:
-                    self._driver.call("cuGraphDestroy", graph)
+                with suppress(WeftError):  # a kernel has failed: that was told already
+                    _, graph = self._driver.tried("cuStreamEndCapture", self._recorder)
+                    if graph is not None:
+                        self._driver.call("cuGraphDestroy", graph)
                 raise
 
     def _captured(self, work: Callable[[], None]) -> Recording | None:
@@ -56,11 +58,16 @@ class Recordings(Copies):
             wrong = error
         finally:
             self._now = self._work
-        failed, graph = self._driver.tried("cuStreamEndCapture", self._recorder)
+        try:
+            failed, graph = self._driver.tried("cuStreamEndCapture", self._recorder)
+        except WeftError as error:  # a kernel has failed: the first one told says more
+            raise wrong or error from None
         if wrong is not None and failed not in ENDED:
             if not failed:
                 self._driver.call("cuGraphDestroy", graph)
-            raise wrong
+            if not isinstance(wrong, ResourceExhaustedError):
+                raise wrong
+            failed = OUT_OF_MEMORY
         if failed:
             self._not_recorded(failed)
             return None
@@ -78,10 +85,7 @@ class Recordings(Copies):
 
     def _not_recorded(self, failed: str) -> None:
         if failed not in ENDED and failed != OUT_OF_MEMORY:
-            raise InternalError(
-                f"launches could not be recorded on {self.name}: {failed}",
-                hint=self._driver.after_failure(failed),
-            )
+            raise InternalError(f"launches could not be recorded on {self.name}: {failed}")
         level = logging.DEBUG if self._told else logging.WARNING
         self._told = True
         _log.log(level, "launches on %s are asked for one by one, as they could not be recorded: "
@@ -98,7 +102,12 @@ class Recordings(Copies):
 
     def _replay(self, ready: Any) -> None:
         with self._lock:
-            self._driver.call("cuGraphLaunch", ready, self._work)
+            launch = self._driver.api.cuGraphLaunch
+            (status,) = launch(ready, self._work)
+            if int(status):
+                what = "what was recorded"
+                status = self._again(status, lambda: launch(ready, self._work), what)
+                self._driver._check(status, "cuGraphLaunch")
 
 
 class CudaRecording:

@@ -13,7 +13,8 @@ from collections import deque
 from typing import Any
 
 from weft.ir.errors import InternalError, InvalidArgumentError, WeftError
-from weft.runtime.device.backends.driver import Driver
+from weft.runtime.device.backends.driver import DeviceDriver
+from weft.runtime.device.calls import Calls
 from weft.runtime.device.dlpack import DEFAULT_STREAM
 from weft.runtime.device.protocol import Mark
 
@@ -39,15 +40,17 @@ ENDED = frozenset(
 
 
 class CudaMark:
-    """`protocol.Mark`: an event, which others use again when this is gone."""
+    """`protocol.Mark`: an event, which others use again when this is gone. after: the number of the
+    last call (`calls.Calls`) that is done when the device is there."""
 
-    __slots__ = ("_device", "_event")
+    __slots__ = ("_device", "_event", "after")
 
     def __init__(self, device: Streams, event: Any) -> None:
-        self._device, self._event = device, event
+        self._device, self._event, self.after = device, event, 0
 
     def wait(self) -> None:
         self._device._wait_event(self._event)
+        self._device.calls.done(self.after)
 
     def done(self) -> bool:
         return self._device._is_past(self._event)
@@ -59,7 +62,8 @@ class CudaMark:
 class Streams(ABC):
     """The part of `CudaDevice` that is about events and the streams of others."""
 
-    _driver: Driver
+    calls: Calls
+    _driver: DeviceDriver
     _lock: threading.RLock
     _dead: Dead
     _in: Any
@@ -75,10 +79,6 @@ class Streams(ABC):
     def _enter(self) -> None:
         """Make the device's context that of this thread."""
 
-    @abstractmethod
-    def _failed(self, what: str, error: WeftError) -> InternalError:
-        """The error of work that failed on the device."""
-
     @property
     def stream(self) -> int:
         """The handle of the kernels' stream."""
@@ -87,7 +87,10 @@ class Streams(ABC):
     # -- events -----------------------------------------------------------------------------------
 
     def mark(self) -> CudaMark:
-        return self._marked(self._work)
+        last = self.calls.last  # before the event: it may grow meanwhile
+        made = self._marked(self._work)
+        made.after = last
+        return made
 
     def sent(self) -> CudaMark:
         return self._marked(self._in)
@@ -112,14 +115,14 @@ class Streams(ABC):
 
     def _wait_event(self, event: Any) -> None:
         self._enter()
-        try:
-            self._driver.call("cuEventSynchronize", event)
-        except WeftError as error:
-            raise self._failed("a kernel", error) from None
+        self._driver.call("cuEventSynchronize", event)
 
     def _is_past(self, event: Any) -> bool:
-        self._enter()
-        failed, _ = self._driver.tried("cuEventQuery", event)
+        try:
+            self._enter()
+            failed, _ = self._driver.tried("cuEventQuery", event)
+        except WeftError:  # a kernel failed: nothing runs any more
+            return True
         # not known while another library records by CU_STREAM_CAPTURE_MODE_GLOBAL
         return failed != "CUDA_ERROR_NOT_READY" and failed not in ENDED
 
@@ -185,10 +188,7 @@ class Streams(ABC):
         if failed in ENDED:
             return False
         if failed:
-            raise InternalError(
-                f"waiting for the work of other libraries failed: {failed}",
-                hint=driver.after_failure(failed),
-            )
+            raise InternalError(f"waiting for the work of other libraries failed: {failed}")
         self._after(self._work, mark)
         return True
 

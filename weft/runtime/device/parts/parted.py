@@ -31,6 +31,7 @@ from weft.runtime.dataflow.elsewhere import Elsewhere
 from weft.runtime.dataflow.hosts import Resources
 from weft.runtime.dataflow.part import PartStep, part_step, run_part
 from weft.runtime.dataflow.trace import TraceRecorder
+from weft.runtime.device.running.short import let_go
 from weft.runtime.device.step import StepOnDevices
 from weft.runtime.distributed.exchange import StepExchange
 from weft.runtime.distributed.threads import StepThreads
@@ -124,7 +125,12 @@ class PartedStep(StepOnDevices):
         raised here, after the others have ended.
         """
         run = _Run(self.parts, cancel or CancelToken(), trace)
-        return run.results(inputs, timeout, self._results)
+        try:
+            return run.results(inputs, timeout, self._results)
+        except BaseException as error:
+            del run
+            let_go(error)  # or whoever holds the error would hold what the parts have made
+            raise
 
 
 class _Wire:
@@ -178,6 +184,8 @@ class _Run:
         finally:
             forget()
             self._end()
+            for exchange in self._exchanges:
+                exchange.runs(list)  # else it and the part's state hold each other
         if self._error is not None:
             raise self._error
         return [self._made[i] for i in range(count)]

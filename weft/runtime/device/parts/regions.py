@@ -17,10 +17,11 @@ from weft.passes.pipelines import GPU
 from weft.passes.specialize import is_symbolic, specialize_inputs
 from weft.runtime.dataflow.host_ops.row import Array, Done
 from weft.runtime.device.array import DeviceValue
-from weft.runtime.device.executable import DeviceExecutable, KeptFrames, compile_for_device
+from weft.runtime.device.executable import DeviceExecutable, compile_for_device
 from weft.runtime.device.planning.sizes import DeviceSizePlans
 from weft.runtime.device.protocol import Device
 from weft.runtime.device.registry import gpu
+from weft.runtime.device.running.frames import KeptFrames
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.size_plan import SizedGraph
 from weft.runtime.variables import VariableState
@@ -66,11 +67,11 @@ class OnGpu:
         plans = DeviceSizePlans(sized, variables, self._find, self._passes, self._math_mode)
         return GpuRegion(graph, compiled, back, plans)
 
-    def bring(self, array: Array | DeviceValue) -> DeviceValue:
+    def bring(self, array: Array | DeviceValue, what: str) -> DeviceValue:
         """Copy an array of the host or of another GPU to the device; ResourceExhaustedError."""
         if isinstance(array, DeviceValue):
-            return array.on(self.device)
-        return DeviceValue.of(array, self.device, f"a value of '{self._name}'")
+            return array.on(self.device, what)
+        return DeviceValue.of(array, self.device, f"values of '{self._name}'", what)
 
     def settle(self) -> None:
         """Wait until the device has done all that it was asked for. Its faults are raised here."""
@@ -100,7 +101,7 @@ class GpuRegion:
         try:
             # the elements of stacks that another region goes on with live as long as the step
             keep = _kept(cancel) if self._keeps else None
-            made: Any = self._plan(arrays).call(arrays, keep=keep)
+            made: Any = self._plan(arrays).call(arrays, keep, cancel)
             for i in self._back:
                 made[i] = made[i].numpy()
         except WeftError as error:

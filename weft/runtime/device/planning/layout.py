@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.runtime.device.planning.plan import FAULT_BYTES, DevicePlan
@@ -54,6 +54,15 @@ def layout_of(plan: DevicePlan) -> Layout:
     scratch = _after(arena, plan.arena_bytes)
     nbytes = _after(scratch, plan.scratch_bytes)
     return Layout(inputs, input_end, results, faults, result_end, arena, scratch, nbytes)
+
+
+def offsets_of(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where buffers of so many bytes lie, one after another, and where they end."""
+    offsets, end = [], 0
+    for nbytes in sizes:
+        offsets.append(end)
+        end = _after(end, nbytes)
+    return offsets, end
 
 
 def _after(offset: int, nbytes: int) -> int:

@@ -14,7 +14,6 @@ from typing import Any
 from weft.codegen.cuda.kernel import CudaKernel
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
-from weft.ir.fork import ForkLock
 from weft.ir.math_mode import MathMode
 from weft.ir.polynomials import Terms
 from weft.ir.size_tape import Sizes, Tape
@@ -22,13 +21,13 @@ from weft.ir.sizes import is_traced, terms_of
 from weft.passes.manager import Pass, PassOptions
 from weft.runtime.device.executable import DeviceExecutable
 from weft.runtime.device.planning.plan import DevicePlan
-from weft.runtime.device.planning.planned import Wanted
-from weft.runtime.device.protocol import Device, Memory
+from weft.runtime.device.planning.planned import DeviceDetails, Wanted
+from weft.runtime.device.protocol import Device
+from weft.runtime.device.running.constants import Shelf
 from weft.runtime.size_plan import Given, Numbers, Shapes, SizedGraph
 from weft.runtime.size_plans import PlansBySize
 from weft.runtime.variables import VariableState, check_variables
 
-Placed = tuple[Memory | None, list[int]]
 _Fill = Callable[[Sequence[int]], Any]
 
 
@@ -62,8 +61,7 @@ class DeviceSizePlan:
         fill = self._filler(plan)
         self._fill: _Fill = (lambda _: plan) if fill is None else fill
         self._sizes: Sizes = tape.sizes(self._numbers)
-        self._lock = ForkLock()
-        self._constants: dict[Device, Placed] = {}
+        self.shelf = Shelf()  # the constants are the same for all sizes
 
     @property
     def conditions(self) -> int:
@@ -79,17 +77,10 @@ class DeviceSizePlan:
         """The plan for inputs of these shapes, whose numbers these are, ready to be called."""
         return FilledExecutable(self, self._fill(numbers.tolist()), shapes)
 
-    def constants(self, make: Callable[[], Placed], device: Device) -> Placed:
-        """The constants on a device, the same for all sizes."""
-        with self._lock:
-            if device not in self._constants:
-                self._constants[device] = make()
-            return self._constants[device]
-
-    def exact(self, shapes: Shapes) -> DevicePlan:
-        """The plan for these sizes alone, which errors and people are told of."""
+    def exact(self, shapes: Shapes) -> DeviceDetails:
+        """How the plan for these sizes alone is made, which errors and people are told of."""
         own = Wanted(self._graph.at(shapes), self._passes, self._math_mode)
-        return own.details(PassOptions()).plan
+        return own.details(PassOptions())
 
     # -- numbers ----------------------------------------------------------------------------------
 
@@ -129,19 +120,16 @@ class FilledExecutable(DeviceExecutable):
     """A plan for many sizes, filled in for one set of them."""
 
     def __init__(self, whole: DeviceSizePlan, plan: DevicePlan, shapes: Shapes) -> None:
-        super().__init__(whole.name, plan, whole._variables, whole._find, lambda: whole.details)
+        super().__init__(
+            whole.name, plan, whole._variables, whole._find, lambda: whole.details, whole.shelf
+        )
         self._whole, self._shapes = whole, shapes
 
     @property
     def is_filled(self) -> bool:
         return True
 
-    def _place_constants(self, device: Device) -> Placed:
-        return self._whole.constants(
-            lambda: super(FilledExecutable, self)._place_constants(device), device
-        )
-
-    def told(self) -> DevicePlan:
+    def exact(self) -> DeviceDetails:
         """The plan for these sizes alone: the same launches, as all that decides is a condition."""
         return self._whole.exact(self._shapes)
 

@@ -7,6 +7,8 @@ chunks, all of which are free again when the next step begins.
 
 from __future__ import annotations
 
+from weft.ir.errors import ResourceExhaustedError
+from weft.ir.graph import Operation
 from weft.runtime.device.protocol import Device, Memory
 
 HEADER = 16
@@ -30,11 +32,21 @@ class Cells:
         self._chunks = []
         self._next = self._end = self.used = 0
 
-    def take(self, nbytes: int) -> int:
-        """The address of an element with a value of `nbytes`. ResourceExhaustedError."""
+    def take(self, nbytes: int, op: Operation) -> int:
+        """The address of an element with a value of `nbytes`, which `op` keeps.
+        ResourceExhaustedError."""
         size = HEADER + (nbytes + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
         if self._next + size > self._end:
-            self._grow(size)
+            try:
+                self._grow(size)
+            except ResourceExhaustedError as error:
+                value = f"{op.operands[-1].type}, " if op.operands else ""
+                raise ResourceExhaustedError(
+                    f"{error.what}; an iteration keeps {value}{nbytes:,} bytes for the gradient "
+                    f"of op '{op.name}', all before it {self.used:,} bytes",
+                    hint=error.hint,
+                    location=op.locations,
+                ) from None
         place, self._next = self._next, self._next + size
         self.used += size
         return place

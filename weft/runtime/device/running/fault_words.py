@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from weft.codegen.cuda.faults import fault_of
+from weft.codegen.faults import describe_fault
+from weft.ir.errors import InvalidArgumentError
+from weft.runtime.device.planning.plan import DevicePlan
 from weft.runtime.device.protocol import Array, Device, Mark
 
 
@@ -13,6 +17,18 @@ class FaultFound(Exception):
     def __init__(self, number: int, words: Array) -> None:
         super().__init__(number)
         self.number, self.words = number, words
+
+    def error(self, plan: DevicePlan) -> InvalidArgumentError:
+        """The same for people. plan: with its ops (`DeviceExecutable.told`)."""
+        number, position, index = fault_of(int(self.words[0]), int(self.words[1]))
+        op = plan.faults[self.number][number]
+        types = ", ".join(str(v.type) for v in op.operands)
+        return InvalidArgumentError(
+            f"op '{op.name}' ({types}): {describe_fault(op, position, index, cut=True)}",
+            hint="indices must be in -n .. n-1 for an axis of size n; "
+            "clip them with wf.clip if that is meant",
+            location=op.locations,
+        )
 
 
 class FaultWords:

@@ -10,10 +10,12 @@ from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.planning.layout import ALIGNMENT, Layout
 from weft.runtime.device.planning.plan import DevicePlan
 from weft.runtime.device.protocol import Array, Device, Mark, Memory, bytes_of
+from weft.runtime.device.running.constants import Constants
 from weft.runtime.device.running.fault_words import FaultFound, FaultWords
 from weft.runtime.device.running.landing import Landing
 from weft.runtime.device.running.loops import Launches
 from weft.runtime.device.running.pieces import Base
+from weft.runtime.device.running.short import allocate_for
 
 #: Small inputs and results of so many bytes together, and large ones of so many each, go through
 #: memory that copies are fast for; others go from where they are.
@@ -24,14 +26,15 @@ class Frame:
     """Memory and launches for one call at a time of a plan on a device. A call may be asked for
     while the device is at the one before.
 
-    constants: their addresses. Errors as `Device.allocate` and `Device.prepare`.
+    constants: there as long as this. Errors as `allocate_for` and `Device.prepare`.
     """
 
     def __init__(
-        self, name: str, plan: DevicePlan, layout: Layout, device: Device, constants: Sequence[int]
+        self, name: str, plan: DevicePlan, layout: Layout, device: Device, constants: Constants
     ) -> None:
         self.name, self.plan, self.layout, self.device = name, plan, layout, device
-        self.memory = device.allocate(layout.nbytes, f"a step of '{name}'")
+        self._constants = constants
+        self.memory = allocate_for(device, layout.nbytes, f"a step of '{name}'", ("arena", 0))
         start = self.memory.address
         known: dict[Base, int] = {
             ("arena", 0): start + layout.arena, ("scratch", 0): start + layout.scratch,
@@ -41,7 +44,7 @@ class Frame:
             known["input", i] = start + offset
         for i, offset in layout.results.items():
             known["result", i] = start + offset
-        for i, address in enumerate(constants):
+        for i, address in enumerate(constants.addresses):
             known["constant", i] = address
         self._faults = FaultWords(
             device, start + layout.faults, layout.result_end - layout.faults, len(plan.faults)
@@ -85,10 +88,12 @@ class Frame:
                 held = taken[self.plan.donated[i]]
                 homes[i] = held.memory, held.address
             elif t is not None and i not in layout.results:
-                memory = device.allocate(t.nbytes, what)
+                memory = allocate_for(device, t.nbytes, what, ("result", i))
                 homes[i] = memory, memory.address
         small = layout.faults - layout.input_end
-        block = device.allocate(small, what) if layout.results else None
+        block = None
+        if layout.results:
+            block = allocate_for(device, small, what, ("result", min(layout.results)))
         given = [taken.get(i, value) for i, value in enumerate(inputs)]
         self._send(given, variables, {("result", i): at for i, (_, at) in homes.items()})
         for value in taken.values():
@@ -205,7 +210,8 @@ class Frame:
     def _home(self, kind: str, i: int, nbytes: int) -> int:
         held = self._homes.get((kind, i))
         if held is None:
-            held = self._homes[kind, i] = self.device.allocate(nbytes, f"a step of '{self.name}'")
+            held = allocate_for(self.device, nbytes, f"a step of '{self.name}'", (kind, i))
+            self._homes[kind, i] = held
             self._done = self.device.mark()  # copies to it come after that
         return held.address
 

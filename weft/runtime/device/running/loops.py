@@ -11,6 +11,7 @@ import numpy as np
 from weft.ir.errors import WeftError
 from weft.ir.graph import Operation
 from weft.ir.interpreter_stack import too_large
+from weft.runtime.device.calls import Call
 from weft.runtime.device.planning.plan import (
     CheckFaults,
     DevicePlan,
@@ -40,6 +41,7 @@ from weft.runtime.device.running.pieces import (
     places_of,
 )
 from weft.runtime.device.running.recorded import Recorded
+from weft.runtime.resources.cancel import CancelToken
 
 Watch = Callable[
     [PlannedLaunch | PlannedCopy | LibraryCall, list[tuple[Operation, int]], Callable[[], None]],
@@ -61,17 +63,23 @@ class Launches:
         self._device, self._faults = device, faults
         self.records = True
         self.watch: Watch | None = None
+        self.cancel: CancelToken | None = None  # of the step that runs
         self._around: list[Operation] = []  # the loops that run, for `watch`
         self._places = Places(plan, dict(bases))
         self._late: list[tuple[Prepared, int, Place]] = []
         self._fixed = frozenset(bases)
-        self._recorded = Recorded(device, self._places, lambda piece: self._ask(piece.stills))
+        self._recorded = Recorded(device, self._places)
         cutter = Cutter(plan, self._prepared, self._chosen)
         self._parts = cutter.parts(plan.nodes)
         self._recorded.pieces = cutter.pieces
         self._cells = Cells(name, device)
+        self._call = Call(name, self)
         self.goes_on = False  # whether what loops kept the last time is still used
         self._begun = 0  # bytes of cells that were taken when the innermost loop began
+
+    def launches(self) -> list[PlannedLaunch]:
+        """Those of the plan, in order."""
+        return self._places.plan.launches()
 
     def _chosen(self, node: PlannedProduct) -> list[Ask]:
         try:
@@ -117,7 +125,12 @@ class Launches:
             self._cells.begin()
         self._around.clear()
         self._begun = self._cells.used
-        self._do_all(self._parts)
+        self._device.calls.begin(self._call)
+        try:
+            self._do_all(self._parts)
+        finally:
+            self._device.calls.end(self._call)
+            self.cancel = None
 
     def _do_all(self, parts: Sequence[Part]) -> None:
         for part in parts:
@@ -127,6 +140,7 @@ class Launches:
                 case Loop():
                     self._loop(part)
                 case Branch():
+                    self._go_on(part.node.op)
                     held = self._holds(part.node.decision)
                     self._do_all(part.then if held else part.orelse)
                 case CheckFaults():
@@ -146,7 +160,7 @@ class Launches:
     # -- pieces -----------------------------------------------------------------------------------
 
     def _do(self, piece: Piece) -> None:
-        if not (self.records and self.watch is None and self._recorded.replay(piece)):
+        if not (self.records and self.watch is None and self._recorded.replay(piece, self._ask)):
             self._ask(piece.stills)
         if piece.checks:
             self._faults.asked()
@@ -209,6 +223,7 @@ class Launches:
         whole = node.limit - node.limit % loop.step
         for i in range(0, whole, loop.step):
             iteration[node.op] = i
+            self._go_on(node.op, i)
             self._do_all(loop.body)
         iteration[node.op] = whole
         self._do_all(loop.rest)
@@ -219,10 +234,18 @@ class Launches:
             self._places.iteration[node.op] = i
             if i == node.limit:
                 return
+            self._go_on(node.op, i)
             self._do_all(loop.test)
             if not self._holds(decision):
                 return
             self._do_all(loop.body)
+
+    def _go_on(self, op: Operation, iteration: int = -1) -> None:
+        """Raise what ends the step, if something does: between two iterations, before a branch.
+        What the device was asked for so far it does."""
+        if self.cancel is not None and self.cancel.is_over:
+            where = f"iteration {iteration} of op '{op.name}'" if iteration >= 0 else op.name
+            raise self.cancel.error(f"it was at {where} on {self._device.name}").at(op.locations)
 
     def _holds(self, decision: Place) -> bool:
         held = np.empty(1, np.uint8)
@@ -233,7 +256,7 @@ class Launches:
 
     def _push(self, node: DevicePush) -> None:
         at, value = self._places.at, node.value
-        made = self._cells.take(value.nbytes)
+        made = self._cells.take(value.nbytes, node.op)
         taken = self._cells.used - self._begun
         if 0 <= node.limit < taken:
             raise too_large(taken, node.limit).at(node.op.locations)
@@ -267,7 +290,7 @@ class Launches:
         made, bases = a or b, self._places.bases
         for pair in reversed(pairs):
             held = [cell + HEADER for cell in pair]
-            cell = self._cells.take(sums.node.nbytes if depth == 1 else 8)
+            cell = self._cells.take(sums.node.nbytes if depth == 1 else 8, sums.node.op)
             self._device.put(cell, made)
             if depth == 1:
                 for k, address in enumerate((*held, cell + HEADER)):

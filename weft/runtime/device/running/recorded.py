@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from weft.ir.graph import Operation
 from weft.runtime.device.planning.plan import PlannedCopy
@@ -16,11 +16,12 @@ from weft.runtime.device.running.pieces import (
     Node,
     Piece,
     Places,
+    Still,
 )
 
 
 class Recorded:
-    """The recordings of `pieces`. ask: asks for a piece launch by launch, and tells `note` of each.
+    """The recordings of `pieces`.
 
     A set of addresses - of variables, large inputs and results - has a number, and `MOST_SETS` of
     them have recordings: memory that is given back and asked for again comes back in turn. One more
@@ -28,8 +29,8 @@ class Recorded:
     changes what differs: that is a call of the driver for each such launch, and no recording.
     """
 
-    def __init__(self, device: Device, places: Places, ask: Callable[[Piece], None]) -> None:
-        self._device, self._places, self._ask = device, places, ask
+    def __init__(self, device: Device, places: Places) -> None:
+        self._device, self._places = device, places
         self.pieces: list[Piece] = []
         self._size = 0  # nodes in all recordings
         # the number of each, and the tuple that `Kept.addresses` is; the last one used last
@@ -63,8 +64,9 @@ class Recorded:
         del piece.kept[key]
         self._size -= piece.size
 
-    def replay(self, piece: Piece) -> bool:
-        """Do a piece as it is recorded; False: it is not, and is to be asked for."""
+    def replay(self, piece: Piece, ask: Callable[[Sequence[Still]], None]) -> bool:
+        """Do a piece as it is recorded; False: it is not, and is to be asked for. ask: asks for it
+        launch by launch, and tells `note` of each."""
         if piece.size < 2:
             return False
         key = (self._number, *piece.key(self._places.iteration))
@@ -74,14 +76,16 @@ class Recorded:
             self._forget(piece, key)
             kept = None
         if kept is None:
-            kept = self._recorded(piece, key)
+            kept = self._recorded(piece, key, ask)
         if kept is not None:
             kept.again()
         return kept is not None
 
     # -- making one -------------------------------------------------------------------------------
 
-    def _recorded(self, piece: Piece, key: Key) -> Kept | None:
+    def _recorded(
+        self, piece: Piece, key: Key, ask: Callable[[Sequence[Still]], None]
+    ) -> Kept | None:
         """The piece as a recording, if that is worth it: the first time may be the only one."""
         if key not in piece.seen:
             piece.seen.add(key)
@@ -92,7 +96,7 @@ class Recorded:
         self._nodes = None if piece.fixed else nodes
         iteration = dict(self._places.iteration)
         try:
-            again = self._device.capture(lambda: self._ask(piece))
+            again = self._device.capture(lambda: ask(piece.stills))
         finally:
             self._nodes = None
         if again is None:

@@ -1,0 +1,116 @@
+"""Which tensor there was no memory for: the words of the error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from weft.ir.errors import ResourceExhaustedError, WeftError
+from weft.ir.graph import Operation, Value
+from weft.ir.types import TensorType
+from weft.runtime.device.planning.plan import DevicePlan, Place
+from weft.runtime.device.planning.planned import DeviceDetails
+from weft.runtime.device.running.short import Short
+from weft.runtime.traced_run import traced_names
+
+#: Of what is fused, so many ops are told of.
+MOST_NAMES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """what: "argument x", say. op: what makes it, if that is known."""
+
+    what: str
+    type: TensorType | None
+    nbytes: int
+    op: Operation | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.what}{f', {self.type}' if self.type else ''}: {self.nbytes:,} bytes"
+        return text + (f", of op {_named(self.op)}" if self.op is not None else "")
+
+
+def named(error: Short, details: Callable[[], DeviceDetails]) -> ResourceExhaustedError:
+    """The error with the tensor that there was no memory for; of a block of many, the largest."""
+    try:
+        found = [tensor for tensor in _tensors(error, details()) if tensor is not None]
+    except WeftError:  # the passes do not make that plan any more: what is known is said
+        found = []
+    locations = next((tensor.op.locations for tensor in found if tensor.op is not None), ())
+    return ResourceExhaustedError(
+        "; ".join([error.what, *map(str, found)]),
+        hint=error.hint,
+        location=error.locations or locations,
+    )
+
+
+def _tensors(error: Short, made: DeviceDetails) -> Sequence[Tensor | None]:
+    """One, or where scratch memory of an op is larger than any value that first."""
+    kind, which = error.base
+    graph, plan = made.graph, made.plan
+    if kind == "variable":
+        ops = [op for op in graph.walk() if op.name == "variable"]
+        own = next((op for op in ops if op.attrs["name"] == which), None)
+        t = plan.variables[str(which)][0]
+        return [Tensor(f"it is variable '{which}'", t, t.nbytes, own)]
+    if kind == "input":
+        return [_argument(made, int(which), "it is ")]
+    if kind == "result":
+        return [_of(graph.results[int(which)], f"it is result {which}")]
+    if kind == "constant":
+        return [_largest(_constants(made), "the largest is ")]
+    value = _largest(_values(made), "the largest value there is ")
+    scratch = _largest(_scratch(plan), "most is for ")
+    if scratch is not None and (value is None or scratch.nbytes > value.nbytes):
+        return [scratch, value]
+    return [value]
+
+
+def _argument(made: DeviceDetails, i: int, what: str) -> Tensor:
+    names, t = made.graph.arg_names, made.plan.inputs[i]
+    name = f"'{names[i]}'" if i < len(names) and names[i] else str(i)
+    return Tensor(f"{what}argument {name}", t, t.nbytes)
+
+
+def _of(value: Value, what: str) -> Tensor | None:
+    t = value.type
+    return Tensor(what, t, t.nbytes, value.op) if isinstance(t, TensorType) else None
+
+
+def _largest(tensors: Iterator[Tensor], what: str) -> Tensor | None:
+    found = max(tensors, key=lambda t: t.nbytes, default=None)
+    return found and replace(found, what=f"{what}{found.what}")
+
+
+def _constants(made: DeviceDetails) -> Iterator[Tensor]:
+    for i, op in enumerate(made.report.memory.constants):
+        tensor = _of(op.result, f"constant {i}")
+        if tensor is not None:
+            yield tensor
+
+
+def _values(made: DeviceDetails) -> Iterator[Tensor]:
+    """What is in the block of a step."""
+    for value, slot in made.report.memory.slots.items():
+        if slot.kind == "arena":
+            tensor = _of(value, "one")
+            if tensor is not None:
+                yield tensor
+    yield from (_argument(made, i, "") for i in range(len(made.plan.inputs)))
+
+
+def _scratch(plan: DevicePlan) -> Iterator[Tensor]:
+    for launch in plan.launches():
+        for place in launch.args:
+            if isinstance(place, Place) and place.kind == "scratch":
+                yield Tensor("scratch memory", None, place.nbytes, launch.op)
+
+
+def _named(op: Operation) -> str:
+    names = list(dict.fromkeys(traced_names(op)))
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(f"'{name}'" for name in names[:MOST_NAMES]) + more
+
+
+__all__ = ["named"]
