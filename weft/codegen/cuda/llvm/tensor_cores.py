@@ -53,7 +53,8 @@ def _instruction(
     if dtype == "f16":
         given = [f"<2 x half> {e.value(f'bitcast {word} to <2 x half>')}" for word in given]
     name = f"llvm.nvvm.mma.{shape}.row.col.{'f32.f32' if dtype == 'f16' else 'bf16'}"
-    made = e.intrinsic(name, _SUMS, *given, *(f"float {x}" for x in c))
+    # LLVM does not say so of these, and may not move them to where lanes are missing
+    made = e.intrinsic(name, _SUMS, *given, *(f"float {x}" for x in c), attribute="convergent")
     return [e.value(f"extractvalue {_SUMS} {made}, {i}") for i in range(4)]
 
 

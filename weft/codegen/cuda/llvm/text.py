@@ -64,18 +64,19 @@ class Text:
         self.lines.append(f"  {name} = {text}")
         return name
 
-    def call(self, name: str, result: str, *arguments: str) -> str:
-        """Calls a function of the module, or one that it declares; arguments: with their types."""
-        text = f"call {result} @{name}({', '.join(arguments)})"
+    def call(self, name: str, result: str, *arguments: str, attribute: str = "") -> str:
+        """Calls a function of the module, or one that it declares; arguments: with their types.
+        attribute: LLVM's, of this call."""
+        text = f"call {result} @{name}({', '.join(arguments)}) {attribute}".rstrip()
         if result == "void":
             self.line(text)
             return ""
         return self.value(text)
 
-    def intrinsic(self, name: str, result: str, *arguments: str) -> str:
+    def intrinsic(self, name: str, result: str, *arguments: str, attribute: str = "") -> str:
         """Calls a function that LLVM or libdevice knows."""
         self.module.declare(name, result, [a.rpartition(" ")[0] for a in arguments])
-        return self.call(name, result, *arguments)
+        return self.call(name, result, *arguments, attribute=attribute)
 
     def variable(self, element: str) -> str:
         """Room for a value on the stack, which LLVM keeps in registers if it can."""

@@ -1,7 +1,8 @@
 """Which tile a product is done in, and into how many parts k is cut: by the sizes alone.
 
 An estimate of what a GPU of 132 multiprocessors takes (an H100), in cycles, is compared for each
-tile and some numbers of parts. No device is asked, so the order of sums is the same on all of them.
+tile and some numbers of parts. No device is asked, so the order of sums is the same on all of them,
+but within what one instruction of tensor cores adds.
 
 A multiprocessor has 4 schedulers, each of which starts an instruction of a warp a cycle. What a
 step of k takes of them was counted in machine code for sm_90 (docs/performance.md). A warp for
