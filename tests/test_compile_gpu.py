@@ -206,6 +206,12 @@ def test_a_function_for_a_gpu_that_becomes_a_part_of_what_runs_elsewhere() -> No
         value, gradient = again(x)
         assert float(value) == 3
         np.testing.assert_array_equal(np.asarray(gradient), 2 * x)
+        fresh = wf.compile(device="gpu:0")(lambda x: wf.sum(x))
+        with wf.Graph().as_default(), wf.device(lambda op: "/gpu:0"):
+            fresh(wf.placeholder(wf.float32, [3]))  # the function says where
+        for _ in range(2):  # an error that was met is met again
+            with pytest.raises(wf.DeviceWarning):
+                wf.grad(fresh)(x)
 
 
 def test_explain_names_the_emulated_device_the_launches_and_the_variables() -> None:

@@ -249,3 +249,57 @@ def test_loops_in_loops_branches_and_blocks_of_iterations(
                 session.run(made, feed, wf.RunOptions(timeout_in_ms=1000))
         clock.now, stop = 0.0, 0
         np.testing.assert_array_equal(session.run(made, feed, LATE), expected)
+
+
+def test_a_branch_in_a_loop_leaves_whole_iterations(
+    gpu: str, decisions: Decisions, clock: _Clock
+) -> None:
+    """The deadline is looked at by the next iteration, not in the middle of one."""
+    with wf.Graph().as_default():
+        with wf.device("/gpu:0"):
+            most = wf.placeholder(wf.float32, [])
+            a, b = (wf.Variable(np.float32(0), name=name) for name in "ab")
+
+            def body(n: Any) -> Any:
+                a.assign_add(1.0)
+                n = wf.cond(n > -1.0, lambda: n * 1.0, lambda: n * 3.0)
+                b.assign_add(n * 0.0 + 1.0)
+                return n + 1.0
+
+            last = wf.while_loop(lambda n: n < most, body, most * 0.0)
+        with wf.Session() as session:
+            for at in range(1, 6):
+                session.run(wf.global_variables_initializer())
+                clock.now = 0.0
+                decisions.do(at, lambda: setattr(clock, "now", 100.0))
+                with pytest.raises(wf.errors.DeadlineExceededError, match="iteration"):
+                    session.run(last, {most: np.float32(50)}, LATE)
+                assert session.run(a) == session.run(b)
+
+
+@pytest.mark.parametrize("how", ["deadline", "close"])
+def test_a_step_that_waits_for_the_variables_of_another_ends(gpu: str, how: str) -> None:
+    with _session() as (program, session):
+        state = program.a.state
+        held, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with state.lock:
+                held.set()
+                over.wait(60)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        assert held.wait(60)
+        try:
+            if how == "close":
+                threading.Timer(0.2, session.close).start()
+                options, error = LATE, wf.errors.CancelledError
+            else:
+                options = wf.RunOptions(timeout_in_ms=100)
+                error = wf.errors.DeadlineExceededError
+            with pytest.raises(error, match="it waited for another step that uses variable 'a'"):
+                session.run(program.last, {program.most: np.float32(3)}, options)
+        finally:
+            over.set()
+            holder.join()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from weft.runtime.device import registry
 from weft.runtime.device.backends.emulated import EmulatedDevice
 from weft.runtime.device.executable import DeviceExecutable, compile_for_device
 from weft.runtime.device.protocol import Device
+from weft.runtime.device.running import frames
 from weft.runtime.device.running.short import let_go
 
 MB = 1 << 20
@@ -73,6 +75,27 @@ def test_what_a_loop_kept_goes_with_its_frame(with_memory: WithMemory) -> None:
     np.testing.assert_array_equal(gradient(_ones(3))[0], gradient(_ones(3))[0])
 
 
+def test_arguments_that_come_early_take_nothing_from_others(
+    with_memory: WithMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory for those of the next call is taken only if there is some left."""
+    with_memory(9 * MB)
+    made, plain = list[str](), frames.Frame
+
+    def frame(name: str, *more: Any) -> Any:
+        made.append(name)
+        return plain(name, *more)
+
+    monkeypatch.setattr(frames, "Frame", frame)
+    f, g = (wf.compile(device="gpu:0")(lambda x, n=n: wf.sum(wf.tanh(x * n))) for n in (1.0, 2.0))
+    x = _ones(MB)
+    for _ in range(3):
+        for step in (f, g):
+            last = [step(x) for _ in range(3)]
+            assert float(last[-1]) == float(last[0])
+    assert len(made) == 2
+
+
 def test_frames_hold_no_cycle(with_memory: WithMemory) -> None:
     """A collection need not come to give the memory back."""
     device = with_memory(8 * MB)
@@ -96,6 +119,9 @@ def test_what_only_holds_itself_goes_too(with_memory: WithMemory) -> None:
         def __init__(self) -> None:
             self.held: list[Any] = [wf.to_device(_ones(MB), "gpu:0")]
             self.held.append(self.held)
+
+        def drop_spare(self) -> None:
+            pass
 
         def drop_idle(self) -> None:
             self.held = []
@@ -257,6 +283,36 @@ def test_a_mixed_step_that_failed_holds_no_memory(with_memory: WithMemory) -> No
     assert _resident(device) == "nothing"
 
 
+def test_a_mixed_step_that_ran_out_of_time_holds_no_memory(with_memory: WithMemory) -> None:
+    """Nor does the error of the part that only ended as the other one did."""
+    device = with_memory(64 * MB)
+    with wf.Graph().as_default():
+        x, most = wf.placeholder(wf.float32, [100_000]), wf.placeholder(wf.float32, [])
+        with wf.device("/cpu:0"):
+            first = x * 1.0
+        with wf.device("/gpu:0"):
+            y = wf.while_loop(lambda a: wf.sum(a) < most, lambda a: a * 1.0 + 1e-3, first)
+        with wf.device("/cpu:0"):
+            last = y + 1.0
+        with wf.Session() as session:
+            feed = {x: np.zeros(100_000, np.float32), most: np.float32(1)}
+            session.run(last, feed)
+            device.resident.drop_idle()
+            before = _resident(device)
+            gc.disable()
+            try:
+                for _ in range(2):
+                    with pytest.raises(wf.errors.DeadlineExceededError):
+                        session.run(
+                            last, feed | {most: np.float32(1e38)}, wf.RunOptions(timeout_in_ms=100)
+                        )
+                    for holder in list(device.resident._holders):
+                        holder.drop_idle()
+                    assert _resident(device) == before
+            finally:
+                gc.enable()
+
+
 def test_what_is_let_go() -> None:
     """The locals of functions of weft, those of errors before it, too, and nobody else's."""
     weft: dict[str, Any] = {"__name__": "weft.some.module"}
@@ -333,6 +389,16 @@ def test_the_error_of_a_function_names_the_tensor(with_memory: WithMemory) -> No
     assert "; the largest value there is one, f32[1050,1050]: 4,410,000 bytes, of" in str(error)
     assert "wf.matmul(" in str(error)
 
+    large = wf.to_device(_ones(500, 1000), "gpu:0")
+
+    def beside(x: Any) -> Any:
+        return wf.sum(wf.cumsum(wf.cumsum(x[:450] * 2.0)[::-1]))
+
+    error = _failed(partial(run(beside), large))
+    assert "for a step of 'beside'" in str(error)
+    assert "the largest value there is one, f32[450,1000]: 1,800,000 bytes, of op" in str(error)
+    del large
+
     w = np.random.default_rng(0).random((1030, 1030)).astype(np.float32)
 
     def constant(x: Any) -> Any:
@@ -348,6 +414,15 @@ def test_the_error_of_a_function_names_the_tensor(with_memory: WithMemory) -> No
     assert held.device == "gpu:0"
     device.resident.drop_idle()
     assert _resident(device) == "arrays of wf.to_device (262,144 bytes)"
+
+
+def test_of_small_results_the_largest_is_named(with_memory: WithMemory) -> None:
+    with_memory(MB // 4)
+    step = wf.compile(device="gpu:0")(lambda x: (x + 1.0, x * wf.ones((1000,))))
+    held = []
+    with pytest.raises(Exhausted, match=r"; the largest is result 1, f32\[1000\]: 4,000 bytes"):
+        held.extend(step(np.float32(1)) for _ in range(100))
+    assert 10 < len(held) < 100
 
 
 def test_the_error_of_a_loop_names_what_it_keeps(with_memory: WithMemory) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from weft.frontend.tracing.device_scope import scopes_spec
+from weft.frontend.tracing.device_scope import device_scopes, scopes_spec
 from weft.frontend.tracing.trace import Trace
 from weft.ir.device import local_gpu
 from weft.ir.source import caller_location
@@ -21,6 +21,8 @@ def warn_elsewhere(name: str, gpu: int, trace: Trace, told: set[str]) -> None:
     if root.kind == "graph":
         if local_gpu(scopes_spec()) == gpu:
             return
+        if any(scope.function is not None for scope in device_scopes()):
+            return  # it says of each op where that runs
         where = f"a graph, '{root.name}', in which wf.device says where ops run"
         hint = f'call it in `with wf.device("/gpu:{gpu}"):`'
     elif root.kind == "function":
@@ -36,13 +38,13 @@ def warn_elsewhere(name: str, gpu: int, trace: Trace, told: set[str]) -> None:
         return
     if where in told:
         return
-    told.add(where)
     place = caller_location()
     file, line = (place[0].file, place[0].line) if place else ("<unknown>", 0)
     message = (
         f"'{name}' is compiled for gpu:{gpu}, but here it is a part of {where}\n  hint: {hint}"
     )
     warnings.warn_explicit(message, DeviceWarning, file, line)
+    told.add(where)  # not where that is an error
 
 
 __all__ = ["DeviceWarning", "warn_elsewhere"]

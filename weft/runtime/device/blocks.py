@@ -12,8 +12,11 @@ from typing import Protocol
 class Holder(Protocol):
     """Whoever keeps memory that it could do without."""
 
+    def drop_spare(self) -> None:
+        """Let go what only makes the next call faster."""
+
     def drop_idle(self) -> None:
-        """Let it go."""
+        """Let all of it go."""
 
 
 class Resident:
@@ -28,6 +31,13 @@ class Resident:
         """`holder` is asked to let go what it can, when memory is short."""
         with self._lock:
             self._holders.add(holder)
+
+    def drop_spare(self) -> None:
+        """Ask all holders."""
+        with self._lock:
+            holders = list(self._holders)
+        for holder in holders:
+            holder.drop_spare()
 
     def drop_idle(self) -> None:
         """Ask all holders; arrays that only hold each other go, too, those let go just now and

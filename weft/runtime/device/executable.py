@@ -37,6 +37,8 @@ from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.variables import VariableState, check_variables
 
 _log = logging.getLogger("weft.compile")
+#: Seconds between two looks at what may end a step that waits for another.
+LOOK = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +276,7 @@ class DeviceExecutable(DeviceStep):
         inputs: list[Any],
         run: Callable[[Frame, list[Any], dict[Base, int]], list[Any]],
     ) -> list[Any]:
-        with self._held_variables(device) as held:
+        with self._held_variables(device, frame.launches.cancel) as held:
             results = run(frame, inputs, _addresses(held))
             for one in held.values():
                 if one.state.resident is not one:
@@ -282,13 +284,15 @@ class DeviceExecutable(DeviceStep):
         return results
 
     @contextmanager
-    def _held_variables(self, device: Device) -> Iterator[dict[Base, OnDevice]]:
+    def _held_variables(
+        self, device: Device, cancel: CancelToken | None = None
+    ) -> Iterator[dict[Base, OnDevice]]:
         """The variables, on the device and locked. There may be hundreds, in each call: plain
         loops take half of the time that an `ExitStack` and a function for each do."""
         taken = []
         try:
             for state in self._ordered:
-                state.lock.acquire()
+                _acquire(state, cancel)
                 taken.append(state.lock)
             held = {}
             for base, state in self._states.items():
@@ -315,6 +319,13 @@ class DeviceExecutable(DeviceStep):
             return on_device(state, device)
         except ResourceExhaustedError as error:
             raise Short(error, ("variable", name)) from None
+
+
+def _acquire(state: VariableState, cancel: CancelToken | None) -> None:
+    """Take the lock, which another step may hold for long. Raises what ends the step meanwhile."""
+    while not state.lock.acquire(timeout=-1 if cancel is None else LOOK):
+        if cancel is not None and cancel.is_over:
+            raise cancel.error(f"it waited for another step that uses variable '{state.name}'")
 
 
 def _addresses(held: Mapping[Base, OnDevice]) -> dict[Base, int]:

@@ -123,10 +123,10 @@ class Device(Protocol):
         """This thread is to ask for launches, copies on the device and the like, one after another:
         call this first, and again after anything else that may be about a device."""
 
-    def allocate(self, nbytes: int, what: str, early: bool = False) -> Memory:
+    def allocate(self, nbytes: int, what: str, early: bool = False, spare: bool = False) -> Memory:
         """Memory that is not cleared. early: for what is uploaded before the device has done what
-        it was asked for so far. ResourceExhaustedError, which says what for and what else is
-        there, if there is not so much."""
+        it was asked for so far. spare: nothing idle is given up for it. ResourceExhaustedError,
+        which says what for and what else is there, if there is not so much."""
 
     def reclaim(self) -> bool:
         """Give back what died so far, and let what is asked for from now on wait for the streams of

@@ -90,11 +90,11 @@ class EmulatedDevice:
 
     # -- memory -----------------------------------------------------------------------------------
 
-    def allocate(self, nbytes: int, what: str, early: bool = False) -> _Block:
+    def allocate(self, nbytes: int, what: str, early: bool = False, spare: bool = False) -> _Block:
         with self._lock:
             self._forget()
             short = self._memory and self.resident.nbytes + nbytes > self._memory
-            if short:
+            if short and not spare:
                 self.resident.drop_idle()
                 self._forget()
             if short and self.resident.nbytes + nbytes > self._memory:

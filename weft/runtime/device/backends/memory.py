@@ -81,15 +81,16 @@ class Memories(Streams):
         threshold = api.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         call("cuMemPoolSetAttribute", self._pool, threshold, api.cuuint64_t((1 << 64) - 1))
 
-    def allocate(self, nbytes: int, what: str, early: bool = False) -> Block:
+    def allocate(self, nbytes: int, what: str, early: bool = False, spare: bool = False) -> Block:
         stream = self._in if early else self._work
         with self._lock:
             self._enter()
             self._free()
             failed, address = self._take(nbytes, stream)
-            if failed == OUT_OF_MEMORY:  # the pool may keep some of what others do not use
-                self._make_room()
-                failed, address = self._take(nbytes, stream)
+            for drop in (self.resident.drop_spare, self.resident.drop_idle):
+                if failed == OUT_OF_MEMORY and not spare:
+                    self._make_room(drop)
+                    failed, address = self._take(nbytes, stream)
             if failed == OUT_OF_MEMORY:
                 raise ResourceExhaustedError(
                     no_room(self.name, what, nbytes, self.resident, self.memory or 0),
@@ -106,9 +107,10 @@ class Memories(Streams):
             return self._driver.tried("cuMemAlloc", size)
         return self._driver.tried("cuMemAllocAsync", size, stream)
 
-    def _make_room(self) -> None:
-        """Give back what is idle. Waits, so that all that was given back can be taken again."""
-        self.resident.drop_idle()
+    def _make_room(self, drop: Callable[[], None]) -> None:
+        """Give back what `drop` lets go. Waits, so that all that was given back can be taken again;
+        the pool may keep what others do not use."""
+        drop()
         self._free()
         for stream in (self._in, self._work, self._out):
             self._driver.call("cuStreamSynchronize", stream)
@@ -123,7 +125,7 @@ class Memories(Streams):
         if self._driver.name_of(status) != OUT_OF_MEMORY:
             return status
         if self._now is self._work:  # else it is recorded, and nothing can be waited for
-            self._make_room()
+            self._make_room(self.resident.drop_idle)
             (status,) = launch()
         if self._driver.name_of(status) == OUT_OF_MEMORY:
             there = what_is_there(self.resident, self.memory or 0)

@@ -204,6 +204,7 @@ class _Run:
                 self._made.update(zip(part.fetches, made, strict=True))
         except BaseException as error:  # whatever it is, the others wait for this part
             self._fail(error)
+            let_go(error)  # of a later error nobody but its own part knows
             if number == 0 and not isinstance(error, Exception):
                 raise
         finally:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from weft.ir.errors import ResourceExhaustedError, WeftError
 from weft.ir.graph import Operation, Value
 from weft.ir.types import TensorType
+from weft.runtime.device.planning.layout import layout_of
 from weft.runtime.device.planning.plan import DevicePlan, Place
 from weft.runtime.device.planning.planned import DeviceDetails
 from weft.runtime.device.running.short import Short
@@ -58,6 +59,9 @@ def _tensors(error: Short, made: DeviceDetails) -> Sequence[Tensor | None]:
         return [_argument(made, int(which), "it is ")]
     if kind == "result":
         return [_of(graph.results[int(which)], f"it is result {which}")]
+    if kind == "results":
+        small = (_of(graph.results[i], f"result {i}") for i in layout_of(plan).results)
+        return [_largest((tensor for tensor in small if tensor is not None), "the largest is ")]
     if kind == "constant":
         return [_largest(_constants(made), "the largest is ")]
     value = _largest(_values(made), "the largest value there is ")
@@ -97,7 +101,7 @@ def _values(made: DeviceDetails) -> Iterator[Tensor]:
             tensor = _of(value, "one")
             if tensor is not None:
                 yield tensor
-    yield from (_argument(made, i, "") for i in range(len(made.plan.inputs)))
+    yield from (_argument(made, i, "") for i in layout_of(made.plan).inputs)
 
 
 def _scratch(plan: DevicePlan) -> Iterator[Tensor]:

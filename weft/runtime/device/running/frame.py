@@ -55,7 +55,7 @@ class Frame:
         self._homes: dict[Base, Memory] = {}
         self._pinned: dict[Base, Array] = {}
         self._sent: Mark | None = None
-        self._landing = Landing(device, f"arguments of '{name}'")
+        self.landing = Landing(device, f"arguments of '{name}'")
         self.launches = Launches(name, plan, device, known, self._faults)
         self._done = device.mark()  # of the last call that nobody has waited for
         self._over: Mark | None = None  # the same, if there was one
@@ -93,7 +93,7 @@ class Frame:
         small = layout.faults - layout.input_end
         block = None
         if layout.results:
-            block = allocate_for(device, small, what, ("result", min(layout.results)))
+            block = allocate_for(device, small, what, ("results", 0))
         given = [taken.get(i, value) for i, value in enumerate(inputs)]
         self._send(given, variables, {("result", i): at for i, (_, at) in homes.items()})
         for value in taken.values():
@@ -204,7 +204,7 @@ class Frame:
         return address
 
     def _upload(self, key: int, address: int, source: Array) -> None:
-        if not (self._ahead and self._landing.upload(key, address, source)):
+        if not (self._ahead and self.landing.upload(key, address, source)):
             self.device.upload(address, source, self._done)
 
     def _home(self, kind: str, i: int, nbytes: int) -> int:

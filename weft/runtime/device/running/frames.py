@@ -56,6 +56,11 @@ class Frames:
             frame.launches.goes_on = True
         return frame
 
+    def drop_spare(self) -> None:
+        """Give up where arguments of idle frames arrive."""
+        for frame in self.idle.copy():
+            frame.landing.clear()
+
     def drop_idle(self) -> None:
         """Give up what only waits for the next call: frames with what is recorded of them, and the
         constants that no other frame uses."""

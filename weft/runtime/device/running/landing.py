@@ -17,7 +17,6 @@ class Landing:
         self._device, self._what = device, what
         # of each argument, with where the device is when it has copied the last one from there
         self._held: dict[int, tuple[Memory, Mark]] = {}
-        self._full = False  # whether there was no memory for one
 
     def upload(self, key: int, address: int, source: Array) -> bool:
         """Copy an array of the host to the device, as `Device.upload` does, without waiting for
@@ -26,13 +25,12 @@ class Landing:
         device = self._device
         if key in self._held:
             memory, left = self._held[key]
-        elif source.nbytes > MOST or self._full:
+        elif source.nbytes > MOST:
             return False
         else:
             try:
-                memory = device.allocate(source.nbytes, self._what, early=True)
+                memory = device.allocate(source.nbytes, self._what, early=True, spare=True)
             except ResourceExhaustedError:  # the call is only slower without it
-                self._full = True  # to ask again would take idle memory of others each time
                 return False
             left = device.sent()
         device.upload(memory.address, source, left)
@@ -40,6 +38,10 @@ class Landing:
         device.copy(address, memory.address, source.nbytes)
         self._held[key] = memory, device.mark()
         return True
+
+    def clear(self) -> None:
+        """Give the memory up."""
+        self._held.clear()
 
 
 __all__ = ["Landing"]

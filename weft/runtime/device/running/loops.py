@@ -64,7 +64,7 @@ class Launches:
         self.records = True
         self.watch: Watch | None = None
         self.cancel: CancelToken | None = None  # of the step that runs
-        self._around: list[Operation] = []  # the loops that run, for `watch`
+        self._around: list[Operation] = []  # the loops that run
         self._places = Places(plan, dict(bases))
         self._late: list[tuple[Prepared, int, Place]] = []
         self._fixed = frozenset(bases)
@@ -140,7 +140,8 @@ class Launches:
                 case Loop():
                     self._loop(part)
                 case Branch():
-                    self._go_on(part.node.op)
+                    if not self._around:  # else with the next iteration: variables keep whole ones
+                        self._go_on(part.node.op)
                     held = self._holds(part.node.decision)
                     self._do_all(part.then if held else part.orelse)
                 case CheckFaults():
@@ -241,7 +242,8 @@ class Launches:
             self._do_all(loop.body)
 
     def _go_on(self, op: Operation, iteration: int = -1) -> None:
-        """Raise what ends the step, if something does: between two iterations, before a branch.
+        """Raise what ends the step, if something does: between two iterations, before a branch
+        that is in no loop.
         What the device was asked for so far it does."""
         if self.cancel is not None and self.cancel.is_over:
             where = f"iteration {iteration} of op '{op.name}'" if iteration >= 0 else op.name

@@ -11,7 +11,8 @@ from weft.runtime.device.running.pieces import Base
 
 class Short(ResourceExhaustedError):
     """There is no memory for a buffer of a plan, by its kind and number or name, as of `Place`;
-    ("arena", 0) is a step's own block, ("constant", 0) all constants."""
+    ("arena", 0) is a step's own block, ("constant", 0) all constants, ("results", 0) all small
+    results."""
 
     def __init__(self, error: ResourceExhaustedError, base: Base) -> None:
         super().__init__(error.what, hint=error.hint, location=error.locations)
