@@ -5,10 +5,11 @@
 
 Needs a GPU with its driver and `pip install 'weft[cuda13]'`; says so and ends with status 2 where
 there is none, or where it is emulated. PyTorch (eager, torch.compile) and JAX are compared with
-where they are installed and find the GPU: first their results with weft's, then the times. One that
-has other results is an error in the table, as is what fails; the status is 1 then. Every figure is
-of this run on this device: times on the device by its own events, weft's and the peers' in turn;
-nothing is taken over from elsewhere. Both files are written after each row.
+where they are installed and find the GPU: their results with weft's, before and after the times;
+where there is none NumPy's. One that has other results is an error in the table, as is what fails;
+the status is 1 then. Every figure is of this run on this device, weft's and the peers' in turn:
+times on the device by its own events, without the host's to ask for the launches, unless a row says
+"seconds of the host"; nothing is taken over from elsewhere. Both files are written after each row.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from gpu_cases import (
     convolution,
     elementwise,
     figure1,
+    numpy_figure1,
     product,
     rows,
     weft_steps,
@@ -67,9 +69,12 @@ class Row:
     errors: list[str] = field(default_factory=list)
 
 
-def difference(ours: list[Array], theirs: list[Array], rounding: float) -> str:
+def difference(
+    ours: list[Array], theirs: list[Array], rounding: float,
+    each: tuple[float, float] | None = None,
+) -> str:  # fmt: skip
     """What is not the same but for rounding, which is a share of the largest element; "" if all
-    is."""
+    is. each: as `Case.each`."""
     if len(ours) != len(theirs):
         return f"{len(theirs)} results, weft has {len(ours)}"
     for a, b in zip(ours, theirs, strict=True):
@@ -78,16 +83,21 @@ def difference(ours: list[Array], theirs: list[Array], rounding: float) -> str:
         a, b = (v.astype(np.float64) for v in (a, b))
         if not (np.isfinite(a).all() and np.isfinite(b).all()):
             return "results that are not finite"
-        apart, scale = float(np.abs(a - b).max(initial=0)), float(np.abs(a).max(initial=0))
-        if apart > rounding * scale:
-            return f"results {apart:.3g} off weft's, of which the largest is {scale:.3g}"
+        apart, scale = np.abs(a - b), float(np.abs(a).max(initial=0))
+        most = float(apart.max(initial=0))
+        if most > rounding * scale:
+            return f"results {most:.3g} off weft's, of which the largest is {scale:.3g}"
+        if each is not None and (wrong := apart > each[0] * np.abs(a) + each[1]).any():
+            one, other = a[wrong][0], b[wrong][0]
+            return f"{wrong.sum()} elements off weft's: the first is {other:.9g}, weft's {one:.9g}"
     return ""
 
 
 def checked(
-    row: Row, name: str, peer: Callable[[], Any], ours: list[Array], rounding: float
+    row: Row, name: str, peer: Callable[[], Any], ours: list[Array], *allowed: Any
 ) -> Any | None:
-    """What `peer` makes, a pair of what is to be timed and of its results, if it is to be timed."""
+    """What `peer` makes, a pair of what is to be timed and of its results, if it is to be timed.
+    allowed: the rest of what `difference` takes."""
     try:
         run, theirs = peer()
     except Absent as reason:
@@ -96,7 +106,7 @@ def checked(
     except Exception as error:
         row.errors.append(f"{name} failed: {type(error).__name__}: {error}")
         return None
-    found = difference(ours, theirs, rounding)
+    found = difference(ours, theirs, *allowed)
     if found:
         row.errors.append(f"{name} has {found}")
         return None
@@ -106,12 +116,15 @@ def checked(
 def run_case(case: Case, rounds: int) -> Row:
     """weft and its peers in turn, twice."""
     step = wf.compile(device="gpu:0", math=case.mode)(case.function)
-    ours = [
-        np.asarray(leaf) for _ in range(case.steps) for leaf in pytree.tree_leaves(step(*case.args))
-    ]
+
+    def call() -> list[Array]:
+        return [np.asarray(leaf) for leaf in pytree.tree_leaves(step(*case.args))]
+
+    ours = [leaf for _ in range(case.steps) for leaf in call()]
     made = step._specialized(case.args, {}).executable()
     row = Row(case.name, nbytes=case.nbytes, flops=case.flops, notes=[case.note] * bool(case.note))
     row.notes += _by(step.explain(*case.args))
+    allowed = case.rounding, case.each
 
     def begin(peer: Peer) -> tuple[Callable[[], Any], list[Array]]:
         run = peer.make(case.args, case.mode)
@@ -119,17 +132,46 @@ def run_case(case: Case, rounds: int) -> Row:
 
     peers = {}
     for name, peer in case.peers.items():
-        run = checked(row, name, partial(begin, peer), ours, case.rounding)
+        run = checked(row, name, partial(begin, peer), ours, *allowed)
         if run is not None:
             peers[name] = run
+    if not peers:
+        by_numpy = [np.asarray(case.numpy(*case.args)) for _ in range(case.steps)]
+        tell(row, "NumPy", difference(ours, by_numpy, *allowed))
     for _ in range(2):
         times = made.measure(list(case.args), rounds)
         row.weft += times.device
         row.host += times.host
         row.launches = times.launches
-        for name, run in peers.items():
-            row.peers.setdefault(name, []).extend(case.peers[name].time(run, rounds))
+        for name, run in list(peers.items()):
+            try:
+                row.peers.setdefault(name, []).extend(case.peers[name].time(run, rounds))
+            except Absent as reason:
+                row.notes.append(f"no times of {name}: {reason}")
+                del row.peers[name], peers[name]
+    later = {"weft, once timed,": [call() for _ in range(3)][-1]}  # launched, recorded, replayed
+    later |= {f"{k}, once timed,": case.peers[k].read(run()) for k, run in peers.items()}
+    for name, results in later.items():
+        tell(row, name, after(case, ours, results))
     return row
+
+
+def after(case: Case, ours: list[Array], results: list[Array]) -> str:
+    """What is wrong with results of a call after all others."""
+    if case.steps == 1:
+        return difference(ours, results, case.rounding, case.each)
+    return untrained(float(ours[0]), float(results[0]))
+
+
+def untrained(before: float, last: float) -> str:
+    """What is wrong with the loss of a last step: it must be below the first one. How many steps
+    were made is not the same on all sides."""
+    return "" if last < before else f"a loss of {last:.3g}, that of the first step was {before:.3g}"
+
+
+def tell(row: Row, name: str, found: str) -> None:
+    """What `difference` found is an error of the row."""
+    row.errors += [f"{name} has {found}"] * bool(found)
 
 
 #: A product in what `.explain` says of libraries, and what was chosen for it.
@@ -151,11 +193,16 @@ def _by(text: str) -> list[str]:
 def copy_row(device: Device, nbytes: int, rounds: int) -> Row:
     """The driver's own copy on the device: what "bandwidth" is measured against."""
     source, target = (device.allocate(nbytes, "the copy that is measured") for _ in range(2))
+    sent, got = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8), np.zeros(nbytes, "u1")
+    device.upload(source.address, sent)
     times = [
         device.timed(lambda: device.copy(target.address, source.address, nbytes))
         for _ in range(rounds + 3)
     ]
-    return Row(f"copy of {nbytes >> 20} MiB by the driver", times[3:], nbytes=2 * nbytes)
+    row = Row(f"copy of {nbytes >> 20} MiB by the driver", times[3:], nbytes=2 * nbytes)
+    device.download(got, target.address)
+    tell(row, "the copy", difference([sent], [got], 0.0))
+    return row
 
 
 #: weft's peers in steps that are timed by the clock of the host.
@@ -183,10 +230,16 @@ def figure1_calls(batch: int, rounds: int, on_device: bool, inner: int) -> Row:
         run = checked(row, name, partial(begin, make), losses, ROUNDING["f32", "ieee"])
         if run is not None:
             steps[name] = run
+    if len(steps) == 1:
+        by_numpy = numpy_figure1()
+        expected = [by_numpy(x, y) for _ in losses]
+        tell(row, "NumPy", difference(losses, expected, ROUNDING["f32", "ieee"]))
     for _ in range(2):
         for name, step in steps.items():
             times = row.weft if name == "weft" else row.peers.setdefault(name, [])
             times.extend(time_steps(step, rounds, inner))
+    for name, step in steps.items():
+        tell(row, f"{name}, once timed,", untrained(float(losses[0]), float(step())))
     row.notes.append("seconds of the host")
     return row
 
@@ -195,7 +248,6 @@ def launch_cost(rounds: int) -> Row:
     """What the host pays for a plan of 50 kernels: launch by launch, and as one CUDA graph."""
     x = np.random.default_rng(0).standard_normal(64, np.float32)
     step = wf.compile(device="gpu:0")(chain)
-    found = difference([np.asarray(step(x))], [np.maximum.accumulate(x)], 0.0)
     made = step._specialized((x,), {}).executable()
     apart = made.measure([x], rounds, records=False)
     together = made.measure([x], rounds)
@@ -203,7 +255,8 @@ def launch_cost(rounds: int) -> Row:
     row.launches = together.launches
     row.peers["weft, one by one"] = list(apart.host)
     row.notes.append("seconds of the host; no library has these kernels")
-    row.errors += [f"NumPy has {found}"] * bool(found)
+    for _ in range(3):  # launched, recorded, replayed
+        tell(row, "NumPy", difference([np.asarray(step(x))], [np.maximum.accumulate(x)], 0.0))
     return row
 
 
@@ -248,8 +301,8 @@ def all_rows(device: Device, rounds: int, only: str, small: bool) -> Iterator[Ro
 
 def cells(row: Row, copied: float) -> list[str]:
     """A row of the tables. copied: bytes a second of the measured copy, 0 if it was not made."""
-    told = "; ".join([*(f"ERROR: {error}" for error in row.errors), *row.notes])
-    note = " ".join(told.replace("|", "/").split())  # one line, in one cell
+    text = "; ".join([*(f"ERROR: {error}" for error in row.errors), *row.notes])
+    note = " ".join(text.replace("|", "/").split())  # one line, in one cell
     if not row.weft:
         return [row.workload, "-", "-", "", note]
     best, middle = min(row.weft), statistics.median(row.weft)

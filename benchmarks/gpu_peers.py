@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,9 +19,16 @@ import ml_dtypes
 import numpy as np
 from figure1 import LEARNING_RATE, Params, jax_step_ahead
 
+from weft.runtime.device.backends.cuda import fill_bytes
+
 Array = np.ndarray[Any, Any]
 #: Seconds of some runs.
 Times = list[float]
+#: Of torch.compile. Inductor, its own default, needs Triton, and Triton a compiler of C.
+BACKEND = "inductor"
+#: Fills of memory before work of PyTorch is timed: at first, and at most. CUDA takes about 1,000
+#: requests before it lets the host wait.
+FIRST_FILLS, MOST_FILLS = 16, 512
 #: "ieee": products of f32 are those of f32. "tf32": they may be those of TF32.
 Mode = str
 
@@ -35,7 +43,8 @@ class Peer:
 
     make: given the arguments and the math mode, a call that leaves its work on the device, on
     state of its own; `Absent`. read: what such a call returned, as NumPy's. time: the call and a
-    number of rounds to the seconds that each took on the device.
+    number of rounds to the seconds that each took on the device, without the host's time to ask
+    for it; `Absent` where that cannot be had.
     """
 
     make: Callable[[tuple[Array, ...], Mode], Callable[[], Any]]
@@ -84,45 +93,83 @@ def read_torch(made: Any) -> list[Array]:
 
 
 def time_torch(run: Callable[[], Any], rounds: int) -> Times:
-    """Seconds on the device of each call, by CUDA events."""
+    """Seconds on the device of each call, by CUDA events.
+
+    As `CudaDevice.timed`, the device fills memory until all of the call was asked for, or the
+    host's time would be counted. Whether it did is seen: the first event is not reached then. A
+    round in which it is, is done again with twice as many fills. `Absent` if there are too many.
+    """
     import torch
 
+    memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    scratch = torch.empty(fill_bytes(memory), dtype=torch.uint8, device="cuda")
     for _ in range(3):
         run()
-    times = []
-    for _ in range(rounds):
+    times: Times = []
+    fills = FIRST_FILLS
+    while len(times) < rounds:
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
+        for _ in range(fills):
+            scratch.zero_()
         first.record()
         run()
         last.record()
+        too_few = first.query()
         torch.cuda.synchronize()
-        times.append(first.elapsed_time(last) / 1e3)
+        if not too_few:
+            times.append(first.elapsed_time(last) / 1e3)
+        elif fills < MOST_FILLS:
+            fills *= 2
+        else:
+            raise Absent(f"the host asks for a call for longer than {fills} fills of memory last")
     return times
 
 
-def torch_peer(function: Callable[..., Any], compiled: bool = False) -> Peer:
-    """A function of torch and of tensors. compiled: by torch.compile."""
+def torch_peer(
+    function: Callable[..., Any], compiled: bool = False, gradient: bool = False
+) -> Peer:
+    """A function of torch and of tensors. compiled: by torch.compile. gradient: in place of its
+    result that by the first tensor, where the last one is given for the result; the function is
+    compiled without that, as `figure1.torch_step` does."""
 
     def make(args: tuple[Array, ...], mode: Mode) -> Callable[[], Any]:
         torch = torch_here()
-        if compiled and importlib.util.find_spec("triton") is None:
-            raise Absent("triton, which torch.compile needs, is not installed")
+        if compiled and BACKEND == "inductor":
+            need_inductor()
         torch_mode(torch, mode)
         given = [torch_tensor(torch, a) for a in args]
 
         def call(*tensors: Any) -> Any:
             return function(torch, *tensors)
 
-        run = torch.compile(call, dynamic=False) if compiled else call
-        return lambda: run(*given)
+        run = call
+        if compiled:
+            run = torch.compile(call, dynamic=False, fullgraph=True, backend=BACKEND)
+        if not gradient:
+            return lambda: run(*given)
+        *inner, out = given
+        inner[0].requires_grad_()
+        return lambda: torch.autograd.grad(run(*inner), inner[0], out)[0]
 
     return Peer(make, read_torch, time_torch)
 
 
-def torch_both(function: Callable[..., Any]) -> dict[str, Peer]:
+def need_inductor() -> None:
+    """`Absent` if torch.compile cannot make kernels for a GPU here."""
+    if importlib.util.find_spec("triton") is None:
+        raise Absent("triton, which torch.compile needs, is not installed")
+    given = os.environ.get("CC")
+    if not any(shutil.which(name) for name in ([given] if given else ["gcc", "clang"])):
+        raise Absent("triton needs a compiler of C when it runs: no $CC, gcc or clang was found")
+
+
+def torch_both(function: Callable[..., Any], gradient: bool = False) -> dict[str, Peer]:
     """Eager and compiled."""
-    return {"torch": torch_peer(function), "torch.compile": torch_peer(function, compiled=True)}
+    return {
+        "torch": torch_peer(function, gradient=gradient),
+        "torch.compile": torch_peer(function, compiled=True, gradient=gradient),
+    }
 
 
 # --------------------------------------------------------------------- the paper's training step
@@ -165,7 +212,8 @@ def jax_figure1(params: Params, x: Array, y: Array, on_device: bool) -> Callable
 
 
 def time_steps(step: Callable[[], Any], rounds: int, inner: int) -> Times:
-    """Seconds of a step by the clock of the host: `inner` are asked for, the last is waited for."""
+    """Seconds of a step by the clock of the host: `inner` are asked for, the last is waited for.
+    The host's part is in it on all sides, as it is for users."""
     for _ in range(5):
         float(step())
     times = []

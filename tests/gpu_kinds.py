@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from cuda_device import on_device, use_device
 
 #: The machine's own GPUs, for those who ask: `pytest -m gpu`.
 REAL = pytest.param("real", marks=pytest.mark.gpu)
 #: A test that has the fixture `place` runs there, too.
 on_a_real_one_too = pytest.mark.parametrize("place", ["emulated", REAL], indirect=True)
+
+#: Launches by the emulator, and on the machine's own GPU.
+EMULATED_OR_REAL = ["emulated", REAL]
+
+
+def runner_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any] | None:
+    """What carries launches out: None is the emulator; "faked", "real": a CUDA device."""
+    if kind == "emulated":
+        return None
+    use_device(kind, monkeypatch)
+    return on_device
 
 
 def need_gpus(count: int) -> None:

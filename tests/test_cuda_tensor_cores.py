@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from cuda_device import on_device, use_device
 from cuda_on_cpu import run as on_cpu
 from cuda_sources import kernel
 from cuda_toolchain import TARGETS, needs_toolchain
+from gpu_kinds import REAL
 
 from weft.codegen.cuda.compile import assemble, emit_ptx
 from weft.codegen.cuda.emulator import run
-from weft.codegen.cuda.kernel import CudaKernel
+from weft.codegen.cuda.kernel import CudaKernel, Launch
 from weft.codegen.cuda.language import MMAS
 from weft.codegen.cuda.reading.faults import EmulationError
 
@@ -86,6 +89,27 @@ def test_a_warp_multiplies(name: str, seed: int | None) -> None:
     np.testing.assert_allclose(got, wanted, rtol=1e-7)
 
 
+def on_gpu(kernel: CudaKernel, blocks: int, threads: int, args: Sequence[Any]) -> None:
+    """Of /gpu:0."""
+    assert threads == kernel.threads
+    on_device(Launch(kernel, (), blocks), args)
+
+
+@pytest.mark.parametrize("name", MMAS)
+@pytest.mark.parametrize("kind", ["faked", REAL])
+def test_a_warp_multiplies_on_a_device(
+    kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's adders cut off what lies 2**-23 or more below the largest of the 17 numbers that are
+    added up, in one go or in parts, and the sum."""
+    use_device(kind, monkeypatch)
+    a, b, c = matrices(MMAS[name], 3)
+    got = carried_out(on_gpu, name, a, b, c)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    allowed = 20 * 2.0**-23 * (np.abs(x) @ np.abs(y) + np.abs(c))
+    assert (np.abs(got - (x @ y + c)) <= allowed).all()
+
+
 @pytest.mark.parametrize("name", MMAS)
 def test_the_llvm_of_an_architecture_without_tensor_cores(name: str) -> None:
     """Shuffles and one fma after the other, carried out on this processor."""
@@ -95,16 +119,30 @@ def test_the_llvm_of_an_architecture_without_tensor_cores(name: str) -> None:
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=3e-6)
 
 
-@pytest.mark.parametrize("name", MMAS)
-def test_what_is_not_finite(name: str) -> None:
+def _not_finite(how: Any, name: str) -> None:
     a, b, c = matrices(MMAS[name], 2)
     a[0, 3, 5], a[1, 2, 1], b[0, 7, 2], c[1, 9, 4] = np.inf, np.nan, -np.inf, np.inf
     with np.errstate(invalid="ignore"):
         wanted = a.astype(np.float64) @ b.astype(np.float64) + c
+    got = carried_out(how, name, a, b, c)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    for signed in (np.isposinf, np.isneginf):
+        np.testing.assert_array_equal(signed(got), signed(wanted))
+
+
+@pytest.mark.parametrize("name", MMAS)
+def test_what_is_not_finite(name: str) -> None:
     for how in (run, on_cpu):
-        got = carried_out(how, name, a, b, c)
-        np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
-        np.testing.assert_array_equal(np.isinf(got), np.isinf(wanted))
+        _not_finite(how, name)
+
+
+@pytest.mark.parametrize("name", MMAS)
+@pytest.mark.parametrize("kind", ["faked", REAL])
+def test_what_is_not_finite_on_a_device(
+    kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_device(kind, monkeypatch)
+    _not_finite(on_gpu, name)
 
 
 @pytest.mark.parametrize("seed", [None, 1])

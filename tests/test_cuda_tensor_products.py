@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from cuda_ops import run_graph
 from cuda_toolchain import TARGETS, needs_toolchain
+from gpu_kinds import EMULATED_OR_REAL, REAL, runner_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_cuda_budget import compiled, faults
@@ -32,33 +34,58 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(NUMPY[dtype])
 
 
-def product(a: Array, b: Array, dtype: str, ta: bool = False, tb: bool = False) -> Array:
+#: None: the emulator.
+Runner = Callable[..., Any] | None
+
+
+def product(
+    a: Array, b: Array, dtype: str, ta: bool = False, tb: bool = False, runner: Runner = None
+) -> Array:
     """Of the operands as they lie in memory."""
-    (made,) = run_graph(product_graph(a.shape, b.shape, dtype, ta, tb), [a, b])
+    graph = product_graph(a.shape, b.shape, dtype, ta, tb)
+    (made,) = run_graph(graph, [a, b], runner=runner)
     assert made.dtype == NUMPY[dtype]
     return made
 
 
-def check(a: Array, b: Array, dtype: str, ta: bool = False, tb: bool = False) -> None:
-    """Against f64: products are exact, sums of k of them and the result are rounded."""
-    got = product(a, b, dtype, ta, tb).astype(np.float64)
+def check(
+    a: Array, b: Array, dtype: str, ta: bool = False, tb: bool = False, runner: Runner = None
+) -> None:
+    """Against f64: products are exact, sums of k of them and the result are rounded. A GPU's adders
+    cut off in place of rounding, each of the 17 numbers of an instruction, and the sum."""
+    got = product(a, b, dtype, ta, tb, runner).astype(np.float64)
     x, y = (np.asarray(v, np.float64) for v in (a, b))
     x, y = (v.swapaxes(-1, -2) if t else v for v, t in ((x, ta), (y, tb)))
     k = x.shape[-1]
-    allowed = 1.001 * EPS[dtype] * np.abs(x @ y) + k * 2.0**-23 * (np.abs(x) @ np.abs(y))
+    roundings = k if runner is None else 20 * (k // 16 + 2)  # each of two parts may have a rest
+    allowed = 1.001 * EPS[dtype] * np.abs(x @ y)
+    allowed += roundings * 2.0**-23 * (np.abs(x) @ np.abs(y)) * (1 if runner is None else 1.01)
     assert (np.abs(got - x @ y) <= allowed + 2.0**-25).all()  # f16 has numbers down to 2**-24
 
 
 @pytest.mark.parametrize("dtype", EPS)
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("tile", TENSOR_TILES, ids=str)
-def test_tiles(tile: Tile, turned: bool, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", EMULATED_OR_REAL)
+def test_tiles(
+    kind: str, tile: Tile, turned: bool, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Edges, and both ways in which A and B lie."""
+    _tile(kind, tile, turned, dtype, monkeypatch)
+
+
+def test_a_tile_over_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU."""
+    _tile("faked", TENSOR_TILES[1], True, "f16", monkeypatch)
+
+
+def _tile(kind: str, tile: Tile, turned: bool, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = runner_of(kind, monkeypatch)
     done_in(tile, monkeypatch)
     m, n, k = tile.size + 9, tile.size - 1, 35
     assert "_tensor" in kernel_of(graph_of(m, n, k, dtype)).name
     a, b = ((k, m), (n, k)) if turned else ((m, k), (k, n))
-    check(numbers(a, dtype), numbers(b, dtype, 1), dtype, turned, turned)
+    check(numbers(a, dtype), numbers(b, dtype, 1), dtype, turned, turned, runner)
 
 
 @pytest.mark.parametrize("dtype", EPS)
@@ -86,6 +113,23 @@ def test_any_sizes(data: st.DataObject) -> None:
     _random(data, 40)
 
 
+@pytest.mark.parametrize(
+    ("kind", "count", "most"),
+    [("faked", 2, 40), pytest.param("real", 400, 300, marks=pytest.mark.gpu)],
+)
+def test_any_sizes_on_a_device(
+    kind: str, count: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = runner_of(kind, monkeypatch)
+
+    @settings(max_examples=count, deadline=None)
+    @given(st.data())
+    def some(data: st.DataObject) -> None:
+        _random(data, most, runner)
+
+    some()
+
+
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
@@ -93,7 +137,7 @@ def test_any_sizes_at_length(data: st.DataObject) -> None:
     _random(data, 140)
 
 
-def _random(data: st.DataObject, most: int) -> None:
+def _random(data: st.DataObject, most: int, runner: Runner = None) -> None:
     """Of each size the numbers around those of instructions and tiles are likelier."""
     size = st.sampled_from([1, 15, 16, 17, 32, 33]) | st.integers(1, most)
     m, n, k = data.draw(size), data.draw(size), data.draw(st.just(0) | size)
@@ -106,7 +150,7 @@ def _random(data: st.DataObject, most: int) -> None:
         patch.setattr(matmul, "choose", lambda *given, **how: (tile, parts))
         a = numbers((*batch, *((k, m) if ta else (m, k))), dtype)
         b = numbers((*batch, *((n, k) if tb else (k, n))), dtype, 1)
-        check(a, b, dtype, ta, tb)
+        check(a, b, dtype, ta, tb, runner)
 
 
 def test_parts_begin_at_multiples_of_16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,15 +165,21 @@ def test_parts_begin_at_multiples_of_16(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("dtype", EPS)
-def test_what_is_not_finite(dtype: str) -> None:
+@pytest.mark.parametrize("tile", TENSOR_TILES, ids=str)
+@pytest.mark.parametrize("kind", ["emulated", "faked", REAL])
+def test_what_is_not_finite(
+    kind: str, tile: Tile, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As the interpreter has it: infinities, NaN, and sums beyond the largest f16."""
+    runner = runner_of(kind, monkeypatch)
+    done_in(tile, monkeypatch)
     a, b = numbers((20, 40), dtype), numbers((40, 40), dtype, 1)
     a[0, 3], a[5, 39], b[0, 7], b[16, 8], a[3, 0] = np.inf, np.nan, -np.inf, np.inf, 0
     a[9], b[:, 9] = 300, 300
     graph = product_graph(a.shape, b.shape, dtype)
     with np.errstate(all="ignore"):
         (wanted,) = interpret(graph, [a, b], DictState({}))
-    got = product(a, b, dtype)
+    got = product(a, b, dtype, runner=runner)
     assert np.isnan(wanted).any()
     assert np.isinf(wanted[9, 9]) == (dtype == "f16")
     np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))

@@ -106,7 +106,8 @@ def test_all_of_it_runs(gpu_py: Any, into: Path, monkeypatch: pytest.MonkeyPatch
     """Without peers, which say that they are not there; kernels are launched, and do nothing, so
     the results are not looked at."""
     use_fake(monkeypatch, runs=False)
-    monkeypatch.setattr(gpu_py, "difference", lambda *given: "")
+    for name in ("difference", "untrained"):
+        monkeypatch.setattr(gpu_py, name, lambda *given: "")
     for name in ("torch", "jax"):
         monkeypatch.setitem(sys.modules, name, None)
     rows, page, status = ran(gpu_py)
@@ -227,12 +228,14 @@ def test_the_table_says_what_did_a_product(
 def test_peers_compute_the_same_and_are_timed_alike(
     gpu_py: Any, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch's and JAX's own functions, on the CPU, where they are installed."""
+    """PyTorch's and JAX's own functions, on the CPU, where they are installed; torch.compile's
+    graphs, which go through no Inductor."""
     torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
     import gpu_peers
 
     use_fake(monkeypatch)
     monkeypatch.setattr(gpu_peers, "torch_here", lambda: torch)
+    monkeypatch.setattr(gpu_peers, "BACKEND", "aot_eager")
     monkeypatch.setattr(torch.Tensor, "cuda", torch.Tensor.clone)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
 
@@ -244,7 +247,7 @@ def test_peers_compute_the_same_and_are_timed_alike(
     run_case = gpu_py.run_case
 
     def on_the_host(case: Any, rounds: int) -> Any:
-        peers = {k: replace(p, time=clock) for k, p in case.peers.items() if "compile" not in k}
+        peers = {k: replace(p, time=clock) for k, p in case.peers.items()}
         return run_case(replace(case, peers=peers), rounds)
 
     monkeypatch.setattr(gpu_py, "run_case", on_the_host)
@@ -252,6 +255,7 @@ def test_peers_compute_the_same_and_are_timed_alike(
     assert (status, [row["errors"] for row in rows if row["errors"]]) == (0, [])
     for row in rows:
         assert row["peers"] or row["workload"].startswith("copy"), row["workload"]
+    assert len([row for row in rows if "torch.compile" in row["peers"]]) == 5
 
 
 @pytest.mark.gpu

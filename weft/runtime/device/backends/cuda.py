@@ -7,10 +7,13 @@ pool; a launch is one call of the driver with arguments that were packed before.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +21,7 @@ import numpy as np
 from weft.codegen.cuda.kernel import CudaKernel, Launch
 from weft.ir.errors import FailedPreconditionError, InternalError
 from weft.runtime.device.backends.driver import DeviceDriver, Driver
+from weft.runtime.device.backends.memory import Block
 from weft.runtime.device.backends.peers import Peers, through_host
 from weft.runtime.device.blocks import Resident
 from weft.runtime.device.calls import Calls
@@ -29,6 +33,11 @@ from weft.runtime.device.protocol import Device, Prepared
 Array = np.ndarray[Any, Any]
 #: If set, every launch is waited for, so that a kernel that fails is known by its name.
 BLOCKING = "WEFT_GPU_BLOCKING"
+#: Before work is timed the device fills a block of memory over and over, while the host asks for
+#: that work: bytes of the block, at most so many and this share of the memory; how often at most.
+FILL_BYTES, FILL_SHARE, MOST_FILLS = 64 << 20, 1024, 256
+#: Seconds for which it fills at least.
+LEAST_FILL = 50e-6
 #: What to do when a kernel has failed, and what tells more.
 _AGAIN = "the process must be started again to use the device"
 _WHICH = f"{BLOCKING}=1 there tells which kernel it is"
@@ -44,6 +53,11 @@ class Compiled(Protocol):
 
 
 CompileKernel = Callable[[CudaKernel, tuple[int, int]], Compiled]
+
+
+def fill_bytes(memory: int | None) -> int:
+    """Bytes of the block that is filled before work is timed, on a device with so much memory."""
+    return max(min(FILL_BYTES, (memory or 0) // FILL_SHARE), 1)
 
 
 class _Call:
@@ -91,6 +105,9 @@ class CudaDevice(Peers):
         self._failure = ""  # by which error the device failed
         self._alone = ""  # the one kernel that is waited for
         self._lost = False  # whether this is a child of the process whose device it is
+        # seconds of the host to ask for what was timed last, and what a fill is longer on the
+        # device than the host takes to ask for it
+        self._asking, self._fill_gain = 0.0, 0.0
         _devices.add(self)
         self._functions: dict[str, Any] = {}
         self._modules: list[Any] = []
@@ -190,18 +207,46 @@ class CudaDevice(Peers):
                     self._alone = ""
 
     def timed(self, work: Callable[[], None]) -> float:
+        """As `Device.timed`. The device is busy until the host has asked for all of `work`, or the
+        host's time would be counted: with fills of memory, for twice as long as the host took to
+        ask for the `work` of the call before. They end too early if that is many milliseconds
+        (`MOST_FILLS`), and where `work` waits for the device. Caches hold little of what it
+        reads."""
+        scratch = self.allocate(fill_bytes(self.memory), "the block filled before work is timed")
+        if not self._fill_gain:
+            seconds, asked = self._between_events(scratch, 16, partial(self._fill, scratch, 16))
+            self._fill_gain = max((seconds - asked) / 16, 1e-6)
+        fills = min(math.ceil((LEAST_FILL + 2 * self._asking) / self._fill_gain), MOST_FILLS)
+        seconds, self._asking = self._between_events(scratch, fills, work)
+        del scratch
+        self.reclaim()  # it goes back
+        return seconds
+
+    def _fill(self, scratch: Block, times: int) -> None:
+        for _ in range(times):
+            place = scratch.address, 0, scratch.nbytes
+            self._driver.call("cuMemsetD8Async", *place, self._work)
+
+    def _between_events(
+        self, scratch: Block, fills: int, work: Callable[[], None]
+    ) -> tuple[float, float]:
+        """Seconds of `work`, after so many fills, by the device's clock, and those of the host to
+        ask for it."""
         call = self._driver.call
         with self._lock:
             self._enter()
             first, last = call("cuEventCreate", 0), call("cuEventCreate", 0)  # 0: with times
+            self._fill(scratch, fills)
             call("cuEventRecord", first, self._work)
+            began = time.perf_counter()
             work()
+            asked = time.perf_counter() - began
             call("cuEventRecord", last, self._work)
         self._wait(self._work)
         milliseconds = float(call("cuEventElapsedTime", first, last))
         for event in (first, last):
             call("cuEventDestroy", event)
-        return milliseconds / 1e3
+        return milliseconds / 1e3, asked
 
     def synchronize(self) -> None:
         last = self.calls.last
