@@ -39,11 +39,15 @@ def start(rng: np.random.Generator) -> Params:
 
 
 def weft_step(params: Params) -> Callable[[Any, Any], Any]:
-    """The decorated step over weft variables."""
+    """The compiled step over weft variables."""
+    return wf.compile(weft_function(params))
+
+
+def weft_function(params: Params) -> Callable[[Any, Any], Any]:
+    """The same before it is compiled."""
     v = {k: wf.Variable(p) for k, p in params.items()}
     optimizer = wf.train.AdagradOptimizer(LEARNING_RATE)
 
-    @wf.compile
     def step(x: wf.Tensor, y: wf.Tensor) -> wf.Tensor:
         hidden = wf.nn.relu(wf.matmul(x, v["w1"]) + v["b1"])
         logits = wf.matmul(hidden, v["w2"]) + v["b2"]

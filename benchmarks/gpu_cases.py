@@ -8,7 +8,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from figure1 import LEARNING_RATE, batch_of, start
+from figure1 import LEARNING_RATE, batch_of, start, weft_function
 from gpu_peers import Peer, read_torch, time_torch, torch_both, torch_figure1, torch_peer
 from scipy.special import erf
 
@@ -185,17 +185,7 @@ def convolution(batch: int, size: int, channels: int, dtype: str, mode: str) -> 
 
 def weft_figure1() -> Callable[[Any, Any], Any]:
     """The paper's training step, on new variables."""
-    v = {k: wf.Variable(p) for k, p in start(np.random.default_rng(1)).items()}
-    optimizer = wf.train.AdagradOptimizer(LEARNING_RATE)
-
-    def step(x: Any, y: Any) -> Any:
-        hidden = wf.nn.relu(wf.matmul(x, v["w1"]) + v["b1"])
-        logits = wf.matmul(hidden, v["w2"]) + v["b2"]
-        loss = wf.mean(wf.nn.softmax_cross_entropy_with_logits(labels=y, logits=logits))
-        optimizer.minimize(loss)
-        return loss
-
-    return step
+    return weft_function(start(np.random.default_rng(1)))
 
 
 def numpy_figure1() -> Callable[[Array, Array], Array]:

@@ -101,20 +101,7 @@ def write_cubins(
     folder: Path, made: Iterable[tuple[CudaKernel, Cc, Cubin]], about: Mapping[str, Any]
 ) -> list[Path]:
     """Write the cubins into `folder`, each as a file of its own, and a manifest that tells of them
-    and holds `about`; returns the files, the manifest last. InvalidArgumentError if that cannot be
-    done."""
-    try:
-        return _write_cubins(folder, made, about)
-    except OSError as error:
-        reason = error.strerror or error
-        raise InvalidArgumentError(
-            f"machine code cannot be written to {folder}: {reason}"
-        ) from None
-
-
-def _write_cubins(
-    folder: Path, made: Iterable[tuple[CudaKernel, Cc, Cubin]], about: Mapping[str, Any]
-) -> list[Path]:
+    and holds `about`; returns the files, the manifest last. OSError if that cannot be done."""
     folder.mkdir(parents=True, exist_ok=True)
     files, rows = [], []
     for kernel, cc, cubin in made:

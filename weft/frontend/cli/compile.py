@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from weft.frontend.cli.fetch import fetched_step
+from weft.frontend.cli.output import writing
 from weft.frontend.cli.run import named_pairs, variable_types
 from weft.ir.dtypes import DType
 from weft.ir.errors import InvalidArgumentError, NotFoundError, ToolchainError, suggest
@@ -79,7 +80,8 @@ def run_compile(graph: Graph, args: Namespace, passes: Sequence[Pass]) -> Iterat
     else:
         static = specialize(graph, _sizes(graph, given))
     folder = Path(args.output or _folder_of(args.file))
-    ahead = compile_ahead(static, _variables(static), targets, folder, passes)
+    with writing(folder):
+        ahead = compile_ahead(static, _variables(static), targets, folder, passes)
     width = max(len(row.name) for row in ahead.rows)
     for row in ahead.rows:
         yield f"{row.name:<{width}}  {row.target:<6}  {row.nbytes:>7,} bytes  {row.report}"

@@ -34,19 +34,19 @@ class Resident:
 
     def drop_spare(self) -> None:
         """Ask all holders."""
-        with self._lock:
-            holders = list(self._holders)
-        for holder in holders:
+        for holder in self._asked():
             holder.drop_spare()
 
     def drop_idle(self) -> None:
         """Ask all holders; arrays that only hold each other go, too, those let go just now and
         others."""
-        with self._lock:
-            holders = list(self._holders)
-        for holder in holders:
+        for holder in self._asked():
             holder.drop_idle()
         gc.collect()
+
+    def _asked(self) -> list[Holder]:
+        with self._lock:
+            return list(self._holders)
 
     def add(self, what: str, nbytes: int) -> None:
         """So much more (or less) is there for `what`."""

@@ -159,7 +159,8 @@ class Copies(Memories):
             self._enter()
             if first and after is not None:
                 self._after(self._out, after)
-                last = getattr(after, "after", 0)
+                assert isinstance(after, CudaMark)
+                last = after.after
             elif first:
                 last = self.calls.last
                 self._follow(self._out, self._work)

@@ -56,7 +56,7 @@ def compile_ahead(
     `targets` into `folder`, which WEFT_CUBINS may then name on a machine without a toolchain.
 
     Errors as `compile_for_device` and `compile_kernel`, InvalidArgumentError for a graph that
-    launches nothing; nothing is written then."""
+    launches nothing; nothing is written then. OSError for a folder that cannot be written."""
     plan = compile_for_device(graph, variables, find=_no_device, passes=passes, ahead=True).plan
     kernels = {kernel.key: kernel for kernel in (*plan.kernels(), *plan.kernels_after())}
     if not kernels:

@@ -243,10 +243,9 @@ class Launches:
 
     def _go_on(self, op: Operation, iteration: int = -1) -> None:
         """Raise what ends the step, if something does: between two iterations, before a branch
-        that is in no loop.
-        What the device was asked for so far it does."""
+        that is in no loop. What the device was asked for so far it does."""
         if self.cancel is not None and self.cancel.is_over:
-            where = f"iteration {iteration} of op '{op.name}'" if iteration >= 0 else op.name
+            where = f"{f'iteration {iteration} of ' * (iteration >= 0)}op '{op.name}'"
             raise self.cancel.error(f"it was at {where} on {self._device.name}").at(op.locations)
 
     def _holds(self, decision: Place) -> bool:
