@@ -1,6 +1,6 @@
 """What compiling a training step costs in a fresh process, and what a new batch size costs.
 
-    python benchmarks/compile_time.py [--models figure1,mlp,gpt,conv,lstm,softmax] [--repeat 5]
+    python benchmarks/compile_time.py [--models figure1,mlp,gpt,conv,lstm,softmax,deep] [--repeat 5]
 
 Each run is a process of its own: weft with an empty cache on disk, weft with the cache that the run
 before left, JAX (without its persistent cache), in turn. Prints minima and medians of the seconds
@@ -29,7 +29,8 @@ import numpy as np
 
 Step = Callable[[], Any]
 SIDES = ("weft, empty cache", "weft, from disk", "jax")
-MODELS = ("figure1", "mlp", "gpt", "conv", "lstm", "softmax")
+MODELS = ("figure1", "mlp", "gpt", "conv", "lstm", "softmax", "deep")
+LAYERS = 100  # of "deep"
 
 
 def figure1_steps(side: str) -> list[Step]:
@@ -99,6 +100,53 @@ def softmax_steps(side: str) -> list[Step]:
     return [partial(mine, x) for x in arrays]
 
 
+def deep_loss(m: Any, gelu: Callable[[Any], Any], params: Any, x: Any, y: Any) -> Any:
+    """Many equal layers: layer norm, matmul, gelu, residual; the mean square of the error."""
+    for w, b, scale, shift in params:
+        d = x - m.mean(x, axis=-1, keepdims=True)
+        h = d / m.sqrt(m.mean(d * d, axis=-1, keepdims=True) + 1e-5) * scale + shift
+        x = x + gelu(m.matmul(h, w) + b)
+    return m.mean((x - y) ** 2)
+
+
+def deep_steps(side: str) -> list[Step]:
+    """A step of Adam for a net of `LAYERS` layers of 64 x 64."""
+    rng = np.random.default_rng(1)
+    params = []
+    for _ in range(LAYERS):
+        w = 0.05 * rng.standard_normal((64, 64), dtype=np.float32)
+        params.append([w, *(np.full(64, v, np.float32) for v in (0, 1, 0))])
+    x, y = (rng.standard_normal((32, 64), dtype=np.float32) for _ in range(2))
+    if side == "jax":
+        import jax
+
+        each = jax.tree_util.tree_map
+
+        def theirs(p: Any, m: Any, v: Any, t: Any) -> Any:
+            loss, g = jax.value_and_grad(partial(deep_loss, jax.numpy, jax.nn.gelu))(p, x, y)
+            t = t + 1
+            m = each(lambda a, b: 0.9 * a + 0.1 * b, m, g)
+            v = each(lambda a, b: 0.999 * a + 0.001 * b * b, v, g)
+            rate = 1e-3 * (1 - 0.999**t) ** 0.5 / (1 - 0.9**t)
+            p = each(lambda p, m, v: p - rate * m / (jax.numpy.sqrt(v) + 1e-8), p, m, v)
+            return loss, p, m, v, t
+
+        zeros = each(np.zeros_like, params)
+        return [partial(_ready, jax.jit(theirs), params, zeros, zeros, np.float32(0))]
+    import weft as wf
+
+    held = [[wf.Variable(v) for v in layer] for layer in params]
+    optimizer = wf.train.AdamOptimizer(1e-3)
+
+    @wf.compile
+    def mine(x: Any, y: Any) -> Any:
+        loss = deep_loss(wf, partial(wf.nn.gelu, approximate=True), held, x, y)
+        optimizer.minimize(loss)
+        return loss
+
+    return [partial(mine, x, y)]
+
+
 def child(side: str, model: str) -> None:
     """Measure in this process; prints one line of JSON."""
     started = time.perf_counter()
@@ -107,7 +155,9 @@ def child(side: str, model: str) -> None:
     else:
         importlib.import_module("weft")
     seconds = [time.perf_counter() - started]
-    others = {"figure1": figure1_steps, "lstm": lstm_steps, "softmax": softmax_steps}
+    others = {
+        "figure1": figure1_steps, "lstm": lstm_steps, "softmax": softmax_steps, "deep": deep_steps,
+    }  # fmt: skip
     steps = others[model](side) if model in others else training_steps(side, model)
     for step in steps:
         started, busy = time.perf_counter(), time.process_time()

@@ -18,6 +18,7 @@ from gpu_kinds import REAL
 from hypothesis import HealthCheck, settings
 
 import weft
+from weft.frontend.eager.switch import SWITCH
 from weft.runtime.native.api import native_api
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ settings.load_profile("weft")
 # Tests count what is compiled: a developer's warm cache must not change that. Tests of the cache
 # turn it on in a folder of their own.
 os.environ["WEFT_CACHE"] = "0"
+
+# Eager calls are what compiled code is compared with: the interpreter carries all of them out.
+# `test_eager.py` tests those that run as native code.
+os.environ["WEFT_EAGER"] = "interpreter"
+SWITCH.on = False  # weft is loaded already
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

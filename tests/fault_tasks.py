@@ -40,7 +40,7 @@ class TaskProcess:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "weft", "worker", "--cluster", str(self.cluster_file),
-                 "--job", self.job, "--task", str(self.task)],
+                 "--job", self.job, "--task", str(self.task), "--allow-files", "/"],
                 cwd=ROOT, env=dict(os.environ, PYTHONPATH=str(ROOT), WEFT_NUM_THREADS="1"),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip

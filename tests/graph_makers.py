@@ -157,6 +157,7 @@ MAKERS: dict[str, Maker] = {
     **{n: array.cumulative for n in OPS if n.startswith("cumulative_")},
     **{n: array.gather_nd for n in OPS if n.startswith(("gather_nd", "scatter_nd_"))},
     **dict.fromkeys(("conv", "conv_input", "conv_kernel"), window.conv),
+    **dict.fromkeys(("attention", "attention_grad"), window.attention),
     **{n: window.window for n in OPS if n.startswith("window_")},
     **dict.fromkeys([spec.name for spec in QUEUE_TABLE], queues.queue),
     **dict.fromkeys([spec.name for spec in RESOURCE_TABLE], resources.resource),

@@ -8,6 +8,7 @@ from typing import Any
 from graphs import MAX_ELEMENTS, GraphMaker, Unfit
 
 from weft.ir.dtype_classes import NUMERIC, REAL
+from weft.ir.dtypes import bool_, float32, float64
 from weft.ir.graph import Value
 
 
@@ -68,3 +69,23 @@ def window(m: GraphMaker, op: str) -> None:
         return
     operands = [x, m.like(t.dtype, t.shape)] if op == "window_pick" else [x]
     m.emit(op, operands, **attrs, size=size)
+
+
+def attention(m: GraphMaker, op: str) -> None:
+    """attention(q, k, v), with a mask or without; attention_grad of what it makes."""
+    dtype = m.dtype([float32, float64])
+    batch, inner = _ints(m, m.int(0, 2), 1, 2), m.flag()
+    batch = (*batch, 1) if inner and not batch else batch
+    rows, columns, depth, width = _ints(m, 4, 1, 3)
+
+    def like(n: int, last: int) -> Value:
+        return m.like(dtype, (*batch[:-1], n, batch[-1], last) if inner else (*batch, n, last))
+
+    query = like(rows, depth)
+    operands = [query, like(columns, depth), like(columns, width)]
+    if m.flag():
+        operands.append(m.like(m.pick([bool_, dtype]), (rows, columns)))
+    attrs = {"scale": 0.5, "causal": m.flag(), "fill": float("-inf"), "heads_inner": inner}
+    out, sums = m.emit("attention", operands, **attrs)
+    if op == "attention_grad":
+        m.emit(op, [*operands, out, sums, m.like(dtype, out.type.shape)], **attrs)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+from unittest import mock
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.passes.memory.plan import ALIGNMENT, Arena, aligned
+from weft.passes.memory import arena as arena_module
+from weft.passes.memory.arena import ALIGNMENT, Arena, aligned
 
 
 def first_fit(arena: Arena) -> int:
@@ -30,14 +35,54 @@ def needed(arena: Arena) -> int:
     )
 
 
-@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 30)), max_size=60))
-def test_ranges_that_meet_do_not_overlap(events: list[tuple[int, int]]) -> None:
+def placed_one_by_one(order: list[Any], closest: bool) -> tuple[dict[int, int], int]:
+    """Each range where none that it meets is, in the lowest gap or in the one that it fills best:
+    compared with all that are placed."""
+    placed: list[tuple[int, int, Any]] = []
+    offsets, peak = {}, 0
+    for one in order:
+        offset, gap = 0, sys.maxsize
+        found = None
+        for start, end, other in sorted(placed, key=lambda row: row[:2]):
+            if one.meets(other):
+                if one.size <= start - offset < gap:
+                    found, gap = offset, start - offset if closest else 0
+                offset = max(offset, end)
+        at = offset if found is None else found
+        placed.append((at, at + one.size, one))
+        offsets[id(one)] = at
+        peak = max(peak, at + one.size)
+    return offsets, peak
+
+
+EVENTS = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 30)), max_size=60)
+
+
+def filled(events: list[tuple[int, int]]) -> Arena:
     arena, held = Arena(), []
     for size, choice in events:
         if held and choice % 3 == 0:
             arena.release(held.pop(choice % len(held)))
         else:
             held.append(arena.take(size))
+    return arena
+
+
+@given(EVENTS, st.sampled_from([0, 3, 64]))
+def test_gaps_are_found_as_by_looking_at_all_ranges(
+    events: list[tuple[int, int]], few: int
+) -> None:
+    arena = filled(events)
+    ranges = list(arena.ranges.values())
+    assert arena_module._lowest(ranges) == placed_one_by_one(ranges, closest=False)
+    largest = sorted(ranges, key=lambda r: -r.size)
+    with mock.patch.object(arena_module, "_FEW", few):
+        assert arena_module._closest(largest) == placed_one_by_one(largest, closest=True)
+
+
+@given(EVENTS)
+def test_ranges_that_meet_do_not_overlap(events: list[tuple[int, int]]) -> None:
+    arena = filled(events)
     offsets, peak = arena.pack()
     rows = [(offsets[name], r) for name, r in arena.ranges.items()]
     for k, (a, one) in enumerate(rows):
@@ -74,6 +119,19 @@ def test_first_fit_stays_where_packing_saves_nothing() -> None:
     assert peak == aligned(1000) + aligned(3000) + aligned(2000)
     assert offsets[names[0]] == 0
     assert offsets[names[3]] == offsets[names[1]] == aligned(1000)
+
+
+def test_long_and_short_ranges_are_placed_without_comparing_all() -> None:
+    """Values that live to the end, as what a gradient needs, and others in between: where all stay
+    that are needed at once, nothing else is tried."""
+    arena, held = Arena(), []
+    for _ in range(3000):
+        arena.release(arena.take(640))
+        held.append(arena.take(64))
+    with mock.patch.object(arena_module, "_closest", side_effect=AssertionError):
+        offsets, peak = arena.pack()
+    assert arena._at_once() == 2999 * 64 + 640 == peak
+    assert len({offsets[name] for name in held}) == 3000
 
 
 def test_nothing() -> None:

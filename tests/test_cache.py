@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forgotten_kernels import forget_kernels_of, known_kernels
 from test_codegen_jit import scale_kernel, scaled
 
 import weft as wf
@@ -83,8 +84,7 @@ def compile_kernels(kernels: Sequence[Kernel]) -> dict[str, int]:
 
 def forget(*kernels: Kernel) -> None:
     """As if this process had not compiled them."""
-    for kernel in kernels:
-        jit._compiled.pop(kernel.key, None)
+    forget_kernels_of(kernel.key for kernel in kernels)
 
 
 def counts() -> tuple[int, int]:
@@ -486,8 +486,7 @@ def test_explain_tells_loaded_from_compiled(folder: Path) -> None:
     step = texts()
     assert "compiled for it, 0 loaded from disk" in step
     wait_for_background()
-    for key in [k for k in jit._compiled if k.startswith("nest-")]:
-        jit._compiled.pop(key)
+    forget_kernels_of(k for k in known_kernels() if k.startswith("nest-"))
     assert "0 compiled for it, 1 loaded from disk" in texts()
 
 

@@ -27,12 +27,13 @@ from weft.runtime.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 
-#: custom_gradient, identity and stop_gradient are for autodiff, `fused` is what fusion makes,
-#: stacks are in test_while_gradients.
+#: custom_gradient, identity and stop_gradient are for autodiff, `fused` and attention are what
+#: fusion makes (test_attention: a gradient may be a difference of equal terms), stacks are in
+#: test_while_gradients.
 TRACED = [
     n
     for n, s in OPS.items()
-    if n not in ("custom_gradient", "fused")
+    if n not in ("custom_gradient", "fused", "attention", "attention_grad")
     and not n.startswith(("stack_", "arena_"))
     and not s.traits & {"host", "handle"}
 ]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
+from weft.codegen.llvm.target import multiplies_and_adds
 from weft.ir.interpreter import evaluate_op, interpret
 from weft.passes.contract import contract
 from weft.passes.manager import run_passes
@@ -128,6 +129,7 @@ def chain(x: Any, w: Any) -> Any:
     return b * b - a * w, a * 2 + b
 
 
+@pytest.mark.skipif(not multiplies_and_adds(), reason="x86-64-v2 has no fused multiply-add")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_fused_kernels_have_the_bits_of_the_ops_one_by_one(dtype: type) -> None:
     rng = np.random.default_rng(3)

@@ -397,7 +397,8 @@ def test_a_call_costs_few_instructions_of_python() -> None:
     calls = (lambda: f(x, y), lambda: f(ONES, y), lambda: f(x, y=y), lambda: h(tree))
     for call, most in zip(calls, (210, 220, 350, 570), strict=True):
         call()
-        assert _instructions(call) < most  # 7 where the native path is there by now
+        # 7 where the native path is there by now; of three: objects may be freed meanwhile
+        assert min(_instructions(call) for _ in range(3)) < most
 
 
 def _instructions(call: Callable[[], Any]) -> int:

@@ -140,6 +140,69 @@ def test_read_through_the_index(name: str, f: Any, args: tuple[Array, ...]) -> N
     np.testing.assert_allclose(wf.compile(f)(*args), wanted, rtol=2e-5, atol=2e-6)
 
 
+@st.composite
+def picks_of_picks(draw: st.DrawFn) -> tuple[Array, list[tuple[str, Any]]]:
+    """An array, and ops on it: takes, index arrays, slices, transposes; sizes 0 and 1, too."""
+    shape = tuple(draw(st.lists(st.sampled_from([8, 3, 2, 1, 0, 9]), min_size=2, max_size=4)))
+    x = np.arange(float(np.prod(shape))).reshape(shape)
+    y, steps = x, list[tuple[str, Any]]()
+    for _ in range(draw(st.integers(2, 5))):
+        kind = draw(st.sampled_from(["take", "pair", "slice", "permute", "affine"]))
+        axes = draw(st.permutations(range(y.ndim)))
+        rows = draw(st.integers(0, 5))
+        if kind == "pair" and y.ndim > 1 and y.size:
+            key: list[Any] = [slice(None)] * y.ndim
+            for a in axes[:2]:
+                key[a] = np.array([draw(st.integers(0, y.shape[a] - 1)) for _ in range(rows)], int)
+            steps.append(("key", tuple(key)))
+        elif kind == "take" and y.shape[axes[0]]:
+            n = y.shape[axes[0]]
+            index = np.array([draw(st.integers(-n, n - 1)) for _ in range(rows)], int)
+            steps.append((kind, (index, axes[0])))
+        elif kind == "slice":
+            ends = st.none() | st.integers(-9, 9)
+            steps.append(
+                (
+                    "key",
+                    tuple(slice(draw(ends), None, draw(st.sampled_from([1, 2, -1]))) for _ in axes),
+                )
+            )
+        else:
+            steps.append(("permute" if kind == "permute" else "affine", tuple(axes)))
+        y = applied(np, y, steps[-1:])
+    return x, steps
+
+
+def applied(xp: Any, x: Any, steps: list[tuple[str, Any]]) -> Any:
+    """The steps in NumPy or weft."""
+    for kind, how in steps:
+        if kind == "key":
+            x = x[how]
+        elif kind == "take":
+            x = xp.take(x, how[0], axis=how[1])
+        elif kind == "permute":
+            x = xp.transpose(x, how)
+        else:
+            x = x * 2 + 1
+    return x
+
+
+@examples(400, deadline=None)
+@given(picks_of_picks())
+def test_gathers_of_gathers(case: tuple[Array, list[tuple[str, Any]]]) -> None:
+    """A nest reads through one gather at most on each way to memory; the others are stored."""
+    x, steps = case
+    with everything_inside():
+        got = wf.compile(lambda x: applied(wf, x, steps))(x)
+    np.testing.assert_array_equal(got, applied(np, x, steps))
+
+
+def test_a_gather_whose_table_is_a_gather() -> None:
+    i, k, x = np.array([0, 1, 1]), np.array([0, 1, 0, 1, 1]), RNG.standard_normal((8, 8, 2, 2))
+    got = wf.compile(lambda x: x[:, :, i, i][:, k, k])(x)
+    np.testing.assert_array_equal(got, x[:, :, i, i][:, k, k])
+
+
 def test_stored_where_it_would_not_pay() -> None:
     """Single elements, columns, results, products."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
+import mmap
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -15,13 +17,15 @@ from cut_calls import assert_same_bits, cut_everything, same_in_cuts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import weft as wf
 from weft.codegen.call import Address
 from weft.codegen.gemm import blocking as gemm_blocking
 from weft.codegen.gemm import call as gemm_call
 from weft.codegen.gemm.product import gemm_kernel
-from weft.codegen.gemm.tile import target_vector_bits, tile_of
+from weft.codegen.gemm.tile import tile_of
 from weft.codegen.jit import compile_kernels, kernel_asm
 from weft.codegen.kernels.linalg import product_of
+from weft.codegen.llvm.target import host_isas, using
 from weft.ir.builder import Builder
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
@@ -53,7 +57,7 @@ def small_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         cut_everything(patch)
         for name, value in {
-            "RUN": 32,
+            "RUN": dict.fromkeys((2, 3), 32),
             "BLOCK_ROWS": 16,
             "BLOCK_COLUMNS": 48,
             "DIRECT_B_BYTES": direct << 30,
@@ -227,19 +231,44 @@ def test_long_sums_of_no_elements(dtype: str, m: int, n: int) -> None:
     check(a, b, (False, False), dtype)
 
 
-@pytest.mark.skipif(target_vector_bits() < 256, reason="a tile for AVX2 or AVX-512")
+@pytest.mark.parametrize("isa", host_isas())
 @pytest.mark.parametrize(
-    ("dtype", "instruction"), [("f32", "vfmadd"), ("f64", "vfmadd"), ("i32", "vpmulld")]
+    ("dtype", "instruction"), [("f32", "vfmadd|mulps"), ("f64", "vfmadd|mulpd"), ("i32", "pmulld")]
 )
-def test_accumulators_stay_in_registers(dtype: str, instruction: str) -> None:
-    """The loop over k has one product for each vector of the tile and stores nothing."""
-    kernel, tile = gemm_kernel(dtype), tile_of(dtype)
-    compile_kernels([kernel])
+def test_accumulators_stay_in_registers(isa: str, dtype: str, instruction: str) -> None:
+    """The loops over k, of each tile that the kernel has, have one product for each vector of the
+    tile and store nothing; where a mask costs something, one for whole vectors has none."""
+    with using(isa):
+        kernel, tile = gemm_kernel(dtype), tile_of(dtype)
+        compile_kernels([kernel])
     blocks = re.split(r"^\.?L\S+:|^\S+:", kernel_asm(kernel.key), flags=re.M)
-    loops = [b for b in blocks if b.count(instruction) == tile.rows * tile.vectors]
-    assert loops
-    spill = re.compile(r"vmov\w+\s+%[xyz]mm\d+, -?\w*\(|vmov\w+\s+-?\w*\(%rsp\), %[xyz]mm")
-    assert not [line for b in loops for line in b.splitlines() if spill.search(line)]
+    spill = re.compile(r"v?mov\w+\s+%[xyz]mm\d+, -?\w*\(|v?mov\w+\s+-?\w*\(%r[sb]p\), %[xyz]mm")
+    mask = re.compile(r"maskmov|%k\d|pcmp|blendv")
+    for rows in {tile.rows, tile.few_rows}:
+        for vectors in range(1, tile.vectors + 1):
+            found = [b for b in blocks if len(re.findall(instruction, b)) == rows * vectors]
+            loops = [b for b in found if tile.mask_registers or not mask.search(b)]
+            assert loops
+            assert not [line for b in loops for line in b.splitlines() if spill.search(line)]
+
+
+def test_nothing_outside_of_b_is_read() -> None:
+    """B ends where memory ends that may be read, wherever a row of it ends."""
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 2 * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+    mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    assert mprotect(start + page, page, 0) == 0  # PROT_NONE
+    product = {isa: wf.compile(lambda x, y: x @ y, target=isa) for isa in host_isas()}
+    whole = np.frombuffer(memory, np.float32, page // 4)
+    whole[:] = np.arange(page // 4) % 7
+    for k, n in [(1, 1), (3, 2), (2, 3), (5, 7), (1, 17), (4, 9), (30, 31), (3, 49), (2, 100)]:
+        b = whole[page // 4 - k * n :].reshape(k, n)
+        for m in (1, 2, 5, 6, 7, 8, 9, 11, 13):
+            a = np.arange(m * k, dtype=np.float32).reshape(m, k) % 5
+            for f in product.values():
+                np.testing.assert_array_equal(f(a, b), a @ b)
 
 
 @pytest.mark.parametrize(

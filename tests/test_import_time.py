@@ -17,13 +17,16 @@ import weft as wf
 LOADED = (
     "weft.ir", "weft.frontend.ops", "weft.frontend.arrays", "weft.frontend.dlpack",
     "weft.frontend.linalg", "weft.frontend.pytree", "weft.frontend.tensor",
-    "weft.frontend.calls.donated", "weft.frontend.tracing.device_scope",
+    "weft.frontend.calls.donated", "weft.frontend.eager.keys", "weft.frontend.eager.native",
+    "weft.frontend.eager.quick", "weft.frontend.eager.switch",
     "weft.frontend.tracing.eager_device", "weft.frontend.tracing.effect",
     "weft.frontend.tracing.device_scope", "weft.frontend.tracing.region_trace",
     "weft.frontend.tracing.running",
     "weft.frontend.tracing.trace",
 )  # fmt: skip
-PACKAGES = {"weft", "weft.frontend", "weft.frontend.calls", "weft.frontend.tracing"}
+PACKAGES = {
+    "weft", "weft.frontend", "weft.frontend.calls", "weft.frontend.eager", "weft.frontend.tracing",
+}  # fmt: skip
 #: Other people's packages that it must not load.
 OTHERS = {"numba", "llvmlite", "scipy", "zmq", "msgpack", "networkx", "ray", "rich", "PIL",
           "asyncio"}  # fmt: skip
@@ -189,17 +192,6 @@ assert wf.train.Server and "RayCluster" in dir(wf.train)
 """
     ours = ("weft.runtime.distributed", "weft.comm", "weft.passes.partition")
     assert _run(program % (ours,)).split() == []
-    source = ast.parse(Path(str(wf.train.__file__)).read_text(encoding="utf-8"))
-    block = next(n for n in source.body if isinstance(n, ast.If))
-    told = {
-        alias.asname or alias.name: (node.module, alias.name)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert told == wf.train._LATER
-    for name in wf.train.__all__:
-        assert getattr(wf.train, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Sever'"):
         getattr(wf.train, "Sever")  # noqa: B009 - as a type checker sees, there is none
 
@@ -237,3 +229,45 @@ assert said == ["last first", "before", "after"], said
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("ValueError: of a handler") == 2  # parent and child, as Python reports
+
+
+def test_an_optimizer_loads_nothing_of_sessions_queues_and_files() -> None:
+    program = (
+        "import sys, numpy as np, weft as wf\n"
+        "v = wf.Variable(np.ones(3, np.float32))\n"
+        "optimizer = wf.train.AdagradOptimizer(0.1)\n"
+        "@wf.compile\n"
+        "def step(x):\n"
+        "    loss = wf.sum(v * x)\n"
+        "    optimizer.minimize(loss)\n"
+        "    return loss\n"
+        "assert float(step(np.ones(3, np.float32))) == 3\n"
+        "print(*sys.modules)"
+    )
+    found = set(_run(program).split())
+    for name in ("session.session", "queues.runners", "files.inputs", "train.saver"):
+        assert f"weft.frontend.{name}" not in found
+    assert not [m for m in found if m.startswith("weft.frontend.train.monitored")]
+
+
+def test_every_name_of_train_is_there_and_told_to_type_checkers() -> None:
+    """No submodule has the name of what is public: it would be found in its place."""
+    train = Path(str(wf.train.__file__))
+    tree = ast.parse(train.read_text(encoding="utf-8"))
+    block = next(n for n in tree.body if isinstance(n, ast.If) and "TYPE" in ast.dump(n.test))
+    told = {
+        a.asname or a.name: (n.module, a.name)
+        for n in block.body
+        if isinstance(n, ast.ImportFrom)
+        for a in n.names
+    }
+    for n in block.body:  # TensorFlow's names
+        if isinstance(n, ast.Assign):
+            assert isinstance(n.targets[0], ast.Name)
+            assert isinstance(n.value, ast.Name)
+            told[n.targets[0].id] = told[n.value.id]
+    assert told == wf.train._LATER
+    assert set(wf.train.__all__) <= {*told}
+    assert not {*told} & {p.stem for p in train.parent.glob("*")}
+    for name, (module, what) in wf.train._LATER.items():
+        assert getattr(wf.train, name) is getattr(import_module(module), what)

@@ -46,8 +46,8 @@ def test_constants_are_bit_exact(dtype: DType, data: st.DataObject) -> None:
     assert back.tobytes() == raw
 
 
-@given(st.lists(st.binary() | st.text(), max_size=40))
-def test_string_constants_are_exact(items: list[bytes | str]) -> None:
+@given(st.lists(st.binary(), max_size=40))
+def test_string_constants_are_exact(items: list[bytes]) -> None:
     array = np.empty(len(items), object)
     array[:] = items
     assert through_text(array).tolist() == items
@@ -78,7 +78,7 @@ def test_all_16_bit_floats(dtype: DType) -> None:
         (np.uint64(2**64 - 1), "u64[] 18446744073709551615"),
         (np.zeros((2, 0), np.int32), "i32[2,0] []"),
         (np.array(b'a\x00\xff"\n', object), 'string[] b"a\\x00\\xff\\"\\n"'),
-        (np.array(["é\u200b"], object), 'string[1] ["é\\u{200b}"]'),
+        (np.array(["é\u200b".encode()], object), 'string[1] [b"\\xc3\\xa9\\xe2\\x80\\x8b"]'),
         (np.ones(33, np.float32), "f32[33] splat(1.0)"),
         (np.full((9, 9), -0.0), "f64[9,9] splat(-0.0)"),
         (

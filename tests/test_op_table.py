@@ -45,6 +45,7 @@ ADJOINTS = {
 #: Made by passes only.
 REWRITES = {
     *("arena_push", "arena_pop", "arena_add"),
+    *("attention", "attention_grad"),
     *("first_occurrence", "enter", "exit", "next_iteration", "loop_cond"),
     *(spec.name for spec in COMMUNICATION_TABLE),
 }

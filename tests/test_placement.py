@@ -159,7 +159,7 @@ def test_soft_placement_keeps_the_task() -> None:
 def test_strings_and_queues_are_on_cpus() -> None:
     gpu = Device("/job:worker/task:0/gpu:0", kernels=frozenset({"identity", "fifo_queue"}))
     text = """
-      %s = constant() {value=string[] "a"} : string[]
+      %s = constant() {value=string[] b"a"} : string[]
       %t = identity(%s) : string[]
       %l = string_length(%t) : i32[]
       %y = exp(%x) after(%l) : f32[2]"""

@@ -119,3 +119,35 @@ def test_masked_arrays_are_refused() -> None:
             call()
         assert "x.filled" in str(caught.value.hint)
         assert caught.value.locations[0].file == __file__
+
+
+# ------------------------------------------------------------------------- choices between numbers
+def test_a_choice_between_numbers_takes_the_dtype_of_what_it_meets() -> None:
+    """Whatever the shape of the condition: `wf.where` of two Python scalars is as weak as they."""
+    x = np.array([2.0, -2.0])
+    third = 1.0 / 3.0
+
+    def leak(x: Any) -> Any:
+        return wf.where(x > 0, 1.0, third) * x
+
+    def rows(x: Any) -> Any:  # a part of it is weak, too
+        return wf.where(x > 0, 1.0, third)[:, None][::-1][0] * x
+
+    for f, expected in ((leak, [2.0, -2 * third]), (rows, [2 * third, -2 * third])):
+        for run in (f, wf.compile(f)):
+            assert run(x).tolist() == expected
+            for dtype in (wf.float32, wf.float16):
+                assert run(wf.asarray(x, dtype=dtype)).dtype is dtype
+    assert wf.grad(lambda x: wf.sum(leak(x)))(x).tolist() == [1.0, third]
+    assert (wf.where(x > 0, 1, -1) * np.int8([3, 3])).dtype is wf.int8
+    assert (wf.stop_gradient(wf.identity(third)) * x).tolist() == [2 * third, -2 * third]
+    # anything else makes an ordinary tensor of it
+    assert wf.asarray(wf.where(x > 0, 1.0, third)).dtype is wf.float32
+    assert wf.sum(wf.where(x > 0, 1.0, third)).dtype is wf.float32
+
+
+def test_a_choice_between_numbers_that_do_not_fit() -> None:
+    with pytest.raises(InvalidArgumentError, match="300 does not fit uint8"):
+        wf.where(np.array([True, False]), 300, 1) + np.uint8([1])
+    with pytest.raises(InvalidArgumentError, match="-1 does not fit uint8"):
+        wf.where(np.array([True, False]), 3, -1) + np.uint8([1])

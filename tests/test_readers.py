@@ -308,7 +308,7 @@ def test_a_graph_with_readers_runs_from_its_text(folder: Path) -> None:
             "text",
         )
     assert put.name == "put"
-    again = wf.Graph.from_text(graph.as_text())
+    again = wf.Graph.from_text(graph.as_text(), allow_files=True)
     assert again.as_text() == graph.as_text()
     with wf.Session(graph=again) as session:
         session.run("put", {"name": str(folder / "f.bin")})

@@ -23,14 +23,25 @@ _REPORT_TYPE = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64])
 _VALUE, _LOCK = 1, 2
 
 
-class FaultWords(ctypes.Structure):
-    """value: 0, or which element of which op's index operand is out of bounds (`fault_of`); index:
-    that element, as its 64 bits; lock: held while the two are written."""
+#: The value for a step that was stopped from outside (`steps/look.py`).
+STOPPED = -1
 
-    _fields_ = (
-        ("value", ctypes.c_int64),
-        ("index", ctypes.c_int64),
-        ("lock", ctypes.c_int64),
+
+class FaultWords(ctypes.Structure):
+    """value: 0, or which element of which op's index operand is out of bounds (`fault_of`), or
+    `STOPPED`; index: that element, as its 64 bits, or the exception that stopped the step; lock:
+    held while the two are written.
+
+    The others are for loops (`steps/look.py`). api: the table of addresses, 0 if there is nobody to
+    ask; hook: a Python callable that raises what is to stop the step, 0 for none; look: the native
+    function; due: when Python is asked next; left, span: iterations until the walker looks, and
+    from the last look to that; looked: when it did."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int64)
+        for name in (
+            *("value", "index", "lock", "api", "hook", "look", "due", "left", "span", "looked"),
+        )
     )
 
 

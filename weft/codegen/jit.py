@@ -1,23 +1,31 @@
 """The process-wide table of compiled kernels: content key -> native address.
 
 Every kernel has the C signature ``void kernel(int64_t *args, int64_t lo, int64_t hi, int64_t
-worker)``.  Kernels are immutable once compiled and live as long as the process.  LLVM is loaded
-when the first kernel is compiled; Numba only for kernels that call plain Python functions.
+worker)``.  Kernels are immutable once compiled.  Those of steps (`hold_kernels`) live as long as
+somebody holds them, and then among the `kept_limit()` ones last used of nobody's; all others, the
+walker's say, as long as the process.  LLVM is loaded when the first kernel is compiled; Numba only
+for kernels that call plain Python functions.
+
+WEFT_KERNELS=n  how many kernels that nobody holds are kept (2048 if not set)
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
 from weft.codegen.emitter import Emitter
+from weft.codegen.llvm.target import LEVELS, NATIVE, default_isa, isa, using
 from weft.ir import loading
-from weft.ir.fork import around_fork
+from weft.ir.errors import InvalidArgumentError, UnsupportedError
+from weft.ir.fork import ForkLock, around_fork
 
 __all__ = [
     "CodegenError",
@@ -27,9 +35,11 @@ __all__ = [
     "compile_count",
     "compile_kernels",
     "do_later",
+    "hold_kernels",
     "is_done",
     "kernel_asm",
     "kernel_llvm",
+    "kept_limit",
     "load_count",
     "load_kernels",
     "start_compiling",
@@ -53,13 +63,19 @@ class Kernel:
     ``name`` is for people and appears in LLVM and assembly, ``emit`` builds the body at
     ``e.builder`` and reads ``e.argument(k)``.  ``loops=False`` says that it is control code, which
     LLVM shall compile with few passes; functions marked ``alwaysinline`` are inlined there, no
-    others.
+    others.  ``isa`` is the instruction set, the present one (`llvm/target.py`); another than the
+    process's own is part of the key.
     """
 
     key: str
     name: str
     emit: Callable[[Emitter], None]
     loops: bool = True
+    isa: str = field(default_factory=isa)
+
+    def __post_init__(self) -> None:
+        if self.isa != default_isa():
+            object.__setattr__(self, "key", f"{self.isa} {self.key}")
 
 
 class Code(Protocol):
@@ -70,6 +86,11 @@ class Code(Protocol):
 
     @property
     def from_disk(self) -> bool: ...
+
+    @property
+    def can_go(self) -> bool:
+        """Whether it is freed with the last reference to this."""
+        ...
 
     def llvm(self) -> str: ...
 
@@ -87,12 +108,28 @@ class Engine(Protocol):
 
 LOADED_AT = loading.LOADED_AT
 
+
+class Kernels(dict[str, int]):
+    """key -> address of kernels, which live as long as this does."""
+
+    __slots__ = ("_codes",)
+
+    def __init__(self, codes: Mapping[str, Code]) -> None:
+        super().__init__({key: code.address for key, code in codes.items()})
+        self._codes = tuple(codes.values())
+
+
+# What lives whoever holds it: for good, or because it was used lately, last used last.
 _compiled: dict[str, Code] = {}
+_for_good: set[str] = set()
+_live: weakref.WeakValueDictionary[str, Code] = weakref.WeakValueDictionary()
 # Never freed, not even at exit: LLVM's bindings may be gone by then, and code may still run.
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_compiled))
 _counts = {"compiled": 0, "loaded": 0}
 # Reentrant: the thread that forks may hold it.
 _lock = threading.RLock()
+_order = ForkLock()  # held while the order of `_compiled` changes; never while something compiles
+DEFAULT_KEPT = 2048
 
 
 def _before_fork() -> None:
@@ -116,16 +153,82 @@ def start_compiling(kernels: Sequence[Kernel]) -> None:
 
     `compile_kernels` takes the results, failures among them.
     """
-    missing = [k for k in kernels if k.key not in _compiled]
+    missing = [k for k in kernels if _code(k.key) is None]
     if missing:
         with _lock:
-            _engine().start([k for k in missing if k.key not in _compiled])
+            _engine().start([k for k in missing if _code(k.key) is None])
 
 
 def is_done(kernel: Kernel) -> bool:
     """Whether `compile_kernels` would return at once: it did, or what `start_compiling` began is
     over."""
-    return kernel.key in _compiled or bool(_engine().is_done(kernel.key))
+    return _code(kernel.key) is not None or bool(_engine().is_done(kernel.key))
+
+
+def kept_limit() -> int:
+    """WEFT_KERNELS. InvalidArgumentError if it is no number."""
+    given = os.environ.get("WEFT_KERNELS", "")
+    if given and not (given.isascii() and given.isdigit()):
+        raise InvalidArgumentError(
+            f"WEFT_KERNELS={given!r} is no number of kernels",
+            hint=f"so many that nobody uses any more are kept; {DEFAULT_KEPT} if it is not set",
+        )
+    return int(given) if given else DEFAULT_KEPT
+
+
+def hold_kernels(kernels: Sequence[Kernel]) -> Kernels:
+    """As `compile_kernels`; the kernels live as long as what this returns, which whoever runs their
+    code has to hold."""
+    held = _held([kernel.key for kernel in kernels])
+    if held is None:
+        with _lock:
+            made = _compile_missing(kernels)
+            held = Kernels({k.key: made.get(k.key) or _known(k.key) for k in kernels})
+            _shrink()
+    return held
+
+
+def _held(keys: Sequence[str]) -> Kernels | None:
+    """Those kernels, now the last used; None if one is missing."""
+    codes = {key: _code(key) for key in keys}
+    found = {key: code for key, code in codes.items() if code is not None}
+    if len(found) < len(codes):
+        return None
+    with _order:
+        for key, code in found.items():
+            if key not in _for_good:
+                _compiled.pop(key, None)
+                _compiled[key] = code
+    return Kernels(found)
+
+
+def _code(key: str) -> Code | None:
+    return _compiled.get(key) or _live.get(key)
+
+
+def _known(key: str) -> Code:
+    code = _code(key)
+    if code is None:
+        raise KeyError(key)
+    return code
+
+
+def _add(key: str, code: Code) -> None:
+    """Under the lock: a new kernel."""
+    with _order:
+        _compiled[key] = code
+    if code.can_go:
+        _live[key] = code
+    else:
+        _for_good.add(key)
+
+
+def _shrink() -> None:
+    """Under the lock: those that were used least recently go, unless somebody holds them."""
+    with _order:
+        over = len(_compiled) - len(_for_good) - kept_limit()
+        for key in [k for k in _compiled if k not in _for_good][: max(over, 0)]:
+            del _compiled[key]
 
 
 def compile_kernels(kernels: Sequence[Kernel]) -> dict[str, int]:
@@ -135,10 +238,14 @@ def compile_kernels(kernels: Sequence[Kernel]) -> dict[str, int]:
     any number of threads.  Raises CodegenError, naming the kernel, if one does not compile; the
     others of the call are compiled all the same.
     """
-    # Entries are only ever added, so a complete hit needs no lock.
-    if any(kernel.key not in _compiled for kernel in kernels):
+    # These entries are only ever added, so a complete hit needs no lock.
+    if any(kernel.key not in _for_good for kernel in kernels):
         with _lock:
-            _compile_missing(kernels)
+            made = _compile_missing(kernels)
+            with _order:
+                for kernel in kernels:
+                    _compiled[kernel.key] = made.get(kernel.key) or _known(kernel.key)
+                    _for_good.add(kernel.key)
     return {kernel.key: _compiled[kernel.key].address for kernel in kernels}
 
 
@@ -148,7 +255,8 @@ def adopt_kernel(key: str, make: Callable[[], Code]) -> None:
     if key not in _compiled:
         with _lock:
             if key not in _compiled:
-                _compiled[key] = make()
+                _add(key, make())
+                _for_good.add(key)
                 _counts["compiled"] += 1
 
 
@@ -165,19 +273,25 @@ def wait_for_background() -> None:
         _engine().wait()
 
 
-def load_kernels(files: Mapping[str, str]) -> dict[str, int] | None:
-    """key -> address of kernels whose files in the cache on disk are known (`llvm/cache.py`), by
-    key. None if one of them is not there any more: `compile_kernels` then makes what is missing.
+def load_kernels(files: Mapping[str, str]) -> Kernels | None:
+    """As `hold_kernels`, of kernels whose files in the cache on disk are known (`llvm/cache.py`),
+    by key. None if one of them is not there any more: `hold_kernels` then makes what is missing.
     """
-    if any(key not in _compiled for key in files):
-        with _lock:
-            missing = {key: file for key, file in files.items() if key not in _compiled}
-            loaded = _engine().load(missing) if missing else {}
-            if loaded is None:
-                return None
-            _compiled.update(loaded)
-            _counts["loaded"] += len(loaded)
-    return {key: _compiled[key].address for key in files}
+    held = _held(list(files))
+    if held is not None:
+        return held
+    with _lock:
+        known = {key: code for key in files if (code := _code(key)) is not None}
+        missing = {key: file for key, file in files.items() if key not in known}
+        loaded: dict[str, Code] | None = _engine().load(missing) if missing else {}
+        if loaded is None:
+            return None
+        for key, code in loaded.items():
+            _add(key, code)
+        _counts["loaded"] += len(loaded)
+        made = Kernels({key: known.get(key) or loaded[key] for key in files})
+        _shrink()
+        return made
 
 
 def compile_count() -> int:
@@ -192,18 +306,22 @@ def load_count() -> int:
 
 def kernel_llvm(key: str) -> str:
     """Optimised LLVM IR of the kernel's functions; KeyError if it is not compiled."""
-    return _compiled[key].llvm()
+    return _known(key).llvm()
 
 
 def kernel_asm(key: str) -> str:
     """Assembly of the kernel's functions; KeyError if it is not compiled."""
-    return _compiled[key].asm()
+    name = key.partition(" ")[0]
+    with using(name if name in LEVELS or name == NATIVE else default_isa()):
+        return _known(key).asm()
 
 
-def _compile_missing(kernels: Sequence[Kernel]) -> None:
-    missing = list({k.key: k for k in kernels if k.key not in _compiled}.values())
+def _compile_missing(kernels: Sequence[Kernel]) -> dict[str, Code]:
+    """Under the lock: the code of the kernels, those that were there as well."""
+    found = {k.key: code for k in kernels if (code := _code(k.key)) is not None}
+    missing = list({k.key: k for k in kernels if k.key not in found}.values())
     if not missing:
-        return
+        return found
     outcomes: list[Outcome] = list(_engine().compile(missing))
     others = [k for k, outcome in enumerate(outcomes) if isinstance(outcome, NeedsNumbaError)]
     if others:
@@ -213,10 +331,13 @@ def _compile_missing(kernels: Sequence[Kernel]) -> None:
             outcomes[k] = outcome
     failures: list[tuple[str, Exception]] = []
     for kernel, outcome in zip(missing, outcomes, strict=True):
+        if isinstance(outcome, UnsupportedError):
+            raise outcome
         if isinstance(outcome, Exception):
             failures.append((kernel.name, outcome))
             continue
-        _compiled[kernel.key] = outcome
+        found[kernel.key] = outcome
+        _add(kernel.key, outcome)
         _counts["loaded" if outcome.from_disk else "compiled"] += 1
     if failures:
         name, cause = failures[0]
@@ -224,3 +345,4 @@ def _compile_missing(kernels: Sequence[Kernel]) -> None:
         raise CodegenError(
             f"weft bug: kernel {name!r}{rest} did not compile: {type(cause).__name__}: {cause}"
         ) from cause
+    return found

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from weft.codegen.call import KernelCall
 from weft.codegen.gemm.epilogue import Lower
 from weft.codegen.kernels.arena import lower_add, lower_pop, lower_push
+from weft.codegen.kernels.attention import attention_calls, attention_grad_calls
 from weft.codegen.kernels.first import lower_first_occurrence
 from weft.codegen.kernels.index import lower_along_axis, lower_nd
 from weft.codegen.kernels.linalg import lower_matmul, matmul_with
@@ -40,6 +41,8 @@ def _lower_py_function(op: Operation) -> list[KernelCall]:
 LOWERINGS: dict[str, Lowering] = {
     # linear algebra
     "matmul": lower_matmul,
+    "attention": attention_calls,
+    "attention_grad": attention_grad_calls,
     # windows
     "conv": lower_conv,
     "conv_input": lower_conv,

@@ -74,9 +74,9 @@ _COMPARE = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: "
 
 def emit_source(
     e: Emitter, source: str, constants: Mapping[str, Any], exports: Sequence[str]
-) -> None:
-    """Emit all functions of `source`; the kernel stores the addresses of `exports` at its
-    arguments. `constants`: int constants, and modules that hold some, by name."""
+) -> dict[str, ir.Function]:
+    """Emit all functions of `source`, and give them by name; the kernel stores the addresses of
+    `exports` at its arguments. `constants`: int constants, and modules that hold some, by name."""
     definitions = [n for n in parse(source).body if isinstance(n, ast.FunctionDef)]
     functions: dict[str, ir.Function] = {}
     for node in definitions:
@@ -90,6 +90,7 @@ def emit_source(
     for position, name in enumerate(exports):
         slot = e.builder.gep(e.arguments, [e.index(position)])
         e.builder.store(e.builder.ptrtoint(functions[name], I64), slot)
+    return functions
 
 
 class _Translator:

@@ -154,12 +154,12 @@ def lower_registered(op: Operation) -> list[KernelCall]:
         )  # fmt: skip
         return compiler.compile_kernel(chosen.function, signature, op.locations)
 
-    adopt_kernel(key, make)
+    kernel = Kernel(key, chosen.name, _AlreadyCompiled())
+    adopt_kernel(kernel.key, make)
     args: list[Arg] = [Status()]
     for value in values:
         args += [Address(value), *([] if elementwise else _tensor(value).static_shape)]
     args += [word for _, _, words in numbers for word in words]
-    kernel = Kernel(key, chosen.name, _AlreadyCompiled())
     if not elementwise:
         return [KernelCall(kernel, tuple(args))]
     return _elementwise_call(kernel, args, values)

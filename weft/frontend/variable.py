@@ -89,7 +89,7 @@ class Variable(Operators):
         in_graph = trace is not None and trace.kind == "graph"
         if in_graph:
             assert trace is not None
-            self.name = unique_name(self.name, trace.variables)
+            self.name = unique_name(self.name, trace.variables, trace.numbers)
         self.state = made_state(self.name, initial, trace, shared_name, container)
         if in_graph:
             assert trace is not None

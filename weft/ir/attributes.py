@@ -31,6 +31,12 @@ class ConstArray:
     def dtype(self) -> DType:
         return as_dtype(self.array.dtype)
 
+    def is_valid(self) -> bool:
+        """Whether its elements are of its dtype: strings are `bytes`, and only they are objects."""
+        if self.array.dtype != object:
+            return True
+        return all(isinstance(value, bytes) for value in self.array.flat)
+
     def _key(self) -> object:
         data = (
             tuple(self.array.ravel().tolist())

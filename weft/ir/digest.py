@@ -18,7 +18,7 @@ from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.source import Location, Locations
-from weft.ir.types import Type
+from weft.ir.types import TensorType, Type
 
 _PLAIN = frozenset({int, bool, float, str, type(None)})
 
@@ -41,8 +41,9 @@ class _Reader:
         self.contents: dict[str, int] = {}  # number of each constant by its dtype, shape and bytes
         self._seen: dict[int, int] = {}  # the same by its identity
         self._places: dict[Location, int] = {}
-        self._lines: dict[Locations, tuple[int, ...]] = {}
-        self._types: dict[Type, str] = {}
+        # by identity: the graph keeps them, and to hash locations takes longer than the rest
+        self._lines: dict[int, tuple[int, ...]] = {}
+        self._types: dict[object, str] = {}
 
     def block(self, block: Block) -> list[object]:
         """The block in terms of numbers and plain Python values whose repr is exact."""
@@ -70,31 +71,31 @@ class _Reader:
         )
 
     def _type(self, given: Type) -> str:
-        text = self._types.get(given)
+        key = (id(given.dtype), given.shape) if type(given) is TensorType else given
+        text = self._types.get(key)
         if text is None:
-            text = self._types[given] = str(given)
+            text = self._types[key] = str(given)
         return text
 
     def _location(self, given: Locations) -> tuple[int, ...]:
-        found = self._lines.get(given)
+        found = self._lines.get(id(given))
         if found is None:
             places = self._places
             found = tuple([places.setdefault(place, len(places)) for place in given])
-            self._lines[given] = found
+            self._lines[id(given)] = found
         return found
 
     def _attr(self, value: AttrValue) -> object:
-        match value:
-            case tuple():
-                return [v if type(v) in _PLAIN else self._attr(v) for v in value]
-            case ConstArray():
-                return ("array", self._constant(value))
-            case DType():
-                return ("dtype", value.name)
-            case SymbolicDim():
-                return ("dim", str(value))
-            case int() | float() | str():  # of a class of its own, such as NumPy's float64
-                return (type(value).__name__, repr(value))
+        if isinstance(value, tuple):
+            return [v if type(v) in _PLAIN else self._attr(v) for v in value]
+        if isinstance(value, ConstArray):
+            return ("array", self._constant(value))
+        if isinstance(value, DType):
+            return ("dtype", value.name)
+        if isinstance(value, SymbolicDim):
+            return ("dim", str(value))
+        if isinstance(value, (int, float, str)):  # of a class of its own, such as NumPy's float64
+            return (type(value).__name__, repr(value))
         raise TypeError(f"an attribute of type {type(value).__name__}")
 
     def _constant(self, held: ConstArray) -> int:

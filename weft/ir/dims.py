@@ -1,7 +1,8 @@
 """Symbolic dimensions: integer polynomials over named sizes, such as `b*28+1`.
 
 A dimension of a shape is an `int`, a `SymbolicDim`, or None (unknown, printed `?`). Symbols come
-from placeholders; `substitute_dim` gives them their sizes when a graph is specialised.
+from placeholders; `substitute_dim` gives them their sizes when a graph is specialised. A factor may
+also be no polynomial of others (`Factor`): `x[1::2]` has `div(max(b-1,0)+1,2)` rows.
 
 With integers and dimensions, `+`, `-`, `*`, exact `//` and `**` give dimensions. Everything else
 needs the value: an operator with a tensor or a float works on the size as a tensor, which the
@@ -21,7 +22,7 @@ from typing import Any, ClassVar, NoReturn
 from weft.ir.errors import ShapeError
 from weft.ir.source import caller_location
 
-Monomial = tuple[str, ...]  # sorted symbol names, repeated for powers; () is the constant term
+Monomial = tuple[str, ...]  # sorted factors, repeated for powers; () is the constant term
 Operator = Callable[[Any, Any], Any]
 Polynomial = Callable[["SymbolicDim", "int | SymbolicDim"], "int | SymbolicDim"]
 
@@ -74,6 +75,22 @@ def _is_tensor(x: object) -> bool:
     return hasattr(type(x), "__array_ufunc__") and not isinstance(x, (Number, SymbolicDim))
 
 
+class Factor(str):
+    """A factor of a dimension that is no symbol but made of others, such as `max(b-1,0)`: never
+    negative, and equal where the text is. See `size_functions.py`."""
+
+    __slots__ = ()
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols in its operands."""
+        raise NotImplementedError
+
+    def at(self, sizes: Mapping[str, int]) -> int | SymbolicDim:
+        """Itself with the sizes of symbols filled in."""
+        raise NotImplementedError
+
+
 class SymbolicDim:
     """A non-constant polynomial with integer coefficients; immutable and hashable."""
 
@@ -97,7 +114,13 @@ class SymbolicDim:
 
     @property
     def symbols(self) -> frozenset[str]:
-        return frozenset(s for m, _ in self.terms for s in m)
+        found = (s.symbols if isinstance(s, Factor) else {s} for m, _ in self.terms for s in m)
+        return frozenset().union(*found)
+
+    @property
+    def is_polynomial(self) -> bool:
+        """Whether all factors are symbols."""
+        return not any(isinstance(s, Factor) for m, _ in self.terms for s in m)
 
     def __eq__(self, other: object) -> Any:
         """Whether two dimensions are the same polynomial; elementwise with a tensor."""
@@ -115,19 +138,19 @@ class SymbolicDim:
 
     @_polynomial(_by_value(operator.add))
     def __add__(self, other: int | SymbolicDim) -> int | SymbolicDim:
-        return _make(_terms(self), _terms(other))
+        return sum_of(terms_of(self), terms_of(other))
 
     @_polynomial(_by_value(operator.mul))
     def __mul__(self, other: int | SymbolicDim) -> int | SymbolicDim:
         product = (
             ({tuple(sorted(a + b)): x * y})
-            for a, x in _terms(self).items()
-            for b, y in _terms(other).items()
+            for a, x in terms_of(self).items()
+            for b, y in terms_of(other).items()
         )
-        return _make(*product)
+        return sum_of(*product)
 
     def __neg__(self) -> int | SymbolicDim:
-        return _make({m: -c for m, c in self.terms})
+        return sum_of({m: -c for m, c in self.terms})
 
     @_polynomial(_by_value(operator.sub))
     def __sub__(self, other: int | SymbolicDim) -> int | SymbolicDim:
@@ -154,12 +177,12 @@ class SymbolicDim:
         """Exact division by an integer or a monomial; ShapeError where the result is no
         polynomial.
         """
-        divisor = _terms(other)
+        divisor = terms_of(other)
         if len(divisor) == 1:
             (mono, coef) = next(iter(divisor.items()))
             parts = [_divide_term(m, c, mono, coef) for m, c in self.terms] if coef else [None]
             if all(part is not None for part in parts):
-                return _make(*(dict([part]) for part in parts if part is not None))
+                return sum_of(*(dict([part]) for part in parts if part is not None))
         raise ShapeError(
             f"dimension {self} is not known to be divisible by {other}",
             hint=f"wf.shape(x)[i] // {other} is the value as a tensor",
@@ -217,11 +240,11 @@ def _divide_term(
     return tuple(sorted(left.elements())), coef // by_coef
 
 
-def _terms(value: int | SymbolicDim) -> dict[Monomial, int]:
+def terms_of(value: int | SymbolicDim) -> dict[Monomial, int]:
     return dict(value.terms) if isinstance(value, SymbolicDim) else {(): int(value)}
 
 
-def _make(*parts: Mapping[Monomial, int]) -> int | SymbolicDim:
+def sum_of(*parts: Mapping[Monomial, int]) -> int | SymbolicDim:
     total: dict[Monomial, int] = {}
     for part in parts:
         for mono, coef in part.items():
@@ -232,23 +255,6 @@ def _make(*parts: Mapping[Monomial, int]) -> int | SymbolicDim:
     return total[()] if set(total) == {()} else SymbolicDim(total)
 
 
-def parse_dim(text: str) -> Dim:
-    """The inverse of printing a dimension: `7`, `b`, `b*28+1`, `?`. Raises ShapeError."""
-    if text == "?":
-        return None
-    if not re.fullmatch(r"-?\w+([*+-]\w+)*", text):
-        raise ShapeError(
-            f"{text!r} is not a dimension", hint="write an integer, a name, b*28+1 or ?"
-        )
-    total: int | SymbolicDim = 0
-    for sign, product in re.findall(r"([+-]?)([^+-]+)", text):
-        value: int | SymbolicDim = -1 if sign == "-" else 1
-        for factor in product.split("*"):
-            value = value * (int(factor) if factor.isdigit() else SymbolicDim.symbol(factor))
-        total = total + value
-    return total
-
-
 def substitute_dim(dim: Dim, sizes: Mapping[str, int]) -> Dim:
     """`dim` with the symbols in `sizes` replaced by their values."""
     if not isinstance(dim, SymbolicDim):
@@ -257,40 +263,12 @@ def substitute_dim(dim: Dim, sizes: Mapping[str, int]) -> Dim:
     for mono, coef in dim.terms:
         value: int | SymbolicDim = coef
         for name in mono:
-            value = value * sizes.get(name, SymbolicDim.symbol(name))
+            if isinstance(name, Factor):
+                value = value * name.at(sizes)
+            else:
+                value = value * (sizes[name] if name in sizes else SymbolicDim.symbol(name))
         total = total + value
     return total
-
-
-def solve_dims(
-    pairs: Iterable[tuple[Dim, int]], known: Mapping[str, int] | None = None
-) -> dict[str, int]:
-    """The sizes of symbols, `known` and those that follow from pairs (dimension, its size).
-
-    A symbol follows where a dimension is ``coefficient*symbol + constant`` with no other symbol
-    that is not known. Whether all pairs agree is for the caller to check.
-    """
-    sizes = dict(known or {})
-    left = [(d, n) for d, n in pairs if isinstance(d, SymbolicDim)]
-    while any(_solve(dim, size, sizes) for dim, size in left):
-        pass  # each round may settle one of two symbols in another dimension
-    return sizes
-
-
-def _solve(dim: Dim, size: int, sizes: dict[str, int]) -> bool:
-    """Note the size of the one unknown symbol of a linear dimension; whether one was found."""
-    rest = substitute_dim(dim, sizes)
-    if not isinstance(rest, SymbolicDim) or len(rest.symbols) != 1:
-        return False
-    (name,) = rest.symbols
-    terms = dict(rest.terms)
-    coefficient, constant = terms.pop((name,), 0), terms.pop((), 0)
-    if terms or not coefficient or (size - constant) % coefficient:
-        return False
-    value = (size - constant) // coefficient
-    if value >= 0:
-        sizes[name] = value
-    return value >= 0
 
 
 def product(dims: Iterable[Dim]) -> Dim:

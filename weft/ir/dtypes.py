@@ -106,6 +106,10 @@ def as_dtype(spec: object) -> DType:
     """
     if isinstance(spec, DType):
         return spec
+    if isinstance(spec, np.dtype):
+        known = _BY_NUMPY.get(spec)  # what the rest would find, which is asked for most
+        if known is not None:
+            return known
     if isinstance(spec, str) and spec in _BY_NAME:
         return _BY_NAME[spec]
     python = {bool: bool_, int: DEFAULT_INT, float: DEFAULT_FLOAT, complex: DEFAULT_COMPLEX}

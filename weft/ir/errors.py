@@ -117,6 +117,10 @@ class AlreadyExistsError(WeftError, FileExistsError):
     """What was to be made exists already."""
 
 
+class PermissionDeniedError(WeftError, PermissionError):
+    """What was asked for needs leave that nobody has given."""
+
+
 class UnknownError(WeftError, RuntimeError):
     """A Python function of the user's raised an error of a class that has no counterpart here."""
 

@@ -74,10 +74,11 @@ def is_index_map(op: Operation | None) -> bool:
     """Whether `op` only says where an element is read from."""
     if op is None:
         return False
-    if op.name == "reshape":
+    name = op.name
+    if name == "reshape":
         source, target = shape_of(op.operands[0]), shape_of(op.result)
         return [d for d in source if d != 1] == [d for d in target if d != 1]
-    return op.name in INDEX_MAPS or is_scalar_constant(op)
+    return name in INDEX_MAPS or (name == "constant" and is_scalar_constant(op))
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from weft.ir.attributes import Attrs, AttrValue
 from weft.ir.builder import make_op
-from weft.ir.dims import SymbolicDim, solve_dims, substitute_dim
+from weft.ir.dims import SymbolicDim, substitute_dim
 from weft.ir.dtypes import string
 from weft.ir.errors import (
     InternalError,
@@ -37,7 +37,9 @@ from weft.ir.interpreter_values import has_type, size_pairs
 from weft.ir.interpreter_values import type_of as type_of
 from weft.ir.ops import lookup
 from weft.ir.ops.stack import STACK_OPS
+from weft.ir.prepared import prepare, prepared, prepared_key
 from weft.ir.rules import fits
+from weft.ir.solve_dims import solve_dims
 from weft.ir.source import caller_location
 from weft.ir.spec import Array
 from weft.ir.types import HandleType, RefType, TensorType, Type, substitute_type
@@ -101,6 +103,11 @@ def evaluate_op(
     """
     given = [as_array(x) for x in arrays]
     try:
+        key = prepared_key(op_name, given, attrs or {})
+        known = prepared(key)
+        made = None if known is None else known.run(given)
+        if made is not None:
+            return made
         if lookup(op_name).reference is None:
             raise UnsupportedError(
                 f"op '{op_name}' does not run alone", hint="put it in a graph and interpret that"
@@ -108,6 +115,7 @@ def evaluate_op(
         op = make_op(op_name, [Value(type_of(x)) for x in given], attrs)
         with np.errstate(all="ignore"):
             results = _Run(None, {}).op(op, given)
+        prepare(key, op)
         return tuple(_owned(r, given) for r in results)
     except WeftError as error:
         error.at(caller_location())

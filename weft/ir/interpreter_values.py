@@ -7,17 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.dims import Dim, SymbolicDim, solve_dims
+from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Graph, Value
+from weft.ir.solve_dims import solve_dims
 from weft.ir.spec import Array
 from weft.ir.types import TensorType, substitute_type
+
+_PLAIN = frozenset("?bBhHiIlLefdFD")  # dtype.char
 
 
 def as_array(x: object) -> Array:
     """`x` as an array of a weft dtype: native byte order, strings as objects that are bytes."""
-    array = np.asarray(x)
+    array = x if type(x) is np.ndarray else np.asarray(x)
+    if array.dtype.isbuiltin == 1 and array.dtype.char in _PLAIN:
+        return array
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8")
     dtype = as_dtype(array.dtype).numpy

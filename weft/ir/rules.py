@@ -25,6 +25,13 @@ def ints_attr(attrs: Attrs, name: str) -> tuple[int, ...]:
     return value
 
 
+def strs_attr(attrs: Attrs, name: str) -> tuple[str, ...]:
+    """The attribute `name`, of kind "strs"."""
+    value = attrs[name]
+    assert isinstance(value, tuple)
+    return value
+
+
 def shape_attr(attrs: Attrs, name: str) -> Shape:
     """The attribute `name`, of kind "shape"."""
     value = attrs[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import stat
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -25,13 +26,8 @@ class Location:
         return f"{self.file}:{self.line}:{self.column}"
 
     def describe(self) -> str:
-        """The place and, where the file can be read, the source line itself."""
-        import linecache
-
-        try:
-            text = linecache.getline(self.file, self.line).strip()
-        except ValueError:  # a name that no file can have
-            text = ""
+        """The place and, if this process has traced the file, the source line itself."""
+        text = _source_line(self.file, self.line)
         return f"{self}: {text}" if text else str(self)
 
 
@@ -69,7 +65,36 @@ def _frame_location(frame: FrameType) -> Location:
     code = frame.f_code
     position = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None), None)
     column = 0 if position is None or position[2] is None else position[2] + 1
+    _traced.add(code.co_filename)
     return Location(code.co_filename, frame.f_lineno, column)
+
+
+def definition_location(code: CodeType) -> Locations:
+    """Where a Python function is defined."""
+    _traced.add(code.co_filename)
+    return (Location(code.co_filename, code.co_firstlineno),)
+
+
+# The files of the Python code that ran here. A graph from a file or another task has places, too,
+# and its author must not choose what is read, and shown, here.
+_traced: set[str] = set()
+_LONGEST_FILE, _LONGEST_LINE = 16 << 20, 400
+
+
+def _source_line(file: str, line: int) -> str:
+    """A line of a file that was traced here; "" if it cannot be read at once."""
+    if file not in _traced:
+        return ""
+    import linecache
+
+    try:
+        if file not in linecache.cache:  # interactive input is there and nowhere else
+            status = os.stat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _LONGEST_FILE:
+                return ""
+        return linecache.getline(file, line).strip()[:_LONGEST_LINE]
+    except (OSError, ValueError):  # ValueError: a name that no file can have
+        return ""
 
 
 def merge_locations(*groups: Locations) -> Locations:

@@ -32,15 +32,17 @@ class TensorType:
     @property
     def is_static(self) -> bool:
         """True if every dimension is an int."""
-        return all(isinstance(d, int) for d in self.shape)
+        for d in self.shape:  # noqa: SIM110 - asked some hundred thousand times for a graph
+            if not isinstance(d, int):
+                return False
+        return True
 
     @property
     def static_shape(self) -> tuple[int, ...]:
         """The shape as ints; ValueError if a dimension is not known."""
-        shape = tuple(d for d in self.shape if isinstance(d, int))
-        if len(shape) != len(self.shape):
+        if not self.is_static:
             raise ValueError(f"{self} has no static shape")
-        return shape
+        return self.shape  # type: ignore[return-value]
 
     def allows(self, shape: tuple[int, ...]) -> bool:
         """Whether an array may have the shape: its rank, and each size that is an int."""

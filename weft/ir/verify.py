@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.ir.attributes import complete_attrs
+from weft.ir.attributes import ConstArray, complete_attrs
 from weft.ir.deadness import Deadness, dead_results, double_merges
 from weft.ir.effects import Access, StateKey, region_keys, unordered
 from weft.ir.errors import VerifyError, WeftError
@@ -198,6 +198,9 @@ class _Verifier:
             if list(attrs) != list(op.attrs):
                 wanted, got = ", ".join(attrs), ", ".join(op.attrs)
                 return self.fault(op, f"attributes must be [{wanted}] in that order, got [{got}]")
+            for name, value in attrs.items():
+                if isinstance(value, ConstArray) and not value.is_valid():
+                    return self.fault(op, f"'{name}' holds elements that are no byte strings")
             types = list(spec.infer([v.type for v in op.operands], attrs, op.regions))
         except WeftError as error:
             return self.fault(op, error.what)

@@ -32,7 +32,7 @@ def cse_block(block: Block) -> Block:
     ops: list[Operation] = []
     merged: dict[Operation, list[Locations]] = {}
     for op in block.ops:
-        new = with_operands(op, mapping, tuple(cse_block(r) for r in op.regions))
+        new = with_operands(op, mapping, op.regions and tuple(map(cse_block, op.regions)))
         fixed = op.control or has_effect(op) or any(r in ordering for r in op.results)
         key = None if fixed or "no_cse" in lookup(op.name).traits else _key(new)
         if key is not None and key not in seen and "keepdims" in new.attrs:

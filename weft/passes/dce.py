@@ -29,22 +29,24 @@ def _dce_block(block: Block, control_counts: bool = False) -> Block:
     live: set[Operation] = set()
     needed = set(block.results)
     for op in reversed(block.ops):
-        if must_run(op) or any(r in needed for r in op.results):
+        if must_run(op) or not needed.isdisjoint(op.results):
             live.add(op)
             needed.update(op.operands)
-            needed.update(op.control if control_counts else told_by_control(op))
+            if op.control:
+                needed.update(op.control if control_counts else told_by_control(op))
     order: dict[Value, tuple[Value, ...]] = {}  # result of a dropped op -> what it came after
     mapping: dict[Value, Value] = {}
     ops: list[Operation] = []
     for op in block.ops:
-        control = [w for v in op.control for w in order.get(v, (v,))]
+        control = [w for v in op.control for w in order.get(v, (v,))] if op.control else []
         if op not in live:
             before = [w for v in op.operands for w in order.get(v, (v,)) if w.op is not None]
             carried = tuple(dict.fromkeys([*control, *before]))
             order.update((r, carried) for r in op.results)
             continue
-        new = with_control(op, list(dict.fromkeys(control)))
-        new = with_operands(new, mapping, tuple(_dce_block(r) for r in op.regions))
-        mapping.update((a, b) for a, b in zip(op.results, new.results, strict=True) if a is not b)
+        new = with_control(op, list(dict.fromkeys(control))) if control or op.control else op
+        new = with_operands(new, mapping, op.regions and tuple(_dce_block(r) for r in op.regions))
+        if new is not op:
+            mapping.update(zip(op.results, new.results, strict=True))
         ops.append(new)
     return rebuilt(block, ops, [mapping.get(v, v) for v in block.results])

@@ -95,12 +95,13 @@ def _order_block(block: Block) -> Block:
     ops: list[Operation] = []
     merged: dict[Operation, list[Locations]] = {}
     for op in block.ops:
-        new = with_operands(op, mapping, tuple(_order_block(r) for r in op.regions))
+        new = with_operands(op, mapping, op.regions and tuple(map(_order_block, op.regions)))
         bits = 0
         for value in (*new.operands, *new.control):
-            bits |= past.get(value, 0)
+            if value in past:
+                bits |= past[value]
         if not (has_effect(op) or op.name == "group"):
-            new = with_control(new, ())
+            new = with_control(new, ()) if new.control else new
         else:
             effect = op.name != "group"
             control = effects.reduced(bits & effects.conflicts(op) if effect else bits)
@@ -116,7 +117,9 @@ def _order_block(block: Block) -> Block:
                 reads[_state_key(new, before)] = new
             if effect:
                 bits |= effects.add(new, control)
-        past.update((r, bits) for r in new.results)
+        if bits:
+            for value in new.results:
+                past[value] = bits
         bind(mapping, op, new.results)
         ops.append(new)
     results = [mapping.get(v, v) for v in block.results]

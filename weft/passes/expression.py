@@ -15,7 +15,7 @@ import numpy as np
 from weft.ir.attributes import AttrValue, ConstArray
 from weft.ir.builder import Builder
 from weft.ir.dims import Dim, Shape
-from weft.ir.dtypes import DType
+from weft.ir.dtypes import DType, string
 from weft.ir.errors import InternalError
 from weft.ir.graph import Value
 from weft.ir.source import Locations
@@ -69,8 +69,9 @@ class Expr:
         return x if isinstance(x, Expr) else self.full(x)
 
     def scalar(self, number: Number, dtype: DType | None = None) -> Expr:
-        """A constant of rank 0, in this dtype unless another is given."""
-        array = np.asarray(number).astype((dtype or self.dtype).numpy)
+        """A constant of rank 0, in this dtype unless another is given; of strings the empty one."""
+        held = dtype or self.dtype
+        array = np.array(b"", object) if held is string else np.asarray(number).astype(held.numpy)
         value = ConstArray(array)
         return self.wrap(self.builder.emit1("constant", value=value, locations=self.locations))
 

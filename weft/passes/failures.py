@@ -15,8 +15,9 @@ from weft.passes.memory.in_place import UPDATES
 
 def may_fail(op: Operation) -> bool:
     """Whether the op, or one in it, may: for an index out of bounds, or as kernels of users may."""
-    inside = (o for region in op.regions for o in region.ops)
-    return op.name in CHECKED or op.name in REGISTERED or any(map(may_fail, inside))
+    if op.name in CHECKED or op.name in REGISTERED:
+        return True
+    return any(may_fail(inner) for region in op.regions for inner in region.ops)
 
 
 def may_fail_midway(value: Value) -> bool:

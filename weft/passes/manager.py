@@ -118,12 +118,13 @@ def run_passes(
     options = PassOptions.from_environment() if options is None else options
     configure_logging(options.log)
     folder = folder or dump_folder(options, graph.name)
-    reports = [PassReport("traced", 0.0, _count(graph), _count(graph), graph, False)]
+    count = _count(graph)
+    reports = [PassReport("traced", 0.0, count, count, graph, False)]
     if options.verify:
         verify(graph)
     _dump(folder, 0, "traced", graph)
     for number, run in enumerate(passes, 1):
-        report = _run_pass(graph, run, options)
+        report = _run_pass(graph, run, options, reports[-1].ops_after)
         if report.changed:
             _dump(folder, number, report.name, report.graph)
         log.debug(
@@ -145,7 +146,7 @@ def pass_name(run: Pass) -> str:
     return getattr(run, "__name__", type(run).__name__)
 
 
-def _run_pass(graph: Graph, run: Pass, options: PassOptions) -> PassReport:
+def _run_pass(graph: Graph, run: Pass, options: PassOptions, before: int) -> PassReport:
     name = pass_name(run)
     if graph.stage in WITH_DEAD_VALUES and name not in ON_DATAFLOW and _is_ours(run):
         raise PassError(
@@ -171,7 +172,7 @@ def _run_pass(graph: Graph, run: Pass, options: PassOptions) -> PassReport:
             raise PassError(f"pass '{name}' broke graph '{graph.name}': {error}") from error
         if options.verify == "run" and name not in CHANGES_MEANING:
             check_same_meaning(graph, new, run, name, options.dump or Path("."))
-    return PassReport(name, seconds, _count(graph), _count(new), new, changed)
+    return PassReport(name, seconds, before, _count(new) if changed else before, new, changed)
 
 
 def _is_ours(run: Pass) -> bool:
@@ -179,7 +180,13 @@ def _is_ours(run: Pass) -> bool:
 
 
 def _count(graph: Graph) -> int:
-    return sum(1 for _ in graph.walk())
+    """All ops, those of regions too."""
+    count, rest = 0, [graph.block]
+    while rest:
+        ops = rest.pop().ops
+        count += len(ops)
+        rest += [region for op in ops if op.regions for region in op.regions]
+    return count
 
 
 # ------------------------------------------------------------------------------------------- dumps

@@ -12,6 +12,7 @@ from weft.passes.cse import cse
 from weft.passes.dce import dce
 from weft.passes.effects import order_effects
 from weft.passes.fold import fold, fold_exactly
+from weft.passes.fusion.attention import fuse_attention
 from weft.passes.fusion.epilogues import fuse_epilogues
 from weft.passes.fusion.fuse import fuse, fuse_elementwise, fuse_folds
 from weft.passes.fusion.matmul import fuse_matmul
@@ -38,6 +39,7 @@ PASSES: dict[str, Pass] = {
     "cse": cse,
     "simplify_control": simplify_control,
     "sparse_updates": sparse_updates,
+    "fuse_attention": fuse_attention,
     "contract": contract,
     "transpose_outside_loops": transpose_outside_loops,
     "fuse": fuse,
@@ -73,6 +75,7 @@ STANDARD: tuple[Pass, ...] = (
     cse,  # gradients recompute what the forward pass has; after simplify equal things look equal
     simplify_control,  # equal operands and bodies show which loops are one, what is invariant
     sparse_updates,  # algebra has shown what updates are; what it makes is still simplified
+    fuse_attention,  # while a softmax is ops that can be told; its transposes are simplified next
     simplify,  # merged values open new rules: x - x, where(c, x, x)
     fold,  # and those new constants
     dce,  # what the rewrites left behind, or fusion would write it to memory
@@ -111,7 +114,7 @@ REPRODUCIBLE: tuple[Pass, ...] = (
     schedule,
 )
 #: For a GPU: its products do more of what follows them and of copies than the CPU's, no prologues.
-_OF_CPU_PRODUCTS = (split_tails, fuse_prologues)
+_OF_CPU_PRODUCTS = (fuse_attention, split_tails, fuse_prologues)
 _OF_GPU_PRODUCTS: dict[Pass, Pass] = {
     fuse_matmul: fuse_epilogues,
     stride_products: stride_all_products,

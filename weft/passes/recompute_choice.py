@@ -45,6 +45,7 @@ class Choice:
                 self.readers.setdefault(value, []).append(op)
             for value in op.control:
                 self.readers.setdefault(value, []).append(None)
+        self.staying: dict[Value, bool] = {}
         self.made: dict[Operation, int] = {}  # the bytes that are made until after each op
         made = 0
         for op in graph.ops:
@@ -61,7 +62,7 @@ class Choice:
         given = {
             a: v
             for a, v in zip(region.args, op.operands, strict=True)
-            if v not in self.dropped and _stays(v, self.top, self.readers[v])
+            if v not in self.dropped and self._stays(v)
         }
         rows = _row_values(region)
         free: list[Value] = []  # those that need not be stored if something else is
@@ -85,6 +86,11 @@ class Choice:
             if may_go:
                 free.append(inner)
         self._weigh(op, kept, free, needs)
+
+    def _stays(self, value: Value) -> bool:
+        if value not in self.staying:
+            self.staying[value] = _stays(value, self.top, self.readers[value])
+        return self.staying[value]
 
     def _drop(self, result: Value, inner: Value, why: str) -> None:
         self.dropped[result] = inner

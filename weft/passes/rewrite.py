@@ -48,7 +48,8 @@ def rewrite_block(block: Block, rule: Rule) -> Block:
         if not (op.control or ordered or has_effect(op)):
             results = rule(builder, new)
         if results is None:
-            del builder.ops[start:]  # what the rule began and gave up
+            if len(builder.ops) > start:
+                del builder.ops[start:]  # what the rule began and gave up
             builder.ops.append(new)
             results = new.results
         bind(mapping, op, results)
@@ -64,6 +65,8 @@ def extend(block: Block) -> Builder:
 
 def bind(mapping: dict[Value, Value], op: Operation, results: Sequence[Value]) -> None:
     """Note in `mapping` what stands for the results of `op` from now on. Checks the types."""
+    if results is op.results:
+        return
     for old, new in zip(op.results, results, strict=True):
         if old is new:
             continue
@@ -207,9 +210,14 @@ def _may_have_effect(name: str) -> bool:
     return bool(lookup(name).traits & {"no_dce", "reads_state", "writes_state"})
 
 
+@cache
+def _always_runs(name: str) -> bool:
+    return "no_dce" in lookup(name).traits
+
+
 def must_run(op: Operation) -> bool:
     """Whether the op stays even if nobody uses its results."""
-    if "no_dce" in lookup(op.name).traits:
+    if _always_runs(op.name):
         return True
     if not op.regions:
         return False

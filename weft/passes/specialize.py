@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 
 from weft.ir.attributes import AttrValue
 from weft.ir.builder import Builder, make_op
-from weft.ir.dims import Dim, SymbolicDim, format_shape, solve_dims, substitute_dim
+from weft.ir.dims import Dim, SymbolicDim, format_dim, format_shape, substitute_dim
 from weft.ir.errors import ShapeError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.rules import int_attr
+from weft.ir.solve_dims import solve_dims
 from weft.ir.types import TensorType, Type, substitute_type
 
 
@@ -138,6 +139,7 @@ def _specialize_block(block: Block, types: Sequence[Type], sizes: _Sizes) -> Blo
             device=op.device,
             group=op.group,
         )
+        _check_meeting(op, new)
         for old, made in zip(op.results, new.results, strict=True):
             if isinstance(old.type, TensorType) and isinstance(made.type, TensorType):
                 wrong = sizes.learn(old.type.shape, made.type.shape)
@@ -150,6 +152,29 @@ def _specialize_block(block: Block, types: Sequence[Type], sizes: _Sizes) -> Blo
         builder.ops.append(new)
         mapping.update(zip(op.results, new.results, strict=True))
     return builder.block([mapping[v] for v in block.results])
+
+
+def _check_meeting(op: Operation, new: Operation) -> None:
+    """ShapeError where a size that was a symbol, and so was taken to be equal to the one that it
+    meets, is 1 and would be broadcast; `new`: the op with its sizes filled in."""
+    if op.name not in ("broadcast_to", "matmul"):
+        return
+    axes = 2 if op.name == "matmul" else 0  # those that do not broadcast
+    target = new.results[0].type
+    assert isinstance(target, TensorType)
+    for old, given in zip(op.operands, new.operands, strict=True):
+        assert isinstance(old.type, TensorType)
+        assert isinstance(given.type, TensorType)
+        wide = target.shape[target.rank - given.type.rank :]
+        rows = zip(old.type.shape, given.type.shape, wide, strict=True)
+        for dim, size, wanted in list(rows)[: len(wide) - axes]:
+            if dim != 1 and size == 1 and isinstance(wanted, int) and wanted != 1:
+                raise ShapeError(
+                    f"op '{op.name}' on {given.type}: the size {format_dim(dim)} is 1 where "
+                    f"{wanted} is needed: only a size that is 1 in the graph is broadcast",
+                    hint=_EQUAL,
+                    location=op.locations,
+                )
 
 
 def _says_nothing(waited_for: Value) -> bool:

@@ -190,6 +190,7 @@ def _decided(types: Iterable[Type]) -> set[str]:
         for d in t.shape
         if isinstance(d, SymbolicDim)
         and len(d.symbols) == 1
+        and d.is_polynomial
         and all(len(m) < 2 for m, _ in d.terms)
     }
 

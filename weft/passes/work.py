@@ -234,6 +234,18 @@ def _stack_sums(op: Operation) -> _Count:
     raise _UnknownError("how many elements stacks have depends on values")
 
 
+def _attention(op: Operation) -> _Count:
+    """Two products of all scores, five for the gradient, and what is done to each score: all of
+    them, also those that a causal mask hides."""
+    scores = _size(op.operands[0]) // max(static_shape(op.operands[0])[-1], 1)
+    key = static_shape(op.operands[1])
+    scores *= key[-3 if op.attrs["heads_inner"] else -2]
+    depth, width = static_shape(op.operands[0])[-1], static_shape(op.operands[2])[-1]
+    if op.name == "attention":
+        return scores * (2 * (depth + width) + 4), scores
+    return scores * (2 * (3 * depth + 2 * width) + 5), scores
+
+
 _RULES: dict[str, Callable[[Operation], _Count]] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "all", "any", "argmax", "argmin"), _fold),
     **dict.fromkeys(
@@ -246,6 +258,7 @@ _RULES: dict[str, Callable[[Operation], _Count]] = {
     ),
     **dict.fromkeys(("assign_add", "assign_sub"), _updates),
     "matmul": _matmul,
+    **dict.fromkeys(("attention", "attention_grad"), _attention),
     **dict.fromkeys(("conv", "conv_input", "conv_kernel"), _conv),
     **dict.fromkeys(
         ("window_sum", "window_spread", "window_max", "window_pick", "window_place"), _window

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from weft.codegen.steps.parts import runs_in_parts
-from weft.codegen.steps.plan import check_supported, large_scratch
-from weft.codegen.steps.program import Node, PlannedCall, describe_program
-from weft.codegen.steps.scalar_check import in_registers
+from weft.codegen.llvm.target import isa_line, using
 from weft.ir.errors import InternalError
 from weft.ir.fork import ForkLock
-from weft.ir.graph import Graph, Operation
-from weft.passes.fusion.fuse import fuse_folds
-from weft.passes.manager import PassOptions, PassReport, run_passes
-from weft.passes.memory.plan_memory import MemoryPlan, plan_memory
+from weft.ir.graph import Graph
+from weft.ir.loading import load
+from weft.passes.manager import PassOptions, PassReport
 from weft.runtime.collector import collector_paused
-from weft.runtime.program import StepProgram, step_program
 from weft.runtime.step_plan import StepPlan
+
+if TYPE_CHECKING:
+    from weft.codegen.steps.program import Node, PlannedCall
+    from weft.passes.memory.plan import MemoryPlan
+    from weft.runtime.program import StepProgram
 
 
 @dataclass(frozen=True, slots=True)
 class CompileReport:
     """What compiling did: the passes, the memory plan, the program, its kernel calls, how many
-    kernels were new, and whether the plan came from disk (then the passes ran for this report)."""
+    kernels were new, whether the plan came from disk (then the passes ran for this report), and the
+    instruction set."""
 
     passes: tuple[PassReport, ...]
     memory: MemoryPlan
@@ -35,10 +36,13 @@ class CompileReport:
     seconds: float
     kernels_loaded: int = 0
     plan_loaded: bool = False
+    isa: str = field(default_factory=isa_line)
 
     def describe_program(self) -> list[str]:
         """The kernel calls, numbered as in `calls`, and loops and branches, as lines for people."""
-        return describe_program(self.program).splitlines()
+        describe: Any = load("weft.codegen.steps.program", "describe_program")
+        lines: list[str] = describe(self.program).splitlines()
+        return lines
 
 
 #: The fused graph of a step, and how it came about.
@@ -52,18 +56,12 @@ def planned(
     options: PassOptions,
     folder: Path | None = None,
 ) -> tuple[Graph, list[PassReport], MemoryPlan, StepProgram]:
-    """Passes, memory plan and program of a traced graph; errors as `runtime.compile_graph`."""
-    fused, reports = run_passes(graph, passes, options=options, folder=folder)
-    check_supported(fused)
-    small_loops = in_registers if fuse_folds not in passes else _of_one_element
-    memory = plan_memory(fused, small_loops, donated, runs_in_parts, large_scratch)
-    return fused, reports, memory, step_program(fused, memory)
-
-
-def _of_one_element(op: Operation) -> int:
-    """`in_registers` for values of one element: elsewhere registers add up in an order of their
-    own."""
-    return 1 if in_registers(op) == 1 else 0
+    """Passes, memory plan and program of a traced graph; errors as `runtime.compile_graph`. The
+    modules for it are loaded with the first graph that has no plan on disk."""
+    plan: Any = load("weft.runtime.planning", "planned")
+    made: tuple[Graph, list[PassReport], MemoryPlan, StepProgram]
+    made = plan(graph, passes, donated, options, folder)
+    return made
 
 
 def details_again(
@@ -73,18 +71,19 @@ def details_again(
     plan: StepPlan,
     effort: tuple[int, float, int],
     plan_loaded: bool,
+    isa: str,
 ) -> Details:
     """What a plan does not say: run the passes again, on this program's own graph."""
-    with collector_paused():
+    with collector_paused(), using(isa):
         fused, reports, memory, program = planned(graph, passes, donated, PassOptions())
+        report = CompileReport(
+            tuple(reports), memory, program.nodes, program.calls, *effort, plan_loaded
+        )
     if program.table.kernels != plan.table.kernels or program.table.calls != plan.table.calls:
         raise InternalError(
             f"the plan of '{graph.name}' is not what weft makes of it now",
             hint="`weft cache clear` removes it, if it is on disk",
         )
-    report = CompileReport(
-        tuple(reports), memory, program.nodes, program.calls, *effort, plan_loaded
-    )
     return fused, report
 
 

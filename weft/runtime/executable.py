@@ -11,8 +11,16 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from weft.codegen.faults import describe_fault
-from weft.codegen.jit import compile_count, compile_kernels, kernel_asm, kernel_llvm, load_count
+from weft.codegen.faults import STOPPED, describe_fault
+from weft.codegen.jit import (
+    Kernels,
+    compile_count,
+    hold_kernels,
+    kernel_asm,
+    kernel_llvm,
+    load_count,
+)
+from weft.codegen.llvm.target import isa
 from weft.ir.errors import (
     InternalError,
     InvalidArgumentError,
@@ -36,6 +44,7 @@ from weft.runtime.details import CompileReport, Details, Once, details_again, pl
 from weft.runtime.frame import Frame, LinkedPlan
 from weft.runtime.native.api import NativeApi, begin_native_api, native_api_or_none
 from weft.runtime.native.step import NativeStep
+from weft.runtime.native.stopping import Watch, raise_stopped
 from weft.runtime.plan_disk import load_plan, plan_key, store_plan
 from weft.runtime.pool.pool import POOL
 from weft.runtime.stacks import no_room
@@ -67,7 +76,7 @@ class Executable:
         name: str,
         plan: StepPlan,
         variables: Mapping[str, VariableState],
-        addresses: dict[str, int],
+        addresses: Kernels,
         details: Callable[[], Details],
         threads: int | None = None,
     ) -> None:
@@ -171,6 +180,12 @@ class Executable:
         for number, given in self._donated:
             results[number] = inputs[given]
         return results
+
+    def run_watched(self, inputs: list[Array], hook: Callable[[], object]) -> list[Any]:
+        """Run one step whose loops call `hook` now and then: what it raises ends the step."""
+        frame, _, _ = self.own_frame()
+        with Watch(frame.status, hook):
+            return self.run_on(frame, inputs, self._walker)
 
     def run_kept(self, inputs: list[Array], keep: Callable[[Frame], object]) -> list[Any]:
         """For the dataflow executor: run one step on a frame of its own, which `keep` keeps as long
@@ -304,6 +319,8 @@ class Executable:
     def raise_failed(self, call: int, status: int, index: int) -> NoReturn:
         """The step stopped at row `call` of the table, whose kernel stored `status` and `index`
         (`faults.FaultWords`)."""
+        if status == STOPPED:
+            raise_stopped(index)
         failed = self.report.calls[self.plan.table.owner[call]]
         op, element = failed.fault(status)
         types = ", ".join(str(v.type) for v in op.operands)
@@ -342,7 +359,7 @@ def compile_graph(
     variable that is not in `variables`, ShapeError for one of another dtype or shape.
     """
     started, before, loaded = time.perf_counter(), compile_count(), load_count()
-    passes, variables = for_machine(passes), variables or {}
+    passes, variables, own = for_machine(passes), variables or {}, isa()
     check_variables(graph, variables)
     compile_ahead()
     options = PassOptions.from_environment()
@@ -356,14 +373,14 @@ def compile_graph(
     if found is not None:
         plan, addresses = found
         spent = effort()
-        again = Once(lambda: details_again(graph, passes, donated, plan, spent, True))
+        again = Once(lambda: details_again(graph, passes, donated, plan, spent, True, own))
         _log.info("loaded the plan of %s: %d kernels, %.1f ms", name or graph.name,
                   len(addresses), spent[1] * 1e3)  # fmt: skip
         return Executable(graph.name, plan, variables, addresses, again, threads)
     folder = dump_folder(options, graph.name)
     with collector_paused():
         fused, reports, memory, program = planned(graph, passes, donated, options, folder)
-        addresses = compile_kernels(program.kernels)
+        addresses = hold_kernels(program.kernels)
         plan = step_plan(fused, memory, program, reports[-1])
     spent = effort()
     report = CompileReport(tuple(reports), memory, program.nodes, program.calls, *spent)
@@ -375,7 +392,7 @@ def compile_graph(
         store_plan(key, name or graph.name, plan, program.kernels)
     if key is not None or not kept:
         # not kept: the graph after every pass takes more memory than all else that a step has
-        details = Once(lambda: details_again(graph, passes, donated, plan, spent, False))
+        details = Once(lambda: details_again(graph, passes, donated, plan, spent, False, own))
     made = Executable(graph.name, plan, variables, addresses, details, threads)
     if folder is not None:
         (folder / PLAN_FILE).write_text(made.describe() + "\n", encoding="utf-8")

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.codegen.faults import FaultWords
+from weft.codegen.jit import Kernels
 from weft.codegen.steps.walker import CALL_WORDS, HEADER
 from weft.runtime.native.step import frame_words
+from weft.runtime.native.stopping import new_fault_words
 from weft.runtime.stacks import StackArena
 from weft.runtime.step_plan import StepPlan
 
@@ -17,10 +18,13 @@ from weft.runtime.step_plan import StepPlan
 class LinkedPlan:
     """A plan with the addresses of this process: its words and rows as the walker reads them."""
 
-    __slots__ = ("arena_bytes", "calls", "moves", "patches", "plan", "slot_count", "words")
+    __slots__ = (
+        "addresses", "arena_bytes", "calls", "moves", "patches", "plan", "slot_count", "words"
+    )  # fmt: skip
 
-    def __init__(self, plan: StepPlan, addresses: dict[str, int]) -> None:
+    def __init__(self, plan: StepPlan, addresses: Kernels) -> None:
         table = plan.table
+        self.addresses = addresses  # keeps the code
         self.plan = plan  # keeps the constants
         self.calls = table.linked_calls(addresses)
         self.words = table.linked_words(addresses)
@@ -52,7 +56,7 @@ class Frame:
         for word, offset in table.arena:
             self.words[word] = scratch if offset < 0 else base + offset
         self.slots = (ctypes.c_int64 * linked.slot_count)()
-        self.status = FaultWords()
+        self.status = new_fault_words()
         self.failed = ctypes.c_int64(-1)
         self.stacks = StackArena() if table.stacks else None
         for word in table.stacks:

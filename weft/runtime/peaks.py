@@ -200,7 +200,8 @@ def _aligned(nbytes: int) -> np.ndarray[Any, Any]:
 
 def _fits(peaks: Peaks) -> bool:
     fresh = 0 <= time.time() - peaks.when < GOOD_FOR_SECONDS
-    return fresh and peaks.threads == POOL.limit and peaks.cpu == cpu_name()
+    same = peaks.cpu == cpu_name() and peaks.vector_bits == 8 * vector_bytes()
+    return fresh and same and peaks.threads == POOL.limit
 
 
 def _read(folder: Path | None) -> Peaks | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
-from weft.codegen.jit import Kernel, do_later, load_kernels
+from weft.codegen.jit import Kernel, Kernels, do_later, load_kernels
 from weft.codegen.llvm.cache import PLAN_SUFFIX, CachedRecord, file_name, plan_cache
 from weft.codegen.llvm.cache_key import describe_kernel, describe_plan
 from weft.ir.attributes import ConstArray
@@ -19,6 +19,7 @@ from weft.passes.manager import PassOptions, pass_name
 from weft.passes.pipelines import PASSES
 from weft.runtime.step_plan import StepPlan, kernel_files, pack_plan, unpack_plan
 
+T = TypeVar("T")
 _log = logging.getLogger("weft.compile")
 
 
@@ -37,14 +38,16 @@ class PlanKey:
         digest, constants = digest_graph(self.graph)
         return describe_plan(digest, self.passes, self.donated, self.target), constants
 
-    def load(self) -> tuple[CachedRecord, list[ConstArray]] | None:
-        """What is kept of the plan, and the graph's constants; None if it is not there."""
+    def load(self, read: Callable[[CachedRecord, list[ConstArray]], T]) -> T | None:
+        """What `read` makes of what is kept of the plan and of the graph's constants; None if it is
+        not there, or damaged."""
         cache = plan_cache()
         if cache is None or not cache.exists():
             return None
         description, constants = self.content
-        found = None if description is None else cache.load_record(description, PLAN_SUFFIX)
-        return None if found is None else (found, constants)
+        if description is None:
+            return None
+        return cache.load_record(description, PLAN_SUFFIX, lambda found: read(found, constants))
 
     def store(self, name: str, packed: tuple[dict[str, Any], bytes] | None) -> None:
         """Keep a plan, if it can be packed."""
@@ -73,17 +76,24 @@ def plan_key(
     return PlanKey(graph, names, tuple(donated), target)
 
 
-def load_plan(key: PlanKey) -> tuple[StepPlan, dict[str, int]] | None:
+def load_plan(key: PlanKey) -> tuple[StepPlan, Kernels] | None:
     """The plan and its kernels' addresses; None if the plan or one of the kernels is not there."""
-    kept = key.load()
+    kept = key.load(_read_plan)
     if kept is None:
         return None
-    found, constants = kept
-    addresses = load_kernels(kernel_files(found.fields))
+    name, files, plan = kept
+    addresses = load_kernels(files)
     if addresses is None:
-        _log.info("cache: a kernel of the plan of %s is gone, it is planned again", found.name)
+        _log.info("cache: a kernel of the plan of %s is gone, it is planned again", name)
         return None
-    return unpack_plan(found.fields, found.payload, constants), addresses
+    return plan, addresses
+
+
+def _read_plan(
+    found: CachedRecord, constants: list[ConstArray]
+) -> tuple[str, dict[str, str], StepPlan]:
+    plan = unpack_plan(found.fields, found.payload, constants)
+    return found.name, kernel_files(found.fields), plan
 
 
 def store_plan(key: PlanKey, name: str, plan: StepPlan, kernels: Sequence[Kernel]) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.codegen.faults import FaultWords
+from weft.codegen.faults import STOPPED, FaultWords
 from weft.codegen.jit import compile_kernels
 from weft.codegen.steps.walker import CALL_WORDS, HEADER, NEXT, SET, WALKER
+from weft.runtime.native.stopping import raise_stopped
 
 Row = tuple[int, int, int, int]
 
@@ -84,7 +85,10 @@ class Repeat(Walk):
         self.status.value = 0
         started = time.perf_counter()
         run(address)
-        return (time.perf_counter() - started) / count
+        passed = time.perf_counter() - started
+        if self.status.value == STOPPED:
+            raise_stopped(self.status.index)
+        return passed / count
 
 
 @dataclass(frozen=True, slots=True)

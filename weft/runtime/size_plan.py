@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from weft.codegen.jit import compile_kernels
+from weft.codegen.faults import STOPPED
+from weft.codegen.jit import hold_kernels
 from weft.codegen.steps.table import Table
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType
@@ -29,6 +30,7 @@ from weft.runtime.collector import collector_paused
 from weft.runtime.details import CompileReport, Details, planned
 from weft.runtime.executable import LARGE_ARENA, Executable
 from weft.runtime.frame import Frame, LinkedPlan, aligned
+from weft.runtime.native.stopping import Watch, raise_stopped
 from weft.runtime.step_passes import for_machine
 from weft.runtime.step_plan import StepPlan, step_plan
 from weft.runtime.variables import VariableState
@@ -105,7 +107,7 @@ class SizePlan:
         tape = Tape(wide=wide)
         self._given = Given(graph.types, shapes, tape)
         plan, kernels, _ = _planned(graph.at(self._given.shapes), self._passes)
-        self._addresses = compile_kernels(kernels)
+        self._addresses = hold_kernels(kernels)
         self._outputs = _Outputs(plan)
         self._sizes: Sizes = tape.sizes(self._outputs.terms)
         self._made = _Resized(
@@ -134,6 +136,14 @@ class SizePlan:
             self._idle.append(frame)
         return results
 
+    def run_watched(
+        self, numbers: Numbers, arrays: list[Array], hook: Callable[[], object]
+    ) -> list[Any]:
+        """As `Executable.run_watched`."""
+        frame = self._new_frame(arrays)
+        with Watch(frame.status, hook):
+            return self._run_on(frame, numbers, arrays)
+
     def run_kept(
         self, numbers: Numbers, arrays: list[Array], keep: Callable[[Any], object]
     ) -> list[Any]:
@@ -159,8 +169,11 @@ class SizePlan:
         try:
             return self._made.run_with(frame, arrays, results)
         except _Failed as failed:
+            row, status, index = failed.where
+            if status == STOPPED:
+                raise_stopped(index)
             # the same rows, as all that decides them is a condition
-            self._exact(arrays).raise_failed(*failed.where)
+            self._exact(arrays).raise_failed(row, status, index)
 
     def _exact(self, arrays: Sequence[Array]) -> Executable:
         """The plan made anew for the sizes of these inputs, which errors tell of."""

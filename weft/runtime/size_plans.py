@@ -34,6 +34,10 @@ class Filled:
     def __call__(self, arrays: list[Array]) -> list[Any]:
         return self.plan.run(self.numbers, arrays)
 
+    def run_watched(self, arrays: list[Array], hook: Callable[[], object]) -> list[Any]:
+        """As `Executable.run_watched`."""
+        return self.plan.run_watched(self.numbers, arrays, hook)
+
     def run_kept(self, arrays: list[Array], keep: Callable[[Any], object]) -> list[Any]:
         """As `Executable.run_kept`."""
         return self.plan.run_kept(self.numbers, arrays, keep)

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.codegen.steps.arena_flow import leaves_stacks
-from weft.codegen.steps.program import Node, PlannedCall
 from weft.codegen.steps.table import SlotKey, Table
 from weft.ir.attributes import ConstArray
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.graph import Graph, Operation
 from weft.ir.types import TensorType
-from weft.passes.manager import PassReport
-from weft.passes.memory.plan_memory import MemoryPlan
 from weft.runtime.plan_arrays import pack_arrays, unpack_arrays
-from weft.runtime.program import StepProgram
+
+if TYPE_CHECKING:  # a plan that comes from disk needs none of what makes plans
+    from weft.codegen.steps.program import Node, PlannedCall
+    from weft.passes.manager import PassReport
+    from weft.passes.memory.plan import MemoryPlan
+    from weft.runtime.program import StepProgram
 
 #: Steps that take less keep the GIL: giving it away and taking it back costs 0.1 us and more.
 SHORT_NS = 5_000

@@ -78,8 +78,9 @@ def load_cubin(kernel: CudaKernel, cc: Cc) -> Cubin | None:
     kept = kernel_cache()
     if kept is None or not kept.exists() or cuda_sources() is None:
         return None
-    found = kept.load_record(_description(kernel, cc), CUBIN_SUFFIX)
-    return None if found is None else Cubin.of(found.fields, found.payload)
+    return kept.load_record(
+        _description(kernel, cc), CUBIN_SUFFIX, lambda found: Cubin.of(found.fields, found.payload)
+    )
 
 
 def store_cubin(kernel: CudaKernel, cc: Cc, cubin: Cubin) -> None:

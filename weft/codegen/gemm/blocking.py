@@ -19,12 +19,13 @@ from weft.codegen.gemm.product import K_BY_COLUMNS, PACKED_BEFORE
 from weft.codegen.gemm.tile import Tile, converts
 from weft.ir.sizes import of_sizes
 
-#: A run of k: its part of a panel of B (48 columns of f32) and of A fit into L1 together.
-RUN = 256
+#: A run of k, by the vectors of a tile: a panel's part of it fits into L1, or of 3 vectors of 512
+#: bits into L2. Longer ones are some percent faster there, but their sums err more than BLAS's.
+RUN = {2: 256, 3: 256}
 #: Rows of a block of C, at most: they and their part of A stay in L2.
 BLOCK_ROWS = 96
-#: The columns of a block of C, at most.
-BLOCK_COLUMNS = 1024
+#: The columns of a block of C, at most: their part of a run of B stays in L2 too.
+BLOCK_COLUMNS = 384
 #: Above so many bytes B is packed: read in place, its rows lie on too many pages.
 DIRECT_B_BYTES = 1 << 20
 #: Above so many bytes of B (all of k) it is packed run by run, for each block of C anew.
@@ -38,11 +39,10 @@ MANY_ROWS = 512
 #: Up to so many bytes of B a call before the product packs all of it; of more, each chunk packs
 #: the columns that it needs: they stay in L2, and the step's memory does not grow by all of B.
 PACKED_BEFORE_BYTES = 1 << 19
-#: Products of one core, for the cost model: multiply-adds per nanosecond at 2 x 512 bits, f32.
-MULTIPLY_ADDS_PER_NS = 96.0
 
-#: Cycles of a step of k for a tile of 1, 2, 3 vectors: the loads of 8 rows bind a single vector.
-VECTOR_CYCLES = (0, 5, 8, 12)
+#: Cycles of a step of k for a tile of 1, 2, 3 vectors, by the vectors of a whole tile: of a single
+#: vector the loads of 8 rows bind, and the latency of 6 sums.
+VECTOR_CYCLES = {3: (0, 5, 8, 12), 2: (0, 4, 6)}
 #: What a tile takes beside its steps of k: the call, its sums to memory.
 TILE_CYCLES = 40
 #: What a block takes beside its tiles.
@@ -109,7 +109,7 @@ def blocking(p: Product, tile: Tile, computed: tuple[bool, bool] = (False, False
     computed: A, B are computed by prologues: blocks of all columns, of all rows, compute them once.
     """
     item = tile.itemsize
-    runs = max(1, -(-p.k // RUN))
+    runs = max(1, -(-p.k // RUN[tile.vectors]))
     k = max(1, up(-(-p.k // runs), tile.lanes))
     pack_b = K_BY_COLUMNS if computed[1] else _packing(p, tile, item)
     sizes = max(p.m, 1), max(p.n, 1), max(p.k, 1), max(len(p.a_at), 1)
@@ -137,10 +137,10 @@ def up(size: int, step: int) -> int:
 
 def _packing(p: Product, tile: Tile, item: int) -> int:
     few = p.m < MANY_ROWS  # packing B costs as much as what it gives to some 500 rows
-    direct = tile.masks and p.b_steps[1] == 1 and not converts(p.dtype)
+    direct = p.b_steps[1] == 1 and not converts(p.dtype)
     if direct and p.k * p.n * item <= DIRECT_B_BYTES << few:
         return 0
-    if direct and min(p.k, RUN) * p.n * item <= DIRECT_RUN_BYTES:
+    if direct and min(p.k, RUN[tile.vectors]) * p.n * item <= DIRECT_RUN_BYTES:
         return 0
     width = up(p.n, tile.columns)
     shared = len(set(p.b_at)) == 1 and p.m > BLOCK_ROWS
@@ -197,7 +197,7 @@ def _grid(
     work = m * n * k * count
     largest = _tiles(size.down, max(1, most_rows // tile.rows))
     wide = _vectors(size.across, max(tile.vectors, most_columns // tile.lanes), tile)
-    if work < WORTH_CUTTING_NS * MULTIPLY_ADDS_PER_NS / 2:
+    if work < WORTH_CUTTING_NS * tile.multiply_adds_per_ns / 2:
         return size.grid(largest, wide, 0)
     heights = _row_choices(size.down, most_rows // tile.rows, pack_b)
     widths = [wide] if computed[0] else _column_choices(size, wide)
@@ -276,7 +276,8 @@ class _Size:
 
         def block(tiles: int, vectors: int) -> float:
             whole, rest = divmod(vectors, tile.vectors)
-            steps = whole * VECTOR_CYCLES[tile.vectors] + VECTOR_CYCLES[rest]
+            cycles = VECTOR_CYCLES[tile.vectors]
+            steps = whole * cycles[tile.vectors] + cycles[rest]
             calls = (whole + (rest > 0)) * TILE_CYCLES
             again = read * (vectors + tiles / 2)
             packed = pack * vectors if not chunk else 0

@@ -17,7 +17,6 @@ from weft.codegen.call import (
 )
 from weft.codegen.cost import split, streamed
 from weft.codegen.gemm.blocking import (
-    MULTIPLY_ADDS_PER_NS,
     RUN,
     Blocking,
     Product,
@@ -72,7 +71,7 @@ def gemm_calls(
         packed = Scratch(held)
         first = [_pack_call(p, b, packed, cut, tile)]
     pack_a = _packs_a(cut, before[0])
-    a_size = computed_row(p.k) * cut.rows if before[0] else up(cut.rows, tile.rows) * cut.k
+    a_size = computed_row(p.k) * cut.rows if before[0] else _panel_rows(cut.rows, tile) * cut.k
     a_bytes = up(a_size * item + 64, 64) if pack_a else 0
     block_bytes = up(cut.rows * cut.columns * item, 64) if follow else 0
     scratch = max(64, b_bytes + a_bytes + block_bytes)
@@ -93,6 +92,11 @@ def gemm_calls(
         chunk = up(chunk, cut.chunk)
     product = KernelCall(gemm_kernel(p.dtype), args, units, chunk if chunk < units else 0)
     return [*first, product, *after]
+
+
+def _panel_rows(rows: int, tile: Tile) -> int:
+    """Rows of packed panels of A for a block of `rows`."""
+    return -(-rows // tile.rows) * tile.packed_rows
 
 
 def _packs_a(cut: Blocking, made: Before | None) -> int:
@@ -117,7 +121,7 @@ def _nanoseconds(p: Product, cut: Blocking, follow: Follow | None, before: Prolo
     work = rows * columns * (max(p.k, 8) + 8 * (follow.statements if follow else 0))
     for made, size in zip(before, (rows, columns), strict=True):
         work += 8 * p.k * size * (made.statements if made else 0)
-    return work / MULTIPLY_ADDS_PER_NS
+    return work / tile_of(p.dtype).multiply_adds_per_ns
 
 
 def _code(called: Before | Follow | None) -> Arg:
@@ -133,7 +137,7 @@ def stored_calls(p: Product, c: Address, a: Address, b: Address) -> list[KernelC
 def deep_calls(p: Product, c: Address, a: Address, b: Address, pieces: int) -> list[KernelCall]:
     """C = A B as the sum of products of pieces of k; see `weft.ir.deep_products`."""
     item = as_dtype(p.dtype).itemsize
-    k = up(-(-p.k // pieces), RUN)
+    k = up(-(-p.k // pieces), RUN[tile_of(p.dtype).vectors])
     starts = range(0, p.k, k)
     parts = replace(
         p,

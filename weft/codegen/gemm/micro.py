@@ -1,18 +1,19 @@
 """The micro-kernel of matrix multiplication: one register tile of C over a run of k.
 
-    micro(a, a_row, a_k, b, b_k, k, rows, columns, c, c_row, add)
+    micro(a, a_row, a_k, b, b_k, k, guarded, rows, columns, c, c_row, add)
 
     c[i, j] = sum over p of a[i, p] * b[p, j]  (+ c[i, j] if add)   for i < rows, j < columns
 
 `a_row`, `a_k`, `b_k`, `c_row` are strides in elements; the elements of a row of B and of C are
 neighbours. Nothing in it depends on how A and B got there: packed panels and operands where they
 are go through the same code. Rows past `rows` compute the last row again and are not stored;
-columns past `columns` are lanes of their own, so nothing that they hold can reach a result.
+columns past `columns` are lanes of their own, so nothing that they hold can reach a result. In the
+last `guarded` steps of k nothing of B past `columns` is read (see `Accumulators`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from llvmlite import ir
@@ -58,15 +59,12 @@ class Vectors:
         """Write a vector to an element pointer, which need not be aligned."""
         self.e.builder.store(value, self.pointer(place), align=self.bytes)
 
-    def splat(self, value: ir.Value) -> ir.Value:
-        """All lanes the same scalar."""
-        b = self.e.builder
-        first = b.insert_element(ir.Constant(self.kind, ir.Undefined), value, ir.Constant(I32, 0))
-        return b.shuffle_vector(
-            first,
-            ir.Constant(self.kind, ir.Undefined),
-            ir.Constant(ir.VectorType(I32, self.lanes), None),
-        )
+    def splat(self, value: ir.Value, kind: ir.VectorType | None = None) -> ir.Value:
+        """All lanes the same scalar; kind: of a vector of another type than the tile's."""
+        b, kind = self.e.builder, kind or self.kind
+        first = b.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(I32, 0))
+        lanes = ir.Constant(ir.VectorType(I32, self.lanes), None)
+        return b.shuffle_vector(first, ir.Constant(kind, ir.Undefined), lanes)
 
     def zero(self) -> ir.Constant:
         """All lanes 0."""
@@ -76,9 +74,7 @@ class Vectors:
         """Lane l is on if l < count (i64)."""
         b = self.e.builder
         kind = ir.VectorType(I64, self.lanes)
-        first = b.insert_element(ir.Constant(kind, ir.Undefined), count, ir.Constant(I32, 0))
-        zeros = ir.Constant(ir.VectorType(I32, self.lanes), None)
-        counts = b.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
+        counts = self.splat(count, kind)
         return b.icmp_signed("<", ir.Constant(kind, list(range(self.lanes))), counts)
 
     def masked_load(self, place: ir.Value, mask: ir.Value) -> ir.Value:
@@ -94,6 +90,15 @@ class Vectors:
         kind = ir.FunctionType(ir.VoidType(), [self.kind, pointer.type, I32, mask.type])
         store = self._intrinsic("masked.store", kind, ".p0")
         self.e.builder.call(store, [value, pointer, ir.Constant(I32, self.bytes), mask])
+
+    def prefetch(self) -> ir.Function:
+        """llvm.prefetch(address, 1 to write, locality, 1 for data)"""
+        module, byte = self.e.module, ir.IntType(8).as_pointer()
+        held = module.globals.get("llvm.prefetch.p0")
+        if held is not None:
+            return held
+        kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+        return ir.Function(module, kind, "llvm.prefetch.p0")
 
     def _intrinsic(self, what: str, kind: ir.FunctionType, suffix: str = "") -> ir.Function:
         name = f"llvm.{what}.v{self.lanes}{self.tile.dtype}{suffix}"
@@ -113,98 +118,239 @@ class Vectors:
         return (self.e.builder.add if whole else self.e.builder.fadd)(a, b)
 
 
-def emit_micro(e: Emitter, tile: Tile, vectors: int) -> ir.Function:
-    """Define the micro-kernel for tiles of up to `vectors` vectors a row."""
+def emit_micro(e: Emitter, tile: Tile, rows: int, vectors: int) -> ir.Function:
+    """Define the micro-kernel for tiles of up to `rows` rows and `vectors` vectors a row."""
     pointer = tile.element.as_pointer()
-    kinds = [pointer, I64, I64, pointer, I64, I64, I64, I64, pointer, I64, I1]
-    with internal_function(e, f"micro{vectors}", kinds, (8,)) as (function, f):
-        _Micro(f, tile, vectors, list(function.args)).write()
+    kinds = [pointer, I64, I64, pointer, I64, I64, I64, I64, I64, pointer, I64, I1]
+    with internal_function(e, f"micro{rows}x{vectors}", kinds, (9,)) as (function, f):
+        _micro(f, tile, rows, vectors, list(function.args))
     return function
 
 
-class _Micro:
-    def __init__(self, e: Emitter, tile: Tile, vectors: int, args: list[ir.Value]) -> None:
-        self.e, self.tile, self.vectors, self.args = e, tile, vectors, args
-        self.v = Vectors(e, tile)
-        columns = args[7]
-        rest = e.builder.sub(columns, e.index((vectors - 1) * tile.lanes))
-        self.mask = self.v.mask(rest)  # of the last vector of a row
+def _micro(e: Emitter, tile: Tile, rows: int, vectors: int, args: list[ir.Value]) -> None:
+    a, a_row, a_k, b_at, b_k, count, guarded, given, columns, c, c_row, add = args
+    b = e.builder
+    accumulators = Accumulators(e, tile, rows, vectors, columns)
+    numbers = clamped_rows(e, rows, given)
+    starts = [e.at(a, b.mul(i, a_row)) for i in numbers]
+    accumulators.fetch([e.at(c, b.mul(i, c_row)) for i in numbers])
+    sums = [accumulators.v.zero()] * (rows * vectors)
+    at = e.index(0), e.index(0)
+    sums = accumulators.run(starts, at, (a_k, b_k), b_at, count, guarded, sums)
+    places = [lambda i=i: e.at(c, b.mul(e.index(i), c_row)) for i in range(rows)]
+    accumulators.store(sums, places, given, add)
 
-    def write(self) -> None:
-        a, a_row, a_k, b_at, b_k, count, rows = self.args[:7]
-        e, b, tile = self.e, self.e.builder, self.tile
-        last = b.sub(rows, e.index(1))
-        a_rows = []
-        for i in range(tile.rows):
-            number = e.index(i)
-            inside = b.select(b.icmp_signed("<", number, last), number, last)
-            a_rows.append(e.at(a, b.mul(inside, a_row)))
-        tiles = self._loop(a_rows, a_k, b_at, b_k, count)
-        self._store(tiles)
+
+#: The functions of a tile: by rows (all, few), for 1, 2, ... vectors.
+Forms = dict[int, list[ir.Function]]
+
+
+def for_each_form(tile: Tile, emit: Callable[[int, int], ir.Function]) -> Forms:
+    """`emit(rows, vectors)` for whole tiles and those of few rows, of each number of vectors."""
+    widths = range(1, tile.vectors + 1)
+    return {rows: [emit(rows, v) for v in widths] for rows in (tile.rows, tile.few_rows)}
+
+
+@contextmanager
+def row_tiles(
+    e: Emitter, tile: Tile, rows: ir.Value, packed: ir.Value | None = None
+) -> Iterator[tuple[ir.Value, ir.Value, ir.Value]]:
+    """A loop over the tiles of `rows` rows: yields a tile's first row, whether it is one of few
+    rows, and its rows. packed: the rows lie in panels that hold as many as a whole tile."""
+    b, few_rows = e.builder, e.index(tile.few_rows)
+    head, body, after = (b.append_basic_block(n) for n in ("rows.head", "rows", "rows.after"))
+    before = b.block
+    b.branch(head)
+    b.position_at_end(head)
+    i = b.phi(I64)
+    i.add_incoming(e.index(0), before)
+    rest = b.sub(rows, i)
+    b.cbranch(b.icmp_signed(">", rest, e.index(0)), body, after)
+    b.position_at_end(body)
+    few = b.icmp_signed("<=", rest, few_rows)
+    if tile.rows % tile.few_rows:  # 8 rows are twice 4, not 6 and 2
+        twice = b.icmp_unsigned("<=", b.sub(rest, e.index(tile.rows + 1)), e.index(1))
+        few = b.or_(few, twice if packed is None else b.and_(twice, b.not_(packed)))
+    most = b.select(few, few_rows, e.index(tile.rows))
+    height = b.select(b.icmp_signed("<", rest, most), rest, most)
+    yield i, few, height
+    i.add_incoming(b.add(i, height), b.block)
+    b.branch(head)
+    b.position_at_end(after)
+
+
+def call_narrowest(
+    e: Emitter, tile: Tile, forms: Forms, size: tuple[ir.Value, ir.Value], args: list[ir.Value]
+) -> None:
+    """Call the form for few rows or all, with just enough vectors; size: whether there are few
+    rows, and how many columns."""
+    b, (few, columns) = e.builder, size
+    after = b.append_basic_block("tile.done")
+    with b.if_else(few) as branches:
+        for branch, rows in zip(branches, (tile.few_rows, tile.rows), strict=True):
+            with branch:
+                for count, function in enumerate(forms[rows], 1):
+                    if count < tile.vectors:
+                        fits = b.icmp_signed("<=", columns, e.index(count * tile.lanes))
+                        now, wider = (b.append_basic_block(n) for n in ("tile.fits", "tile.wider"))
+                        b.cbranch(fits, now, wider)
+                        b.position_at_end(now)
+                    b.call(function, args)
+                    if count < tile.vectors:
+                        b.branch(after)
+                        b.position_at_end(wider)
+    b.branch(after)
+    b.position_at_end(after)
+
+
+def clamped_rows(e: Emitter, rows: int, given: ir.Value) -> list[ir.Value]:
+    """0, 1, ... below `rows`; rows that are not there are the last one again."""
+    b = e.builder
+    last = b.sub(given, e.index(1))
+    numbers = [e.index(i) for i in range(rows)]
+    return [b.select(b.icmp_signed("<", i, last), i, last) for i in numbers]
+
+
+class Accumulators:
+    """A register tile of sums at an emitter's position: its loops over k, and its way to memory.
+
+    The last vector of a row may be partly past the last of `columns`. Where the elements after a
+    row of B are B's own (its next row), the loop reads the whole vector, and what the lanes past
+    the columns hold is never stored; where they may lie outside of B, a mask keeps to the row. A
+    mask in the loop costs AVX2 as much as the products, so only the last steps have one there, in a
+    loop of their own; where masks have registers all steps have it.
+    """
+
+    def __init__(self, e: Emitter, tile: Tile, rows: int, vectors: int, columns: ir.Value) -> None:
+        self.e, self.tile, self.rows, self.vectors = e, tile, rows, vectors
+        self.v = Vectors(e, tile)
+        self.full = e.builder.icmp_signed("==", columns, e.index(vectors * tile.lanes))
+        self._rest = e.builder.sub(columns, e.index((vectors - 1) * tile.lanes))
+        self._mask = self.v.mask(self._rest) if tile.mask_registers else None
+
+    def run(
+        self,
+        a_rows: Sequence[ir.Value],
+        start: tuple[ir.Value, ir.Value],
+        strides: tuple[ir.Value, ir.Value],
+        b_at: ir.Value,
+        count: ir.Value,
+        guarded: ir.Value | None,
+        sums: Sequence[ir.Value],
+    ) -> list[ir.Value]:
+        """The sums after `count` steps of k from the offsets `start` of A's rows and of B's. The
+        last `guarded` must not read past the columns; None: all may."""
+        b, zero = self.e.builder, self.e.index(0)
+        if guarded is None or self._mask is not None:
+            masked = guarded is not None
+            return self._loop(a_rows, start, strides, b_at, count, sums, masked)[0]
+        plain = b.sub(count, guarded)
+        plain = b.select(b.icmp_signed(">", plain, zero), plain, zero)
+        plain = b.select(self.full, count, plain)
+        sums, start = self._loop(a_rows, start, strides, b_at, plain, sums, False)
+        return self._loop(a_rows, start, strides, b_at, b.sub(count, plain), sums, True)[0]
 
     def _loop(
-        self, a_rows: list[ir.Value], a_k: ir.Value, b_at: ir.Value, b_k: ir.Value, count: ir.Value
-    ) -> list[ir.Value]:
+        self,
+        a_rows: Sequence[ir.Value],
+        start: tuple[ir.Value, ir.Value],
+        strides: tuple[ir.Value, ir.Value],
+        b_at: ir.Value,
+        count: ir.Value,
+        sums: Sequence[ir.Value],
+        masked: bool,
+    ) -> tuple[list[ir.Value], tuple[ir.Value, ir.Value]]:
+        """One loop: the sums after it, and the offsets then."""
         e, b, v = self.e, self.e.builder, self.v
-        size = self.tile.rows * self.vectors
         before = b.block
         head, body, after = (b.append_basic_block(n) for n in ("k.head", "k.body", "k.after"))
         b.branch(head)
         b.position_at_end(head)
         p, at_a, at_b = (b.phi(I64) for _ in range(3))
-        sums = [b.phi(v.kind) for _ in range(size)]
+        held = [b.phi(v.kind) for _ in sums]
         b.cbranch(b.icmp_signed("<", p, count), body, after)
         b.position_at_end(body)
         row_b = e.at(b_at, at_b)
-        b_row = [self._load(row_b, k) for k in range(self.vectors)]
+        places = [e.at(row_b, e.index(k * self.tile.lanes)) for k in range(self.vectors)]
+        b_row = [v.load(place) for place in (places[:-1] if masked else places)]
+        if masked:
+            mask = self._mask if self._mask is not None else v.mask(self._rest)
+            b_row.append(v.masked_load(places[-1], mask))
         following: list[ir.Value] = []
         for i, row in enumerate(a_rows):
             factor = v.splat(b.load(e.at(row, at_a)))
-            following += [
-                v.multiply_add(factor, b_row[k], sums[i * self.vectors + k])
-                for k in range(self.vectors)
-            ]
-        steps = [b.add(p, e.index(1)), b.add(at_a, a_k), b.add(at_b, b_k)]
-        for phi, step in zip((p, at_a, at_b), steps, strict=True):
-            phi.add_incoming(e.index(0), before)
+            own = held[i * self.vectors : (i + 1) * self.vectors]
+            following += [v.multiply_add(factor, x, s) for x, s in zip(b_row, own, strict=True)]
+        steps = [b.add(p, e.index(1)), b.add(at_a, strides[0]), b.add(at_b, strides[1])]
+        for phi, first, step in zip((p, at_a, at_b), (e.index(0), *start), steps, strict=True):
+            phi.add_incoming(first, before)
             phi.add_incoming(step, b.block)
-        for phi, value in zip(sums, following, strict=True):
-            phi.add_incoming(v.zero(), before)
+        for phi, first, value in zip(held, sums, following, strict=True):
+            phi.add_incoming(first, before)
             phi.add_incoming(value, b.block)
         jump = b.branch(head)
         jump.set_metadata("llvm.loop", _no_unroll(e))
         b.position_at_end(after)
-        return sums
+        return held, (at_a, at_b)
 
-    def _load(self, row: ir.Value, k: int) -> ir.Value:
-        place = self.e.at(row, self.e.index(k * self.tile.lanes))
-        if self.tile.masks and k == self.vectors - 1:
-            return self.v.masked_load(place, self.mask)
-        return self.v.load(place)
+    def fetch(self, rows: Sequence[ir.Value]) -> None:
+        """Ask for the tile's cache lines of C, which `store` needs after the loop."""
+        e, b = self.e, self.e.builder
+        line = 64 // self.tile.itemsize
+        prefetch = self.v.prefetch()
+        hints = [ir.Constant(I32, x) for x in (0, 2, 1)]  # to write, into L1, data
+        byte = ir.IntType(8).as_pointer()
+        for row in rows:
+            for k in range(0, self.vectors * self.tile.lanes, line):
+                b.call(prefetch, [b.bitcast(e.at(row, e.index(k)), byte), *hints])
 
-    def _store(self, sums: list[ir.Value]) -> None:
-        """Rows below `rows`, lanes of the mask; with `add`, on top of what is there."""
+    def store(
+        self,
+        sums: Sequence[ir.Value],
+        places: Sequence[Callable[[], ir.Value]],
+        given: ir.Value,
+        add: ir.Value,
+    ) -> None:
+        """Write the rows below `given`, row i at `places[i]()`; `add`: on top of what is there."""
+        b = self.e.builder
+        word = ir.IntType(8 * self.tile.itemsize)
+        words = ir.VectorType(word, self.v.lanes)
+        kept = self.v.splat(b.sext(add, word), words)
+        if self._mask is not None:
+            self._rows(sums, places, given, kept, self._mask)
+            return
+        with b.if_else(self.full) as (then, otherwise):
+            with then:
+                self._rows(sums, places, given, kept, None)
+            with otherwise:
+                self._rows(sums, places, given, kept, self.v.mask(self._rest))
+
+    def _rows(
+        self,
+        sums: Sequence[ir.Value],
+        places: Sequence[Callable[[], ir.Value]],
+        given: ir.Value,
+        kept: ir.Value,
+        mask: ir.Value | None,
+    ) -> None:
         e, b, v = self.e, self.e.builder, self.v
-        rows, c, c_row, add = self.args[6], *self.args[8:11]
         done = b.append_basic_block("done")
-        on = ir.VectorType(I1, v.lanes)
-        flags = b.insert_element(ir.Constant(on, ir.Undefined), add, ir.Constant(I32, 0))
-        zeros = ir.Constant(ir.VectorType(I32, v.lanes), None)
-        held = b.shuffle_vector(flags, ir.Constant(on, ir.Undefined), zeros)
-        for i in range(self.tile.rows):
+        for i, place in enumerate(places):
             if i:
                 row = b.append_basic_block(f"row{i}")
-                b.cbranch(b.icmp_signed("<", e.index(i), rows), row, done)
+                b.cbranch(b.icmp_signed("<", e.index(i), given), row, done)
                 b.position_at_end(row)
-            start = e.at(c, b.mul(e.index(i), c_row))
+            start = place()
             for k in range(self.vectors):
-                place = e.at(start, e.index(k * self.tile.lanes))
-                total = sums[i * self.vectors + k]
-                if k < self.vectors - 1:
-                    v.store(v.add(total, v.masked_load(place, held)), place)
-                    continue
-                old = v.masked_load(place, b.and_(self.mask, held))
-                v.masked_store(v.add(total, old), place, self.mask)
+                to = e.at(start, e.index(k * self.tile.lanes))
+                part = mask if k == self.vectors - 1 else None
+                old = v.load(to) if part is None else v.masked_load(to, part)
+                old = b.bitcast(b.and_(b.bitcast(old, kept.type), kept), v.kind)
+                total = v.add(sums[i * self.vectors + k], old)
+                if part is None:
+                    v.store(total, to)
+                else:
+                    v.masked_store(total, to, part)
         b.branch(done)
         b.position_at_end(done)
 

@@ -2,14 +2,15 @@
 
     pack(source, item_stride, k_stride, items, k, target)
 
-copies items x k elements into groups of `width` items: the group g, element (i, p) lies at
+copies items x k elements into groups of `items` items with room for `width`, a power of two: the
+group g, element (i, p) lies at
 
     target + (g / panel) * panel * width * k + p * panel * width + (g % panel) * width + i
 
-Of A the items are rows, `width` the rows of a tile, `panel` 1; of B they are columns, `width` the
-lanes of a vector and `panel` the vectors of a tile: a panel is as wide as a tile. A group at the
-edge is filled up with anything: the micro-kernel does not let it reach a result. 16-bit floats
-become f32 here, narrow integers i32.
+Of A the items are rows, as many as a tile has, `panel` 1; of B they are columns, `width` the lanes
+of a vector and `panel` the vectors of a tile: a panel is as wide as a tile. A group's end that no
+item fills may hold anything: the micro-kernel does not let it reach a result. 16-bit floats become
+f32 here, narrow integers i32.
 """
 
 from __future__ import annotations
@@ -27,11 +28,22 @@ from weft.codegen.gemm.tile import Tile, converts
 from weft.codegen.scalar.half import has_f16_instructions
 
 
-def emit_pack(e: Emitter, tile: Tile, dtype: str, width: int, panel: int, name: str) -> ir.Function:
-    """Define the packing function of operands of `dtype` for groups of `width` items."""
+def emit_pack_a(e: Emitter, tile: Tile, dtype: str) -> ir.Function:
+    """Define the packing function of a product's A."""
+    return _emit_pack(e, tile, dtype, (tile.rows, tile.packed_rows, 1), "pack_a")
+
+
+def emit_pack_b(e: Emitter, tile: Tile, dtype: str) -> ir.Function:
+    """Define the packing function of a product's B."""
+    return _emit_pack(e, tile, dtype, (tile.lanes, tile.lanes, tile.vectors), "pack_b")
+
+
+def _emit_pack(
+    e: Emitter, tile: Tile, dtype: str, group: tuple[int, int, int], name: str
+) -> ir.Function:
     kinds = [memory_type(dtype).as_pointer(), I64, I64, I64, I64, tile.element.as_pointer()]
     with internal_function(e, name, kinds, (0, 5)) as (function, f):
-        _Pack(f, tile, dtype, width, panel, *function.args).write()
+        _Pack(f, tile, dtype, *group, *function.args).write()
     return function
 
 
@@ -40,6 +52,7 @@ class _Pack:
     e: Emitter
     tile: Tile
     dtype: str
+    own: int  # items of a group
     width: int
     panel: int
     source: ir.Value
@@ -51,53 +64,70 @@ class _Pack:
 
     def write(self) -> None:
         e, b = self.e, self.e.builder
-        width, step = e.index(self.width), e.index(self.width * self.panel)
+        own, width, step = (e.index(x) for x in (self.own, self.width, self.width * self.panel))
         plain = self.dtype == "f16" and not has_f16_instructions()
         neighbours = b.icmp_signed("==", self.item_stride, e.index(1))
         streams = b.and_(
             b.icmp_signed("==", self.k_stride, e.index(1)),
             b.icmp_signed(">=", self.k, e.index(self.tile.lanes)),
         )
-        with e.for_range(e.index(0), self.items, width) as first:
-            group = b.sdiv(first, width)
+        with e.for_range(e.index(0), self.items, own) as first:
+            group = b.sdiv(first, own)
             whole, part = b.sdiv(group, e.index(self.panel)), b.srem(group, e.index(self.panel))
             place = b.add(b.mul(b.mul(whole, self.k), step), b.mul(part, width))
             target = e.at(self.target, place)
             source = e.at(self.source, b.mul(first, self.item_stride))
             rest = b.sub(self.items, first)
-            left = b.select(b.icmp_signed("<", rest, width), rest, width)
-            whole_group = b.icmp_signed("==", left, width)
+            left = b.select(b.icmp_signed("<", rest, own), rest, own)
+            whole_group = b.icmp_signed("==", left, own)
             if plain:
                 self._elements(source, target, left)
             else:
-                copies = neighbours if self.tile.masks else b.and_(neighbours, whole_group)
-                self._fastest(copies, streams, (source, target, left))
+                self._fastest(neighbours, whole_group, streams, (source, target, left))
 
     def _fastest(
-        self, copies: ir.Value, streams: ir.Value, group: tuple[ir.Value, ir.Value, ir.Value]
+        self,
+        neighbours: ir.Value,
+        whole: ir.Value,
+        streams: ir.Value,
+        group: tuple[ir.Value, ir.Value, ir.Value],
     ) -> None:
         """The first way to move a group that its strides allow."""
         b = self.e.builder
-        with b.if_else(copies) as (then, otherwise):
+        with b.if_else(b.and_(neighbours, whole)) as (then, otherwise):
             with then:
-                self._copy(*group)
-            with otherwise, b.if_else(streams) as (then_streams, one_by_one):
+                self._copy(*group[:2])
+            with otherwise, b.if_else(streams) as (then_streams, others):
                 with then_streams:
                     self._transpose(*group)
-                with one_by_one:
-                    self._elements(*group)
+                with others:
+                    self._rest(neighbours, *group)
 
     def _moved(self, target: ir.Value, p: ir.Value) -> ir.Value:
         return self.e.at(target, self.e.builder.mul(p, self.e.index(self.width * self.panel)))
 
-    def _copy(self, source: ir.Value, target: ir.Value, left: ir.Value) -> None:
+    def _copy(self, source: ir.Value, target: ir.Value) -> None:
         """The items are neighbours: one vector for each p."""
-        v = Vectors(self.e, self.tile, self.width)
-        mask = v.mask(left) if self.tile.masks else None
+        v = Vectors(self.e, self.tile, self.own)
         with self.e.for_range(self.e.index(0), self.k) as p:
             place = self.e.at(source, self.e.builder.mul(p, self.k_stride))
-            value = self._load(place, v) if mask is None else v.masked_load(place, mask)
-            v.store(value, self._moved(target, p))
+            v.store(self._load(place, v), self._moved(target, p))
+
+    def _rest(
+        self, neighbours: ir.Value, source: ir.Value, target: ir.Value, left: ir.Value
+    ) -> None:
+        """The last group, or items that are no neighbours."""
+        e, b = self.e, self.e.builder
+        if not self.tile.masks or self.own != self.width or converts(self.dtype):
+            self._elements(source, target, left)
+            return
+        v = Vectors(e, self.tile, self.own)
+        with b.if_else(neighbours) as (then, otherwise):
+            with then, e.for_range(e.index(0), self.k) as p:
+                place = e.at(source, b.mul(p, self.k_stride))
+                v.store(v.masked_load(place, v.mask(left)), self._moved(target, p))
+            with otherwise:
+                self._elements(source, target, left)
 
     def _transpose(self, source: ir.Value, target: ir.Value, left: ir.Value) -> None:
         """The elements of an item are neighbours: blocks of `lanes` p; the last one overlaps."""

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
-from weft.codegen.gemm.micro import emit_micro
-from weft.codegen.gemm.pack import emit_pack
+from weft.codegen.gemm.micro import call_narrowest, emit_micro, for_each_form, row_tiles
+from weft.codegen.gemm.pack import emit_pack_a, emit_pack_b
 from weft.codegen.gemm.tile import Tile, tile_of
 from weft.codegen.jit import Kernel
 
@@ -55,7 +55,7 @@ FRAME = ("tile", "tile_row", "row", "rows", "column", "columns", "matrix", "word
 def gemm_kernel(dtype: str) -> Kernel:
     """The kernel of products of `dtype`: any sizes, transposed or not, with or without epilogue."""
     tile = tile_of(dtype)
-    key = f"gemm-8-{dtype}-{tile.key}"
+    key = f"gemm-10-{dtype}-{tile.key}"
     # its vectors are written out: half the time to compile, the same speed
     return Kernel(key, f"gemm_{dtype}", lambda e: _Gemm(e, tile, dtype).write(), loops=False)
 
@@ -64,7 +64,7 @@ def pack_kernel(dtype: str) -> Kernel:
     """The kernel that packs the one B of a product for all its blocks; a unit is one panel of one
     run of k, laid out as `_Gemm._run` reads it."""
     tile = tile_of(dtype)
-    key = f"gemm-pack-2-{dtype}-{tile.key}"
+    key = f"gemm-pack-3-{dtype}-{tile.key}"
     return Kernel(key, f"pack_{dtype}", lambda e: _emit_pack_all(e, tile, dtype), loops=False)
 
 
@@ -73,7 +73,7 @@ def _emit_pack_all(e: Emitter, tile: Tile, dtype: str) -> None:
     w = {name: e.argument(k) for k, name in enumerate(PACK_WORDS)}
     source, lanes = e.pointer_argument(1, dtype), e.index(tile.columns)
     target = b.inttoptr(w["target"], tile.element.as_pointer())
-    pack = emit_pack(e, tile, dtype, tile.lanes, tile.vectors, "pack")
+    pack = emit_pack_b(e, tile, dtype)
 
     def up(size: ir.Value) -> ir.Value:
         return b.mul(b.sdiv(b.add(size, b.sub(lanes, e.index(1))), lanes), lanes)
@@ -126,9 +126,9 @@ class _Gemm:
 
     def write(self) -> None:
         e, b, tile, w = self.e, self.e.builder, self.tile, self.word
-        self.micro = [emit_micro(e, tile, v) for v in range(1, tile.vectors + 1)]
-        self.packing_a = emit_pack(e, tile, self.dtype, tile.rows, 1, "pack_a")
-        self.packing_b = emit_pack(e, tile, self.dtype, tile.lanes, tile.vectors, "pack_b")
+        self.micro = for_each_form(tile, lambda rows, v: emit_micro(e, tile, rows, v))
+        self.packing_a = emit_pack_a(e, tile, self.dtype)
+        self.packing_b = emit_pack_b(e, tile, self.dtype)
         self.packed = e.alloca(I64)  # the block of B that is in b_pack, by its address
         b.store(e.index(0), self.packed)
         down = self._blocks(w["m"], w["block_rows"])
@@ -196,23 +196,25 @@ class _Gemm:
         b_panel = b.select(panels, k, one)
         b_k = b.select(panels, lanes, w["b_k"])
         a_start = b.select(b.icmp_signed("!=", w["pack_a"], zero), computed, self._direct(a_at))
-        panels = b.icmp_signed("==", w["pack_a"], one)
-        a_panel = b.select(panels, k, w["a_row"])
-        a_row = b.select(panels, one, w["a_row"])
-        a_k = b.select(panels, e.index(tile.rows), w["a_k"])
+        # past a row of B that is read in place comes its next row, if that is as long as a vector
+        long = b.icmp_signed(">=", b_k, e.index(tile.lanes))
+        guarded = b.select(in_pack, zero, b.select(long, one, k))
+        a_packed = b.icmp_signed("==", w["pack_a"], one)
+        a_panel = b.mul(k, e.index(tile.packed_rows))
+        a_row = b.select(a_packed, one, w["a_row"])
+        a_k = b.select(a_packed, e.index(tile.packed_rows), w["a_k"])
         c, c_row = at.c, at.c_row
         add = b.icmp_signed(">", p, zero)
         with e.for_range(zero, columns, lanes) as j:
             b_tile = e.at(b_start, b.mul(j, b_panel))
             width = self._least(b.sub(columns, j), lanes)
-            with e.for_range(zero, rows, e.index(tile.rows)) as i:
-                a_tile = e.at(a_start, b.mul(i, a_panel))
-                height = self._least(b.sub(rows, i), e.index(tile.rows))
+            with row_tiles(e, tile, rows, a_packed) as (i, few, height):
+                panel = b.mul(b.sdiv(i, e.index(tile.rows)), a_panel)
+                a_tile = e.at(a_start, b.select(a_packed, panel, b.mul(i, w["a_row"])))
                 c_tile = e.at(c, b.add(b.mul(i, c_row), j))
-                self._tile(
-                    width,
-                    [a_tile, a_row, a_k, b_tile, b_k, k, height, width, c_tile, c_row, add],
-                )
+                run = [a_tile, a_row, a_k, b_tile, b_k, k, guarded]
+                args = [*run, height, width, c_tile, c_row, add]
+                call_narrowest(e, tile, self.micro, (few, width), args)
 
     def _pack_b(self, p: ir.Value, k: ir.Value, at: _Block, fresh: ir.Value) -> ir.Value:
         """Where the run of B is, if it is packed: packed here or by its prologue, or before."""
@@ -260,21 +262,6 @@ class _Gemm:
     def _direct(self, place: ir.Value) -> ir.Value:
         """The operand where it is, as accumulators (what `converts` is always packed)."""
         return self.e.builder.bitcast(place, self.element)
-
-    def _tile(self, width: ir.Value, args: list[ir.Value]) -> None:
-        """The micro-kernel with just enough vectors."""
-        e, b = self.e, self.e.builder
-        after = b.append_basic_block("tile.done")
-        for count, micro in enumerate(self.micro[:-1], 1):
-            fits, wider = (b.append_basic_block(n) for n in ("tile.fits", "tile.wider"))
-            b.cbranch(b.icmp_signed("<=", width, e.index(count * self.tile.lanes)), fits, wider)
-            b.position_at_end(fits)
-            b.call(micro, args)
-            b.branch(after)
-            b.position_at_end(wider)
-        b.call(self.micro[-1], args)
-        b.branch(after)
-        b.position_at_end(after)
 
     def _call(self, code: ir.Value, values: tuple[ir.Value, ...], first: ir.Value) -> None:
         """Hand a block to another kernel: its frame is FRAME, its words begin at number `first`."""

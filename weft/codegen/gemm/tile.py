@@ -3,19 +3,19 @@
 One tile of C is `rows` x `vectors * lanes` numbers, all in vector registers while the loop over k
 runs (K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS
 34(3), 2008; F. Van Zee and R. van de Geijn, "BLIS", ACM TOMS 41(3), 2015). Of 32 registers
-(AVX-512, NEON) 24 hold the tile, of 16 (AVX2, SSE) 12; the others hold a row of B and elements of
-A.
+(AVX-512, NEON) 24 hold the tile, 8 rows of 3 vectors; of 16 (AVX2, SSE) 12, 6 rows of 2, as in
+BLIS: with 4 rows of 3 vectors no register is left for an element of A. Where a block has few rows
+left, a tile of fewer rows does not compute the others for nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 from llvmlite import ir
 
 from weft.codegen.elements import HALVES, INTEGERS, register_type, width_bits
-from weft.codegen.llvm.target import has_feature
+from weft.codegen.llvm.target import has_feature, multiplies_and_adds, per_isa
 
 #: What a product of each dtype of floats is computed in.
 ACCUMULATOR = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32"}
@@ -32,8 +32,7 @@ def converts(dtype: str) -> bool:
 class Tile:
     """`rows` x (`vectors` of `lanes` elements) of the accumulator dtype.
 
-    masks: the target has masked vector loads (AVX, AVX-512), so rows of B that do not fill a vector
-    can be read where they are.
+    masks: the target has masked vector loads (AVX, AVX-512).
     """
 
     dtype: str
@@ -48,6 +47,21 @@ class Tile:
         return self.lanes * self.vectors
 
     @property
+    def mask_registers(self) -> bool:
+        """Whether a mask costs nothing: it has registers of its own (AVX-512)."""
+        return self.lanes * self.itemsize == 64
+
+    @property
+    def few_rows(self) -> int:
+        """Rows of the smaller tile, for the end of a block."""
+        return 4
+
+    @property
+    def packed_rows(self) -> int:
+        """Rows of a packed panel of A: a power of two, of which the tile reads its own."""
+        return 1 << (self.rows - 1).bit_length()
+
+    @property
     def element(self) -> ir.Type:
         """LLVM type of an accumulator."""
         return register_type(self.dtype)
@@ -58,12 +72,18 @@ class Tile:
         return width_bits(self.dtype) // 8
 
     @property
+    def multiply_adds_per_ns(self) -> float:
+        """The cost model's price of products: of one core of 3 GHz with two pipes that multiply and
+        add (AVX2, AVX-512, NEON), or one that multiplies beside one that adds."""
+        return self.lanes * (6.0 if multiplies_and_adds() else 4.0)
+
+    @property
     def key(self) -> str:
         """The part of a kernel's key that names this tile."""
         return f"{self.dtype}-{self.rows}x{self.vectors}x{self.lanes}{'m' if self.masks else ''}"
 
 
-@cache
+@per_isa
 def target_vector_bits() -> int:
     """Width of the widest vector registers of this machine: 512, 256 or 128."""
     if all(map(has_feature, ("avx512f", "avx512vl", "avx512dq"))):
@@ -71,12 +91,20 @@ def target_vector_bits() -> int:
     return 256 if has_feature("avx2") and has_feature("fma") else 128
 
 
-@cache
+@per_isa
 def tile_of(dtype: str) -> Tile:
-    """The tile of a product of floats or integers on this machine."""
+    """The tile of a product of floats or integers."""
     accumulator = INTEGER_ACCUMULATOR.get(dtype) or ACCUMULATOR[dtype]
     bits = target_vector_bits()
     registers = 32 if bits == 512 or has_feature("neon") else 16
     lanes = bits // width_bits(accumulator)
-    masks = bits > 128 and not converts(dtype)
-    return Tile(accumulator, lanes, 8 if registers == 32 else 4, 3, masks)
+    rows, vectors = (8, 3) if registers == 32 else (6, 2)
+    if registers == 16 and not (dtype in ACCUMULATOR and multiplies_and_adds()):
+        rows = 4  # a product is one more register before it is added
+    return Tile(accumulator, lanes, rows, vectors, bits > 128)
+
+
+def multiply_adds_per_ns(dtype: str) -> float:
+    """The price of a product of any dtype; a complex one is four of its parts."""
+    real = {"c64": "f32", "c128": "f64"}.get(dtype)
+    return tile_of(real or dtype).multiply_adds_per_ns / (4 if real else 1)

@@ -31,7 +31,7 @@ def vector_bytes() -> int:
 def fma_count() -> int:
     """Accumulators of an FMA kernel: more than two units with a latency of five need, and no more
     than fit into the registers beside the factors."""
-    registers = 16 if vector_bytes() == 32 else 32
+    registers = 32 if vector_bytes() == 64 or has_feature("neon") else 16
     return 12 if registers == 16 else 16
 
 
@@ -54,7 +54,7 @@ def fma_kernel(dtype: str) -> Kernel:
     width, count = vector_bytes(), fma_count()
     size = 4 if dtype == "f32" else 8
     emit = _fma(_F32 if dtype == "f32" else _F64, width // size, count)
-    return Kernel(f"peak-fma-1-{dtype}-{width}-{count}", f"fma_{dtype}", emit)
+    return Kernel(f"peak-fma-2-{dtype}-{width}-{count}", f"fma_{dtype}", emit)
 
 
 def _stream(name: str, lanes: int) -> Callable[[Emitter], None]:
@@ -134,7 +134,7 @@ def _fma(element: ir.Type, lanes: int, count: int) -> Callable[[Emitter], None]:
         pointers = [
             b.inttoptr(sink, vector.as_pointer()), b.inttoptr(factors, element.as_pointer())
         ]  # fmt: skip
-        fma = ir.Function(e.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.{suffix}")
+        fma = ir.Function(e.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.{suffix}")
         total = b.mul(b.sub(e.hi, e.lo), iterations)
         with e.loop_function("fma", pointers, [total]) as (inner, (out, given), (n,)):
             _multiply_adds(inner, fma, count, out, given, n)

@@ -22,14 +22,15 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.ir.errors import InvalidArgumentError
 
+T = TypeVar("T")
 DEFAULT_SIZE = 512 << 20
 SUFFIX = ".kernel"
 PLAN_SUFFIX = ".plan"
@@ -103,13 +104,23 @@ class KernelCache:
 
     def load_file(self, name: str) -> CachedObject | None:
         """The kernel in the file of this name (`file_name`), None if it is not there."""
-        found = self._load(name, SUFFIX)
-        return None if found is None else _as_object(*found)
+        return self._load(name, SUFFIX, _as_object)
 
-    def load_record(self, description: str, suffix: str) -> CachedRecord | None:
-        """The plan or cubin whose description this is, None if it is not there."""
-        found = self._load(file_name(description), suffix)
-        return None if found is None else CachedRecord(found[0]["name"], *found)
+    def load_record(
+        self, description: str, suffix: str, read: Callable[[CachedRecord], T]
+    ) -> T | None:
+        """What `read` makes of the plan or cubin whose description this is, None if it is not
+        there. A file that `read` raises an exception for is damaged: the same, with a warning."""
+
+        def as_record(fields: dict[str, Any], payload: bytes) -> T:
+            return read(CachedRecord(fields["name"], fields, payload))
+
+        return self._load(file_name(description), suffix, as_record)
+
+    def reject(self, description: str, error: object) -> None:
+        """Say that the kernel of this description, which was loaded, turned out to be damaged."""
+        path = self.folder / (file_name(description) + SUFFIX)
+        _log.warning("cache: %s is damaged (%s), its kernel is compiled again", path, error)
 
     def store(self, description: str, kernel: CachedObject) -> None:
         """Write the kernel; whatever prevents that is logged once and costs nothing more."""
@@ -121,7 +132,7 @@ class KernelCache:
         data = _seal(suffix, fields, record.payload)
         self._store(file_name(description) + suffix, data)
 
-    def _load(self, name: str, suffix: str) -> tuple[dict[str, Any], bytes] | None:
+    def _load(self, name: str, suffix: str, read: Callable[[dict[str, Any], bytes], T]) -> T | None:
         path = self.folder / (name + suffix)
         what = f"its {suffix[1:]} is compiled again"
         try:
@@ -131,6 +142,7 @@ class KernelCache:
             fields, payload = _unseal(suffix, data)
             if file_name(fields["description"]) != name:
                 raise DamagedFileError(f"it is another {suffix[1:]}'s")
+            found = _read_as(read, fields, payload)
             if time.time() - path.stat().st_mtime > _USED_SECONDS:
                 with contextlib.suppress(OSError):  # a file system that is read-only
                     os.utime(path)
@@ -142,7 +154,7 @@ class KernelCache:
         except OSError as error:
             self._give_up("read", error)
             return None
-        return fields, payload
+        return found
 
     def _store(self, name: str, data: bytes) -> None:
         if self._broken:
@@ -237,7 +249,28 @@ def _unseal(suffix: str, data: bytes) -> tuple[dict[str, Any], bytes]:
     if hashlib.sha256(body).hexdigest().encode() != checksum:
         raise DamagedFileError("its checksum is wrong")
     header, _, payload = body.partition(b"\n")
-    return json.loads(header), payload
+    try:
+        fields = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(f"its header is no JSON: {error}") from None
+    if not isinstance(fields, dict) or not all(
+        isinstance(fields.get(name), str) for name in ("name", "description")
+    ):
+        raise DamagedFileError("its header does not say what it is")
+    return fields, payload
+
+
+def _read_as(
+    read: Callable[[dict[str, Any], bytes], T], fields: dict[str, Any], payload: bytes
+) -> T:
+    """What `read` makes of a file. DamagedFileError if it raises anything: whoever wrote the file
+    wrote a checksum that fits, but not what weft writes."""
+    try:
+        return read(fields, payload)
+    except DamagedFileError:
+        raise
+    except Exception as error:
+        raise DamagedFileError(f"{type(error).__name__}: {error}") from error
 
 
 def pack(description: str, kernel: CachedObject) -> bytes:
@@ -258,11 +291,13 @@ def unpack(data: bytes, description: str | None = None) -> CachedObject:
     fields, payload = _unseal(SUFFIX, data)
     if description is not None and fields["description"] != description:
         raise DamagedFileError("it is another kernel's")
-    return _as_object(fields, payload)
+    return _read_as(_as_object, fields, payload)
 
 
 def _as_object(fields: Mapping[str, Any], payload: bytes) -> CachedObject:
-    size = fields["code"]
+    size, rest = fields["code"], fields["bitcode"]
+    if not isinstance(fields["symbol"], str) or min(size, rest) < 0 or size + rest != len(payload):
+        raise DamagedFileError("its header does not fit its code")
     return CachedObject(fields["name"], fields["symbol"], payload[:size], payload[size:])
 
 

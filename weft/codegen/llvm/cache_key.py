@@ -19,7 +19,7 @@ import numpy as np
 
 from weft.codegen.jit import LOADED_AT, Kernel
 from weft.codegen.llvm.compile import PIPELINE_VERSION
-from weft.codegen.llvm.target import machine_line
+from weft.codegen.llvm.target import machine_line, per_isa
 from weft.ir.fork import ForkLock
 
 #: Bumped when the layout of a file in the cache changes.
@@ -93,7 +93,7 @@ def _common_once() -> str | None:
         return _common()
 
 
-@cache
+@per_isa
 def _common() -> str | None:
     sources = _sources(_SOURCES)
     if sources is None:

@@ -9,6 +9,7 @@ docs/performance.md). ctypes releases the GIL meanwhile.
 from __future__ import annotations
 
 import ctypes
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_char_p, c_int, c_size_t, c_void_p
@@ -24,7 +25,7 @@ from weft.codegen.llvm.library import (
     library,
     taken,
 )
-from weft.codegen.llvm.target import binding, create_machine, new_machine
+from weft.codegen.llvm.target import binding, create_machine, isa, new_machine
 from weft.ir.fork import ForkLock
 
 #: Bumped whenever the passes below change.
@@ -72,18 +73,19 @@ def _own_scheduling() -> Iterator[None]:
                 library().LLVMPY_SetCommandLine(b"weft", b"-misched-regpressure=true")
 
 
-# Target machines that no thread is using; list.pop and append are atomic.
-_idle_machines: list[Machine] = []
+# Target machines that no thread is using, by instruction set; list.pop and append are atomic.
+_idle_machines: defaultdict[str, list[Machine]] = defaultdict(list)
 
 
 def compile_text(text: str, loops: bool = True) -> ObjectCode:
-    """Optimise the module `text` and compile it for this machine. Raises LlvmError.
+    """Optimise the module `text` and compile it for the instruction set in use. Raises LlvmError.
 
     `loops`: whether it holds loops over arrays, to be vectorised.
     """
     functions = library()
+    idle = _idle_machines[isa()]
     try:
-        machine = _idle_machines.pop()
+        machine = idle.pop()
     except IndexError:
         machine = new_machine()
     try:
@@ -98,7 +100,7 @@ def compile_text(text: str, loops: bool = True) -> ObjectCode:
             code = _emit(functions, module, machine.pointer)
             return ObjectCode(code, _bitcode(functions, module))
     finally:
-        _idle_machines.append(machine)
+        idle.append(machine)
 
 
 def compile_assembly(text: str, machine: Machine) -> str:

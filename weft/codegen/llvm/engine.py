@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,8 @@ from weft.codegen.jit import Kernel, NeedsNumbaError, Outcome
 from weft.codegen.llvm.cache import CachedObject, KernelCache, kernel_cache
 from weft.codegen.llvm.cache_key import describe_kernel
 from weft.codegen.llvm.compile import assembly_text, compile_text, llvm_text, release_memory
-from weft.codegen.llvm.link import Linked, UnknownSymbolError, imports_of, link
-from weft.codegen.llvm.target import host
+from weft.codegen.llvm.link import Linked, imports_of, link
+from weft.codegen.llvm.target import host, using
 
 # llvmlite 0.50 fills a table when it first prints a string, and a second thread that prints at that
 # time finds half of it: here nobody else prints yet.
@@ -36,7 +36,7 @@ MOST_THREADS = 8
 FIRST_CALL_SECONDS = 0.01
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LlvmCode:
     """Implements `weft.codegen.jit.Code`."""
 
@@ -44,6 +44,10 @@ class LlvmCode:
     from_disk: bool
     bitcode: bytes
     library: Linked  # keeps the machine code alive
+
+    @property
+    def can_go(self) -> bool:
+        return self.library.can_go
 
     def llvm(self) -> str:
         return llvm_text(self.bitcode)
@@ -152,9 +156,25 @@ class LlvmEngine:
             units = [by_key[kernel.key] for kernel in kernels]
             objects = [_finished(unit) for unit in units]
         outcomes = _link_all(objects)
+        for k, (made, outcome) in enumerate(zip(objects, outcomes, strict=True)):
+            if isinstance(outcome, Exception) and isinstance(made, CachedObject) and made.from_disk:
+                objects[k], outcomes[k] = _replaced(units[k].kernel, cache, outcome)
+                units[k] = replace(units[k], stored=False)
         if any(isinstance(made, CachedObject) and not made.from_disk for made in objects):
             self.later(partial(_tidy, units, objects, outcomes, cache))
         return outcomes
+
+
+def _replaced(
+    kernel: Kernel, cache: KernelCache | None, error: Exception
+) -> tuple[CachedObject, LlvmCode | Exception]:
+    """A kernel whose file of the cache holds no code that can be linked, compiled again."""
+    description = describe_kernel(kernel)
+    if cache is not None and description is not None:
+        cache.reject(description, error)
+    symbol = _symbol(kernel)
+    made = _compile(kernel, symbol, emit_text(kernel, symbol))
+    return made, _link_all([made])[0]
 
 
 def _tidy(
@@ -211,18 +231,21 @@ def _make(kernel: Kernel) -> CachedObject:
 def _load(kernel: Kernel, cache: KernelCache | None) -> CachedObject | None:
     if cache is None or not cache.exists():
         return None
-    description = describe_kernel(kernel)
+    with using(kernel.isa):
+        description = describe_kernel(kernel)
     return None if description is None else cache.load(description)
 
 
 def _store(kernel: Kernel, cache: KernelCache | None, made: CachedObject) -> None:
-    description = describe_kernel(kernel) if cache is not None and not made.from_disk else None
+    with using(kernel.isa):
+        description = describe_kernel(kernel) if cache is not None and not made.from_disk else None
     if cache is not None and description is not None:
         cache.store(description, made)
 
 
 def _compile(kernel: Kernel, symbol: str, text: str) -> CachedObject:
-    made = compile_text(text, kernel.loops)
+    with using(kernel.isa):
+        made = compile_text(text, kernel.loops)
     return CachedObject(kernel.name, symbol, made.code, made.bitcode, from_disk=False)
 
 
@@ -235,44 +258,43 @@ def _finished(unit: _Unit) -> CachedObject | Exception:
 
 def _link_all(objects: Sequence[CachedObject | Exception]) -> list[LlvmCode | Exception]:
     """Link all objects at once: one call for 15 kernels takes as long as one for two."""
-    outcomes: list[LlvmCode | Exception] = []
-    ready: list[CachedObject] = []
+    failed: dict[int, Exception] = {}
     imports: dict[str, int] = {}
-    for made in objects:
+    for k, made in enumerate(objects):
         if isinstance(made, Exception):
+            failed[k] = made
             continue
         try:
             imports |= imports_of(made.code)
-        except UnknownSymbolError:
-            continue
-        ready.append(made)
-    library = link([(made.symbol, made.code) for made in ready], imports) if ready else None
-    for made in objects:
-        if isinstance(made, Exception):
-            outcomes.append(made)
-        elif library is None or made.symbol not in library.addresses:
-            outcomes.append(_missing(made))
-        else:
-            address = library.addresses[made.symbol]
-            outcomes.append(LlvmCode(address, made.from_disk, made.bitcode, library))
-    return outcomes
-
-
-def _missing(made: CachedObject) -> Exception:
+        except Exception as error:  # what is on disk may hold anything
+            failed[k] = error
+    ready = [
+        (k, made)
+        for k, made in enumerate(objects)
+        if isinstance(made, CachedObject) and k not in failed
+    ]
     try:
-        imports_of(made.code)
-    except UnknownSymbolError as error:
-        return error
-    raise AssertionError(f"{made.symbol} was not linked")
+        library = link([(made.symbol, made.code) for _, made in ready], imports) if ready else None
+    except Exception as error:
+        if len(objects) > 1:  # which of them it is
+            return [_link_all([made])[0] for made in objects]
+        return [error]
+    outcomes: dict[int, LlvmCode | Exception] = dict(failed)
+    for k, made in ready:
+        assert library is not None
+        address = library.addresses[made.symbol]
+        outcomes[k] = LlvmCode(address, made.from_disk, made.bitcode, library)
+    return [outcomes[k] for k in range(len(objects))]
 
 
 def emit_text(kernel: Kernel, symbol: str) -> str:
     """The kernel's module as LLVM IR text, before any optimisation."""
-    target = host()
-    module = ir.Module(kernel.name)
-    module.triple, module.data_layout = target.triple, target.data_layout
-    emit_kernel(kernel.emit, module, symbol, None, _needs_numba)
-    return str(module)
+    with using(kernel.isa):
+        target = host()
+        module = ir.Module(kernel.name)
+        module.triple, module.data_layout = target.triple, target.data_layout
+        emit_kernel(kernel.emit, module, symbol, None, _needs_numba)
+        return str(module)
 
 
 def _needs_numba(

@@ -69,10 +69,12 @@ def _jit() -> Any:
 
 
 class Linked:
-    """Code in the process: `addresses` by symbol. It is unloaded with the last reference."""
+    """Code in the process: `addresses` by symbol. It is unloaded with the last reference; can_go:
+    that needs nothing of LLVM's, which may be gone when the process ends."""
 
-    def __init__(self, held: Any, addresses: dict[str, int]) -> None:
+    def __init__(self, held: Any, addresses: dict[str, int], can_go: bool) -> None:
         self._held = held
+        self.can_go = can_go
         self.addresses = addresses
 
 
@@ -86,7 +88,7 @@ def link(objects: Sequence[tuple[str, bytes]], imports: dict[str, int]) -> Linke
     except UnsupportedObjectError as reason:
         _log.debug("linked by LLVM: %s", reason)
         return _link_by_llvm(objects, imports)
-    return Linked(image, image.addresses)
+    return Linked(image, image.addresses, can_go=True)
 
 
 def _link_by_llvm(objects: Sequence[tuple[str, bytes]], imports: dict[str, int]) -> Linked:
@@ -99,4 +101,4 @@ def _link_by_llvm(objects: Sequence[tuple[str, bytes]], imports: dict[str, int])
     for name, address in imports.items():
         builder.import_symbol(name, address)
     tracker = builder.link(_jit(), f"weft{next(_library_numbers)}")
-    return Linked(tracker, {symbol: tracker[symbol] for symbol, _ in objects})
+    return Linked(tracker, {symbol: tracker[symbol] for symbol, _ in objects}, can_go=False)

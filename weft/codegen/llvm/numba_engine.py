@@ -26,8 +26,11 @@ from weft.codegen.elements import SIGNED, UNSIGNED
 from weft.codegen.emitter import emit_kernel
 from weft.codegen.jit import Kernel, Outcome
 from weft.codegen.llvm.libm import register_libm
+from weft.codegen.llvm.target import NATIVE, VARIABLE, default_isa
+from weft.ir.errors import UnsupportedError
 
 # Numba is annotated in part only, and not for its extension interface.
+_numba: Any = numba
 _types: Any = numba.types
 _typing: Any = typing
 _compiler: Any = compiler
@@ -42,8 +45,20 @@ _NUMBA_TYPES = {
     "c64": _types.complex64,
     "c128": _types.complex128,
 }
+if default_isa() != NATIVE:  # read when Numba compiles for the first time
+    _numba.config.CPU_NAME, _numba.config.CPU_FEATURES = default_isa(), ""
 _TABLE = _types.CPointer(_types.int64)
 _numbers = itertools.count()
+
+
+def check_isa(kernel: str, isa: str) -> None:
+    """UnsupportedError if that is not the process's instruction set: Numba has one for all."""
+    if isa != default_isa():
+        raise UnsupportedError(
+            f"{kernel} is a Python function, which Numba compiles for {default_isa()}, as all in "
+            f"this process, and not for {isa}",
+            hint=f"set {VARIABLE}={isa} for the whole process",
+        )
 
 
 class NumbaLibrary:
@@ -89,6 +104,7 @@ class NumbaCode:
     symbol: str
     library: NumbaLibrary  # keeps the machine code alive
     from_disk: bool = False
+    can_go: bool = False
 
     def llvm(self) -> str:
         text: str = self.library.llvm(self.symbol)
@@ -115,6 +131,7 @@ def _outcome(kernel: Kernel) -> Outcome:
 
 
 def _compile(kernel: Kernel) -> NumbaCode:
+    check_isa(kernel.name, kernel.isa)
     register_libm()
     symbol = f"weft_numba{next(_numbers)}"
 

@@ -19,7 +19,8 @@ from llvmlite import ir
 from numba.core import errors as numba_errors
 from numba.extending import intrinsic
 
-from weft.codegen.llvm.numba_engine import NumbaCode, NumbaLibrary
+from weft.codegen.llvm.numba_engine import NumbaCode, NumbaLibrary, check_isa
+from weft.codegen.llvm.target import isa
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import TypeRuleError, UnsupportedError
 from weft.ir.source import Locations
@@ -62,6 +63,7 @@ def compile_kernel(
     UnsupportedError for a dtype that Numba does not have, TypeRuleError, with what Numba says, for
     a function that it cannot compile.
     """
+    check_isa(f"the kernel of '{signature.op}'", isa())
     for short, _ in (*signature.operands, *signature.results):
         if short not in NUMBA_TYPES:
             raise UnsupportedError(

@@ -1,20 +1,38 @@
-"""The machine that kernels are compiled for: the host's processor, as LLVM names it."""
+"""The machine that kernels are compiled for: the host's processor, as LLVM names it, or a level of
+x86-64 that the host has (`WEFT_TARGET`)."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import platform
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, update_wrapper
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from weft.codegen.llvm.library import Machine, library, library_file, text_of
+from weft.ir.errors import InvalidArgumentError
 
+#: The environment variable that chooses the instruction set, and its value for the host's own.
+VARIABLE, NATIVE = "WEFT_TARGET", "native"
+#: The levels of x86-64 (its ABI supplement, "Micro-Architecture Levels"), smallest first; the flags
+#: that each adds, as Linux names them.
+LEVELS = {
+    "x86-64-v2": ("cx16", "lahf_lm", "popcnt", "ssse3", "sse4_1", "sse4_2"),
+    "x86-64-v3": ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"),
+    "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+}
+_BASE_FLAGS = ("cmov", "cx8", "fpu", "fxsr", "mmx", "sse", "sse2")
 _CPUINFO = Path("/proc/cpuinfo")
+P = ParamSpec("P")
+R = TypeVar("R")
 # Its lines that say what machine code a processor runs, and runs best.
 _CPU_FIELDS = ("vendor_id", "cpu family", "model", "stepping", "flags")
 
@@ -44,14 +62,108 @@ def binding() -> Any:
     return llvm
 
 
+_chosen: ContextVar[str | None] = ContextVar("weft_isa", default=None)
+
+
+def isa() -> str:
+    """The instruction set that kernels are compiled for: "native", or a level of x86-64. It is what
+    `using` says, else `WEFT_TARGET`."""
+    return _chosen.get() or default_isa()
+
+
+@contextmanager
+def using(name: str) -> Iterator[None]:
+    """Kernels that are asked for within are compiled for this instruction set (`checked_isa`)."""
+    token = _chosen.set(name)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
 @cache
+def default_isa() -> str:
+    """The value of `WEFT_TARGET`, read once; "native" if there is none. InvalidArgumentError as
+    `checked_isa`."""
+    return checked_isa(os.environ.get(VARIABLE) or NATIVE, VARIABLE)
+
+
+def checked_isa(asked: str, what: str) -> str:
+    """`asked`. InvalidArgumentError, about `what`, if that is no instruction set or one that this
+    machine does not have."""
+    if asked == NATIVE:
+        return NATIVE
+    if asked not in LEVELS:
+        raise InvalidArgumentError(
+            f"{what}={asked!r} is no instruction set",
+            hint=f"it is {NATIVE!r} (the default) or one of {', '.join(LEVELS)}",
+        )
+    held = host_isas()
+    if asked not in held:
+        raise InvalidArgumentError(
+            f"{what}={asked!r}: this machine ({platform.machine()}) does not have it",
+            hint=f"it runs code for {', '.join((NATIVE, *held))}",
+        )
+    return asked
+
+
+class per_isa(Generic[P, R]):
+    """`functools.cache` for what depends on the instruction set, too."""
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        update_wrapper(self, function)
+        self._held: dict[Any, R] = {}
+        self.__wrapped__ = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        key = (isa(), *args, *kwargs.items())
+        try:
+            return self._held[key]
+        except KeyError:
+            return self._held.setdefault(key, self.__wrapped__(*args, **kwargs))
+
+    def cache_clear(self) -> None:
+        """Forget all that is held."""
+        self._held.clear()
+
+
+@cache
+def host_isas() -> tuple[str, ...]:
+    """The levels of x86-64 whose code this machine runs, smallest first."""
+    held = []
+    for level in LEVELS:
+        if not all(map(_host_has, LEVELS[level])):
+            break
+        held.append(level)
+    return tuple(held)
+
+
+@cache
+def _flags_of(level: str) -> frozenset[str]:
+    """All flags of a level, those of the smaller ones with it."""
+    names = list(LEVELS)
+    below = names[: names.index(level) + 1]
+    return frozenset(_BASE_FLAGS).union(*(LEVELS[name] for name in below))
+
+
+def isa_line() -> str:
+    """The instruction set in use, for people: "x86-64-v3", "native (x86-64-v4, znver5)"."""
+    if isa() != NATIVE:
+        return isa()
+    held = host_isas()
+    return f"{NATIVE} ({held[-1] if held else platform.machine()}, {host().cpu})"
+
+
+@per_isa
 def host() -> Target:
-    """This machine. Loads LLVM, so it waits for the first kernel."""
+    """What kernels are compiled for. Loads LLVM, so it waits for the first kernel."""
     functions = library()
     triple = text_of(functions.LLVMPY_GetProcessTriple)
-    cpu = text_of(functions.LLVMPY_GetHostCPUName)
-    features = text_of(functions.LLVMPY_GetHostCPUFeatures).split(",")
-    sorted_features = ",".join(sorted(features, key=lambda f: f[1:]))
+    cpu, sorted_features = isa(), ""
+    if cpu == NATIVE:
+        cpu = text_of(functions.LLVMPY_GetHostCPUName)
+        features = text_of(functions.LLVMPY_GetHostCPUFeatures).split(",")
+        sorted_features = ",".join(sorted(features, key=lambda f: f[1:]))
     number = functions.LLVMPY_GetVersionInfo()
     version = ".".join(str(part) for part in number.to_bytes(4, "big").lstrip(b"\0"))
     # not importlib.metadata, which reads files for some milliseconds
@@ -62,7 +174,7 @@ def host() -> Target:
 
 
 def new_machine() -> Machine:
-    """A new target machine for this machine."""
+    """A new target machine for what kernels are compiled for."""
     target = host()
     return Machine(target.triple, target.cpu, target.features)
 
@@ -80,32 +192,47 @@ def create_machine() -> Any:
 
 
 def has_feature(name: str) -> bool:
-    """Whether this machine's processor has the instructions that LLVM and Linux call `name`
-    ("avx512f", say)."""
+    """Whether kernels may use the instructions that LLVM and Linux call `name` ("avx512f", say)."""
+    level = isa()
+    return _host_has(name) if level == NATIVE else name in _flags_of(level)
+
+
+def _host_has(name: str) -> bool:
     processor = _linux_processor()
     if processor is None:
-        return f"+{name}" in host().features.split(",")
+        return f"+{_LLVM_NAMES.get(name, name)}" in _host_features()
     return name in processor["flags"].split()
 
 
+# Where LLVM's name differs from Linux's.
+_LLVM_NAMES = {
+    "abm": "lzcnt", "bmi1": "bmi", "lahf_lm": "sahf", "sse4_1": "sse4.1", "sse4_2": "sse4.2",
+}  # fmt: skip
+
+
 @cache
+def _host_features() -> frozenset[str]:
+    return frozenset(text_of(library().LLVMPY_GetHostCPUFeatures).split(","))
+
+
+@per_isa
 def multiplies_and_adds() -> bool:
     """Whether x * y + z, rounded once, is an instruction; elsewhere it is a function's work."""
     return has_feature("fma") or platform.machine().lower() in ("aarch64", "arm64")
 
 
-@cache
+@per_isa
 def machine_line() -> str:
     """One line that differs whenever machine code may, as `Target.describe()`; on Linux x86-64
     without loading LLVM, which a process whose kernels all come from disk has no use for."""
     file, processor = library_file(), _linux_processor()
     if file is None or processor is None:
-        return host().describe()
+        return f"{isa()} {host().describe()}"
     digest = hashlib.sha256("\n".join(processor[name] for name in _CPU_FIELDS).encode()).hexdigest()
     llvmlite = importlib.import_module("llvmlite").__version__
     status = file.stat()  # the library itself: not every build of one llvmlite has the same LLVM
     return (
-        f"{processor.get('model name', 'x86-64')} {digest[:32]} llvmlite-{llvmlite} "
+        f"{isa()} {processor.get('model name', 'x86-64')} {digest[:32]} llvmlite-{llvmlite} "
         f"llvm-library {status.st_size} {status.st_mtime_ns}"
     )
 

@@ -33,11 +33,12 @@ def lanes_of_folds(
 def short_lanes(count: int, lanes: int) -> int:
     """The lanes, these or fewer, by which so many elements take the fewest steps: what is left over
     is done one by one."""
-    return min((lanes >> k for k in range(3)), key=lambda n: count // n + count % n)
+    fewer = (lanes >> k for k in range(3) if lanes >> k)
+    return min(fewer, key=lambda n: count // n + count % n)
 
 
 def lanes_key(extents: Sequence[int]) -> str:
     """What `lanes_of_folds` takes of the extents, as text."""
     if is_long(extents):
         return "long"
-    return f"short {short_lanes(extents[-1], 16)} {short_lanes(extents[-1], 8)}"
+    return " ".join(["short", *(str(short_lanes(extents[-1], n)) for n in (16, 8, 4, 2))])

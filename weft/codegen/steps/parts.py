@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from weft.codegen.call import KernelCall, Scratch, Stacks, Status
 from weft.codegen.cost import arithmetic
 from weft.codegen.gemm.epilogue import is_product
-from weft.codegen.gemm.tile import ACCUMULATOR, tile_of
+from weft.codegen.gemm.tile import ACCUMULATOR, multiply_adds_per_ns
 from weft.codegen.kernels.products import fused_product_calls
 from weft.codegen.lowerings import LOWERINGS
 from weft.codegen.nests.emit import nest_calls
@@ -47,8 +47,8 @@ LONG_NS = 100_000.0
 LINE = 64
 #: What all parts read, each from its core's cache: a weight, say.
 SHARED_BYTES = 1 << 20
-#: Multiply-adds per nanosecond of one core.
-_MULTIPLY_ADDS = 96.0
+#: Rows of a part whose body has products: whole tiles on every target (8, or twice 4).
+TILE_ROWS = 8
 
 
 class Whole(Exception):
@@ -155,7 +155,7 @@ def _work(op: Operation) -> float:
 
 def _tile_rows(product: Operation) -> int:
     dtype = _tensor(product.result).dtype.short
-    return tile_of(dtype).rows if dtype in ACCUMULATOR else 1
+    return TILE_ROWS if dtype in ACCUMULATOR else 1
 
 
 def _nanoseconds(op: Operation) -> float:
@@ -163,7 +163,8 @@ def _nanoseconds(op: Operation) -> float:
         *_, m, n = _tensor(op.result).static_shape
         depth = _tensor(op.operands[0]).static_shape[-2 if op.attrs["transpose_a"] else -1]
         count = math.prod(_tensor(op.result).static_shape[:-2])
-        return count * m * n * depth / _MULTIPLY_ADDS
+        dtype = _tensor(op.result).dtype.short
+        return count * m * n * depth / multiply_adds_per_ns(dtype)
     if "elementwise" in lookup(op.name).traits and op.operands:
         held = _tensor(op.operands[-1])
         return math.prod(held.static_shape) * arithmetic([(op.name, held.dtype.short)])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, KernelCall, Scratch
+from weft.codegen.call import Address, Arg, KernelCall, Scratch, Status
 from weft.codegen.cost import split, streamed
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.gemm.epilogue import is_product
@@ -115,7 +115,8 @@ class _Planner:
             return ()
         parts = parts_of(op)
         if isinstance(parts, Parts) and op in self.in_parts:
-            walk = PlannedCall(KernelCall(WALK_PARTS, (0,) * len(PART_WORDS), parts.count, 1), op)
+            given = tuple([Status() if name == "status" else 0 for name in PART_WORDS])
+            walk = PlannedCall(KernelCall(WALK_PARTS, given, parts.count, 1), op)
             return [Loop(op, limit, (), None, self.part(op, parts), parts, walk)]
         why = parts if isinstance(parts, str) else "the graph's stage does not allow it"
         if releases(op, self.level):

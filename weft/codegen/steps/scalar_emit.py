@@ -19,6 +19,7 @@ from weft.codegen.jit import Kernel
 from weft.codegen.llvm.target import multiplies_and_adds
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.steps.arena_flow import describe_kept
+from weft.codegen.steps.look import MOST, emit_count
 from weft.codegen.steps.program import PlannedCall
 from weft.codegen.steps.scalar_check import READS, WRITES, in_registers, sequences_of
 from weft.codegen.steps.scalar_key import Scribe
@@ -73,10 +74,11 @@ def _emit(e: Emitter, scribe: Scribe) -> None:
     for k in range(len(scribe.numbers)):
         (dtype, _), position = scribe.constants.get(k, ("", 1)), len(pointers) + k
         numbers.append(e.pointer_argument(position, dtype) if dtype else e.argument(position))
-    with e.loop_function("loop", pointers, numbers) as (inner, given, counts):
+    asks = e.builder.icmp_signed("==", e.worker, e.index(0))  # the calling thread
+    with e.loop_function("loop", pointers, [*numbers, asks]) as (inner, given, counts):
         outputs, inputs = given[: len(op.results)], iter(given[len(op.results) :])
         constants = {k: _load(inner, counts[k], *what) for k, what in scribe.constants.items()}
-        body = _Writer(inner, scribe, given[-1], counts, constants)
+        body = _Writer(inner, scribe, given[-1], counts, constants, counts[-1])
         values: list[Held] = []
         for k, value in enumerate(op.operands):
             source = outputs[k] if scribe.works_in_result(k) else next(inputs)
@@ -109,6 +111,7 @@ class _Writer:
         status: ir.Value,
         numbers: Sequence[ir.Value],
         constants: Mapping[int, Held],
+        asks: ir.Value,
     ) -> None:
         self.e = e
         self.b = e.builder
@@ -116,6 +119,9 @@ class _Writer:
         self.status = status
         self.numbers = numbers
         self.constants = constants
+        self.asks = asks
+        self.left = e.alloca(I64)  # iterations of any loop until it looks whether to go on
+        self.b.store(e.index(MOST), self.left)
         self.env: dict[Value, Held] = {}
 
     def _number(self, op: Operation, tag: str) -> ir.Value:
@@ -292,6 +298,7 @@ class _Writer:
         b.cbranch(self._goes_on(op, count, held), body, after)
         b.position_at_end(body)
         values = self._iteration(op, count, held, outputs)
+        emit_count(e, self.left, self.status, b.ret_void, self.asks)
         count.add_incoming(b.add(count, e.index(1), flags=["nsw"]), b.block)
         for k, value in enumerate(op.operands[:carries]):
             if self.scribe.fits(value):

@@ -23,7 +23,7 @@ walks the loop's rows, of which there is one set, on the words of a part: each h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from llvmlite import ir
@@ -32,6 +32,7 @@ from weft.codegen.elements import I8
 from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
 from weft.codegen.jit import Kernel
 from weft.codegen.pool.emit import emit_parallel_call
+from weft.codegen.steps.look import emit_begin, emit_count, emit_looks, emit_pace
 
 #: Where a NumPy array object keeps its data's address: PyArrayObject_fields, after the header.
 ARRAY_DATA_OFFSET = 16
@@ -52,8 +53,17 @@ HEADER = (
 class _Rows:
     """The loop over the table's rows; control rows are carried out here."""
 
-    def __init__(self, e: Emitter, words: ir.Value, calls: ir.Value, moves: ir.Value) -> None:
+    def __init__(
+        self,
+        e: Emitter,
+        words: ir.Value,
+        calls: ir.Value,
+        moves: ir.Value,
+        look: Callable[[ir.Value], None],
+    ) -> None:
+        """look: emits what is done after each iteration of a loop, given the row's position."""
         self.e = e
+        self.look = look
         self.words = words
         self.calls = calls
         self.moves = moves
@@ -137,7 +147,10 @@ class _Rows:
         build = self.e.builder
         counter = build.add(build.load(self._word(a)), self.e.index(1))
         build.store(counter, self._word(a))
-        return build.select(build.icmp_signed("<", counter, c), b, following)
+        again = build.icmp_signed("<", counter, c)
+        with build.if_then(again):
+            self.look(build.sub(following, self.e.index(1)))
+        return build.select(again, b, following)
 
     def _table(self, a: ir.Value, b: ir.Value, c: ir.Value, following: ir.Value) -> ir.Value:
         build = self.e.builder
@@ -161,7 +174,17 @@ def _emit_walker(e: Emitter) -> None:
         array = b.load(e.at(slots, slot))
         data = b.load(b.inttoptr(b.add(array, e.index(ARRAY_DATA_OFFSET)), i64p))
         b.store(b.add(data, offset), e.at(words, word))
-    rows = _Rows(e, words, calls, moves)
+    looks = emit_looks(e)
+    emit_begin(e, status, looks)
+
+    def look(position: ir.Value) -> None:
+        def stop() -> None:
+            b.store(position, failed)
+            b.ret_void()
+
+        emit_pace(e, status, looks, stop)
+
+    rows = _Rows(e, words, calls, moves, look)
     with rows.each(e.index(0), given["call_count"]) as (position, code, fields):
         kernel = b.inttoptr(code, KERNEL_TYPE.as_pointer())
         first, units, chunk = fields
@@ -173,22 +196,26 @@ def _emit_walker(e: Emitter) -> None:
 
 
 #: The words of a call of `WALK_PARTS`: the number of its first word, what the row TABLE stores, the
-#: loop's rows, and how many words each part has.
-PART_WORDS = ("number", "calls", "moves", "first", "stop", "span")
+#: loop's rows, how many words each part has, and the address of the fault words.
+PART_WORDS = ("number", "calls", "moves", "first", "stop", "span", "status")
 
 
 def _emit_parts(e: Emitter) -> None:
     b, i64p = e.builder, I64.as_pointer()
     given = {name: e.argument(k) for k, name in enumerate(PART_WORDS)}
-    calls, moves = (b.inttoptr(given[name], i64p) for name in ("calls", "moves"))
+    calls, moves, status = (b.inttoptr(given[n], i64p) for n in ("calls", "moves", "status"))
+    left, asks = e.alloca(I64), b.icmp_signed("==", e.worker, e.index(0))  # the calling thread
+    b.store(e.index(1), left)
     start = b.sub(e.index(0), given["number"])
     with e.for_range(e.lo, e.hi) as part:
         words = e.at(e.arguments, b.add(start, b.mul(part, given["span"])))
-        rows = _Rows(e, words, calls, moves)
+        rows = _Rows(
+            e, words, calls, moves, lambda _: emit_count(e, left, status, b.ret_void, asks, most=16)
+        )
         with rows.each(given["first"], given["stop"]) as (_, code, (first, units, _chunk)):
             kernel = b.inttoptr(code, KERNEL_TYPE.as_pointer())
             b.call(kernel, [e.at(words, first), e.index(0), units, e.worker])
 
 
-WALK_PARTS = Kernel("walk-parts-1", "walk_parts", _emit_parts, loops=False)
-WALKER = Kernel("walker-9", "walker", _emit_walker, loops=False)
+WALK_PARTS = Kernel("walk-parts-2", "walk_parts", _emit_parts, loops=False)
+WALKER = Kernel("walker-10", "walker", _emit_walker, loops=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
+from weft.codegen.llvm.target import multiplies_and_adds
 from weft.codegen.scalar.float_builder import FloatBuilder
 from weft.codegen.vector import lanes, tables
 
@@ -85,9 +86,22 @@ def expm1_reduced(m: FloatBuilder, r: ir.Value, low: ir.Value | None = None) -> 
     return m.add(m.fma(square, q, m.fma(low, result, low)), r)
 
 
-def _exp_reduced(m: FloatBuilder, r: ir.Value) -> ir.Value:
-    """e**r for |r| <= ln2 / 2"""
-    return m.horner(r, (1.0, 1.0, *_TABLES[m.dtype].exp_q))
+def _exp_reduced(m: FloatBuilder, r: ir.Value, low: ir.Value | None = None) -> ir.Value:
+    """e**(r + low) for |r| <= ln2 / 2 and a far smaller low"""
+    q = _TABLES[m.dtype].exp_q
+    if low is None:
+        return m.horner(r, (1.0, 1.0, *q))
+    return m.add(1.0, m.add(r, m.fma(m.mul(r, r), m.horner(r, q), low)))
+
+
+def _exp_in_two_roundings(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """e**x where products round before they are added: what r loses is kept, and the large terms
+    are added last."""
+    table = _TABLES[m.dtype]
+    n, integer = m.nearest_integer(x, LOG2_E)
+    high, less = m.sub(x, m.mul(n, table.ln2_high)), m.mul(n, table.ln2_low)
+    r = m.sub(high, less)
+    return m.scale_by_power_of_two(_exp_reduced(m, r, m.sub(m.sub(high, r), less)), integer)
 
 
 def decay_parts(
@@ -114,7 +128,10 @@ def exp(m: FloatBuilder, x: ir.Value, correction: ir.Value | None = None) -> ir.
     """e**x, or e**(x + correction) for a small correction."""
     if m.dtype == "f32" and correction is None and lanes.available():
         return tables.exp(m, x)
-    _, n, r = _reduce(m, _clamp(m, x, _TABLES[m.dtype].lowest), correction)
+    x = _clamp(m, x, _TABLES[m.dtype].lowest)
+    if correction is None and not multiplies_and_adds():
+        return _exp_in_two_roundings(m, x)
+    _, n, r = _reduce(m, x, correction)
     return m.scale_by_power_of_two(_exp_reduced(m, r), n)
 
 

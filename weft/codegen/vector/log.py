@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from weft.codegen.elements import F64
+from weft.codegen.llvm.target import multiplies_and_adds
 from weft.codegen.scalar.float_builder import FloatBuilder
 from weft.codegen.vector import lanes, tables
 
@@ -120,6 +121,8 @@ def _log_of_parts(
 ) -> ir.Value:
     """k ln2 + log(1 + f) + correction"""
     high, low = _TABLES[m.dtype].ln2
+    if m.dtype == "f32" and not multiplies_and_adds():
+        return _log_in_two_roundings(m, k, f, correction)
     if m.dtype == "f32":
         half_square = None
         rest = m.mul(m.mul(f, f), m.fma(f, m.horner(f, _LOG_F32), -0.5))
@@ -130,6 +133,20 @@ def _log_of_parts(
     tail = tail if correction is None else m.add(tail, correction)
     tail = tail if half_square is None else m.sub(tail, half_square)
     return m.fma(k, math.log(2.0) if m.dtype == "f32" else high, m.add(tail, f))
+
+
+def _log_in_two_roundings(
+    m: FloatBuilder, k: ir.Value, f: ir.Value, correction: ir.Value | None
+) -> ir.Value:
+    """As `_log_of_parts` where products round before they are added: k times the high part of ln2
+    is exact, and what its sum with f loses is kept."""
+    high, low = _TABLES[m.dtype].ln2
+    square = m.mul(f, f)
+    rest = m.add(m.mul(m.mul(square, f), m.horner(f, _LOG_F32)), m.mul(k, low))
+    rest = rest if correction is None else m.add(rest, correction)
+    half = m.mul(square, 0.5)
+    total, lost = m.two_sum(m.mul(k, high), f)
+    return m.add(total, m.add(m.sub(rest, half), lost))
 
 
 def log1p(m: FloatBuilder, x: ir.Value, rest_of_x: ir.Value | None = None) -> ir.Value:

@@ -31,9 +31,8 @@ from weft.codegen.cost import split
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import HALVES, memory_type
 from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
-from weft.codegen.gemm.blocking import MULTIPLY_ADDS_PER_NS
 from weft.codegen.gemm.follow import Follow
-from weft.codegen.gemm.micro import internal_function
+from weft.codegen.gemm.micro import call_narrowest, internal_function, row_tiles
 from weft.codegen.gemm.product import FRAME
 from weft.codegen.gemm.tile import Tile, tile_of
 from weft.codegen.jit import Kernel
@@ -46,7 +45,7 @@ from weft.codegen.windows.geometry import (
     forward_gather,
     forward_patch,
 )
-from weft.codegen.windows.micro import TABLE, call_tile, emit_patch_copy, emit_tile
+from weft.codegen.windows.micro import TABLE, emit_patch_copy, emit_tiles
 from weft.ir.attributes import ConstArray
 
 WORDS = (
@@ -123,9 +122,9 @@ def direct_calls(
     )  # fmt: skip
     units = s.batch * g.blocks * parts
     work = s.multiply_adds + (8 * follow.statements * s.pixels(forward) if follow else 0)
-    cost = work / max(1, units) / MULTIPLY_ADDS_PER_NS + _copied(g, channels)
+    cost = work / max(1, units) / tile.multiply_adds_per_ns + _copied(g, channels)
     kernel = Kernel(
-        f"conv-3-{s.dtype}-{tile.key}", f"conv_{s.dtype}", lambda e: _Conv(e, tile, s.dtype).write()
+        f"conv-4-{s.dtype}-{tile.key}", f"conv_{s.dtype}", lambda e: _Conv(e, tile, s.dtype).write()
     )
     blocks = KernelCall(kernel, args, units, split(units, cost))
     return [_packing(w, s, tile, packed, (depth, width, panel), forward), blocks]
@@ -209,7 +208,7 @@ class _Conv:
 
     def write(self) -> None:
         e, b, w = self.e, self.e.builder, self.word
-        self.tiles = [emit_tile(e, self.tile, v) for v in range(1, self.tile.vectors + 1)]
+        self.tiles = emit_tiles(e, self.tile, packed=True)
         copy = emit_patch_copy(e, self.tile, self.dtype)
         halves = self.dtype in HALVES
         store = _emit_store(e, self.tile, self.dtype) if halves else None
@@ -290,18 +289,16 @@ class _Conv:
         add: ir.Value,
     ) -> None:
         e, b, w = self.e, self.e.builder, self.word
-        rows = e.index(self.tile.rows)
         place = e.at(self.runs, b.mul(run, e.index(2)))
         first, stop = b.load(place), b.load(e.at(place, e.index(1)))
         steps = e.at(self.steps, b.mul(first, e.index(3)))
-        with e.for_range(e.index(0), pixels[1], rows) as t:
+        with row_tiles(e, self.tile, pixels[1]) as (t, few, height):
             at = e.at(self.pixels, b.mul(b.add(pixels[0], t), e.index(2)))
             args = [
                 a, at, w["channels"], e.index(1), steps, b.sub(stop, first), panel,
-                w["panel_width"], least(b, b.sub(pixels[1], t), rows), columns, c,
-                w["channels_out"], add,
+                w["panel_width"], height, columns, c, w["channels_out"], add,
             ]  # fmt: skip
-            call_tile(e, self.tiles, self.tile.lanes, columns, args)
+            call_narrowest(e, self.tile, self.tiles, (few, columns), args)
 
 
 def _emit_store(e: Emitter, tile: Tile, dtype: str) -> ir.Function:

@@ -17,12 +17,12 @@ from weft.codegen.cost import split, streamed
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import HALVES
 from weft.codegen.emitter import Emitter
-from weft.codegen.gemm.blocking import MULTIPLY_ADDS_PER_NS
+from weft.codegen.gemm.micro import call_narrowest, row_tiles
 from weft.codegen.gemm.tile import Tile, tile_of
 from weft.codegen.jit import Kernel
 from weft.codegen.windows.conv import least, panel_vectors, pool
 from weft.codegen.windows.geometry import Sizes, Table, forward_patch
-from weft.codegen.windows.micro import TABLE, call_tile, emit_patch_copy, emit_tile
+from weft.codegen.windows.micro import TABLE, emit_patch_copy, emit_tiles
 from weft.ir.graph import Operation
 
 WORDS = (
@@ -80,11 +80,11 @@ def kernel_gradient_calls(op: Operation, s: Sizes) -> list[KernelCall]:
     )  # fmt: skip
     units = parts * row_blocks
     kernel = Kernel(
-        f"conv-kernel-1-{s.dtype}-{tile.key}",
+        f"conv-kernel-2-{s.dtype}-{tile.key}",
         f"conv_kernel_{s.dtype}",
         lambda e: _ConvKernel(e, tile, s.dtype).write(),
     )
-    cost = s.multiply_adds / units / MULTIPLY_ADDS_PER_NS
+    cost = s.multiply_adds / units / tile.multiply_adds_per_ns
     calls = [KernelCall(kernel, args, units, split(units, cost))]
     if apart:
         calls.append(add_parts(op, tile, s.dtype, partial, parts, elements))
@@ -127,7 +127,7 @@ class _ConvKernel:
 
     def write(self) -> None:
         e, b, w = self.e, self.e.builder, self.word
-        self.tiles = [emit_tile(e, self.tile, v) for v in range(1, self.tile.vectors + 1)]
+        self.tiles = emit_tiles(e, self.tile, packed=False)
         self.copy = emit_patch_copy(e, self.tile, self.dtype)
         with e.for_range(e.lo, e.hi) as unit:
             part, row_block = b.sdiv(unit, w["row_blocks"]), b.srem(unit, w["row_blocks"])
@@ -183,14 +183,13 @@ class _ConvKernel:
     ) -> None:
         e, b, w = self.e, self.e.builder, self.word
         y, target, column, width = columns
-        height = e.index(self.tile.rows)
-        with e.for_range(rows[0], rows[1], height) as r:
+        with row_tiles(e, self.tile, b.sub(rows[1], rows[0])) as (i, few, height):
+            row = e.at(self.row_table, b.mul(b.add(rows[0], i), e.index(2)))
             args = [
-                a, e.at(self.row_table, b.mul(r, e.index(2))), e.index(1), w["a_k"], *steps,
-                e.at(y, column), w["channels_y"], least(b, b.sub(rows[1], r), height), width,
-                e.at(target, column), w["channels_y"], add,
+                a, row, e.index(1), w["a_k"], *steps, e.at(y, column), w["channels_y"], height,
+                width, e.at(target, column), w["channels_y"], add,
             ]  # fmt: skip
-            call_tile(e, self.tiles, self.tile.lanes, width, args)
+            call_narrowest(e, self.tile, self.tiles, (few, width), args)
 
 
 def add_parts(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 
+from weft.codegen.llvm.target import isa_line
 from weft.runtime.machine import cpu_name
 from weft.runtime.repeat import Timing
 
@@ -97,6 +98,7 @@ def machine() -> dict[str, object]:
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
+        "isa": isa_line(),
         "python": platform.python_version(),
         "versions": versions,
     }

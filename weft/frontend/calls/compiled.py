@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.codegen.llvm.target import NATIVE, using
 from weft.frontend import pytree
 from weft.frontend.calls.accessors import packer
 from weft.frontend.calls.donated import refuse_unused
@@ -29,9 +30,9 @@ class Compiled(Specialization):
     """One specialisation: its signature and graph, why it was made, and native code once called."""
 
     __slots__ = (
-        "_executable", "_gpu", "_lock", "_passes", "_reports", "_run", "_threads", "donated",
-        "location", "math_mode", "native", "native_tried", "pack", "reasons", "run", "signature",
-        "traced",
+        "_executable", "_gpu", "_isa", "_lock", "_passes", "_reports", "_run", "_threads",
+        "donated", "location", "math_mode", "native", "native_tried", "pack", "reasons", "run",
+        "signature", "traced",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +44,7 @@ class Compiled(Specialization):
         donated: tuple[int, ...] = (),
         gpu: int | None = None,
         math_mode: MathMode = "ieee",
+        isa: str = NATIVE,
     ) -> None:
         super().__init__()
         self.signature = signature
@@ -57,6 +59,7 @@ class Compiled(Specialization):
         self._threads = threads
         self.donated = donated
         self._gpu, self.math_mode = gpu, math_mode
+        self._isa = isa
         self._executable: Executable | DeviceStep | None = None
         self._reports: Sequence[PassReport] = ()
         self.native: NativeEntry | None = None
@@ -75,14 +78,15 @@ class Compiled(Specialization):
 
     def _compiled(self) -> Executable:
         graph = self.traced.graph
-        made = compile_graph(
-            on_local_device(graph),
-            self.traced.variables,
-            name=graph.name,
-            passes=self._passes,
-            threads=self._threads,
-            donated=self.donated,
-        )
+        with using(self._isa):
+            made = compile_graph(
+                on_local_device(graph),
+                self.traced.variables,
+                name=graph.name,
+                passes=self._passes,
+                threads=self._threads,
+                donated=self.donated,
+            )
         self._check_donated(made)
         return made
 

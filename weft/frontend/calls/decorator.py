@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
+from weft.codegen.llvm.target import checked_isa
 from weft.frontend.calls.bound import below
 from weft.frontend.calls.function import CompiledFunction
 from weft.frontend.calls.on_gpu import gpu_number
@@ -30,6 +31,7 @@ def compile(
     device: str = "cpu",
     passes: str | Sequence[Pass | str] | None = None,
     math: str = "ieee",
+    target: str | None = None,
 ) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
@@ -40,6 +42,7 @@ def compile(
     device: str = "cpu",
     passes: str | Sequence[Pass | str] | None = None,
     math: str = "ieee",
+    target: str | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
@@ -53,6 +56,7 @@ def compile(
     device: str = "cpu",
     passes: str | Sequence[Pass | str] | None = None,
     math: str = "ieee",
+    target: str | None = None,
 ) -> Any:
     """Compile a function of tensors; use as `@wf.compile` or
     `@wf.compile(static_argnames="training")`.
@@ -68,10 +72,14 @@ def compile(
     `wf.DeviceArray`s, which it takes without a copy, as variables stay; arrays of the host are
     copied there (docs/gpu.md). UnsupportedError for a device of another task. math: "tf32" lets GPU
     libraries round f32 to 10 bits of mantissa before it is multiplied; "ieee" does not; weft's own
-    kernels and the CPU never do.
+    kernels and the CPU never do. target: the instruction set of the CPU that kernels are compiled
+    for: "x86-64-v2" (SSE4.2), "x86-64-v3" (AVX2), "x86-64-v4" (AVX-512) or "native", of those that
+    this machine has (default: what WEFT_TARGET says, else "native"); to look at the code for
+    others, and to time it (docs/performance.md). InvalidArgumentError for another.
     """
     if threads is not None:
         threads = checked(threads, "wf.compile(threads=)")
+    isa = None if target is None else checked_isa(target, "wf.compile(target=)")
     gpu, mode = gpu_number(device), checked_math(math, "wf.compile(math=)")
     pipeline = pipeline_of("gpu" if passes is None and gpu is not None else passes)
     compile_ahead()  # while the program goes on, up to the first call
@@ -80,6 +88,8 @@ def compile(
         kind = below(function)  # @wf.compile above @classmethod is as @classmethod above it
         if kind is not None:
             return kind(decorate(function.__func__))
-        return CompiledFunction(function, static_argnames, pipeline, threads, donate, gpu, mode)
+        return CompiledFunction(
+            function, static_argnames, pipeline, threads, donate, gpu, mode, isa
+        )
 
     return decorate if fn is None else decorate(fn)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from weft.codegen.jit import kept_limit
 from weft.codegen.registered import choose_kernel
 from weft.ir.errors import PassError, UnsupportedError, suggest
 from weft.ir.graph import Graph, Operation
@@ -11,6 +12,7 @@ from weft.ir.index_maps import is_index_map
 from weft.ir.ops.control import CONTROL
 from weft.ir.registered import REGISTERED
 from weft.ir.source import Locations, caller_location
+from weft.passes.fusion.attention import attention_reasons
 from weft.passes.fusion.epilogues import epilogue_reasons
 from weft.passes.fusion.matmul import is_product, product_reasons
 from weft.passes.fusion.prologues import prologue_reasons
@@ -66,6 +68,7 @@ def explain(
         f"{'plan from disk, ' if report.plan_loaded else ''}{report.seconds * 1e3:.0f} ms in all"
     )
     lines += ["", f"one call runs {len(report.calls)} native kernels ({effort})"]
+    lines += [f"  compiled for {report.isa}"]
     lines += [f"  {line}" for line in report.describe_program()]
     lines += [
         "",
@@ -84,6 +87,10 @@ def explain(
     lines += ["", "what nests hand to each other", *again] if again else []
     lines += ["", "memory", *_order(report.passes)]
     lines += [f"  {line}" for line in report.memory.describe().splitlines()]
+    lines += [
+        f"  machine code: kept while a step runs it, then among the last {kept_limit()} kernels "
+        "used (WEFT_KERNELS)"
+    ]
     return "\n".join(lines)
 
 
@@ -93,6 +100,7 @@ def product_lines(reports: Sequence[PassReport]) -> list[str]:
     """
     lines = []
     for name, reasons, what in (
+        ("fuse_attention", attention_reasons, "softmax"),
         ("fuse_matmul", product_reasons, ""),
         ("fuse_epilogues", epilogue_reasons, ""),
         ("stride_products", copy_reasons, "copy"),

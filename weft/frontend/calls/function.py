@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from weft.codegen.llvm.target import isa
 from weft.frontend import pytree
 from weft.frontend.calls.accessors import Flattener, flattener
 from weft.frontend.calls.bound import bind, defines, is_bound, parameter_names, signature_of
@@ -80,6 +81,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
         donate: str | int | Sequence[str | int] = (),
         gpu: int | None = None,
         math_mode: MathMode = "ieee",
+        isa: str | None = None,
     ) -> None:
         signature = signature_of(fn)
         functools.update_wrapper(self, fn)
@@ -93,6 +95,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
         self._threads = threads
         self._gpu = gpu  # its number; None: the CPU
         self._math_mode = math_mode
+        self._isa = isa  # None: the process's
         self._donate = parameter_names("donate", donate, self._parameters, self._name)
         for name in self._static.intersection(self._donate):
             raise InvalidArgumentError(
@@ -124,7 +127,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
             donate = [n for n in self._donate if n != self._parameters[0]]
             return CompiledFunction(
                 self._fn.__get__(instance), static, self._passes, self._threads, donate, self._gpu,
-                self._math_mode,
+                self._math_mode, self._isa,
             )  # fmt: skip
 
         return bind(self, self._name, instance, make)
@@ -135,7 +138,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
             return str(vars(self)["__qualname__"])
         options = (
             tuple(self._static), self._passes, self._threads, self._donate, self._gpu,
-            self._math_mode,
+            self._math_mode, self._isa,
         )  # fmt: skip
         return (_recompiled, (self._fn, *options))
 
@@ -274,7 +277,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
         made = Compiled(
             signature, traced, self._passes, self._threads,
             donated_leaves(self._donate, signature, self._parameters), self._gpu,
-            self._math_mode,
+            self._math_mode, self._isa or isa(),
         )  # fmt: skip
         made.reasons = reasons
         return made

@@ -51,10 +51,14 @@ class LookIn:
         title = (
             f"{self._name}: specialisation {made.number} of {len(self._specializations.entries)}"
         )
-        executable = made.executable()
+        executable, info = made.executable(), self._specializations.info()
+        kept = (
+            f"\n  signatures: {info.size} kept of at most {info.limit}, the least recently used go "
+            f"first; {info.made} made so far"
+        )
         if not isinstance(executable, Executable):
-            return explain_on_gpu(title, fields, made.reasons, made.location, executable)
-        text = explain(title, fields, made.reasons, made.location, executable)
+            return explain_on_gpu(title, fields, made.reasons, made.location, executable) + kept
+        text = explain(title, fields, made.reasons, made.location, executable) + kept
         asked = made.math_mode != "ieee"
         return text + f"\nmath={made.math_mode!r} is for GPUs: the CPU has no such mode" * asked
 

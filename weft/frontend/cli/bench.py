@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from weft.codegen.llvm.target import checked_isa, isa, using
 from weft.frontend.bench import picture
 from weft.frontend.bench.on_gpu import measure_on_gpu
 from weft.frontend.bench.peers import DEFAULT, PEERS
@@ -47,6 +48,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="sm_90",
         help="for a GPU of this architecture, which need not be here: what each launch takes of it",
     )
+    parser.add_argument(
+        "--isa",
+        metavar="x86-64-v3",
+        help="compile the CPU's kernels for this instruction set, of those that the machine has "
+        "(as WEFT_TARGET does)",
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="use up to N threads")
     parser.add_argument(
         "--against",
@@ -72,6 +79,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run_bench(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
     """Measure and print tables, each as soon as it is there; write the files. Errors as `targets`,
     and those of the functions that run."""
+    with using(isa() if args.isa is None else checked_isa(args.isa, "--isa")):
+        _bench(args, read_graph)
+
+
+def _bench(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
     if args.png is not None:
         picture.check_installed()
     for given in (args.json, args.png):  # not after minutes of measuring
@@ -103,7 +115,7 @@ def run_bench(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
 
 
 def _bench_on_gpu(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
-    for name in ("threads", "against", "png"):
+    for name in ("threads", "against", "png", "isa"):
         if getattr(args, name) is not None:
             raise InvalidArgumentError(
                 f"--{name} is for the CPU",

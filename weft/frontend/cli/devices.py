@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from weft.codegen.llvm.target import NATIVE, VARIABLE, host_isas, isa, isa_line
 from weft.frontend.device_list import devices, why_no_gpu
 
 
@@ -20,9 +21,13 @@ def run_devices(args: Namespace) -> Iterator[str]:
     found, error = devices(), why_no_gpu()
     if args.json:
         why = None if error is None else error.what
-        yield json.dumps({"devices": [asdict(d) for d in found], "no_gpu": why}, indent=1)
+        sets = {"in_use": isa(), "host": host_isas()}
+        told = {"devices": [asdict(d) for d in found], "no_gpu": why, "instruction_sets": sets}
+        yield json.dumps(told, indent=1)
         return
     yield from map(str, found)
+    yield f"kernels for {found[0].name} are compiled for {isa_line()}"
+    yield f"  {VARIABLE} chooses: {', '.join((NATIVE, *host_isas()))}"
     if error is not None:
         yield f"no GPU: {error.what}"
         if error.hint:

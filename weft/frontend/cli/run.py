@@ -23,6 +23,7 @@ from weft.passes.specialize import specialize
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.lowered import dataflow_step, executor_op
 from weft.runtime.executable import Executable, compile_graph
+from weft.runtime.files.leave import grant
 from weft.runtime.variables import VariableState
 
 Array = np.ndarray[Any, Any]
@@ -38,7 +39,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--print", action="store_true", dest="show", help="print the arrays, not only a summary"
     )
+    add_allow_files(parser)
     parser.add_argument("--save", metavar="DIR", help="write the results as DIR/result0.npy, ...")
+
+
+def add_allow_files(parser: ArgumentParser) -> None:
+    """--allow-files, which gives graphs leave."""
+    parser.add_argument(
+        "--allow-files",
+        action="append",
+        metavar="DIR",
+        help="let ops of the graph read and write the files in DIR (/: all files); repeat for more",
+    )
 
 
 def add_array_arguments(parser: ArgumentParser, *, types: bool = False) -> None:
@@ -85,8 +97,10 @@ class Outcome:
 def run_file(graph: Graph, args: Namespace) -> Iterator[str]:
     """Execute `graph` as the options in `args` say; yields the lines to print.
 
-    Raises NotFoundError or InvalidArgumentError for options that do not fit the graph.
+    Raises NotFoundError or InvalidArgumentError for options that do not fit the graph,
+    PermissionDeniedError for a graph that uses files without --allow-files.
     """
+    grant(graph, args.allow_files, "if you trust whoever wrote the graph: --allow-files DIR")
     outcome = execute(graph, args)
     for i, (value, result) in enumerate(zip(graph.results, outcome.results, strict=True)):
         yield from _shown(f"result {i}", value.type, result, args.show)

@@ -10,6 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from weft.frontend.cli.run import add_allow_files
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.runtime.cluster.environment import from_environment
 from weft.runtime.cluster.spec import ClusterSpec
@@ -38,6 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--key-file", metavar="FILE", help="the cluster's secret, made by `weft keygen`"
     )
+    add_allow_files(parser)
 
 
 def run_worker(args: Namespace, say: Callable[[str], None]) -> None:
@@ -60,7 +62,7 @@ def run_worker(args: Namespace, say: Callable[[str], None]) -> None:
         )
     else:
         cluster, job, task = ClusterSpec.load(args.cluster), args.job, args.task
-    with Server(cluster, job, task, key_file=args.key_file) as server:
+    with Server(cluster, job, task, key_file=args.key_file, allow_files=args.allow_files) as server:
 
         def stop(signum: int, frame: FrameType | None) -> None:
             raise SystemExit(0)  # out of `join`, and the server stops

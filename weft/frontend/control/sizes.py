@@ -38,19 +38,28 @@ def meeting(a: Shape, b: Shape, own: set[str] | None = None) -> Shape:
 
 
 def renamed(t: Tensor, shape: Shape) -> Tensor:
-    """`t` with the names that `meeting` gave to sizes in `shape`; `t` itself if there are none."""
+    """`t` with the names that `meeting` gave to sizes in `shape`, and as one of that shape if it
+    may have it, which is checked when the sizes are known; `t` if there is nothing to do."""
     trace = current_trace()
     if trace is None or t.shape == shape:
         return t
     made = trace.root().made_sizes
     new = [a != b and _depends(b, made) for a, b in zip(t.shape, shape, strict=True)]
     names = tuple(str(d) for d, is_new in zip(shape, new, strict=True) if is_new)
-    if not names:
-        return t
-    given = tuple(None if is_new else d for d, is_new in zip(t.shape, new, strict=True))
-    out = apply("ensure_shape", t, shape=given, sizes=names)
+    out = t
+    if names:
+        given = tuple(None if is_new else d for d, is_new in zip(t.shape, new, strict=True))
+        out = apply("ensure_shape", t, shape=given, sizes=names)
+    if out.shape != shape and all(map(_may_be, out.shape, shape)):
+        out = apply("reshape", out, shape=shape)
     out.weak = t.weak
     return out
+
+
+def _may_be(a: Dim, b: Dim) -> bool:
+    """Whether two sizes are equal for some values of their symbols, as far as that is seen."""
+    apart = None if a is None or b is None else a - b
+    return apart == 0 or isinstance(apart, SymbolicDim)
 
 
 def check_stacked(what: str, ys: Sequence[Tensor], before: Collection[str]) -> None:

@@ -35,7 +35,7 @@ def Print(
     if trace is None or done.value is None:
         return x
     (value,) = trace.emit("identity", [trace.lift(x)], control=[done.value])
-    return trace.tensor(value)
+    return trace.tensor(value, x.weak)
 
 
 @located

@@ -18,6 +18,7 @@ from weft.frontend.nn.activations import (
     softplus,
     softsign,
 )
+from weft.frontend.nn.attention import scaled_dot_product_attention
 from weft.frontend.nn.conv import (
     conv,
     conv1d,
@@ -104,6 +105,7 @@ __all__ = [
     "relu",
     "relu6",
     "sampled_softmax_loss",
+    "scaled_dot_product_attention",
     "selu",
     "separable_conv2d",
     "sharded_softmax_cross_entropy",

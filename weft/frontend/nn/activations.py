@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from weft.frontend.eager.native import runs_native
 from weft.frontend.ops.arguments import check_axis
 from weft.frontend.ops.arithmetic import (
     abs,
@@ -39,12 +40,14 @@ from weft.frontend.tracing.custom_gradient import custom_gradient
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
+@runs_native
 def relu(x: TensorLike, /) -> Tensor:
     """max(x, 0), integers too; NaN stays NaN, and the gradient at 0 is 0."""
     t = strong_tensor(x)
     return where(less_equal(t, 0), 0, t)
 
 
+@runs_native
 def relu6(x: TensorLike, /) -> Tensor:
     """min(max(x, 0), 6), integers too (Krizhevsky, "Convolutional deep belief networks on
     CIFAR-10"). The gradient at 0 and at 6 is 0, as in PyTorch.
@@ -53,12 +56,14 @@ def relu6(x: TensorLike, /) -> Tensor:
     return where(less_equal(t, 0), 0, where(greater_equal(t, 6), 6, t))
 
 
+@runs_native
 def leaky_relu(x: TensorLike, /, alpha: float = 0.2) -> Tensor:
     """x where x > 0, alpha*x elsewhere (Maas, Hannun and Ng 2013; TF1's default alpha)."""
     t = inexact_tensor(x, "nn.leaky_relu")
     return where(greater(t, 0), t, multiply(t, alpha))
 
 
+@runs_native
 def elu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
     """x where x > 0, alpha*(exp(x) - 1) elsewhere (Clevert, Unterthiner and Hochreiter 2015)."""
     t = inexact_tensor(x, "nn.elu")
@@ -66,11 +71,13 @@ def elu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
     return where(greater(t, 0), t, multiply(expm1(where(greater(t, 0), 0, t)), alpha))
 
 
+@runs_native
 def selu(x: TensorLike, /) -> Tensor:
     """scale * elu(x, alpha) with the constants of Klambauer et al. 2017."""
     return multiply(elu(x, _SELU_ALPHA), _SELU_SCALE)
 
 
+@runs_native
 def gelu(x: TensorLike, /, approximate: bool = False) -> Tensor:
     """x times the normal distribution function at x (Hendrycks and Gimpel 2016).
 
@@ -87,6 +94,7 @@ def gelu(x: TensorLike, /, approximate: bool = False) -> Tensor:
     return cast(_times_share(w, multiply(add(share, 1), 0.5)), t.dtype)
 
 
+@runs_native
 def silu(x: TensorLike, /) -> Tensor:
     """x * sigmoid(x) (Elfwing, Uchibe and Doya 2017; also called swish). 0 at -inf."""
     t = inexact_tensor(x, "nn.silu")
@@ -99,6 +107,7 @@ def _times_share(t: Tensor, share: Tensor) -> Tensor:
     return multiply(where(equal(t, float("-inf")), 0, t), share)
 
 
+@runs_native
 def mish(x: TensorLike, /) -> Tensor:
     """x * tanh(softplus(x)) (Misra 2019). 0 at -inf."""
     t = inexact_tensor(x, "nn.mish")
@@ -106,6 +115,7 @@ def mish(x: TensorLike, /) -> Tensor:
     return cast(_times_share(w, tanh(softplus(w))), t.dtype)
 
 
+@runs_native
 def softplus(x: TensorLike, /) -> Tensor:
     """log(1 + exp(x)), computed as max(x, 0) + log1p(exp(-|x|)); 0 at -inf, inf at inf."""
     t = inexact_tensor(x, "nn.softplus")
@@ -122,17 +132,20 @@ def softplus_tail(t: Tensor) -> Tensor:
     return log1p(exp(where(greater(t, 0), negative(t), t)))
 
 
+@runs_native
 def log_sigmoid(x: TensorLike, /) -> Tensor:
     """log(sigmoid(x)), computed as -softplus(-x)."""
     return negative(softplus(negative(inexact_tensor(x, "nn.log_sigmoid"))))
 
 
+@runs_native
 def softsign(x: TensorLike, /) -> Tensor:
     """x / (1 + |x|) (Bergstra et al. 2009)."""
     t = inexact_tensor(x, "nn.softsign")
     return divide(t, add(abs(t), 1))
 
 
+@runs_native
 def hard_sigmoid(x: TensorLike, /) -> Tensor:
     """relu6(x + 3) / 6."""
     t = inexact_tensor(x, "nn.hard_sigmoid")
@@ -149,6 +162,7 @@ def _shifted(t: Tensor, axis: int) -> Tensor:
     return subtract(t, apply("stop_gradient", where(isfinite(top), top, 0)))
 
 
+@runs_native
 def softmax(x: TensorLike, /, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) over `axis`: weights >= 0 that add up to 1. -inf gets weight 0.
 
@@ -173,6 +187,7 @@ def _softmax(t: Tensor, *, axis: int) -> tuple[Tensor, Callable[[Tensor], Tensor
     return y, gradient
 
 
+@runs_native
 def log_softmax(x: TensorLike, /, axis: int = -1) -> Tensor:
     """log(softmax(x)), computed as x - logsumexp(x). -inf stays -inf."""
     t = inexact_tensor(x, "nn.log_softmax")

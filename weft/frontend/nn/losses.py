@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from weft.frontend.eager.native import runs_native
 from weft.frontend.nn.activations import log_softmax, softplus_tail
 from weft.frontend.ops.arguments import Axes, check_axes, check_axis, is_concrete
 from weft.frontend.ops.arithmetic import (
+    abs,
     add,
     divide,
     equal,
@@ -47,7 +49,7 @@ from weft.frontend.ops.shape import expand_dims, squeeze
 from weft.frontend.random import Generator, bernoulli, default_generator
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import Dim, format_shape, same
-from weft.ir.dtypes import int64
+from weft.ir.dtypes import int64, real_of
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.source import caller_location
 
@@ -66,6 +68,7 @@ def _pair(op: str, labels: TensorLike, logits: TensorLike) -> tuple[Tensor, Tens
     return a, b
 
 
+@runs_native
 def softmax_cross_entropy_with_logits(
     *, labels: TensorLike, logits: TensorLike, axis: int = -1
 ) -> Tensor:
@@ -83,6 +86,7 @@ def softmax_cross_entropy_with_logits(
     return cast(negative(apply("sum", terms, axes=(along,), keepdims=False)), scores.dtype)
 
 
+@runs_native
 def sparse_softmax_cross_entropy_with_logits(*, labels: TensorLike, logits: TensorLike) -> Tensor:
     """-log_softmax(logits)[..., label] with the classes on the last axis; one loss for each row.
 
@@ -129,6 +133,7 @@ def _class_index(op: str, labels: Tensor, classes: Dim) -> Tensor:
     return where(less(wide, 0), int(np.iinfo(np.int64).max), wide)
 
 
+@runs_native
 def sigmoid_cross_entropy_with_logits(*, labels: TensorLike, logits: TensorLike) -> Tensor:
     """max(x, 0) - x*z + log1p(exp(-|x|)) for logits x and labels z, element by element (TF1's
     formula).
@@ -139,6 +144,7 @@ def sigmoid_cross_entropy_with_logits(*, labels: TensorLike, logits: TensorLike)
     return cast(add(linear, softplus_tail(x)), logits.dtype)
 
 
+@runs_native
 def weighted_cross_entropy_with_logits(
     *, labels: TensorLike, logits: TensorLike, pos_weight: TensorLike
 ) -> Tensor:
@@ -157,12 +163,14 @@ def weighted_cross_entropy_with_logits(
     return cast(add(linear, multiply(weight, softplus_tail(x))), dtype)
 
 
+@runs_native
 def l2_loss(x: TensorLike, /) -> Tensor:
     """sum(x^2) / 2, a scalar (TF1's name)."""
     t = inexact_tensor(x, "nn.l2_loss")
     return cast(multiply(sum(square(widened(t))), 0.5), t.dtype)
 
 
+@runs_native
 def mean_squared_error(labels: TensorLike, predictions: TensorLike) -> Tensor:
     """mean((predictions - labels)^2), a scalar."""
     z, x = _pair("nn.mean_squared_error", labels, predictions)
@@ -170,21 +178,26 @@ def mean_squared_error(labels: TensorLike, predictions: TensorLike) -> Tensor:
 
 
 # ------------------------------------------------------------------------------- normalisation
+@runs_native
 def moments(x: TensorLike, axes: Axes = None, keepdims: bool = False) -> Moments:
-    """Mean and variance (the mean of |x - mean|^2) over `axes` (TF1's nn.moments)."""
+    """Mean and variance (the mean of |x - mean|^2, which is real) over `axes` (TF1's
+    nn.moments)."""
     t = inexact_tensor(x, "nn.moments")
     over = check_axes("nn.moments", axes, t.ndim)
     centre, variance = _moments(widened(t), over)
     if not keepdims:
         centre, variance = squeeze(centre, over), squeeze(variance, over)
-    return Moments(cast(centre, t.dtype), cast(variance, t.dtype))
+    return Moments(cast(centre, t.dtype), cast(variance, real_of(t.dtype)))
 
 
 def _moments(t: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     centre = mean(t, axes, keepdims=True)
-    return centre, mean(square(subtract(t, centre)), axes, keepdims=True)
+    distance = subtract(t, centre)
+    squares = square(abs(distance)) if t.dtype.is_complex else square(distance)
+    return centre, mean(squares, axes, keepdims=True)
 
 
+@runs_native
 def layer_norm(
     x: TensorLike,
     scale: TensorLike | None = None,
@@ -205,6 +218,7 @@ def layer_norm(
     return cast(_normalized(wide, *_moments(wide, over), scale, offset, epsilon), dtype)
 
 
+@runs_native
 def batch_norm(
     x: TensorLike,
     mean: TensorLike,
@@ -240,6 +254,7 @@ def _normalized(
     return out if offset is None else add(out, offset)
 
 
+@runs_native
 def l2_normalize(x: TensorLike, axis: Axes = None, epsilon: float = 1e-12) -> Tensor:
     """x / sqrt(max(sum(x^2), epsilon)) over `axis` (TF1's nn.l2_normalize)."""
     t = inexact_tensor(x, "nn.l2_normalize")

@@ -30,9 +30,10 @@ from weft.frontend.ops.reduction import sum as sum_of
 from weft.frontend.ops.shape import expand_dims, reshape
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.autodiff import stop_gradient
-from weft.ir.dims import format_shape
+from weft.ir.dims import format_shape, same
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError
+from weft.ir.rules import fits
 from weft.ir.source import caller_location
 
 Parts = TensorLike | Sequence[TensorLike]
@@ -116,7 +117,7 @@ def _sampled_logits(
     """Logits and target probabilities, [batch, num_true + num_sampled], the true classes first."""
     x = as_tensor(inputs)
     true = cast(as_indices(f"nn.{op}", labels), int64)
-    if x.ndim != 2 or true.ndim != 2 or true.shape[1] != num_true:
+    if x.ndim != 2 or true.ndim != 2 or not same(true.shape[1], num_true):
         raise ShapeError(
             f"wf.nn.{op}: labels of shape {format_shape(true.shape)} and inputs of shape "
             f"{format_shape(x.shape)} are not [batch, num_true={num_true}] and [batch, dim]",
@@ -129,12 +130,14 @@ def _sampled_logits(
         )
     drawn, true_count, drawn_count = (stop_gradient(as_tensor(t)) for t in sampled_values)
     drawn = cast(drawn, int64)
-    if drawn.shape != (num_sampled,):
+    true = reshape(true, (true.shape[0], num_true))
+    if not fits(drawn.shape, (num_sampled,)):
         raise InvalidArgumentError(
             f"wf.nn.{op}: num_sampled={num_sampled}, but sampled_values has classes of shape "
             f"{format_shape(drawn.shape)}",
             location=caller_location(),
         )
+    drawn = reshape(drawn, (num_sampled,))
     true_logits, drawn_logits = _logits(weights, biases, true, drawn, x, strategy)
     if remove_accidental_hits:
         hit = any_of(equal(expand_dims(true, 2), reshape(drawn, (1, 1, num_sampled))), axis=1)

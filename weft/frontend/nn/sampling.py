@@ -42,7 +42,7 @@ from weft.frontend.random.keys import fold_in, uniform
 from weft.frontend.random.state import default_generator
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.autodiff import stop_gradient
-from weft.ir.dims import format_shape
+from weft.ir.dims import format_shape, same
 from weft.ir.dtypes import bool_, float32, float64, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError
 from weft.ir.source import caller_location
@@ -143,14 +143,14 @@ def _checked(
             location=caller_location(),
         )
     true = cast(as_indices(f"nn.{what}", true_classes), int64)
-    if true.ndim != 2 or true.shape[1] != num_true:
+    if true.ndim != 2 or not same(true.shape[1], num_true):
         raise ShapeError(
             f"wf.nn.{what}: true_classes of shape {format_shape(true.shape)} are not [batch, "
             f"num_true={num_true}]",
             hint="labels of one class each: wf.reshape(labels, (-1, 1))",
             location=caller_location(),
         )
-    return true
+    return reshape(true, (true.shape[0], num_true))
 
 
 def _sample(

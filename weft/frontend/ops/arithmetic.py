@@ -12,6 +12,8 @@ from typing import Any
 
 import ml_dtypes
 
+from weft.frontend.eager.native import runs_native
+from weft.frontend.eager.quick import quick_where
 from weft.frontend.ops.dispatch import apply, in_order
 from weft.frontend.ops.promotion import (
     TensorLike,
@@ -97,6 +99,7 @@ def reciprocal(x: TensorLike, /) -> Tensor:
     return elementwise("reciprocal", x, inexact=True)
 
 
+@runs_native
 def squared_difference(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """(x1 - x2) squared (TF1's name)."""
     return square(subtract(x1, x2))
@@ -137,6 +140,7 @@ def minimum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return elementwise("minimum", x1, x2)
 
 
+@runs_native
 def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None) -> Tensor:
     """minimum(maximum(x, min), max), either bound left out if None; NaN stays NaN. Real numbers."""
     out: TensorLike = x if is_scalar(x) else as_tensor(x)
@@ -194,6 +198,7 @@ def greater_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return elementwise("greater_equal", x1, x2)
 
 
+@runs_native
 def isclose(
     x1: TensorLike,
     x2: TensorLike,
@@ -240,6 +245,7 @@ def signbit(x: TensorLike, /) -> Tensor:
     return elementwise("signbit", x, inexact=True)
 
 
+@runs_native
 def _logical(op: str, *xs: TensorLike) -> Tensor:
     # numbers count as true unless they are 0, as in NumPy
     held = broadcast_tensors(*(cast(x, bool_) for x in xs), op=op)
@@ -317,7 +323,8 @@ def conj(x: TensorLike, /) -> Tensor:
 def where(
     condition: TensorLike, x1: TensorLike | None = None, x2: TensorLike | None = None, /
 ) -> Tensor:
-    """x1 where the condition holds, x2 elsewhere; all three broadcast, x1 and x2 promote.
+    """x1 where the condition holds, x2 elsewhere; all three broadcast, x1 and x2 promote. A choice
+    between Python scalars takes the dtype of what it meets, whatever the condition's shape.
 
     condition: bool, or numbers that count as true unless they are 0. Both x1 and x2 are computed;
     gradients flow only to the one that was selected. The condition alone is refused: libraries
@@ -330,13 +337,17 @@ def where(
             "TensorFlow's tf.where, and wf.nonzero(condition), an array for each axis as NumPy's",
             location=caller_location(),
         )
+    made = quick_where(condition, x1, x2)
+    return _where(condition, x1, x2) if made is None else made
+
+
+@runs_native
+def _where(condition: TensorLike, x1: TensorLike, x2: TensorLike) -> Tensor:
     held = [x if is_scalar(x) else as_tensor(x) for x in (x1, x2)]
     selector = cast(condition, bool_)
-    scalar = selector.ndim == 0  # a choice between Python scalars stays weak
-    dtype = common_dtype("where", held, wide=scalar)
+    dtype = common_dtype("where", held, wide=True)
     operands = broadcast_tensors(selector, *(cast(x, dtype) for x in held), op="where")
-    out = apply("where", *operands)
-    return weaken(out, held) if scalar else out
+    return weaken(apply("where", *operands), held)
 
 
 def astype(x: TensorLike, dtype: object, /, *, copy: bool = True) -> Tensor:
@@ -354,6 +365,7 @@ def bitcast(x: TensorLike, dtype: object, /) -> Tensor:
     return apply("bitcast", as_tensor(x), dtype=check_dtype(dtype))
 
 
+@runs_native
 def nan_to_num(
     x: TensorLike,
     /,
@@ -363,13 +375,25 @@ def nan_to_num(
     neginf: float | None = None,
 ) -> Tensor:
     """x with NaN, inf and -inf replaced; None: by the largest and least finite number of the
-    dtype.
+    dtype. Of complex numbers both parts.
     """
     t = as_tensor(x)
+    if t.dtype.is_complex:
+        parts = (nan_to_num(v, nan=nan, posinf=posinf, neginf=neginf) for v in (real(t), imag(t)))
+        return _complex(*parts)
     if not t.dtype.is_floating:
         return positive(t)
     info: Any = ml_dtypes.finfo(t.dtype.numpy)  # type: ignore[no-untyped-call]
     top, bottom = (float(v) for v in (info.max, info.min))
-    out = where(isnan(t), nan, t)
-    out = where(equal(out, float("inf")), top if posinf is None else posinf, out)
-    return where(equal(out, float("-inf")), bottom if neginf is None else neginf, out)
+    out = where(equal(t, float("inf")), top if posinf is None else posinf, t)
+    out = where(equal(t, float("-inf")), bottom if neginf is None else neginf, out)
+    return where(isnan(t), nan, out)
+
+
+def _complex(re: Tensor, im: Tensor) -> Tensor:
+    """re + im * i; an infinite im stays apart from re, as it would not in a product."""
+    finite = where(isfinite(im), im, 0)
+    turned = multiply(finite, 1j)
+    ends = where(equal(im, float("inf")), complex(0, float("inf")), complex(0, float("-inf")))
+    ends = where(isnan(im), complex(0, float("nan")), ends)
+    return add(re, where(isfinite(im), turned, ends))

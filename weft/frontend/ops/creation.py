@@ -257,7 +257,8 @@ def linspace(
     values = add(multiply(index, step), low)
     if endpoint and count > 1:
         values = where(equal(index, count - 1), high, values)
-    return cast(values, result)
+    # integers are rounded down, also below 0 (NumPy)
+    return cast(values if result.is_inexact else apply("floor", values), result)
 
 
 def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: object = None) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.frontend.arrays import contiguous
+from weft.frontend.eager.quick import REDUCTIONS, quick_fold
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.device_scope import device_scopes
 from weft.frontend.tracing.eager_device import check_eager_device
@@ -40,6 +41,10 @@ def apply_many(
         return tuple(trace.tensor(v) for v in values)
     if device_scopes():
         check_eager_device()
+    if op_name in REDUCTIONS:
+        made = quick_fold(op_name, operands[0], attrs["axes"], attrs["keepdims"])
+        if made is not None:
+            return (made,)
     return tuple(Tensor(a) for a in _evaluate(op_name, operands, attrs))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from string import ascii_letters
 
 import numpy as np
 
@@ -60,10 +61,13 @@ def einsum(subscripts: str, /, *operands: TensorLike) -> Tensor:
     for step in _path(terms, output, sizes):
         picked = [terms[i] for i in step]
         terms = [t for i, t in enumerate(terms) if i not in step]
-        wanted = set(output).union(*(t.labels for t in terms))
-        joined = _sum_out(picked[0], wanted.union(*(t.labels for t in picked[1:])))
-        for other in picked[1:]:
-            joined = _contract(joined, _sum_out(other, wanted | set(joined.labels)), wanted, sizes)
+        joined, *waiting = picked
+        while waiting:
+            other = waiting.pop(0)
+            wanted = set(output).union(*(t.labels for t in (*terms, *waiting)))
+            joined = _sum_out(joined, wanted | set(other.labels))
+            other = _sum_out(other, wanted | set(joined.labels))
+            joined = _contract(joined, other, wanted, sizes)
         terms.append(joined)
     (last,) = terms
     last = _sum_out(last, set(output))
@@ -137,10 +141,10 @@ def _distinct(term: Term) -> Term:
 
 def _path(terms: Sequence[Term], output: str, sizes: dict[str, Dim]) -> list[tuple[int, ...]]:
     """Which terms to contract next, by position; results go to the end."""
-    if len(terms) <= 2:
+    if len(terms) <= 2 or len(sizes) > len(ascii_letters):  # NumPy knows no further labels
         return [tuple(range(len(terms)))]
     # only the sizes count: an array of one element stands for each operand
-    letters = {c: chr(ord("a") + i) for i, c in enumerate(sizes)}
+    letters = dict(zip(sizes, ascii_letters, strict=False))
     texts = ["".join(letters[c] for c in t.labels) for t in terms]
     text = ",".join(texts) + "->" + "".join(letters[c] for c in output)
     shapes = [tuple(d if isinstance(d, int) else 64 for d in t.tensor.shape) for t in terms]

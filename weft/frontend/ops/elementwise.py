@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 
+from weft.frontend.eager.native import runs_native
 from weft.frontend.ops.arithmetic import abs as _abs
 from weft.frontend.ops.arithmetic import (
     add,
@@ -209,6 +210,7 @@ def digamma(x: TensorLike, /) -> Tensor:
     return elementwise("digamma", x, inexact=True)
 
 
+@runs_native
 def xlogy(x: TensorLike, y: TensorLike, /) -> Tensor:
     """x * log(y), and 0 where x is 0 and y is not NaN; inexact (SciPy's xlogy).
 
@@ -218,6 +220,7 @@ def xlogy(x: TensorLike, y: TensorLike, /) -> Tensor:
     return _x_times_log("log", "xlogy", x, y)
 
 
+@runs_native
 def xlog1py(x: TensorLike, y: TensorLike, /) -> Tensor:
     """x * log1p(y), and 0 where x is 0 and y is not NaN; inexact (SciPy's xlog1py).
 
@@ -239,6 +242,7 @@ def _x_times_log(log_op: str, name: str, x: TensorLike, y: TensorLike) -> Tensor
     return multiply(a, elementwise(log_op, safe, inexact=True))
 
 
+@runs_native
 def sinc(x: TensorLike, /) -> Tensor:
     """sin(pi x) / (pi x), and 1 at 0; inexact (NumPy's normalised sinc).
 

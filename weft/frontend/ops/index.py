@@ -33,6 +33,7 @@ from weft.frontend.ops.promotion import (
     expand,
     is_scalar,
     strong_tensor,
+    weaken,
 )
 from weft.frontend.ops.shape import moveaxis, permute_dims, reshape
 from weft.frontend.tensor import Tensor, as_tensor
@@ -44,6 +45,7 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
+from weft.ir.rules import fits
 from weft.ir.source import caller_location
 
 
@@ -53,10 +55,14 @@ def getitem(x: TensorLike, key: Any) -> Tensor:
 
     Errors, at the caller's line: InvalidArgumentError for a key that does not fit the shape,
     TracerError for a mask that is traced for a compiled function. An index out of bounds in an
-    array raises when it is used.
+    array raises when it is used. Part of a weak tensor is weak.
     """
     t = as_tensor(x)
-    plan = resolve(t, key)
+    whole = Tensor(t._data, t._value, t._trace) if t.weak else t
+    return weaken(_part(whole, resolve(whole, key)), [t])
+
+
+def _part(t: Tensor, plan: Plan) -> Tensor:
     y = apply_slices(t, plan)
     if not plan.arrays:
         return reshape(y, tuple(1 if a == NEW else y.shape[a] for a in plan.layout))
@@ -244,7 +250,7 @@ def _traced_mask(key: Any) -> Tensor | None:
 
 
 def _masked_update(t: Tensor, mask: Tensor, value: Tensor, combine: str | None) -> Tensor:
-    if mask.shape != t.shape[: mask.ndim]:
+    if not fits(mask.shape, t.shape[: mask.ndim]):
         raise InvalidArgumentError(
             f"a mask of shape {format_shape(mask.shape)} does not fit a tensor of shape "
             f"{format_shape(t.shape)}",

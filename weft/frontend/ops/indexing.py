@@ -22,9 +22,17 @@ from weft.frontend.ops.dynamic_sizes import nonzero_columns, open_sizes
 from weft.frontend.ops.promotion import broadcast_tensors, cast
 from weft.frontend.ops.shape import permute_dims, reshape
 from weft.frontend.tensor import Tensor, as_tensor
-from weft.ir.dims import Dim, Shape, SymbolicDim, broadcast_shapes, format_shape, same
+from weft.ir.dims import (
+    Dim,
+    Shape,
+    SymbolicDim,
+    broadcast_shapes,
+    format_shape,
+    same,
+)
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, TracerError, UnsupportedError, WeftError
+from weft.ir.size_functions import least, positive
 from weft.ir.source import caller_location
 
 Bounds = tuple[Dim, Dim, int]  # start, stop, step as the IR's `slice` wants them
@@ -187,14 +195,21 @@ def _bounds(s: slice, size: Dim) -> Bounds:
         raise _fail(f"{s} is not a valid slice: {error}") from None
     if step == 0:
         raise _fail("slice step cannot be zero")
-    # the size is symbolic: bounds are taken to lie inside, which is checked when the graph runs
     last = None if size is None else size - 1
     ends: tuple[Dim, Dim] = (0, size) if step > 0 else (last, -1)
-    return (
-        ends[0] if start is None else _from_end(start, size),
-        ends[1] if stop is None else _from_end(stop, size),
-        step,
-    )
+    # bounds that are sizes themselves are taken to lie inside, which is checked when the graph runs
+    held = symbolic or size is None
+    low, high = (0, size) if step > 0 else (-1, last)
+    cut = [
+        end if v is None else _from_end(v, size) if held else _clamped(v, size, low, high)
+        for v, end in zip((start, stop), ends, strict=True)
+    ]
+    return cut[0], cut[1], step
+
+
+def _clamped(value: Any, size: Any, low: int, high: Any) -> Dim:
+    """A bound of a slice as `slice.indices` gives it for an axis whose size is a symbol."""
+    return least(value, high) if value >= 0 else low + positive(size + value - low)
 
 
 # ------------------------------------------------------------------------------ carrying a plan out

@@ -8,6 +8,7 @@ dtypes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from weft.frontend.ops.arguments import check_axis, check_int
 from weft.frontend.ops.arithmetic import conj, where
@@ -274,9 +275,8 @@ def matrix_power(x: TensorLike, n: int, /) -> Tensor:
         t = apply("matmul", t, t) if power else t
     if out is not None:
         return out
-    size = t.shape[-1]
-    assert isinstance(size, int)
-    return expand(eye(size, dtype=t.dtype), t.shape)
+    one: Any = t.shape[-1]  # a symbol is a size, too
+    return expand(eye(one, dtype=t.dtype), t.shape)
 
 
 def matrix_norm(

@@ -13,8 +13,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft.frontend.eager.native import runs_native
+from weft.frontend.eager.quick import quick
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tracing.device_scope import device_scopes
+from weft.frontend.tracing.trace import current_trace
 from weft.ir.dims import Shape, broadcast_shapes
 from weft.ir.dtypes import (
     DEFAULT_FLOAT,
@@ -71,8 +75,9 @@ def cast(x: TensorLike, dtype: DType) -> Tensor:
         return scalar_tensor(x, dtype)
     t = as_tensor(x)
     if t.weak and dtype.is_integer and t.dtype is int64 and dtype is not int64:
-        if t._data is not None and not t.ndim:
-            return scalar_tensor(t._data.item(), dtype)
+        if t._data is not None and t._data.size:
+            for end in (t._data.min(), t._data.max()):
+                scalar_tensor(int(end), dtype)  # says what does not fit
         if t._value is not None and t._trace is not None:
             t._trace.note_narrowed(t._value, dtype)
     return t if t.dtype is dtype and not t.weak else apply("astype", t, dtype=dtype)
@@ -147,13 +152,55 @@ def elementwise(op: str, *xs: TensorLike, inexact: bool = False, name: str = "")
 
     inexact: bools and integers convert to the default float. name: the public name, for errors.
     """
+    made = quick(op, xs, inexact)
+    return _elementwise(op, *xs, inexact=inexact, name=name) if made is None else made
+
+
+@runs_native
+def _elementwise(op: str, *xs: TensorLike, inexact: bool, name: str) -> Tensor:
     held = [x if is_scalar(x) else as_tensor(x) for x in xs]
     dtype = common_dtype(name or op, held, wide=True)
     if inexact and not dtype.is_inexact:
         weak = all(is_weak(x) for x in held)
         dtype = float64 if weak else to_inexact(dtype, name or op)
-    operands = broadcast_tensors(*(cast(x, dtype) for x in held), op=name or op)
+    if any(map(is_scalar, held)):
+        operands = _with_literals(held, dtype, name or op)
+    else:
+        operands = broadcast_tensors(*(cast(x, dtype) for x in held), op=name or op)
     return weaken(apply(op, *operands), held)
+
+
+def _with_literals(held: Sequence[TensorLike], dtype: DType, op: str) -> list[Tensor]:
+    """As `broadcast_tensors` of what is cast to `dtype`; while a graph is traced, each Python
+    number becomes one constant for all times that the user's line runs."""
+    trace = current_trace()
+    if trace is None or trace.control or device_scopes():
+        return broadcast_tensors(*(cast(x, dtype) for x in held), op=op)
+    where, known = caller_location(), trace.literals
+    keys: list[object] = []
+    tensors: list[Tensor] = []
+    for x in held:
+        key: object = (type(x), repr(x), dtype, where) if is_scalar(x) else None
+        found = None if key is None else known.get(key)
+        made = cast(x, dtype) if found is None else found
+        if key is not None and made._data is not None:
+            known[key] = made
+            keys.append(key)
+        else:
+            keys.append(None)
+        tensors.append(made)
+    try:
+        shape = broadcast_shapes(*(t.shape for t in tensors))
+    except WeftError as error:
+        raise renamed(error, op) from None
+    for k, (key, t) in enumerate(zip(keys, tensors, strict=True)):
+        if key is None or t.shape == shape:
+            tensors[k] = expand(t, shape)
+            continue
+        if (key, shape) not in known:
+            known[key, shape] = expand(t, shape)
+        tensors[k] = known[key, shape]
+    return tensors
 
 
 def weaken(result: Tensor, inputs: Sequence[TensorLike]) -> Tensor:

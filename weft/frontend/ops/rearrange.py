@@ -24,11 +24,19 @@ from weft.frontend.ops.arguments import (
 from weft.frontend.ops.arithmetic import subtract
 from weft.frontend.ops.dispatch import apply, in_order
 from weft.frontend.ops.dynamic_sizes import apply_dynamic, open_sizes
-from weft.frontend.ops.promotion import TensorLike, expand, promote_tensors, strong_tensor
+from weft.frontend.ops.promotion import (
+    TensorLike,
+    expand,
+    promote_tensors,
+    strong_tensor,
+    weaken,
+)
 from weft.frontend.ops.shape import expand_dims, flatten, reshape, squeeze, swapaxes
 from weft.frontend.tensor import Tensor, as_tensor
-from weft.ir.dims import Dim, Shape, format_shape, product, same
+from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, product, same
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
+from weft.ir.rules import fits
+from weft.ir.size_functions import divided, largest, least, positive
 from weft.ir.source import caller_location
 
 
@@ -53,7 +61,7 @@ def stack(arrays: Sequence[TensorLike], /, axis: int = 0) -> Tensor:
     parts = _joined("stack", arrays)
     along = check_axis("stack", axis, parts[0].ndim + 1)
     for p in parts[1:]:
-        if p.shape != parts[0].shape:
+        if not fits(p.shape, parts[0].shape):
             raise ShapeError(
                 f"wf.stack: shapes {format_shape(parts[0].shape)} and "
                 f"{format_shape(p.shape)} differ",
@@ -95,7 +103,12 @@ def split(x: TensorLike, num_or_sizes: int | Sequence[int], /, axis: int = 0) ->
             location=caller_location(),
         )
     ends = np.cumsum([0, *sizes]).tolist()
-    return [cut(t, along, a, b) for a, b in pairwise(ends)]
+    if isinstance(size, int) or not sizes:
+        return [cut(t, along, a, b) for a, b in pairwise(ends)]
+    parts = [cut(t, along, a, b) for a, b in pairwise(ends[:-1])]
+    shape = (*t.shape[:along], sizes[-1], *t.shape[along + 1 :])
+    # what is left has to be the last part: that is checked when the size is known
+    return [*parts, apply("reshape", cut(t, along, ends[-2], size), shape=shape)]
 
 
 def unstack(x: TensorLike, /, *, axis: int = 0) -> list[Tensor]:
@@ -146,6 +159,8 @@ def repeat(
     if isinstance(repeats, Tensor) and not is_concrete(repeats) and open_sizes():
         return _repeated(t, repeats, along)
     counts = concrete_array("repeat", repeats, "repeats")
+    if not counts.size and counts.ndim == 1:
+        counts = counts.astype(np.int64)  # what `[]` holds
     if counts.dtype.kind not in "iu" or counts.ndim > 1 or (counts < 0).any():
         raise InvalidArgumentError(
             f"wf.repeat: repeats must be integers >= 0, got {repeats!r}", location=caller_location()
@@ -157,13 +172,15 @@ def repeat(
         wide = (*t.shape[: along + 1], n, *t.shape[along + 1 :])
         out = (*t.shape[:along], product((size, n)), *t.shape[along + 1 :])
         return reshape(expand(spread, wide), out)
-    if size != counts.size:
+    if not same(size, counts.size):
         raise ShapeError(
             f"wf.repeat: {counts.size} repeats do not fit axis {along} of shape "
             f"{format_shape(t.shape)}",
             location=caller_location(),
         )
     index = np.repeat(np.arange(counts.size), counts)
+    if not isinstance(size, int):  # that it is this size is checked when it is known
+        t = apply("reshape", t, shape=(*t.shape[:along], counts.size, *t.shape[along + 1 :]))
     return apply("take", t, as_tensor(index), axis=along)
 
 
@@ -202,12 +219,25 @@ def roll(
             f"wf.roll: {len(shifts)} shifts for {len(axes)} axes", location=caller_location()
         )
     for s, a in zip(shifts, axes, strict=True):
-        size = t.shape[a]
-        by = s % size if isinstance(size, int) and size else 0 if size == 0 else s
-        if by and size is not None:
-            middle = size - by if by > 0 else -by
+        size = known_size("roll", t, a)
+        if s and size != 0 and size != 1:
+            whole = largest(size, 1)
+            by = abs(s) - divided(abs(s), whole) * whole  # the places beyond whole turns
+            middle = size - by if s > 0 else by
             t = concat([cut(t, a, middle, size), cut(t, a, 0, middle)], axis=a)
     return t
+
+
+def known_size(op: str, t: Tensor, axis: int) -> int | SymbolicDim:
+    """The size of an axis, a number or a symbol. UnsupportedError for one that nothing decides."""
+    size = t.shape[axis]
+    if size is None:
+        raise UnsupportedError(
+            f"wf.{op}: the size of axis {axis} of shape {format_shape(t.shape)} is not known",
+            hint="wf.ensure_shape says what it is",
+            location=caller_location(),
+        )
+    return size
 
 
 def flip(x: TensorLike, /, *, axis: Axes = None) -> Tensor:
@@ -260,6 +290,8 @@ def pad(
 
 def _pad_pairs(t: Tensor, paddings: Any) -> list[tuple[int, int]]:
     table = concrete_array("pad", paddings, "paddings")
+    if not t.ndim and not table.size:
+        return []
     try:
         wide = np.broadcast_to(table, (t.ndim, 2)).tolist()
     except ValueError:
@@ -318,17 +350,27 @@ def diff(
     prepend: TensorLike | None = None,
     append: TensorLike | None = None,
 ) -> Tensor:
-    """x[i+1] - x[i] along `axis`, n times over; `prepend` and `append` are joined to x first."""
-    parts = [p for p in (prepend, x, append) if p is not None]
-    t = strong_tensor(x) if len(parts) == 1 else concat(parts, axis=axis)
+    """x[i+1] - x[i] along `axis`, n times over; `prepend` and `append` (of which a scalar counts as
+    one element) are joined to x first, unless n is 0: that gives x."""
+    t = strong_tensor(x)
     along, times = check_axis("diff", axis, t.ndim), check_int("diff", n, "n")
     if times < 0:
         raise InvalidArgumentError(
             f"wf.diff: n must not be negative, got {times}", location=caller_location()
         )
+    if not times:
+        return in_order(t)
+    one = (*t.shape[:along], 1, *t.shape[along + 1 :])
+    held = [None if p is None else as_tensor(p) for p in (prepend, append)]
+    ends = [p if p is None or p.ndim else _spread(p, one) for p in held]
+    t = concat([p for p in (ends[0], t, ends[1]) if p is not None], axis=along)
     for _ in range(times):
-        size = t.shape[along]
-        if size is None or size == 0:
-            break
-        t = subtract(cut(t, along, 1, size), cut(t, along, 0, size - 1))
+        size = known_size("diff", t, along)
+        if size != 0:
+            t = subtract(cut(t, along, least(size, 1), size), cut(t, along, 0, positive(size - 1)))
     return t
+
+
+def _spread(scalar: Tensor, shape: Shape) -> Tensor:
+    """A scalar repeated; weak if it is."""
+    return weaken(apply("broadcast_to", scalar, shape=shape), [scalar])

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from numbers import Real
 
+from weft.frontend.eager.native import runs_native
+from weft.frontend.eager.quick import quick, quick_fold, quick_position
 from weft.frontend.ops.arguments import Axes, check_axes, check_axis
 from weft.frontend.ops.arithmetic import (
     abs,
@@ -47,6 +49,7 @@ from weft.ir.dtypes import (
     uint64,
 )
 from weft.ir.errors import InvalidArgumentError
+from weft.ir.sizes import is_traced
 from weft.ir.source import caller_location
 
 
@@ -64,6 +67,17 @@ def _accumulator(dtype: DType) -> DType:
     return dtype
 
 
+@runs_native
+def _total(op: str, x: TensorLike, axis: Axes, dtype: object, keepdims: bool) -> Tensor:
+    t = strong_tensor(x)
+    return _reduce(op, cast(t, check_dtype(dtype, _accumulator(t.dtype))), axis, keepdims)
+
+
+@runs_native
+def _extremum(op: str, x: TensorLike, axis: Axes, keepdims: bool) -> Tensor:
+    return _reduce(op, strong_tensor(x), axis, keepdims)
+
+
 def sum(
     x: TensorLike, /, axis: Axes = None, *, dtype: object = None, keepdims: bool = False
 ) -> Tensor:
@@ -72,38 +86,43 @@ def sum(
     Integers below 64 bits add up in int64 or uint64 (bools in int64) unless `dtype` says otherwise;
     other dtypes stay.
     """
-    t = strong_tensor(x)
-    return _reduce("sum", cast(t, check_dtype(dtype, _accumulator(t.dtype))), axis, keepdims)
+    made = quick_fold("sum", x, axis, keepdims) if dtype is None else None
+    return _total("sum", x, axis, dtype, keepdims) if made is None else made
 
 
 def prod(
     x: TensorLike, /, axis: Axes = None, *, dtype: object = None, keepdims: bool = False
 ) -> Tensor:
     """The product over `axis`; 1 over no elements. Dtypes as for `sum`."""
-    t = strong_tensor(x)
-    return _reduce("prod", cast(t, check_dtype(dtype, _accumulator(t.dtype))), axis, keepdims)
+    made = quick_fold("prod", x, axis, keepdims) if dtype is None else None
+    return _total("prod", x, axis, dtype, keepdims) if made is None else made
 
 
 def max(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """The largest element over `axis`, NaN if one is; real x."""
-    return _reduce("max", strong_tensor(x), axis, keepdims)
+    made = quick_fold("max", x, axis, keepdims)
+    return _extremum("max", x, axis, keepdims) if made is None else made
 
 
 def min(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """The smallest element over `axis`, NaN if one is; real x."""
-    return _reduce("min", strong_tensor(x), axis, keepdims)
+    made = quick_fold("min", x, axis, keepdims)
+    return _extremum("min", x, axis, keepdims) if made is None else made
 
 
+@runs_native
 def all(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Whether all elements over `axis` are true (numbers: not 0) -> bool; true over none."""
     return _reduce("all", cast(x, bool_), axis, keepdims)
 
 
+@runs_native
 def any(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Whether some element over `axis` is true (numbers: not 0) -> bool; false over none."""
     return _reduce("any", cast(x, bool_), axis, keepdims)
 
 
+@runs_native
 def count_nonzero(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """How many elements over `axis` are not 0 -> int64."""
     return sum(not_equal(x, 0), axis, keepdims=keepdims)
@@ -112,7 +131,7 @@ def count_nonzero(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False
 def _count(t: Tensor, axes: tuple[int, ...], dtype: DType) -> Tensor:
     """The number of elements over `axes` as a scalar; asked for at run time if not known before."""
     known = product(t.shape[a] for a in axes)
-    if isinstance(known, int):
+    if isinstance(known, int) and not is_traced(known):
         return scalar_tensor(known, dtype)
     total: Tensor | None = None
     for a in axes:
@@ -127,6 +146,16 @@ def mean(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tens
 
     Bools and integers become the default float; 16-bit floats are summed in float32.
     """
+    total = quick_fold("sum", x, axis, keepdims)
+    if total is not None and total.dtype.is_floating:
+        made = quick("divide", (total, x.size // total.size), True) if total.size else None
+        if made is not None:
+            return made
+    return _mean(x, axis, keepdims)
+
+
+@runs_native
+def _mean(x: TensorLike, axis: Axes, keepdims: bool) -> Tensor:
     t = inexact_tensor(x, "mean")
     axes = check_axes("mean", axis, t.ndim)
     wide = widened(t)
@@ -134,6 +163,7 @@ def mean(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tens
     return cast(divide(total, _count(wide, axes, wide.dtype)), t.dtype)
 
 
+@runs_native
 def var(
     x: TensorLike, /, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
@@ -156,6 +186,7 @@ def _variance(t: Tensor, axes: tuple[int, ...], correction: float, keepdims: boo
     return divide(total, freedom)
 
 
+@runs_native
 def std(
     x: TensorLike, /, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
@@ -173,6 +204,7 @@ def _root(total: Tensor, ord: int | float) -> Tensor:
     return where(zero, 0, sqrt(safe) if ord == 2 else pow(safe, 1.0 / ord))
 
 
+@runs_native
 def _position(op: str, x: TensorLike, axis: int | None, keepdims: bool) -> Tensor:
     t = strong_tensor(x)
     if axis is None:
@@ -187,7 +219,8 @@ def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False)
 
     A NaN counts as largest.
     """
-    return _position("argmax", x, axis, keepdims)
+    made = quick_position("argmax", x, axis, keepdims)
+    return _position("argmax", x, axis, keepdims) if made is None else made
 
 
 def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
@@ -195,9 +228,11 @@ def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False)
 
     A NaN counts as smallest.
     """
-    return _position("argmin", x, axis, keepdims)
+    made = quick_position("argmin", x, axis, keepdims)
+    return _position("argmin", x, axis, keepdims) if made is None else made
 
 
+@runs_native
 def logsumexp(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) over `axis` without overflow; -inf where all elements are -inf, or none is.
 
@@ -224,6 +259,7 @@ def _check_order(ord: object) -> None:
         )
 
 
+@runs_native
 def vector_norm(
     x: TensorLike,
     /,
@@ -279,6 +315,7 @@ def _running(op: str, t: Tensor, axis: int | None, first: float, include_initial
     return apply("pad", out, scalar_tensor(first, t.dtype), lo=lo, hi=(0,) * t.ndim)
 
 
+@runs_native
 def cumulative_sum(
     x: TensorLike,
     /,
@@ -296,6 +333,7 @@ def cumulative_sum(
     return _running("cumulative_sum", t, axis, 0, include_initial)
 
 
+@runs_native
 def cumulative_prod(
     x: TensorLike,
     /,
@@ -310,6 +348,7 @@ def cumulative_prod(
     return _running("cumulative_prod", t, axis, 1, include_initial)
 
 
+@runs_native
 def cumulative_max(x: TensorLike, /, *, axis: int | None = None) -> Tensor:
     """The largest element up to and with each one along `axis`, NaN from the first NaN on; real
     x.
@@ -317,6 +356,7 @@ def cumulative_max(x: TensorLike, /, *, axis: int | None = None) -> Tensor:
     return _running("cumulative_max", strong_tensor(x), axis, 0, False)
 
 
+@runs_native
 def cumulative_min(x: TensorLike, /, *, axis: int | None = None) -> Tensor:
     """The smallest element up to and with each one along `axis`, NaN from the first NaN on; real
     x.
@@ -324,6 +364,7 @@ def cumulative_min(x: TensorLike, /, *, axis: int | None = None) -> Tensor:
     return _running("cumulative_min", strong_tensor(x), axis, 0, False)
 
 
+@runs_native
 def cumulative_logsumexp(
     x: TensorLike, /, *, axis: int | None = None, include_initial: bool = False
 ) -> Tensor:

@@ -23,6 +23,7 @@ from weft.frontend.tensor import Tensor
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError
+from weft.ir.rules import fits
 from weft.ir.source import caller_location
 
 
@@ -85,7 +86,7 @@ def _segments(
 ) -> tuple[Tensor, Tensor, int]:
     """The data, the ids as rows of indices that do not count from the end, and how many."""
     ids = as_indices(op, segment_ids)
-    if ids.shape != t.shape[: ids.ndim]:
+    if not fits(ids.shape, t.shape[: ids.ndim]):
         raise ShapeError(
             f"wf.{op}: segment_ids of shape {format_shape(ids.shape)} do not fit data of shape "
             f"{format_shape(t.shape)}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from weft.frontend.eager.native import runs_native
 from weft.frontend.ops.arguments import check_axis, check_int
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.promotion import TensorLike, promote_tensors, strong_tensor
@@ -26,6 +27,7 @@ class TopK(NamedTuple):
     indices: Tensor
 
 
+@runs_native
 def sort(
     x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True
 ) -> Tensor:
@@ -36,6 +38,7 @@ def sort(
     return apply("sort", t, axis=check_axis("sort", axis, t.ndim), descending=bool(descending))
 
 
+@runs_native
 def argsort(
     x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True
 ) -> Tensor:
@@ -69,6 +72,7 @@ def searchsorted(
     return apply("searchsorted", data, values, side=side)
 
 
+@runs_native
 def top_k(
     x: TensorLike, /, k: int = 1, *, axis: int = -1, sorted: bool = True, largest: bool = True
 ) -> TopK:

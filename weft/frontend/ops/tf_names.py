@@ -12,7 +12,8 @@ from weft.frontend.ops import creation as ops_creation
 from weft.frontend.ops import reduction as ops_reduction
 from weft.frontend.ops.arguments import Axes, check_axis
 from weft.frontend.ops.dispatch import apply
-from weft.frontend.ops.promotion import TensorLike, scalar_tensor, strong_tensor
+from weft.frontend.ops.promotion import TensorLike, scalar_tensor, strong_tensor, weaken
+from weft.frontend.ops.rearrange import cut, known_size
 from weft.frontend.session.graph import name_tensor
 from weft.frontend.tensor import Tensor, as_tensor
 
@@ -27,7 +28,8 @@ def identity(x: TensorLike, name: str | None = None) -> Tensor:
 
     name: in a graph, what `Session.run(name)` fetches it by.
     """
-    out = apply("identity", as_tensor(x))
+    t = as_tensor(x)
+    out = weaken(apply("identity", t), [t])
     return out if name is None else name_tensor(out, name)
 
 
@@ -98,18 +100,9 @@ def _tf_running(op: str, x: TensorLike, axis: int, exclusive: bool, reverse: boo
     t = strong_tensor(x)
     along = check_axis(op, axis, t.ndim)
     if exclusive:  # shift by one element and start with the neutral one
-        size = t.shape[along]
-        if size is None or size == 0:
-            return t
-        here = tuple(int(i == along) for i in range(t.ndim))
-        none = (0,) * t.ndim
-        starts = here if reverse else none
-        stops = (
-            t.shape
-            if reverse
-            else tuple(d if d is None else d - h for d, h in zip(t.shape, here, strict=True))
-        )
-        cut = apply("slice", t, starts=starts, stops=stops, steps=(1,) * t.ndim)
+        size, first = known_size(op, t, along), int(reverse)
+        here, none = tuple(int(i == along) for i in range(t.ndim)), (0,) * t.ndim
         fill = scalar_tensor(0 if op == "cumulative_sum" else 1, t.dtype)
-        t = apply("pad", cut, fill, lo=none if reverse else here, hi=here if reverse else none)
+        t = apply("pad", t, fill, lo=none if reverse else here, hi=here if reverse else none)
+        t = cut(t, along, first, size + first)
     return apply(op, t, axis=along, reverse=bool(reverse))

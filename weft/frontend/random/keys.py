@@ -140,6 +140,9 @@ def _significands(op: str, k: Tensor, shape: Shape, dtype: DType, drop: int) -> 
     return cast(cast(word, int32), dtype), n
 
 
+_LEAST_SHARE = 2e-11  # between the bounds of truncated_normal, twice: float64 has 10^5 steps there
+
+
 def _work_dtype(dtype: DType) -> DType:
     """The dtype to compute random numbers of `dtype` in: 16-bit floats are too coarse."""
     return float32 if dtype in (float16, bfloat16) else dtype
@@ -170,6 +173,11 @@ def uniform(
     unit = multiply(number, 2.0**-n)
     if is_scalar(minval) and is_scalar(maxval) and (minval, maxval) == (0, 1):
         return unit
+    if is_scalar(minval) and is_scalar(maxval) and not minval <= maxval:
+        raise InvalidArgumentError(
+            f"wf.random.uniform: minval {minval} must not be more than maxval {maxval}",
+            location=caller_location(),
+        )
     low, high = (_parameter(v, target, wanted) for v in (minval, maxval))
     # rounding may reach the upper end, which does not belong to the range
     return minimum(add(multiply(unit, subtract(high, low)), low), nextafter(high, low))
@@ -225,7 +233,8 @@ def truncated_normal(
 ) -> Tensor:
     """Normally distributed, cut off at mean + lower*stddev and mean + upper*stddev (TF1: +-2).
 
-    By the inverse of the distribution function, without rejection.
+    By the inverse of the distribution function, without rejection. InvalidArgumentError for bounds
+    that hold less than 10^-11 of the distribution.
     """
     k, wanted = (
         _check_key("truncated_normal", key),
@@ -239,6 +248,14 @@ def truncated_normal(
             location=caller_location(),
         )
     low, high = math.erf(lower / math.sqrt(2)), math.erf(upper / math.sqrt(2))
+    if high - low < _LEAST_SHARE:
+        raise InvalidArgumentError(
+            f"wf.random.truncated_normal: too little of a normal distribution is between {lower} "
+            f"and {upper} standard deviations: {max((high - low) / 2, 0.0):.1e}",
+            location=caller_location(),
+        )
+    if high - low < 0.1:  # a tail is the difference of numbers near 1
+        work = float64
     unit = _open_uniform("truncated_normal", k, wanted, work)
     standard = multiply(erfinv(add(multiply(unit, high - low), low)), math.sqrt(2))
     return _scaled(cast(clip(standard, lower, upper), target), mean, stddev)

@@ -29,9 +29,9 @@ from weft.frontend.ops.arithmetic import (
     where,
 )
 from weft.frontend.ops.creation import full_like, zeros_like
-from weft.frontend.ops.elementwise import lgamma, log, pow, sqrt
+from weft.frontend.ops.elementwise import exp, lgamma, log, pow, sigmoid, sqrt
 from weft.frontend.ops.promotion import TensorLike, cast, check_dtype, expand, inexact_tensor
-from weft.frontend.ops.reduction import any, sum
+from weft.frontend.ops.reduction import any, max, sum
 from weft.frontend.random.keys import (
     _check_key,
     _open_uniform,
@@ -43,7 +43,7 @@ from weft.frontend.random.keys import (
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.autodiff import stop_gradient
 from weft.ir.dims import Shape, broadcast_shapes
-from weft.ir.dtypes import DEFAULT_INT, float64
+from weft.ir.dtypes import DEFAULT_INT, DType, float64, promote
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.source import caller_location
 
@@ -63,9 +63,23 @@ def gamma(key: TensorLike, a: TensorLike, shape: Any = None, dtype: object = Non
     k, alpha = _check_key("gamma", key), inexact_tensor(a, "random.gamma")
     target = check_dtype(dtype, alpha.dtype)
     wanted = alpha.shape if shape is None else check_shape("random.gamma", shape)
-    work = _work_dtype(target)
+    drawn, unit, inverse = _gamma(k, alpha, wanted, _work_dtype(target))
+    found: Tensor = stop_gradient(cast(multiply(drawn, pow(unit, inverse)), target))
+    return found
+
+
+def _log_gamma(key: Tensor, alpha: Tensor, shape: Shape, dtype: DType) -> Tensor:
+    """The logarithms of gamma numbers: those of small shape parameters are less than any float."""
+    drawn, unit, inverse = _gamma(key, alpha, shape, dtype)
+    found: Tensor = stop_gradient(add(log(drawn), multiply(log(unit), inverse)))
+    return found
+
+
+def _gamma(key: Tensor, alpha: Tensor, shape: Shape, work: DType) -> tuple[Tensor, Tensor, Tensor]:
+    """Three numbers x, u, e of which x * u^e is gamma distributed: e is 0 unless alpha < 1."""
+    wanted = shape
     alpha = stop_gradient(expand(cast(alpha, work), wanted))
-    rounds, last = split(k)
+    rounds, last = split(key)
     is_small = less(alpha, 1)
     d = subtract(where(is_small, add(alpha, 1), alpha), 1 / 3)
     c = divide(1 / 3, sqrt(d))
@@ -80,30 +94,32 @@ def gamma(key: TensorLike, a: TensorLike, shape: Any = None, dtype: object = Non
         return multiply(d, cube), logical_and(greater(v, 0), less(log(u), bound))
 
     drawn = _until_accepted(rounds, propose, greater(alpha, 0), alpha)
-    shrunk = pow(_open_uniform("gamma", last, wanted, work), divide(1, alpha))
-    drawn = cast(multiply(drawn, where(is_small, shrunk, 1)), target)
-    found: Tensor = stop_gradient(drawn)
-    return found
+    unit = _open_uniform("gamma", last, wanted, work)
+    return drawn, unit, where(is_small, divide(1, alpha), 0)
 
 
 def beta(
     key: TensorLike, a: TensorLike, b: TensorLike, shape: Any = None, dtype: object = None
 ) -> Tensor:
-    """Beta distributed: g / (g + h) for gamma numbers g and h with the shape parameters a and b.
+    """Beta distributed: g / (g + h) for gamma numbers g and h with the shape parameters a and b, of
+    which the logarithms are drawn.
 
     `shape`: by default that of a and b, broadcast.
     """
     first, second = split(_check_key("beta", key))
     one, two = inexact_tensor(a, "random.beta"), inexact_tensor(b, "random.beta")
     wanted = _common("beta", shape, one, two)
-    g = gamma(first, one, wanted, dtype)
-    return divide(g, add(g, gamma(second, two, wanted, dtype)))
+    target = check_dtype(dtype, promote(one.dtype, two.dtype))
+    work = _work_dtype(target)
+    g, h = _log_gamma(first, one, wanted, work), _log_gamma(second, two, wanted, work)
+    return cast(sigmoid(subtract(g, h)), target)
 
 
 def dirichlet(
     key: TensorLike, alpha: TensorLike, shape: Any = None, dtype: object = None
 ) -> Tensor:
-    """Dirichlet distributed vectors, the last axis of alpha: gamma numbers over their sum.
+    """Dirichlet distributed vectors, the last axis of alpha: gamma numbers, of which the logarithms
+    are drawn, over their sum.
 
     shape: that of the result without that axis; by default alpha's.
     """
@@ -113,8 +129,12 @@ def dirichlet(
             "wf.random.dirichlet: alpha must be at least a vector", location=caller_location()
         )
     rest = weights.shape[:-1] if shape is None else check_shape("random.dirichlet", shape)
-    g = gamma(k, weights, (*rest, weights.shape[-1]), dtype)
-    return divide(g, sum(g, axis=-1, keepdims=True))
+    target = check_dtype(dtype, weights.dtype)
+    g = _log_gamma(k, weights, (*rest, weights.shape[-1]), _work_dtype(target))
+    if weights.shape[-1] == 0:
+        return cast(g, target)
+    parts = exp(subtract(g, max(g, axis=-1, keepdims=True)))
+    return cast(divide(parts, sum(parts, axis=-1, keepdims=True)), target)
 
 
 def poisson(key: TensorLike, lam: TensorLike, shape: Any = None, dtype: object = None) -> Tensor:

@@ -11,6 +11,7 @@ from weft.frontend.session.options import RunOptions
 from weft.frontend.session.transfers import placed
 from weft.frontend.transfers import guarded
 from weft.runtime.dataflow.executor import DataflowStep
+from weft.runtime.dataflow.host_calls import end_if_over
 from weft.runtime.dataflow.trace import TraceRecorder
 from weft.runtime.device.step import DeviceStep, StepOnDevices
 from weft.runtime.executable import Executable
@@ -35,13 +36,14 @@ def execute(
     executable = step.executable
     if DeviceArray in map(type, arrays) or (not isinstance(executable, Executable) and guarded()):
         arrays = placed(step, arrays)
-    if isinstance(executable, Executable):
-        if isinstance(recorder, TraceRecorder):
-            return run_traced(executable, arrays, recorder)
-        return executable(arrays)
-    if isinstance(executable, Filled):
-        return executable(arrays)
     limit = None if options is None else options.seconds
+    if isinstance(executable, Executable) and isinstance(recorder, TraceRecorder):
+        return run_traced(executable, arrays, recorder)
+    if isinstance(executable, (Executable, Filled)):
+        if limit is None:
+            return executable(arrays)
+        with cancel.within(limit) as own:
+            return executable.run_watched(arrays, lambda: end_if_over(own))
     if isinstance(executable, DeviceStep):
         with cancel.within(limit) as own:
             if isinstance(recorder, TraceRecorder):

@@ -45,6 +45,7 @@ from weft.ir.source import caller_location
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.types import TensorType
+from weft.runtime.files.leave import AllowFiles, grant
 
 
 class Graph:
@@ -183,11 +184,15 @@ class Graph:
         return print_graph(to_ir(self))
 
     @classmethod
-    def from_text(cls, text: str, filename: str = "<text>") -> Graph:
+    def from_text(
+        cls, text: str, filename: str = "<text>", *, allow_files: AllowFiles = None
+    ) -> Graph:
         """The graph that `as_text` wrote: the same bits when it runs.
 
         Variables and queues are new: variables made in a graph need an initializer (by name, or
         `wf.global_variables_initializer`) or a checkpoint, others have their initial value.
+        allow_files: the folder, or folders, whose files its ops may read and write (True: all files
+        that the process may use); without it PermissionDeniedError for a graph with such ops.
         ParseError for what is no graph, UnsupportedError for one that passes have changed.
         """
         given: object = text
@@ -196,7 +201,7 @@ class Graph:
                 f"Graph.from_text: a {type(given).__name__} is not the text of a graph",
                 location=caller_location(),
             )
-        ir = parse_graph(text, filename)
+        ir = grant(parse_graph(text, filename), allow_files)
         made = cls(ir.name)
         add_graph(made, ir)
         return made
@@ -214,9 +219,9 @@ class Graph:
                 os.unlink(part)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Graph:
-        """The graph in a file that `save` wrote. Errors as `from_text`; InvalidArgumentError for
-        what is no text, OSError without the file."""
+    def load(cls, path: str | os.PathLike[str], *, allow_files: AllowFiles = None) -> Graph:
+        """The graph in a file that `save` wrote. Leave and errors as `from_text`;
+        InvalidArgumentError for what is no text, OSError without the file."""
         try:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
@@ -225,7 +230,7 @@ class Graph:
                 f"{os.fspath(path)} is not the text of a graph: {error}",
                 location=caller_location(),
             ) from None
-        return cls.from_text(text, os.fspath(path))
+        return cls.from_text(text, os.fspath(path), allow_files=allow_files)
 
     def ir(self, outputs: Sequence[Tensor] = ()) -> IRGraph:
         """What was built so far as an IR graph; `outputs` become its results."""
@@ -280,7 +285,7 @@ class Graph:
 def dim_tensor(dim: SymbolicDim) -> Tensor:
     """The value that a symbolic size has when the graph runs, as a weak int64 scalar.
 
-    It comes from whichever feeds decide the size, so it needs no placeholder of its own: a symbol
+    It comes from whichever feeds decide the size, so it needs no placeholder of its own: a factor
     is the length of a vector that is never made (`fold` leaves a constant). TracerError where no
     graph is being built.
     """
@@ -292,7 +297,7 @@ def dim_tensor(dim: SymbolicDim) -> Tensor:
 
 
 def _symbol_tensor(symbol: str) -> Tensor:
-    shape = (SymbolicDim.symbol(symbol),)
+    shape = (SymbolicDim({(symbol,): 1}),)
     vector = apply("broadcast_to", as_tensor(np.asarray(0, np.int8)), shape=shape)
     size = apply("dim_size", vector, axis=0)
     size.weak = True

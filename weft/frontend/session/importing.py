@@ -15,6 +15,7 @@ from weft.ir.errors import TypeRuleError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.source import caller_location
 from weft.ir.text.parser import parse_graph
+from weft.runtime.files.leave import AllowFiles, grant
 
 
 @overload
@@ -23,6 +24,8 @@ def import_graph_def(
     input_map: Mapping[str, Any] | None = None,
     return_elements: None = None,
     name: str | None = None,
+    *,
+    allow_files: AllowFiles = None,
 ) -> None: ...
 @overload
 def import_graph_def(
@@ -31,6 +34,7 @@ def import_graph_def(
     *,
     return_elements: Sequence[str],
     name: str | None = None,
+    allow_files: AllowFiles = None,
 ) -> list[Any]: ...
 @overload
 def import_graph_def(
@@ -38,19 +42,24 @@ def import_graph_def(
     input_map: Mapping[str, Any] | None,
     return_elements: Sequence[str],
     name: str | None = None,
+    *,
+    allow_files: AllowFiles = None,
 ) -> list[Any]: ...
 def import_graph_def(
     graph_def: str | Graph,
     input_map: Mapping[str, Any] | None = None,
     return_elements: Sequence[str] | None = None,
     name: str | None = None,
+    *,
+    allow_files: AllowFiles = None,
 ) -> list[Tensor | Effect] | None:
     """Add the ops of another graph to the one that is being built.
 
     graph_def: what `Graph.as_text` gave, or a graph. input_map: tensors for its placeholders or
     named tensors, by name; other placeholders become new ones. return_elements: names of tensors
     and effects, which are returned. name: goes before all names with a slash, "import" by default,
-    "" for none. Variables, queues and other resources are new ones: see `Graph.from_text`.
+    "" for none. allow_files: for a text whose ops read or write files. Variables, queues and other
+    resources are new ones. Of both see `Graph.from_text`.
 
     Raises InvalidArgumentError for names that are taken, NotFoundError for names that are none,
     TypeRuleError and ShapeError for tensors that do not fit, ParseError for what is no graph.
@@ -63,16 +72,17 @@ def import_graph_def(
     else:
         scope = trace.name_scope
     prefix = scope + ("import/" if name is None else f"{name}/" if name else "")
-    ir = graph_ir(graph_def, "wf.import_graph_def")
+    ir = graph_ir(graph_def, "wf.import_graph_def", allow_files)
     return add_graph(graph, ir, prefix, input_map, return_elements)
 
 
-def graph_ir(given: object, what: str) -> IRGraph:
-    """The IR of a graph or of its text. TypeRuleError for anything else."""
+def graph_ir(given: object, what: str, allow_files: AllowFiles = None) -> IRGraph:
+    """The IR of a graph or of its text. PermissionDeniedError as `Graph.from_text`,
+    TypeRuleError for anything else."""
     if isinstance(given, Graph):
         return to_ir(given)
     if isinstance(given, str):
-        return parse_graph(given)
+        return grant(parse_graph(given), allow_files)
     raise TypeRuleError(
         f"{what}: a {type(given).__name__} is neither a wf.Graph nor the text of one",
         location=caller_location(),

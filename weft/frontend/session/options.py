@@ -13,8 +13,8 @@ from weft.ir.source import caller_location
 @dataclass(frozen=True, slots=True, init=False)
 class RunOptions:
     """timeout_in_ms: after so many milliseconds a step that waits (for a queue) or goes round a
-    loop of the dataflow executor, or round one that the host leads on a GPU (docs/gpu.md), ends
-    with DeadlineExceededError; 0: no limit. A native plan is not interrupted. trace_level: from
+    loop, a native one or one that the host leads on a GPU (docs/gpu.md), ends with
+    DeadlineExceededError; 0: no limit. A kernel is not interrupted. trace_level: from
     SOFTWARE_TRACE on (TensorFlow 1's levels are all alike here), `run_metadata` gets an event for
     each kernel and node.
 

@@ -48,6 +48,7 @@ from weft.ir.math_mode import checked_math
 from weft.ir.source import caller_location
 from weft.passes.control.lowering_choice import MODES
 from weft.passes.pipelines import PIPELINES
+from weft.runtime.files.leave import AllowFiles
 from weft.runtime.resources.cancel import CancelToken
 
 if TYPE_CHECKING:  # what only sessions on clusters load
@@ -132,17 +133,15 @@ class Session:
         self.close()
 
     def extend(
-        self,
-        graph_def: str | Graph,
-        input_map: Mapping[str, Any] | None = None,
-        return_elements: Sequence[str] | None = None,
-        name: str = "",
-    ) -> list[Tensor | Effect] | None:
+        self, graph_def: str | Graph, input_map: Mapping[str, Any] | None = None,
+        return_elements: Sequence[str] | None = None, name: str = "", *,
+        allow_files: AllowFiles = None,
+    ) -> list[Tensor | Effect] | None:  # fmt: skip
         """Add another graph, or the text of one, to this session's graph; as
         `wf.import_graph_def`, but without a prefix by default. Steps that were compiled stay."""
         self._check_open()
         prefix = f"{name}/" if name else ""
-        ir = graph_ir(graph_def, "Session.extend")
+        ir = graph_ir(graph_def, "Session.extend", allow_files)
         try:
             return add_graph(self.graph, ir, prefix, input_map, return_elements)
         except WeftError as error:

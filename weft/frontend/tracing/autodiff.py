@@ -21,6 +21,7 @@ from weft.frontend import pytree
 from weft.frontend.indexed_slices import IndexedSlices, added
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.operators import Operators
+from weft.frontend.ops.promotion import weaken
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.autodiff_arguments import (
     ArgNums,
@@ -241,7 +242,12 @@ def summed(parts: Sequence[Tensor]) -> Tensor | None:
 def stop_gradient(x: Any) -> Any:
     """`x` (which may nest tensors), through which no gradient flows: a constant to
     differentiation."""
-    return pytree.tree_map(lambda leaf: apply("stop_gradient", as_tensor(leaf)), x)
+
+    def stopped(leaf: Any) -> Tensor:
+        t = as_tensor(leaf)
+        return weaken(apply("stop_gradient", t), [t])
+
+    return pytree.tree_map(stopped, x)
 
 
 # ------------------------------------------------------------------------------------------ helpers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weft.frontend.tracing.device_scope import place
@@ -39,7 +39,7 @@ class Effects:
         found = self.refs.get(variable)
         if found is None:
             trace = self.trace
-            name = unique_name(variable.name, trace.variables)
+            name = unique_name(variable.name, trace.variables, trace.numbers)
             attrs: Mapping[str, AttrValue] = {
                 "name": name, "dtype": variable.dtype, "shape": variable.shape,
             }  # fmt: skip
@@ -88,10 +88,14 @@ class Effects:
         return token
 
 
-def unique_name(name: str, taken: Sequence[str] | Mapping[str, object]) -> str:
-    """`name`, or `name_1`, `name_2`, ... if it is taken."""
-    candidate, count = name, 0
-    while candidate in taken:
+def unique_name(name: str, taken: Container[str], tried: dict[str, int] | None = None) -> str:
+    """`name`, or `name_1`, `name_2`, ... if it is taken. tried: by name the number that was found
+    last, where names that are taken stay so."""
+    if name not in taken:
+        return name
+    count = 1 if tried is None else tried.get(name, 0) + 1
+    while f"{name}_{count}" in taken:
         count += 1
-        candidate = f"{name}_{count}"
-    return candidate
+    if tried is not None:
+        tried[name] = count
+    return f"{name}_{count}"

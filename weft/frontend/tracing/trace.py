@@ -113,12 +113,15 @@ class Trace:
         self.parent = parent
         self.builder = Builder()
         self.arg_names: list[str] = []
+        self._arg_numbers: dict[str, int] = {}
+        self._known_args: set[str] = set()
         self.arg_locations: dict[Value, Locations] = {}
         self.location: Locations = caller_location()
         self.closed = False
         self.running = Running()
         self.creates_variables = creates_variables
         self.variables: dict[str, Variable] = {}
+        self.numbers: dict[str, int] = {}  # that names of variables were given last
         self.effects = Effects(self)
         self.control: tuple[Value, ...] = ()  # of the enclosing wf.control_dependencies
         self.name_scope = ""  # prefix of names given inside wf.name_scope, with the final slash
@@ -136,6 +139,9 @@ class Trace:
         self.narrowed: dict[tuple[Value, DType], Locations] = {}
         self.groups: set[str] = set()  # names of colocation groups, of the outermost trace
         self._constants: dict[int, tuple[Array, Value]] = {}
+        #: Python numbers among the operands of ops, and what they were expanded to, by their line:
+        #: nobody else has these tensors, so a line that runs many times makes them once.
+        self.literals: dict[object, Tensor] = {}
 
     # ------------------------------------------------------------------------------------ building
     def emit(
@@ -170,7 +176,9 @@ class Trace:
         """A further graph input; its name is made unique."""
         self._check_open("an input")
         value = self.builder.add_arg(type)
-        self.arg_names.append(unique_name(name, self.arg_names))
+        name = unique_name(name, self._known_args, self._arg_numbers)
+        self.arg_names.append(name)
+        self._known_args.add(name)
         if self.kind == "graph":
             self.arg_locations[value] = caller_location()
         return value

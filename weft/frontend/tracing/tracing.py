@@ -16,7 +16,7 @@ from weft.frontend.tracing.trace import Effect, Trace
 from weft.ir.dtypes import DType
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.graph import Graph
-from weft.ir.source import Location, Locations, caller_location
+from weft.ir.source import Locations, caller_location, definition_location
 from weft.ir.types import TensorType
 from weft.runtime.variables import VariableState
 
@@ -131,7 +131,7 @@ def as_argument(leaf: Any) -> Any:
 def definition(fn: Any) -> Locations:
     """Where a Python function is defined; nothing for other callables."""
     code = getattr(fn, "__code__", None)
-    return () if code is None else (Location(code.co_filename, code.co_firstlineno),)
+    return () if code is None else definition_location(code)
 
 
 def identifier(text: str) -> str:

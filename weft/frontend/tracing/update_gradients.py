@@ -13,6 +13,7 @@ from weft.frontend.tracing.trace import Trace
 from weft.frontend.variable import Variable
 from weft.ir.effects import accesses
 from weft.ir.errors import GradientError
+from weft.ir.graph import Operation, Value
 
 
 def of_value_before(source: Tensor, g: Tensor) -> Tensor:
@@ -31,12 +32,16 @@ def refuse_live(trace: Trace, xs: Sequence[object], ys: Sequence[Tensor]) -> Non
     """GradientError for a variable of `xs` that changes within a branch or loop on the way to `ys`:
     what it was at each moment is not kept."""
     root = trace.root()
+    holding: dict[Value, list[Operation]] = {}
+    for op in root.builder.ops:
+        for value in op.operands if op.regions else ():
+            holding.setdefault(value, []).append(op)
     for x in xs:
         if not isinstance(x, Variable) or trace is not root or x.state is None:
             continue
         ref = root.effects.refs.get(root.effects.first(x))
-        holders = [op for op in root.builder.ops if op.regions and ref in op.operands]
-        if ref is None or not holders:
+        holders = set(holding.get(ref, ())) if ref is not None else set()
+        if not holders:
             continue
         ops, _ = needed_ops(root.builder.ops, [root.lift(y) for y in ys])
         for op in ops:

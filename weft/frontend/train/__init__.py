@@ -7,96 +7,96 @@ from __future__ import annotations
 import sys as _sys
 from typing import TYPE_CHECKING
 
-from weft.frontend.files.inputs import (
-    batch,
-    batch_join,
-    input_producer,
-    limit_epochs,
-    maybe_batch,
-    range_input_producer,
-    shuffle_batch,
-    shuffle_batch_join,
-    slice_input_producer,
-    string_input_producer,
-)
-from weft.frontend.queues.runners import (
-    Coordinator,
-    LooperThread,
-    QueueRunner,
-    add_queue_runner,
-    start_queue_runners,
-)
-from weft.frontend.train.adaptive import Adadelta, Adagrad, Adam, AdamW, RMSProp
-from weft.frontend.train.clipping import (
-    clip_by_global_norm,
-    clip_by_norm,
-    clip_by_value,
-    global_norm,
-)
-from weft.frontend.train.global_step import (
-    create_global_step,
-    get_global_step,
-    get_or_create_global_step,
-    global_step,
-)
-from weft.frontend.train.gradient_descent import SGD, Momentum
-from weft.frontend.train.lbfgs import LBFGS
-from weft.frontend.train.monitored.basic_hooks import (
-    CheckpointSaverHook,
-    LoggingTensorHook,
-    NanLossDuringTrainingError,
-    NanTensorHook,
-    SecondOrStepTimer,
-    StepCounterHook,
-    StopAtStepHook,
-)
-from weft.frontend.train.monitored.hooks import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
-from weft.frontend.train.monitored.profiler import ProfilerHook
-from weft.frontend.train.monitored.scaffold import Scaffold
-from weft.frontend.train.monitored.session import MonitoredSession, MonitoredTrainingSession
-from weft.frontend.train.optimizer import Optimizer
-from weft.frontend.train.replicas.device_setter import (
-    GreedyLoadBalancingStrategy,
-    RoundRobinStrategy,
-    byte_size_load_fn,
-    replica_device_setter,
-)
-from weft.frontend.train.replicas.means import mean_gradients
-from weft.frontend.train.replicas.microbatches import microbatch_gradients
-from weft.frontend.train.replicas.sharded_saver import ShardedSaver
-from weft.frontend.train.replicas.sync import SyncReplicas
-from weft.frontend.train.saver import Saver
-from weft.frontend.train.saver_files import (
-    CheckpointState,
-    best_checkpoint,
-    checkpoint_exists,
-    get_checkpoint_state,
-    latest_checkpoint,
-    list_variables,
-    load_variable,
-)
-from weft.frontend.train.saver_graph import SaveOps, restore_v2, save_v2
-from weft.frontend.train.saver_restore import RestoreReport
-from weft.frontend.train.schedules import (
-    cosine_decay,
-    exponential_decay,
-    inverse_time_decay,
-    linear_warmup,
-    natural_exp_decay,
-    piecewise_constant,
-    polynomial_decay,
-)
 from weft.ir.loading import load as _load
-from weft.runtime.checkpoint.stateful import Stateful, register_state
 
-# Names that are loaded when they are used first, as those of weft itself: who trains in one process
-# does not wait for the modules of clusters.
+# Names are loaded when they are used first, as those of weft itself: who trains in one process does
+# not wait for the modules of sessions, queues and clusters.
 if TYPE_CHECKING:
+    from weft.frontend.files.inputs import (
+        batch,
+        batch_join,
+        input_producer,
+        limit_epochs,
+        maybe_batch,
+        range_input_producer,
+        shuffle_batch,
+        shuffle_batch_join,
+        slice_input_producer,
+        string_input_producer,
+    )
+    from weft.frontend.queues.runners import (
+        Coordinator,
+        LooperThread,
+        QueueRunner,
+        add_queue_runner,
+        start_queue_runners,
+    )
+    from weft.frontend.train.adaptive import Adadelta, Adagrad, Adam, AdamW, RMSProp
+    from weft.frontend.train.clipping import (
+        clip_by_global_norm,
+        clip_by_norm,
+        clip_by_value,
+        global_norm,
+    )
+    from weft.frontend.train.gradient_descent import SGD, Momentum
+    from weft.frontend.train.lbfgs import LBFGS
+    from weft.frontend.train.monitored.basic_hooks import (
+        CheckpointSaverHook,
+        LoggingTensorHook,
+        NanLossDuringTrainingError,
+        NanTensorHook,
+        SecondOrStepTimer,
+        StepCounterHook,
+        StopAtStepHook,
+    )
+    from weft.frontend.train.monitored.hooks import (
+        SessionRunArgs,
+        SessionRunContext,
+        SessionRunHook,
+        SessionRunValues,
+    )
+    from weft.frontend.train.monitored.profiler import ProfilerHook
+    from weft.frontend.train.monitored.scaffold import Scaffold
+    from weft.frontend.train.monitored.session import MonitoredSession, MonitoredTrainingSession
+    from weft.frontend.train.optimizer import Optimizer
+    from weft.frontend.train.replicas.device_setter import (
+        GreedyLoadBalancingStrategy,
+        RoundRobinStrategy,
+        byte_size_load_fn,
+        replica_device_setter,
+    )
+    from weft.frontend.train.replicas.means import mean_gradients
+    from weft.frontend.train.replicas.microbatches import microbatch_gradients
+    from weft.frontend.train.replicas.sharded_saver import ShardedSaver
+    from weft.frontend.train.replicas.sync import SyncReplicas
+    from weft.frontend.train.saver import Saver
+    from weft.frontend.train.saver_files import (
+        CheckpointState,
+        best_checkpoint,
+        checkpoint_exists,
+        get_checkpoint_state,
+        latest_checkpoint,
+        list_variables,
+        load_variable,
+    )
+    from weft.frontend.train.saver_graph import SaveOps, restore_v2, save_v2
+    from weft.frontend.train.saver_restore import RestoreReport
+    from weft.frontend.train.schedules import (
+        cosine_decay,
+        exponential_decay,
+        inverse_time_decay,
+        linear_warmup,
+        natural_exp_decay,
+        piecewise_constant,
+        polynomial_decay,
+    )
+    from weft.frontend.train.step_counter import (
+        create_global_step,
+        get_global_step,
+        get_or_create_global_step,
+        global_step,
+    )
+    from weft.runtime.checkpoint.stateful import Stateful, register_state
     from weft.runtime.cluster.environment import from_environment as cluster_from_environment
     from weft.runtime.cluster.json_config import JsonResolver
     from weft.runtime.cluster.kubernetes import KubernetesResolver
@@ -106,7 +106,67 @@ if TYPE_CHECKING:
     from weft.runtime.cluster.spec import ClusterSpec, ClusterTask
     from weft.runtime.distributed.server import Server
 
-_LATER = {
+    # TensorFlow 1's names
+    GradientDescentOptimizer = SGD
+    MomentumOptimizer = Momentum
+    AdagradOptimizer = Adagrad
+    AdadeltaOptimizer = Adadelta
+    RMSPropOptimizer = RMSProp
+    AdamOptimizer = Adam
+    SyncReplicasOptimizer = SyncReplicas
+
+_NAMES = {
+    "weft.frontend.files.inputs":
+        "batch batch_join input_producer limit_epochs maybe_batch range_input_producer "
+        "shuffle_batch shuffle_batch_join slice_input_producer string_input_producer",
+    "weft.frontend.queues.runners":
+        "Coordinator LooperThread QueueRunner add_queue_runner start_queue_runners",
+    "weft.frontend.train.adaptive": "Adadelta Adagrad Adam AdamW RMSProp",
+    "weft.frontend.train.clipping": "clip_by_global_norm clip_by_norm clip_by_value global_norm",
+    "weft.frontend.train.gradient_descent": "SGD Momentum",
+    "weft.frontend.train.lbfgs": "LBFGS",
+    "weft.frontend.train.monitored.basic_hooks":
+        "CheckpointSaverHook LoggingTensorHook NanLossDuringTrainingError NanTensorHook "
+        "SecondOrStepTimer StepCounterHook StopAtStepHook",
+    "weft.frontend.train.monitored.hooks":
+        "SessionRunArgs SessionRunContext SessionRunHook SessionRunValues",
+    "weft.frontend.train.monitored.profiler": "ProfilerHook",
+    "weft.frontend.train.monitored.scaffold": "Scaffold",
+    "weft.frontend.train.monitored.session": "MonitoredSession MonitoredTrainingSession",
+    "weft.frontend.train.optimizer": "Optimizer",
+    "weft.frontend.train.replicas.device_setter":
+        "GreedyLoadBalancingStrategy RoundRobinStrategy byte_size_load_fn "
+        "replica_device_setter",
+    "weft.frontend.train.replicas.means": "mean_gradients",
+    "weft.frontend.train.replicas.microbatches": "microbatch_gradients",
+    "weft.frontend.train.replicas.sharded_saver": "ShardedSaver",
+    "weft.frontend.train.replicas.sync": "SyncReplicas",
+    "weft.frontend.train.saver": "Saver",
+    "weft.frontend.train.saver_files":
+        "CheckpointState best_checkpoint checkpoint_exists get_checkpoint_state "
+        "latest_checkpoint list_variables load_variable",
+    "weft.frontend.train.saver_graph": "SaveOps restore_v2 save_v2",
+    "weft.frontend.train.saver_restore": "RestoreReport",
+    "weft.frontend.train.schedules":
+        "cosine_decay exponential_decay inverse_time_decay linear_warmup natural_exp_decay "
+        "piecewise_constant polynomial_decay",
+    "weft.frontend.train.step_counter":
+        "create_global_step get_global_step get_or_create_global_step global_step",
+    "weft.runtime.checkpoint.stateful": "Stateful register_state",
+}  # fmt: skip
+# TensorFlow 1's names
+_OLD_NAMES = {
+    "GradientDescentOptimizer": "SGD",
+    "MomentumOptimizer": "Momentum",
+    "AdagradOptimizer": "Adagrad",
+    "AdadeltaOptimizer": "Adadelta",
+    "RMSPropOptimizer": "RMSProp",
+    "AdamOptimizer": "Adam",
+    "SyncReplicasOptimizer": "SyncReplicas",
+}
+_LATER = {name: (module, name) for module, names in _NAMES.items() for name in names.split()}
+_LATER |= {old: _LATER[name] for old, name in _OLD_NAMES.items()}
+_LATER |= {
     "cluster_from_environment": ("weft.runtime.cluster.environment", "from_environment"),
     "JsonResolver": ("weft.runtime.cluster.json_config", "JsonResolver"),
     "KubernetesResolver": ("weft.runtime.cluster.kubernetes", "KubernetesResolver"),
@@ -135,15 +195,6 @@ if not TYPE_CHECKING:
         """All names, those too that are not loaded yet."""
         return sorted({*globals(), *_LATER})
 
-
-# TensorFlow 1's names
-GradientDescentOptimizer = SGD
-MomentumOptimizer = Momentum
-AdagradOptimizer = Adagrad
-AdadeltaOptimizer = Adadelta
-RMSPropOptimizer = RMSProp
-AdamOptimizer = Adam
-SyncReplicasOptimizer = SyncReplicas
 
 __all__ = [
     "Adadelta",

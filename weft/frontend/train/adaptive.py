@@ -15,18 +15,20 @@ import numpy as np
 from weft.frontend.devices import beside, put_beside
 from weft.frontend.ops.arithmetic import add, divide, equal, multiply, square, subtract, where
 from weft.frontend.ops.elementwise import pow, rsqrt, sqrt
-from weft.frontend.ops.promotion import TensorLike, cast
+from weft.frontend.ops.promotion import TensorLike, cast, is_scalar
 from weft.frontend.tensor import Tensor
+from weft.frontend.tracing.device_scope import device_scopes
 from weft.frontend.tracing.trace import suspend_trace
 from weft.frontend.train.optimizer import Hyper, Optimizer, hyper
 from weft.frontend.variable import Variable
-from weft.ir.dtypes import int64
+from weft.ir.dtypes import DType, int64
 from weft.ir.types import TensorType
 
 
 def _decayed(slot: Variable, decay: TensorLike, new: Tensor) -> Tensor:
     """decay*slot + (1 - decay)*new."""
-    return add(multiply(slot, decay), multiply(new, subtract(1, decay)))
+    rest = 1 - decay if is_scalar(decay) else subtract(1, decay)
+    return add(multiply(slot, decay), multiply(new, rest))
 
 
 class Adagrad(Optimizer):
@@ -156,9 +158,10 @@ class Adam(Optimizer):
         first = pairs[0][1]
         with beside(first):
             done = [count := put_beside(self._counter(), first).assign_add(1)]
+        shared: dict[DType, Tensor] = {}  # the rates, of which those of one dtype are the same
         for g, v in pairs:
             with beside(v):
-                done += self._step(g, v, count)
+                done += self._step(g, v, count, {} if device_scopes() else shared)
         return done
 
     def _counter(self) -> Variable:
@@ -174,19 +177,30 @@ class Adam(Optimizer):
     def _make_state(self, name: str, wanted: TensorType) -> Variable:
         return self._counter()
 
-    def _step(self, grad: Tensor, var: Variable, count: Tensor) -> list[Tensor]:
+    def _step(
+        self, grad: Tensor, var: Variable, count: Tensor, shared: dict[DType, Tensor]
+    ) -> list[Tensor]:
         m_slot, v_slot = self._slot(var, "m"), self._slot(var, "v")
         beta1, beta2 = hyper(self.beta1, var), hyper(self.beta2, var)
-        t = cast(count, var.dtype)
-        correction = divide(sqrt(subtract(1, pow(beta2, t))), subtract(1, pow(beta1, t)))
         m = _decayed(m_slot, beta1, grad)
         v = _decayed(v_slot, beta2, square(grad))
-        rate = multiply(correction, self._rate(var))
-        step = divide(multiply(m, rate), add(sqrt(v), hyper(self.epsilon, var)))
+        if any(map(callable, (self.learning_rate, self.beta1, self.beta2))):
+            shared = {}
+        if var.dtype not in shared:
+            shared[var.dtype] = self._corrected_rate(var, count, beta1, beta2)
+        step = divide(multiply(m, shared[var.dtype]), add(sqrt(v), hyper(self.epsilon, var)))
         decay = self._weight_decay(var)
         if decay is not None:
             step = add(step, decay)
         return [m_slot.assign(m), v_slot.assign(v), var.assign_sub(step)]
+
+    def _corrected_rate(
+        self, var: Variable, count: Tensor, beta1: TensorLike, beta2: TensorLike
+    ) -> Tensor:
+        """The learning rate for the biased averages after `count` steps."""
+        t = cast(count, var.dtype)
+        correction = divide(sqrt(subtract(1, pow(beta2, t))), subtract(1, pow(beta1, t)))
+        return multiply(correction, self._rate(var))
 
     def _weight_decay(self, var: Variable) -> Tensor | None:
         return None

@@ -7,9 +7,10 @@ from typing import overload
 
 from weft.frontend.indexed_slices import IndexedSlices, masked
 from weft.frontend.ops.arguments import Axes
-from weft.frontend.ops.arithmetic import add, clip, divide, maximum, multiply, square
+from weft.frontend.ops.arithmetic import abs, add, clip, divide, maximum, multiply, square
 from weft.frontend.ops.elementwise import sqrt
-from weft.frontend.ops.promotion import TensorLike, inexact_tensor
+from weft.frontend.ops.precision import widened
+from weft.frontend.ops.promotion import TensorLike, cast, common_dtype, inexact_tensor
 from weft.frontend.ops.reduction import sum
 from weft.frontend.tensor import Tensor
 from weft.ir.errors import InvalidArgumentError
@@ -56,14 +57,20 @@ def clip_by_norm(
                 "wf.clip_by_norm: axes= is for dense tensors", location=caller_location()
             )
         norm = sqrt(_square_sum(x))
-        return x.with_values(multiply(x.values, divide(clip_norm, maximum(norm, clip_norm))))
+        return x.with_values(_limited(x.values, norm, clip_norm))
     t = inexact_tensor(x, "clip_by_norm")
-    norm = sqrt(sum(square(t), axes, keepdims=True))
-    return multiply(t, divide(clip_norm, maximum(norm, clip_norm)))
+    norm = sqrt(sum(_squares(t), axes, keepdims=True))
+    return _limited(t, norm, clip_norm)
+
+
+def _limited(t: Tensor, norm: Tensor, clip_norm: TensorLike) -> Tensor:
+    dtype = common_dtype("clip_by_norm", [t, clip_norm])
+    return cast(multiply(widened(t), divide(clip_norm, maximum(norm, clip_norm))), dtype)
 
 
 def global_norm(t_list: Sequence[TensorLike | IndexedSlices | None]) -> Tensor:
-    """The Euclidean norm of all elements of all tensors; None entries are left out."""
+    """The Euclidean norm of all elements of all tensors; None entries are left out. Of 16-bit
+    floats it is float32."""
     parts = [_square_sum(t) for t in t_list if t is not None]
     if not parts:
         raise InvalidArgumentError(
@@ -75,10 +82,15 @@ def global_norm(t_list: Sequence[TensorLike | IndexedSlices | None]) -> Tensor:
     return sqrt(total)
 
 
+def _squares(t: Tensor) -> Tensor:
+    """|t|^2, of 16-bit floats in float32: that of 300 is no float16."""
+    return square(abs(widened(t))) if t.dtype.is_complex else square(widened(t))
+
+
 def _square_sum(t: TensorLike | IndexedSlices) -> Tensor:
     if isinstance(t, IndexedSlices):  # equal rows add up before they are squared
-        return sum(square(t.coalesced()[0].values))
-    return sum(square(inexact_tensor(t, "global_norm")))
+        return sum(_squares(t.coalesced()[0].values))
+    return sum(_squares(inexact_tensor(t, "global_norm")))
 
 
 def clip_by_global_norm(
@@ -100,8 +112,12 @@ def clip_by_global_norm(
         if t is None:
             clipped.append(None)
         elif isinstance(t, IndexedSlices):
-            clipped.append(t.with_values(multiply(t.values, scale.astype(t.dtype))))
+            clipped.append(t.with_values(_scaled(t.values, scale)))
         else:
-            whole = inexact_tensor(t, "clip_by_global_norm")
-            clipped.append(multiply(whole, scale.astype(whole.dtype)))
+            clipped.append(_scaled(inexact_tensor(t, "clip_by_global_norm"), scale))
     return clipped, norm
+
+
+def _scaled(t: Tensor, scale: Tensor) -> Tensor:
+    wide = widened(t)
+    return cast(multiply(wide, cast(scale, wide.dtype)), t.dtype)

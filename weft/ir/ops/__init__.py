@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.ir.errors import NotFoundError, suggest
+from weft.ir.ops import attention as ops_attention
 from weft.ir.ops import communication as ops_communication
 from weft.ir.ops import control as ops_control
 from weft.ir.ops import conv as ops_conv
@@ -36,6 +37,7 @@ _TABLES = (
     ops_index.TABLE,
     ops_sort.TABLE,
     ops_linalg.TABLE,
+    ops_attention.TABLE,
     ops_random.TABLE,
     ops_control.TABLE,
     ops_dataflow.TABLE,

@@ -37,6 +37,7 @@ from weft.ir.dtypes import DType
 from weft.ir.errors import TypeRuleError
 from weft.ir.graph import Block
 from weft.ir.ops.fused_multiply import fma
+from weft.ir.quiet import quietly
 from weft.ir.rules import check_same_dtype, dtype_attr
 from weft.ir.spec import Array, InferRule, OpSpec, Reference, tensors
 from weft.ir.types import TensorType, Type
@@ -68,12 +69,18 @@ def _rule(name: str, allowed: DTypeClass, result: Result) -> InferRule:
 
 def _reference(function: Function, result: Result, native: bool) -> Reference:
     def reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
+        return quietly(compute, arrays)
+
+    def compute(arrays: Sequence[Array]) -> Array:
         dtype = _result_dtype(result, dtypes.as_dtype(arrays[0].dtype)).numpy
-        with np.errstate(all="ignore"):
-            out = function(*(arrays if native else map(widen, arrays)))
-            return np.asarray(out).astype(dtype, copy=False)
+        out = function(*(arrays if native else map(widen, arrays)))
+        return np.asarray(out).astype(dtype, copy=False)
 
     return reference
+
+
+#: What an op does to arrays of the dtypes that NumPy has.
+FUNCTIONS: dict[str, Function] = {}
 
 
 def unary(
@@ -86,6 +93,7 @@ def unary(
 ) -> OpSpec:
     """The row of a one-operand op whose NumPy meaning is `function` (given f16 and bf16 as f32)."""
     rule, reference = _rule(name, allowed, result), _reference(function, result, False)
+    FUNCTIONS[name] = function
     return OpSpec(name, 1, rule, reference, doc, traits=_ELEMENTWISE, scalar=scalar)
 
 
@@ -102,6 +110,7 @@ def binary(
 ) -> OpSpec:
     """The row of a two-operand op; `native` gives f16 and bf16 to `function` as they are."""
     rule, reference = _rule(name, allowed, result), _reference(function, result, native)
+    FUNCTIONS[name] = function
     return OpSpec(name, 2, rule, reference, doc, traits=traits, scalar=scalar)
 
 
@@ -139,6 +148,12 @@ def _erfc(x: Array) -> Any:
         result = result.copy()
         result[small] = [math.erfc(v) for v in np.asarray(x)[small]]
     return result
+
+
+def _nextafter(a: Array, b: Array) -> Any:
+    """b where they are equal, as in C: NumPy gives float16 the other zero."""
+    out = np.nextafter(a, b)
+    return np.where(a == b, b, out) if a.dtype.itemsize == 2 else out
 
 
 def _power(a: Array, b: Array) -> Array:
@@ -224,7 +239,7 @@ BINARY = (
     symmetric("hypot", FLOATING, np.hypot, "hypot(a, b)", "sqrt(a^2 + b^2) without overflow."),
     symmetric("logaddexp", FLOATING, np.logaddexp, "logaddexp(a, b)", "log(exp(a) + exp(b))."),
     binary("copysign", FLOATING, np.copysign, "copysign(a, b)", "|a| with the sign of b."),
-    binary("nextafter", FLOATING, np.nextafter, "nextafter(a, b)", _NEXT, native=True),
+    binary("nextafter", FLOATING, _nextafter, "nextafter(a, b)", _NEXT, native=True),
     symmetric("equal", ANY, np.equal, "a == b", "Whether a is b.", "bool"),
     symmetric("not_equal", ANY, np.not_equal, "a != b", "Whether a is not b.", "bool"),
     compare("less", ORDERED, np.less, "a < b", "Whether a is smaller than b."),

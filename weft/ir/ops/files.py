@@ -22,7 +22,11 @@ _EFFECT = frozenset({"host", "no_fold", "no_cse", "no_dce"})
 _LOOK = frozenset({"host", "no_fold", "no_cse"})  # what it gives may change
 _PURE = frozenset({"host", "no_fold"})
 _SIZES = AttrSpec("strs", ())
+#: The folders whose files it may use; none: any file.
+_WITHIN = AttrSpec("strs", ())
 _TEXT = TensorType(string)
+#: The ops that use files by names which they are given; each has the attribute `within`.
+USES_FILES = frozenset({"reader", "read_file", "write_file", "matching_files", "save", "restore"})
 #: What a reader may read.
 READER_KINDS = ("text_line", "tfrecord", "whole_file", "fixed_length", "identity")
 _CSV_DTYPES = (float32, float64, int32, int64, string)
@@ -186,7 +190,7 @@ TABLE = (
         {
             "name": AttrSpec("str"), "kind": AttrSpec("str"), "skip": AttrSpec("int", 0),
             "record": AttrSpec("int", 0), "footer": AttrSpec("int", 0), "hop": AttrSpec("int", 0),
-            "compression": AttrSpec("str", ""),
+            "compression": AttrSpec("str", ""), "within": _WITHIN,
         },
         frozenset({"handle", "no_fold"}),
     ),
@@ -214,14 +218,17 @@ TABLE = (
         "reader_reset", 1, _of_reader("reader_reset", TOKEN), None,
         "Make the reader as new.", traits=_EFFECT,
     ),
-    OpSpec("read_file", 1, _read_file_type, None, "All bytes of a file.", traits=_LOOK),
+    OpSpec(
+        "read_file", 1, _read_file_type, None, "All bytes of a file.", {"within": _WITHIN}, _LOOK
+    ),
     OpSpec(
         "write_file", 2, _write_file_type, None,
-        "Write a file, in place of the one that is there.", traits=_EFFECT,
+        "Write a file, in place of the one that is there.", {"within": _WITHIN}, _EFFECT,
     ),
     OpSpec(
         "matching_files", 1, _matching_type, None,
-        "The names of the files that fit a pattern, sorted.", {"sizes": _SIZES}, _LOOK,
+        "The names of the files that fit a pattern, sorted.",
+        {"sizes": _SIZES, "within": _WITHIN}, _LOOK,
     ),
     OpSpec(
         "decode_csv", None, _csv_type, None,
@@ -254,10 +261,10 @@ TABLE = (
         "save", None, _save_type, None,
         "Write a checkpoint: the operands after the file's name, under `names`. With `keep` >= 0 "
         "the folder's state file names it, and so many of its name stay (0: all).",
-        {"names": AttrSpec("strs"), "keep": AttrSpec("int", -1)}, _EFFECT,
+        {"names": AttrSpec("strs"), "keep": AttrSpec("int", -1), "within": _WITHIN}, _EFFECT,
     ),
     OpSpec(
         "restore", 1, _restore_type, None, "What a checkpoint holds under `names`.",
-        {"names": AttrSpec("strs"), "parts": AttrSpec("strs")}, _LOOK,
+        {"names": AttrSpec("strs"), "parts": AttrSpec("strs"), "within": _WITHIN}, _LOOK,
     ),
 )  # fmt: skip

@@ -27,6 +27,7 @@ from weft.ir.dtype_classes import (
 )
 from weft.ir.errors import ShapeError
 from weft.ir.graph import Block
+from weft.ir.quiet import quietly
 from weft.ir.rules import checked_axis, int_attr, ints_attr
 from weft.ir.spec import Array, InferRule, OpSpec, Reference
 from weft.ir.types import TensorType, Type
@@ -84,10 +85,9 @@ def reduction(name: str, allowed: DTypeClass, function: Callable[..., Any], doc:
     def reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
         (x,) = arrays
         axes, wide = ints_attr(attrs, "axes"), widen(x)
-        with np.errstate(all="ignore"):
-            out = function(wide, axis=axes, keepdims=attrs["keepdims"])
-            # NumPy sums small integers in 64 bits: the same modulo 2**bits
-            return np.asarray(out).astype(x.dtype, copy=False)
+        out = quietly(function, wide, axis=axes, keepdims=attrs["keepdims"])
+        # NumPy sums small integers in 64 bits: the same modulo 2**bits
+        return quietly(np.asarray(out).astype, x.dtype, copy=False)
 
     return OpSpec(name, 1, infer, reference, doc, _AXES, frozenset({"reduction"}))
 

@@ -24,6 +24,7 @@ from weft.ir.rules import (
     shape_attr,
     static_attr,
 )
+from weft.ir.size_functions import divided, positive
 from weft.ir.spec import Array, OpSpec, tensors
 from weft.ir.types import TensorType, Type
 
@@ -117,17 +118,21 @@ def _pad(arrays: Sequence[Array], attrs: Attrs) -> Array:
     return out
 
 
-def slice_length(start: Dim, stop: Dim, step: int) -> Dim:
-    """max(0, ceil((stop - start) / step)); None where symbols leave that open."""
+def slice_length(dim: Dim, start: Dim, stop: Dim, step: int) -> Dim:
+    """max(0, ceil((stop - start) / step)) for bounds inside an axis of size `dim`; None if one is
+    unknown."""
     if start is None or stop is None:
         return None
     span = stop - start
     if isinstance(span, int):
         return max(0, -(-span // step))
+    span, step = (span, step) if step > 0 else (-span, -step)
+    if not (start == 0 or stop == dim or stop == -1):  # else it is not negative
+        span = positive(span)
     try:
         return span // step
     except ShapeError:
-        return None
+        return divided(positive(span) + (step - 1), step)
 
 
 def _check_bounds(axis: int, dim: Dim, start: Dim, stop: Dim, step: int) -> None:
@@ -140,8 +145,8 @@ def _check_bounds(axis: int, dim: Dim, start: Dim, stop: Dim, step: int) -> None
             raise InvalidArgumentError(
                 f"op 'slice': {what} {bound} is out of bounds for axis {axis} of size "
                 f"{format_dim(dim)} with step {step}",
-                hint="an axis whose size is known only when the graph runs is not clamped: slice "
-                "all of it (:), or give its size when building the graph",
+                hint="an index, and a bound that is a size itself, must lie inside an axis whose "
+                "size is known only when the graph runs",
             )
 
 
@@ -157,7 +162,7 @@ def slice_shape(op: str, shape: Shape, attrs: Attrs) -> Shape:
         )
     for axis, bounds in enumerate(zip(shape, starts, stops, steps, strict=True)):
         _check_bounds(axis, *bounds)
-    return tuple(map(slice_length, starts, stops, steps))
+    return tuple(map(slice_length, shape, starts, stops, steps))
 
 
 def numpy_slices(shape: tuple[int, ...], attrs: Attrs) -> tuple[slice | EllipsisType, ...]:

@@ -35,6 +35,7 @@ _KIND_NAMES = {
     "symbol": "a name such as @step",
     "int": "an integer",
     "string": "a quoted string",
+    "bytes": 'bytes in quotes after b, as in b"text",',
     "end": "the end of the text",
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.ir.attributes import AttrKind, AttrSpec, AttrValue, ConstArray
-from weft.ir.dims import Dim, Shape, parse_dim
+from weft.ir.dims import Dim, Shape
 from weft.ir.dtypes import ALL, DType, real_of
 from weft.ir.errors import ShapeError, suggest
 from weft.ir.text.lexer import Token, TokenStream
@@ -20,6 +20,7 @@ from weft.ir.text.literals import (
     unquote,
     unquote_bytes,
 )
+from weft.ir.text.parse_dim import MAX_DEPTH, parse_dim
 from weft.ir.types import (
     HANDLE_KINDS,
     TOKEN,
@@ -39,6 +40,7 @@ class ValueParser:
 
     def __init__(self, tokens: TokenStream) -> None:
         self.tokens = tokens
+        self.depth = 0  # of parentheses around the dimension that is read
 
     def string(self, context: str) -> str:
         """A quoted string."""
@@ -71,21 +73,26 @@ class ValueParser:
         return _DTYPES[token.text]
 
     def dim(self) -> Dim:
-        """`7`, `b`, `b*28+1` or `?`."""
+        """`7`, `b`, `b*28+1`, `max(b-1,0)` or `?`."""
         stream = self.tokens
         first = stream.peek()
         if stream.accept("?"):
             return None
-        text = (stream.next().text if stream.peek().kind == "-" else "") + self._factor()
-        while stream.peek().kind in ("+", "-", "*"):
-            text += stream.next().text + self._factor()
         try:
-            dim = parse_dim(text)
+            dim = parse_dim(self._sum())
         except ShapeError as error:
             raise stream.error(error.what, first, hint=error.hint) from None
         if isinstance(dim, int) and dim < 0:
             raise stream.error(f"a dimension of size {dim}", first)
         return dim
+
+    def _sum(self) -> str:
+        """The text of a dimension."""
+        stream = self.tokens
+        text = (stream.next().text if stream.peek().kind == "-" else "") + self._factor()
+        while stream.peek().kind in ("+", "-", "*"):
+            text += stream.next().text + self._factor()
+        return text
 
     def _factor(self) -> str:
         token = self.tokens.peek()
@@ -95,7 +102,18 @@ class ValueParser:
                 token,
                 hint="write an integer, a name, b*28+1 or ? for a size that is not known",
             )
-        return self.tokens.next().text
+        text = self.tokens.next().text
+        if token.kind == "int" or not self.tokens.accept("("):
+            return text
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.tokens.error("a dimension of too many parentheses", token)
+        first = self._sum()
+        self.tokens.expect(",", f"between the operands of {text}")
+        second = self._sum()
+        self.tokens.expect(")", f"after the operands of {text}")
+        self.depth -= 1
+        return f"{text}({first},{second})"
 
     def shape(self, context: str) -> Shape:
         """`[2, b, ?]`."""
@@ -320,8 +338,7 @@ class ValueParser:
                 self.tokens.expect(")", "after the imaginary part")
                 return (real, imag)
             case "string":
-                if (token := self.tokens.accept("bytes")) is None:
-                    return self.string(context)
+                token = self.tokens.expect("bytes", context, 'as in b"text"')
                 try:
                     return unquote_bytes(token.text)
                 except LiteralFault as fault:

@@ -29,6 +29,8 @@ For both:
 * no reduction is computed twice, and nothing that was read or written once is read or written twice
   for the sake of a join;
 * a gather that only nests read is read through by them (`weft.passes.fusion.gathers`);
+* a nest has at most `MOST_INSTRUCTIONS` (`weft.ir.code_size`): what a compiler takes grows faster
+  than the code, and a nest so long gains nothing by more;
 * two groups are not joined if a path between them leads through an op outside (that would be a
   cycle);
 * when no more can join along what one makes and the other reads, those join that read the same

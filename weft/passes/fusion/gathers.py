@@ -10,6 +10,7 @@ indices are checked before the nest by a kernel of their own. The rules:
 
 * only nests read the result, none of them takes a product over (`weft.passes.fusion.matmul`);
 * they read it along its rows, not across;
+* its table is not itself read through another gather;
 * an index moves a cache line at least (a loop with a gather of single elements in it vectorises
   badly); how many indices there are does not matter, or another batch size would compile anew;
 * what changes the table or the indices in place can wait for those nests (or it would need a copy).
@@ -81,6 +82,9 @@ class _Mover:
         why = "it has its place in the order of effects" if op.control else _why_not(op)
         if why:
             return why
+        behind = read_of(op.operands[0]).source.op
+        if behind is not None and behind in self.gathers.inside:
+            return f"its table is what '{behind.name}' picks in a nest"
         readers: dict[Group, None] = {}
         for reader, value in self._reads(op.result):
             group = self.grouping.group.get(reader)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from weft.ir.code_size import MOST_INSTRUCTIONS, OF_A_LOAD, instructions
 from weft.ir.dims import Shape
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import (
@@ -42,20 +43,28 @@ class Group:
     """Ops that become one kernel: a loop nest (`space` is set) or a single other op.
 
     frame: set for row kernels. folds: the reductions among the ops. edges: what its ops read of
-    other ops of the graph. The masks are sets of ops as the bits of ints (bit k: op k of the
-    graph): the members, the ops whose results they read, the ops that they wait for without reading
-    (control), and all ops of all groups that must run before this group.
+    other ops of the graph. size: instructions of its code. reads: the ops whose results the ops
+    read; waits: those that they wait for without reading (control). users: the ops that read or
+    wait for one of its ops. rank: groups are numbered in order; bit: that number as a mask; above:
+    a mask of all groups that must run before this one. A group that joined another keeps its bit
+    where that of the other is, too.
     """
 
     space: Shape | None
     ops: list[Operation]
+    rank: int = -1
     frame: Frame | None = None
     folds: list[Operation] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
-    members: int = 0
-    reads: int = 0
-    waits: int = 0
+    size: int = 0
+    reads: set[Operation] = field(default_factory=set)
+    waits: set[Operation] = field(default_factory=set)
+    users: list[Operation] = field(default_factory=list)
     above: int = 0
+
+    @property
+    def bit(self) -> int:
+        return 1 << self.rank
 
 
 class Grouping:
@@ -68,15 +77,15 @@ class Grouping:
         self.live: dict[Group, None] = {}  # the groups so far, in order
         self.gathers = Gathers()
         self.columns = False  # what has rows goes with them: columns take what is left
-        self.apart = 0  # the ops that join nothing, as a mask
+        self.apart: set[Group] = set()  # the groups that join nothing
         for op in graph.ops:
             folds = op.name in REDUCTIONS
             space = iteration_space(op) if scope.folds or not folds else None
-            if space is not None and scope.apart(op):
-                self.apart |= 1 << self.position[op]
             if space is None and is_index_map(op):
                 continue  # grouped below if it must be materialised
             group = self.group[op] = self._new_group(op, space)
+            if space is not None and scope.apart(op):
+                self.apart.add(group)
             self.live[group] = None
             for edge in group.edges[:]:
                 self._try_join(edge)
@@ -98,9 +107,10 @@ class Grouping:
 
     def _adopt(self, op: Operation) -> bool:
         """Let a row kernel do an op that reads or changes one element of each of its rows."""
-        group, bit = self.group[op], 1 << self.position[op]
+        group = self.group[op]
         makers = [self.group[e.source] for e in group.edges]
-        readers = [g for g in self.live if g.reads & bit]
+        readers = [g for g in map(self.group.__getitem__, group.users) if op in g.reads]
+        readers.sort(key=lambda g: g.rank)
         for host in dict.fromkeys([*makers, *readers]):
             frame = host.frame
             if frame is None or frame.inner != (indexed_axis(op),):
@@ -127,31 +137,28 @@ class Grouping:
     # -- growing ----------------------------------------------------------------------------------
 
     def _new_group(self, op: Operation, space: Shape | None) -> Group:
-        group = Group(space, [op], members=1 << self.position[op])
+        group = Group(space, [op], len(self.group))
         if op.name in REDUCTIONS and space is not None:
             group.folds.append(op)
         for value in dict.fromkeys(op.operands):
             source = self.source(value)
             if source.op is None or source.op not in self.group:
+                group.size += OF_A_LOAD
                 continue
-            group.reads |= 1 << self.position[source.op]
+            group.reads.add(source.op)
             direct = source is value
             group.edges.append(Edge(source.op, op, direct, shape_of(value), _read(value)))
         for value in op.control:
-            source = self.source(value)
-            if source.op is not None and source.op in self.group:
-                group.waits |= 1 << self.position[source.op]
-        for edge in group.edges:
-            self._place_after(group, edge.source)
-        for value in op.control:
             held = self.source(value).op
             if held is not None and held in self.group:
-                self._place_after(group, held)
+                group.waits.add(held)
+        for source_op in group.reads | group.waits:
+            made = self.group[source_op]
+            made.users.append(op)
+            group.above |= made.above | made.bit
+        if space is not None:
+            group.size += _instructions(op)
         return group
-
-    def _place_after(self, group: Group, op: Operation) -> None:
-        made = self.group[op]
-        group.above |= made.above | made.members
 
     def _try_join(self, edge: Edge) -> bool:
         a, b = self.group[edge.source], self.group[edge.consumer]
@@ -167,8 +174,10 @@ class Grouping:
         """The space and frame that the two would have as one group, or why they do not fit."""
         assert a.space is not None
         assert b.space is not None
-        if (a.members | b.members) & self.apart:
+        if a in self.apart or b in self.apart:
             return "one of them is to be a kernel of its own"
+        if a.size + b.size > MOST_INSTRUCTIONS:
+            return f"together they are about {a.size + b.size} instructions: slow to compile"
         if a.frame is not None or b.frame is not None:
             return self._into_frame(a, b)
         space = (
@@ -205,15 +214,15 @@ class Grouping:
         return frame.space, frame
 
     def _is_read_by(self, fold: Operation, group: Group) -> bool:
-        return bool(group.reads >> self.position[fold] & 1)
+        return fold in group.reads
 
     def obstacle(self, a: Group, b: Group, space: Shape, frame: Frame | None) -> str | None:
         """Why two groups that share a frame must stay apart all the same; None if they need not."""
         for one, other in ((a, b), (b, a)):
-            if one.waits & other.members:
+            if not one.above & other.bit:
+                continue  # it reads nothing of the other, nor waits for it
+            if any(self.group[op] is other for op in one.waits):
                 return "the one must be complete before the other begins"
-            if not one.reads & other.members:
-                continue
             for edge in one.edges:
                 if self.group[edge.source] is other and not edge_fits(edge, space, frame):
                     return _unfit(edge)
@@ -223,13 +232,10 @@ class Grouping:
 
     def _path_outside(self, a: Group, b: Group) -> bool:
         """Is there a path from `a` to `b` that leaves both?"""
-        rest = (b.reads | b.waits) & ~(a.members | b.members)
-        while rest:
-            group = self.group[self.graph.ops[rest.bit_length() - 1]]
-            if group.above & a.members:
-                return True
-            rest &= ~group.members
-        return False
+        if not b.above & a.bit:
+            return False
+        before = {self.group[op] for op in (*b.reads, *b.waits)} - {a, b}
+        return any(group.above & a.bit for group in before)
 
     @staticmethod
     def larger(a: Group, b: Group) -> Group:
@@ -247,14 +253,28 @@ class Grouping:
         for op in small.ops:
             self.group[op] = large
         self.live.pop(small)
-        for mask in ("members", "reads", "waits", "above"):
-            setattr(large, mask, getattr(a, mask) | getattr(b, mask))
-        large.above &= ~large.members
-        # a group runs as a whole: what came after one part of it now comes after all of it
-        members, before = large.members, large.above | large.members
-        for group in self.live:
-            if group.above & members and group is not large:
-                group.above |= before
+        self._order_as_one(large, small)
+        large.size += small.size
+        for held, more in ((large.reads, small.reads), (large.waits, small.waits)):
+            held |= more
+        large.users += small.users
+
+    def _order_as_one(self, large: Group, small: Group) -> None:
+        """A group runs as a whole: what came after one part of it now comes after all of it."""
+        before = (large.above | small.above) & ~(large.bit | small.bit)
+        both = before | large.bit
+        rest = [
+            self.group[op]
+            for group in (large, small)
+            if both & ~(group.above | group.bit)  # what its users do not come after yet
+            for op in group.users
+        ]
+        large.above = before
+        while rest:
+            group = rest.pop()
+            if group is not large and both & ~group.above:
+                group.above |= both
+                rest += [self.group[op] for op in group.users]
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -312,6 +332,11 @@ def _read(value: Value) -> Read | None:
         op = held.op
         held = op.operands[0] if op is not None and op.operands and is_index_map(op) else None
     return read_of(value)
+
+
+def _instructions(op: Operation) -> int:
+    held = op.operands[-1].type if op.operands else None
+    return instructions(op.name, held.dtype.short) if isinstance(held, TensorType) else 0
 
 
 def _elements(shape: Shape) -> int:

@@ -10,7 +10,7 @@ from weft.ir.index_maps import is_fold
 from weft.ir.order import stable_order
 from weft.ir.sizes import largest
 from weft.ir.types import TensorType
-from weft.passes.memory.plan import aligned
+from weft.passes.memory.arena import aligned
 
 if TYPE_CHECKING:
     from weft.passes.fusion.groups import Group

@@ -23,9 +23,9 @@ join (`weft.passes.fusion.fuse`):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -65,6 +65,11 @@ DEAR_NS, INSTRUCTIONS = 0.06, frozenset({"divide", "sqrt", "reciprocal"})
 LEAST_RUN, LEAST_FOLDED, LEAST_ROWS = 16, 64, 64
 #: Of so many bytes that are not read again, one more may be needed in memory.
 SPARED = 64
+#: With how many others that read the same a nest is tried at most.
+MOST_TRIED = 8
+#: What a join does to the order and to memory takes time for each kernel of the graph: so often it
+#: is found out at most (and so many kernels more may be looked at, for small graphs).
+MOST_ORDERS, FREE_ORDERS = 20, 100_000
 
 Space = tuple[int, ...]
 #: Where an operand is read: in which value, from where, by which strides over the nest's space.
@@ -116,22 +121,24 @@ class _Joiner:
             for value in (*op.operands, *op.control):
                 self.readers.setdefault(value, set()).add(op)
         self.timeline: Timeline | None = None
+        self.orders = MOST_ORDERS * len(self.grouping.live) + FREE_ORDERS
 
     def run(self) -> bool:
         found = self.grouping.siblings
         before = len(found.joined)
-        for key in self._shared_keys():
-            for a, b in self._pairs(key):
-                if a in self.grouping.live and b in self.grouping.live:
-                    self._decide(a, b, key)
+        for key, groups in self._shared_keys():
+            for a, b in self._pairs(key, groups):
+                self._decide(a, b, key)
+                if self.orders < 0:
+                    return True  # the graph is large, and enough of it has been looked at
         return len(found.joined) > before
 
     def small(self) -> list[tuple[Operation, Operation, str]]:
         """Pairs that `run` has not looked at."""
         out: dict[tuple[Operation, Operation], str] = {}
-        for key in self._shared_keys(large=False):
-            for a, b in self._pairs(key):
-                needed = a.above & b.members or b.above & a.members
+        for key, groups in self._shared_keys(large=False):
+            for a, b in self._pairs(key, groups):
+                needed = a.above & b.bit or b.above & a.bit
                 if a.space != b.space or needed or self.grouping.why_apart(a, b):
                     continue
                 pair = self._loops(a).keys[key], self._loops(b).keys[key]
@@ -140,22 +147,40 @@ class _Joiner:
                 out.setdefault(pair, why)
         return [(*pair, why) for pair, why in out.items()]
 
-    def _pairs(self, key: Key) -> Iterator[tuple[Group, Group]]:
-        return combinations([g for g in self.grouping.live if key in self._loops(g).keys], 2)
+    def _pairs(self, key: Key, groups: Sequence[Group]) -> Iterator[tuple[Group, Group]]:
+        """Two at a time of those that read the key and are groups yet when their turn comes; each
+        with at most `MOST_TRIED` later ones."""
+        live = self.grouping.live
+        now = {self.grouping.group[g.ops[0]] for g in groups}  # what those that joined became
+        groups = sorted((g for g in now if key in self._loops(g).keys), key=lambda g: g.rank)
+        for k, a in enumerate(groups):
+            tried = 0
+            for b in islice(groups, k + 1, None):
+                if a not in live or tried == MOST_TRIED:
+                    break
+                if b in live:
+                    tried += 1
+                    yield a, b
+                    tried -= a not in live or b not in live  # they were joined
 
-    def _shared_keys(self, large: bool = True) -> list[Key]:
+    def _shared_keys(self, large: bool = True) -> list[tuple[Key, list[Group]]]:
         """What more than one nest reads, if that is enough to join them (else what is not); the
-        largest first.
+        largest first; and these nests.
         """
-        count: dict[Key, int] = {}
+        groups: dict[Key, list[Group]] = {}
         for group in self.grouping.live:
             for key in self._loops(group).keys:
-                count[key] = count.get(key, 0) + 1
-        keys = [k for k, n in count.items() if n > 1 and (_bytes(k) >= LEAST_SHARED) is large]
-        return sorted((k for k in keys if large or _moves(k)), key=_bytes, reverse=True)
+                groups.setdefault(key, []).append(group)
+        rows = [
+            (k, held)
+            for k, held in groups.items()
+            if len(held) > 1 and (_bytes(k) >= LEAST_SHARED) is large
+        ]
+        rows = [row for row in rows if large or _moves(row[0])]
+        return sorted(rows, key=lambda row: _bytes(row[0]), reverse=True)
 
     def _decide(self, a: Group, b: Group, key: Key) -> None:
-        if a.above & b.members or b.above & a.members:
+        if a.above & b.bit or b.above & a.bit:
             return  # the one needs the other
         found, one, other = self.grouping.siblings, self._loops(a), self._loops(b)
         pair = one.keys[key], other.keys[key]
@@ -282,6 +307,7 @@ class _Joiner:
     def _why_order(self, a: Group, b: Group) -> str | None:
         if self.timeline is None:
             self.timeline = Timeline(self.grouping)
+        self.orders -= len(self.grouping.live)
         one, other = self._loops(a), self._loops(b)
         return self.timeline.why_not(a, b, _common(one, other) // SPARED)
 

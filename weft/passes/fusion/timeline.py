@@ -15,7 +15,7 @@ from weft.ir.types import TensorType
 from weft.passes.fusion.order import bytes_at_once, in_order
 from weft.passes.fusion.places import Writers, makers_of, root_of
 from weft.passes.fusion.rules import static
-from weft.passes.memory.plan import aligned
+from weft.passes.memory.arena import aligned
 
 if TYPE_CHECKING:
     from weft.passes.fusion.groups import Group, Grouping

@@ -73,6 +73,14 @@ def _of_py_function(s: Site) -> Sequence[Expr | None]:
     )
 
 
+def _of_attention(s: Site) -> Sequence[Expr | None]:
+    raise GradientError(
+        f"op '{s.op.name}' has no gradient: gradients are taken before the pass fuse_attention",
+        hint="differentiate first, or run passes without fuse_attention",
+        location=s.op.locations,
+    )
+
+
 GRADIENTS: dict[str, Rule] = {
     **gradients_elementwise.GRADIENTS,
     **gradients_array.GRADIENTS,
@@ -84,6 +92,7 @@ GRADIENTS: dict[str, Rule] = {
     **gradients_stack.GRADIENTS,
     **dict.fromkeys(sorted(DATAFLOW), _of_dataflow),
     **dict.fromkeys(sorted(COMMUNICATION), _of_communication),
+    **dict.fromkeys(("attention", "attention_grad"), _of_attention),
     "identity": lambda s: [s.g],
     "py_function": _of_py_function,
     "custom_gradient": _custom_gradient,

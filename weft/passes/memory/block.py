@@ -7,6 +7,7 @@ whoever plans the op (`memory/loops.py`).
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,8 +16,9 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.rules import int_attr
 from weft.ir.types import TensorType
+from weft.passes.memory.arena import Arena, aligned
 from weft.passes.memory.in_place import in_place_operands, writes_in_place
-from weft.passes.memory.plan import Arena, Copy, MemoryPlan, Slot, aligned
+from weft.passes.memory.plan import Copy, MemoryPlan, Slot
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class BlockPlanner:
         self.made_at = {r: i for i, op in enumerate(block.ops) for r in op.results}
         self.targets: dict[Value, Slot] = {}  # root values that are computed straight into a slot
         self.live: dict[int, int] = {}  # arena offset -> last position at which it is needed
+        self.ends: list[tuple[int, int]] = []  # a heap of these by position, and of outdated ones
         self.keeps = False  # whether ranges of the arena are the block's until its end
         self._find_views_and_uses()
 
@@ -138,10 +141,23 @@ class BlockPlanner:
                 self._take_over_arrays(position, op)
             self._place_kernel(position, op)
             self._place_scratch(op)
-        for offset in [o for o, last in self.live.items() if last <= position]:
-            if not self.keeps:
-                del self.live[offset]
-                self.arena.release(offset)
+        if not self.keeps:
+            self._release_until(position)
+
+    def _release_until(self, position: int) -> None:
+        """Give back the ranges that nobody needs after this position, in the order of taking."""
+        over: set[int] = set()
+        while self.ends and self.ends[0][0] <= position:
+            last, offset = heapq.heappop(self.ends)
+            if self.live.get(offset) == last:
+                over.add(offset)
+        for offset in sorted(over):
+            del self.live[offset]
+            self.arena.release(offset)
+
+    def _keep_until(self, offset: int, last: int) -> None:
+        self.live[offset] = last
+        heapq.heappush(self.ends, (last, offset))
 
     def place_state(self, position: int, op: Operation) -> bool:
         """Place the results of an op on variables; False for other ops. Regions have none."""
@@ -221,7 +237,7 @@ class BlockPlanner:
         self.plan.in_place += 1
         self.plan.unshared_bytes += aligned(value.type.nbytes)
         assert isinstance(slot.which, int)
-        self.live[slot.which] = self.last_use.get(value, position)
+        self._keep_until(slot.which, self.last_use.get(value, position))
         return slot
 
     def allocate(self, value: Value, position: int) -> None:
@@ -234,7 +250,7 @@ class BlockPlanner:
         """A range of the arena that is needed until the op at position `last`."""
         offset = self.arena.take(nbytes)
         self.plan.unshared_bytes += aligned(nbytes)
-        self.live[offset] = last
+        self._keep_until(offset, last)
         return Slot("arena", offset)
 
     def copy(self, position: int, source: Slot, target: Slot, value: Value, why: str) -> None:

@@ -29,19 +29,17 @@ def in_place_operands(op: Operation) -> list[int]:
         return []
     (region,) = op.regions
     space = _nest_shape(op)
-    safe: list[int] = []
     product = next((k for k, o in enumerate(region.ops) if o.name == "matmul"), 0)
-    for i, arg in enumerate(region.args):
-        if any(arg in o.operands for o in region.ops[:product]):
-            continue  # other elements of the product need it again
-        readers = [o for o in region.ops if arg in o.operands]
-        direct = all(
-            "elementwise" in lookup(o.name).traits or "reduction" in lookup(o.name).traits
-            for o in readers
-        )
-        if direct and isinstance(arg.type, TensorType) and arg.type.shape == space:
-            safe.append(i)
-    return safe
+    unsafe: set[Value] = set()
+    for k, inner in enumerate(region.ops):
+        # before a product: other elements of it need the operand again
+        if k < product or lookup(inner.name).traits.isdisjoint(("elementwise", "reduction")):
+            unsafe.update(inner.operands)
+    return [
+        i
+        for i, arg in enumerate(region.args)
+        if arg not in unsafe and isinstance(arg.type, TensorType) and arg.type.shape == space
+    ]
 
 
 def writes_in_place(value: Value) -> bool:

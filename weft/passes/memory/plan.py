@@ -1,17 +1,13 @@
-"""What a memory plan is: slots, copies, moving slots; and the arena that the planner packs."""
+"""What a memory plan is: slots, copies, moving slots."""
 
 from __future__ import annotations
 
-import bisect
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.sizes import at_most, hint, is_traced
+from weft.passes.memory.arena import Arena
 
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 SlotKind = Literal["input", "variable", "constant", "result", "arena", "moving"]
 
 
@@ -54,19 +50,6 @@ class Copy:
     nbytes: int
     why: str
     block: Block | None = None
-
-
-@dataclass(slots=True)
-class _Range:
-    """Bytes of the arena that are needed from one event until before another."""
-
-    size: int
-    start: int
-    end: int = sys.maxsize
-
-    def meets(self, other: _Range) -> bool:
-        """Are both needed at some time?"""
-        return self.start < other.end and other.start < self.end
 
 
 @dataclass(slots=True)
@@ -130,100 +113,3 @@ def _moves(m: Moving) -> str:
         return f"{m.even} and {m.odd} in turn in a {m.loop.name}"
     start = f"{m.even} + {m.offset}" if m.offset else str(m.even)
     return f"{start} {'-' if m.stride < 0 else '+'} i * {abs(m.stride)} in a {m.loop.name}"
-
-
-class Arena:
-    """Byte ranges, taken and released in the order of the ops; `pack` places them when all are
-    known. Until then a range is known by a number instead of its offset.
-    """
-
-    def __init__(self) -> None:
-        self.ranges: dict[int, _Range] = {}
-        self.events = 0
-        self.free = 0  # the next range's name
-
-    def take(self, size: int) -> int:
-        """A new range of `size` bytes."""
-        name, size = self.free, aligned(size)
-        self.ranges[name] = _Range(size, self._event())
-        self.free += 1
-        return name
-
-    def release(self, name: int) -> None:
-        """The range is not needed from now on."""
-        self.ranges[name].end = self._event()
-
-    def pack(self) -> tuple[dict[int, int], int]:
-        """The offset of each range, and the bytes of all; ranges that meet do not overlap.
-
-        In the order in which they were taken, at the lowest offset, memory is used again soon after
-        it was written. The longest-lived and largest first, into the smallest gap, comes close to
-        what is needed at once; it is taken if it saves a thirty-second (Pisarchyk and Lee,
-        "Efficient Memory Management for Deep Neural Net Inference", 2020, compare such orders).
-        """
-        ranges = list(self.ranges.values())
-        if any(is_traced(r.size) for r in ranges):
-            return self._pack_alike()
-        best, peak = _place(ranges, closest=False)
-        orders = (
-            sorted(ranges, key=lambda r: -r.size),
-            sorted(ranges, key=lambda r: -r.size * (min(r.end, self.events) - r.start)),
-        )
-        for order in orders:
-            offsets, bytes_of_all = _place(order, closest=True)
-            if bytes_of_all < peak - peak // 32:
-                best, peak = offsets, bytes_of_all
-        return {name: best[id(r)] for name, r in self.ranges.items()}, peak
-
-    def _pack_alike(self) -> tuple[dict[int, int], int]:
-        """As `pack`, where some sizes are to be others later: a range takes the place of one
-        that is at least as large, whatever the sizes will be."""
-        fixed = {n: r for n, r in self.ranges.items() if not is_traced(r.size)}
-        best, peak = _place(list(fixed.values()), closest=False)
-        offsets = {name: best[id(r)] for name, r in fixed.items()}
-        places: list[tuple[int, int, list[_Range]]] = []  # offset, size, what is there
-        for name, one in sorted(self.ranges.items(), key=lambda row: -hint(row[1].size)):
-            if name in fixed:
-                continue
-            place = next((p for p in places if _has_room(p, one)), (peak, one.size, list[_Range]()))
-            if not place[2]:
-                places.append(place)
-                peak += one.size
-            place[2].append(one)
-            offsets[name] = place[0]
-        return offsets, peak
-
-    def _event(self) -> int:
-        self.events += 1
-        return self.events
-
-
-def _has_room(place: tuple[int, int, list[_Range]], one: _Range) -> bool:
-    _, size, held = place
-    return at_most(one.size, size) and not any(one.meets(other) for other in held)
-
-
-def _place(order: Sequence[_Range], closest: bool) -> tuple[dict[int, int], int]:
-    """Offsets by id, and the end of all: each range where none that it meets is, in the lowest gap
-    or in the one that it fills best.
-    """
-    placed: list[tuple[int, int, _Range]] = []  # offset, end; sorted
-    offsets, peak = {}, 0
-    for one in order:
-        offset, gap = 0, sys.maxsize
-        found: int | None = None
-        for start, end, other in placed:
-            if one.meets(other):
-                if one.size <= start - offset < gap:
-                    found, gap = offset, start - offset if closest else 0
-                offset = max(offset, end)
-        at = offset if found is None else found
-        bisect.insort(placed, (at, at + one.size, one), key=lambda row: row[:2])
-        offsets[id(one)] = at
-        peak = max(peak, at + one.size)
-    return offsets, peak
-
-
-def aligned(size: int) -> int:
-    """`size` rounded up to whole cache lines; at least one."""
-    return max(size + ALIGNMENT - 1, ALIGNMENT) // ALIGNMENT * ALIGNMENT

@@ -11,6 +11,7 @@ import errno
 import importlib
 import itertools
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from weft.ir.errors import (
 
 _SUFFIX = ".weft-tmp"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# for what somebody else may have made: a pipe must not block, a link not lead elsewhere
+_NO_WAIT, _NO_LINK = getattr(os, "O_NONBLOCK", 0), getattr(os, "O_NOFOLLOW", 0)
 _numbers = itertools.count()
 # none where there is no POSIX: there leftovers stay until they are removed by hand
 _fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
@@ -53,6 +56,14 @@ def write_atomically(path: Path, chunks: Iterable[memoryview]) -> None:
         sync_folder(path.parent)
     except OSError as error:
         raise _as_weft_error(path, error) from error
+
+
+def read_whole(path: Path) -> bytes:
+    """The content of a regular file. OSError for anything else: a pipe would block for ever."""
+    with os.fdopen(os.open(path, os.O_RDONLY | _NO_WAIT), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return file.read()
 
 
 def sync_folder(folder: Path) -> None:
@@ -89,9 +100,9 @@ def _remove_leftovers(folder: Path) -> None:
     """Remove temporary files that nobody writes any more."""
     for path in folder.glob(f".*{_SUFFIX}"):
         with contextlib.suppress(OSError):
-            file = os.open(path, os.O_WRONLY)
+            file = os.open(path, os.O_WRONLY | _NO_WAIT | _NO_LINK)
             try:
-                if _lock(file, wait=False):
+                if stat.S_ISREG(os.fstat(file).st_mode) and _lock(file, wait=False):
                     path.unlink()
             finally:
                 os.close(file)

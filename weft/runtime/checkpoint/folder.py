@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import stat
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ from weft.runtime.checkpoint.manifest import (
     Retention,
     SavedCheckpoint,
     load_manifest,
+    saved_checkpoint,
     store_manifest,
 )
 from weft.runtime.checkpoint.sharded import (
@@ -98,10 +100,17 @@ def record_checkpoint(state_path: Path, row: SavedCheckpoint, retention: Retenti
         for file in removed:
             try:
                 with suppress(FileNotFoundError):
-                    (folder / file).unlink()
+                    _remove(folder / file)
             except OSError as error:
                 log.warning("cannot remove the old checkpoint %s: %s", folder / file, error)
     return [folder / r.file for r in stay if r.prefix == row.prefix]
+
+
+def _remove(path: Path) -> None:
+    """Remove a file that a save wrote; those are no links. OSError if it cannot be."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise OSError("it is no regular file")
+    path.unlink()
 
 
 def candidates(state_path: Path, or_previous: bool) -> list[SavedCheckpoint]:
@@ -139,6 +148,7 @@ def _scanned(folder: Path) -> Iterable[SavedCheckpoint]:
             log.warning("%s", error.what)
             continue
         if "time" in notes:
-            yield SavedCheckpoint(
-                path.name, notes["prefix"], notes["step"], notes["time"], notes["metric"]
-            )
+            try:
+                yield saved_checkpoint(path.name, notes)
+            except (ValueError, KeyError, TypeError) as error:
+                log.warning("%s says of itself what no save writes: %s", path, error)

@@ -41,8 +41,8 @@ from weft.runtime.checkpoint.encoding import (
     is_part,
     parts_of,
 )
+from weft.runtime.checkpoint.names import SUFFIX as SUFFIX
 
-SUFFIX = ".safetensors"
 _FORMAT, _DIGEST, _TENSORS = "weft.format", "weft.sha256", "weft.tensors"
 _DTYPES, _NOTES = "weft.dtypes", "weft.notes"
 _VERSION = "1"

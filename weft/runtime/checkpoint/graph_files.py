@@ -16,6 +16,7 @@ from weft.runtime.checkpoint.folder import SaveJob
 from weft.runtime.checkpoint.format import SUFFIX, write_file
 from weft.runtime.checkpoint.manifest import STATE_FILE, Retention, SavedCheckpoint
 from weft.runtime.checkpoint.sharded import find_checkpoint, open_checkpoint
+from weft.runtime.files.leave import confined
 
 
 def with_suffix(name: bytes) -> Path:
@@ -24,16 +25,21 @@ def with_suffix(name: bytes) -> Path:
     return path if path.name.endswith(SUFFIX) else path.with_name(path.name + SUFFIX)
 
 
-def save_arrays(name: bytes, arrays: Mapping[str, Array], keep: int = -1) -> None:
+def save_arrays(
+    name: bytes, arrays: Mapping[str, Array], keep: int = -1, within: Sequence[str] = ()
+) -> None:
     """Write a checkpoint, whole or not at all.
 
     keep: -1 writes the file alone; else the folder's state file names it, as the latest, and so
     many checkpoints with its name (without `-<step>` at the end) stay, 0 for all. Errors as
-    `write_atomically`; InvalidArgumentError for an empty name.
+    `write_atomically`; InvalidArgumentError for an empty name; PermissionDeniedError for a file
+    that is not in one of the folders `within`, if there are any.
     """
     if not name:
         raise InvalidArgumentError("a checkpoint needs the name of a file, this one is empty")
     path = with_suffix(name)
+    confined(str(path.parent), within)
+    confined(str(path), within)
     found = re.fullmatch(r"(.*)-(\d+)", path.name.removesuffix(SUFFIX))
     prefix, step = (found[1], int(found[2])) if found else (path.name.removesuffix(SUFFIX), None)
     notes: dict[str, Any] = {
@@ -46,13 +52,19 @@ def save_arrays(name: bytes, arrays: Mapping[str, Array], keep: int = -1) -> Non
     SaveJob(path.parent / STATE_FILE, row, arrays, notes, Retention(keep or None)).write()
 
 
-def restore_arrays(name: bytes, names: Sequence[str], types: Sequence[TensorType]) -> list[Array]:
+def restore_arrays(
+    name: bytes,
+    names: Sequence[str],
+    types: Sequence[TensorType],
+    within: Sequence[str] = (),
+) -> list[Array]:
     """What a checkpoint has under `names`, of `types`; all are checked first.
 
     NotFoundError for a file or a name that is not there, InvalidArgumentError for another dtype or
-    shape, DataLossError for a damaged file.
+    shape, DataLossError for a damaged file, PermissionDeniedError as `save_arrays`.
     """
     path = find_checkpoint(Path(os.fsdecode(name)))
+    confined(str(path), within)
     with open_checkpoint(path) as file:
         for label, wanted in zip(names, types, strict=True):
             entry = file.entries.get(label)

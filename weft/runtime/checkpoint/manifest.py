@@ -3,6 +3,10 @@
 JSON with a sha256 of its own, written atomically after the checkpoint that it names; so at every
 moment it names complete checkpoints only. Checkpoints that are to go are listed in `removed` before
 they are removed, so that a process that is killed in between leaves none that nobody knows of.
+
+Its checksum tells damage, not who wrote it: the file may have come with a folder from anywhere. So
+it can name only files of its own folder whose suffix is a checkpoint's; with any other name in it,
+or a field of another type, it is damaged as a whole.
 """
 
 from __future__ import annotations
@@ -10,13 +14,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from weft.ir.errors import DataLossError
-from weft.runtime.checkpoint.atomic import write_atomically
+from weft.runtime.checkpoint.atomic import read_whole, write_atomically
+from weft.runtime.checkpoint.names import check_file_name
 
 STATE_FILE = "checkpoint"  # TensorFlow 1's name
 _VERSION = 1
@@ -52,7 +58,7 @@ class Manifest:
 def load_manifest(path: Path) -> Manifest | None:
     """None if there is no state file. DataLossError naming it if it is damaged."""
     try:
-        data = path.read_bytes()
+        data = read_whole(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -64,10 +70,30 @@ def load_manifest(path: Path) -> Manifest | None:
             raise ValueError("its checksum does not fit its content")
         if fields["format"] != _VERSION:
             raise ValueError(f"its format is {fields['format']}, this weft reads {_VERSION}")
-        rows = tuple(SavedCheckpoint(**row) for row in fields["checkpoints"])
-        return Manifest(rows, tuple(fields["removed"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        rows = tuple(_row(row) for row in fields["checkpoints"])
+        return Manifest(rows, tuple(check_file_name(name) for name in fields["removed"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
+
+
+def saved_checkpoint(file: str, notes: Mapping[str, Any]) -> SavedCheckpoint:
+    """The row of a checkpoint by what its own notes say. ValueError, TypeError or KeyError for
+    what `Saver.save` does not write."""
+    names = "prefix", "step", "time", "metric"
+    return _row({"file": file, **{name: notes[name] for name in names}})
+
+
+def _row(fields: Mapping[str, Any]) -> SavedCheckpoint:
+    row = SavedCheckpoint(**fields)
+    check_file_name(row.file)
+    wanted = {
+        "prefix": (str,), "step": (int, NoneType), "time": (int, float), "always": (bool,),
+        "metric": (int, float, NoneType), "first": (int, float, NoneType),
+    }  # fmt: skip
+    for name, types in wanted.items():
+        if type(getattr(row, name)) not in types:
+            raise TypeError(f"it says {name}={getattr(row, name)!r} of '{row.file}'")
+    return row
 
 
 def store_manifest(path: Path, manifest: Manifest) -> None:

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from weft.ir.errors import DataLossError, InvalidArgumentError, NotFoundError
-from weft.runtime.checkpoint.atomic import write_atomically
+from weft.runtime.checkpoint.atomic import read_whole, write_atomically
 from weft.runtime.checkpoint.encoding import Array
 from weft.runtime.checkpoint.format import SUFFIX, CheckpointFile, Entry
+from weft.runtime.checkpoint.names import MANIFEST as MANIFEST
+from weft.runtime.checkpoint.names import check_file_name
 
-MANIFEST = ".manifest.json"
 #: The name under which each file holds the number of its save (i64[]).
 MARK = "__save__"
 _FORMAT = "weft sharded checkpoint 2"
@@ -70,16 +71,17 @@ def _load(path: Path) -> tuple[int, tuple[Shard, ...], dict[str, Any]]:
     """Mark, files and notes. NotFoundError if there is no such file, DataLossError for what is no
     manifest or damaged."""
     try:
-        fields = json.loads(path.read_bytes())
+        fields = json.loads(read_whole(path))
         if fields.pop("sha256") != _digest(fields) or fields["format"] != _FORMAT:
             raise ValueError("its checksum or format does not fit")
-        rows = [Shard(r["task"], r["file"], tuple(r["tensors"])) for r in fields["shards"]]
-        if any(Path(row.file).name != row.file for row in rows):
-            raise ValueError("it names files that are not in its folder")
+        rows = [
+            Shard(r["task"], check_file_name(r["file"], (SUFFIX,)), tuple(r["tensors"]))
+            for r in fields["shards"]
+        ]
         return fields["mark"], tuple(rows), fields["notes"]
     except FileNotFoundError:
         raise NotFoundError(f"there is no checkpoint file '{path}'") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataLossError(
             f"'{path}' is no manifest of a sharded checkpoint, or damaged: {error}",
             hint="restore an earlier one; restore_or_initialize(..., or_previous=True) does",

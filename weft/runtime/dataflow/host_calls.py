@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.ir.errors import DeadlineExceededError, InternalError, WeftError
+from weft.ir.errors import CancelledError, DeadlineExceededError, InternalError, WeftError
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType
 from weft.runtime.dataflow.build import Array, HostOp
@@ -60,6 +61,15 @@ def check_fits(made: list[Any], host: HostOp) -> None:
             raise InternalError(
                 f"op '{host.op.name}' was to give {t}, and gave {got}", location=host.op.locations
             )
+
+
+def end_if_over(token: CancelToken) -> None:
+    """For a loop that goes on: DeadlineExceededError if the step's time is up, CancelledError if it
+    was cancelled."""
+    if token.until is not None and time.monotonic() > token.until:
+        raise too_late(())
+    if token.is_cancelled:
+        raise CancelledError(f"the step was cancelled: {token.reason or 'no reason given'}")
 
 
 def too_late(waits: Sequence[Operation]) -> DeadlineExceededError:

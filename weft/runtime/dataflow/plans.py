@@ -9,19 +9,39 @@ from weft.ir.errors import InternalError
 from weft.ir.types import TensorType
 from weft.passes.control.plan_regions import Region
 from weft.runtime.dataflow import layout as at
+from weft.runtime.dataflow.host_calls import end_if_over
 from weft.runtime.dataflow.nodes import words
 from weft.runtime.dataflow.state import State
 from weft.runtime.executable import Executable
+from weft.runtime.resources.cancel import CancelToken
+
+
+class Look:
+    """What loops of plans call now and then, on whichever thread: it raises what is to end them."""
+
+    def __init__(self) -> None:
+        self.token = CancelToken()  # of the step that runs
+
+    def __call__(self) -> None:
+        end_if_over(self.token)
 
 
 class PlanWords:
-    """The row of a plan, and the frame that it runs on. alone: it never uses other threads."""
+    """The row of a plan, and the frame that it runs on. look: raises what is to end its loops;
+    alone: it never uses other threads."""
 
     def __init__(
-        self, made: Executable, region: Region, state: State, *, alone: bool = False
+        self,
+        made: Executable,
+        region: Region,
+        state: State,
+        look: Look,
+        *,
+        alone: bool = False,
     ) -> None:
         self.frame, walker, slots = made.own_frame(one_thread=alone)
-        self._made = made
+        self.frame.status.hook = id(look)
+        self._made, self._look = made, look
         self._rows = _result_rows(made, region, slots, state)
         self.words = [
             walker, self.frame.header, ctypes.addressof(self.frame.slots),
@@ -55,9 +75,16 @@ class Job:
     """A plan that runs beside others, on one thread; again and again, once at a time. op: to name
     in errors."""
 
-    def __init__(self, number: int, made: Executable, region: Region, state: State) -> None:
+    def __init__(
+        self,
+        number: int,
+        made: Executable,
+        region: Region,
+        state: State,
+        look: Look,
+    ) -> None:
         self.number, self.op = number, region.ops[-1]
-        self.plan = PlanWords(made, region, state, alone=True)
+        self.plan = PlanWords(made, region, state, look, alone=True)
         given = self.plan.words
         self._row = words(at.PLAN_WORDS)
         self._row[:] = given

@@ -17,15 +17,9 @@ from weft.ir.graph import Operation
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Array, Built, HostOp
 from weft.runtime.dataflow.helpers import GAIN, HELPERS, Beside, Phase, clock
-from weft.runtime.dataflow.host_calls import (
-    Times,
-    check_fits,
-    run_host,
-    run_now,
-    too_late,
-)
+from weft.runtime.dataflow.host_calls import Times, check_fits, run_host, run_now, too_late
 from weft.runtime.dataflow.nodes import Node, Tables
-from weft.runtime.dataflow.plans import Job, PlanWords
+from weft.runtime.dataflow.plans import Job, Look, PlanWords
 from weft.runtime.dataflow.state import ExternalCell, State
 from weft.runtime.dataflow.trace import NodeTrace
 from weft.runtime.dataflow.unended import unended
@@ -51,7 +45,8 @@ class Running:
         for cell, value in built.constants:
             self.state.boxes.share(cell.address, value)
         pairs = zip(built.plans, built.regions, strict=True)
-        self._plans = [PlanWords(p, r, self.state) for p, r in pairs]
+        self._look = Look()
+        self._plans = [PlanWords(p, r, self.state, self._look) for p, r in pairs]
         rows = (ctypes.c_int64 * max(at.PLAN_WORDS * len(built.plans), 1))()
         for i, plan in enumerate(self._plans):
             for k, word in enumerate(plan.words):
@@ -96,7 +91,7 @@ class Running:
             if is_open:
                 self.state.boxes.share(cell.address, array)
         # its end cancels what it waits for, and nothing else
-        own = self._own = CancelToken(cancel.exchange)
+        own = self._own = self._look.token = CancelToken(cancel.exchange)
         forget = cancel.register(lambda: own.cancel(cancel.reason))
         if cancel.exchange is not None:
             cancel.exchange.runs(self.waits)
@@ -282,7 +277,7 @@ class Running:
             return
         held = self._jobs[node.number]
         made, region = self.built.plans[node.number], self.built.regions[node.number]
-        job = held.pop() if held else Job(node.number, made, region, self.state)
+        job = held.pop() if held else Job(node.number, made, region, self.state, self._look)
         self._waiting[key] = job
         self.state.prepare(*key, job.row, job.outs)
         HELPERS.submit(lambda: self._run_job(job, token, done), self._most())

@@ -24,10 +24,16 @@ from weft.runtime.dataflow.stepping import is_small
 from weft.runtime.dataflow.trace import TraceRecorder
 from weft.runtime.distributed.brief import BriefProgram, brief_program
 from weft.runtime.distributed.store import Key, Store
+from weft.runtime.files.leave import AllowFiles, grant
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.step_passes import gpu_passes
 
 Array = np.ndarray[Any, Any]
+
+_NO_LEAVE = (
+    "the task does not know who sends it graphs: give the cluster a secret (`weft keygen`, then "
+    "key_file= or --key-file), or say allow_files=DIR (weft worker --allow-files DIR)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +92,24 @@ def read_part(
     control_flow: str,
     pipeline: str = "standard",
     device: str = "",
+    allow_files: AllowFiles = None,
 ) -> Registered:
-    """Read and compile a part. device: where it runs; "": on the processor. Errors as parsing,
-    verifying and compiling have, and as `on_gpu`; KeyError for a pipeline that there is not."""
+    """Read and compile a part. device: where it runs; "": on the processor. allow_files: what its
+    ops on files may use. Errors as parsing, verifying and compiling have, and as `on_gpu`;
+    PermissionDeniedError for files without leave; KeyError for a pipeline that there is not."""
     passes = PIPELINES[pipeline]
     elsewhere = _elsewhere(device, passes)
     graph, generation = parse_graph(text), store.generation
     verify(graph)
+    grant(graph, allow_files, _NO_LEAVE)
     variables, resources = store.of_graph(graph, keys)
     step = part_step(graph, variables, resources, control_flow, passes=passes, elsewhere=elsewhere)
     if isinstance(step, DataflowStep):
         step.give_back(step.take())  # the first run is not to wait for the executor's own code
     receivers = {int_attr(op.attrs, "key"): op for op in graph.walk() if op.name == "recv"}
-    again = partial(read_part, text, constants, store, keys, peers, control_flow, pipeline, device)
+    again = partial(
+        read_part, text, constants, store, keys, peers, control_flow, pipeline, device, allow_files
+    )
     small = elsewhere is None and is_small(graph)
     brief = brief_program(step) if small and isinstance(step, DataflowStep) else None
     return Registered(

@@ -11,8 +11,9 @@ from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, Unsupp
 from weft.ir.source import caller_location
 from weft.runtime.cluster.spec import ClusterSpec
 from weft.runtime.distributed.messages import Wire
-from weft.runtime.distributed.transport import open_endpoint
+from weft.runtime.distributed.transport import knows_peers, open_endpoint
 from weft.runtime.distributed.worker import Worker
+from weft.runtime.files.leave import AllowFiles
 
 if TYPE_CHECKING:
     from weft.comm.keys import Secret
@@ -25,10 +26,12 @@ class Server:
     server_or_cluster_def: a ClusterSpec or what it takes. job_name, task_index: which task this is;
     may be left out where there is only one. start: begin at once; else by `start()`. key_file: the
     cluster's secret (`weft keygen`), which tasks need that other machines can reach; default: see
-    docs/cluster.md; secret: the same as an object. protocol, config: TensorFlow's; UnsupportedError
-    if given. As a context manager it stops at the end. InvalidArgumentError for a task that the
-    cluster does not have, and for an address that is not this machine's or is taken,
-    FailedPreconditionError for one that needs keys.
+    docs/cluster.md; secret: the same as an object. allow_files: the folders whose files graphs may
+    use that sessions of other processes send (True: all, False: none); default: all if sessions
+    prove who they are, by the secret or by an ipc address of this user's, else none. protocol,
+    config: TensorFlow's; UnsupportedError if given. As a context manager it stops at the end.
+    InvalidArgumentError for a task that the cluster does not have, and for an address that is not
+    this machine's or is taken, FailedPreconditionError for one that needs keys.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Server:
         *,
         key_file: str | os.PathLike[str] | None = None,
         secret: Secret | None = None,
+        allow_files: AllowFiles = None,
     ) -> None:
         for name, value in (("protocol", protocol), ("config", config)):
             if value is not None:
@@ -56,6 +60,7 @@ class Server:
         self.task_index = self._only(task_index, numbers, "task_index")
         self._bind = self._cluster.address(self.job_name, self.task_index)
         self._key_file, self._secret = key_file, secret
+        self._allow_files = allow_files
         self._ended = threading.Event()
         self._wire: Wire | None = None
         self.worker = Worker(
@@ -147,10 +152,17 @@ class Server:
             worker.on_message,
             worker.on_link_lost,
         )
-        worker.attach(self._wire)
+        worker.attach(self._wire, self._leave())
         self.set_cluster(
             self._cluster.with_address(self.job_name, self.task_index, self._wire.address)
         )
+
+    def _leave(self) -> AllowFiles:
+        """The files that graphs of sessions in other processes may use: what was said; else all if
+        only holders of the secret, or processes of this user, can be at the other end."""
+        if self._allow_files is not None:
+            return self._allow_files
+        return knows_peers(self._bind, self._key_file, self._secret)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until `stop` is called, for ever if nobody does. Whether it was."""

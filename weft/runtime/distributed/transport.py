@@ -89,6 +89,22 @@ def secret_for(addresses: Iterable[str], key_file: str | os.PathLike[str] | None
     return None if given is None else Secret.from_file(given)
 
 
+def knows_peers(bind: str, key_file: str | os.PathLike[str] | None, secret: Secret | None) -> bool:
+    """Whether whoever reaches an endpoint at `bind` holds the secret or is this user: any user of
+    the machine reaches a loopback port. Errors as `secret_for`."""
+    if secret is not None or secret_for([bind], key_file) is not None:
+        return True
+    where = parse_address(bind)
+    if where.scheme != "ipc" or where.host.startswith("@"):  # that has no permissions
+        return False
+    try:
+        status = os.lstat(where.host)
+    except OSError:
+        return False
+    others = stat.S_IWGRP | stat.S_IWOTH  # to connect is to write
+    return status.st_uid == os.geteuid() and not status.st_mode & others
+
+
 class ClientAddress:
     """Where a session listens for the answers of tasks: reachable from where the target is.
 

@@ -19,7 +19,7 @@ from weft.ir.errors import (
 )
 from weft.runtime.distributed import messages as m
 from weft.runtime.distributed.counters import Counters, task_stats
-from weft.runtime.distributed.here import announce, find, withdraw
+from weft.runtime.distributed.here import Direct, announce, find, withdraw
 from weft.runtime.distributed.messages import Received, Wire
 from weft.runtime.distributed.offers import devices_of
 from weft.runtime.distributed.part_run import Client, Home, PartRun, arrays_of, later
@@ -27,6 +27,7 @@ from weft.runtime.distributed.registered import Registered, read_part
 from weft.runtime.distributed.store import Store
 from weft.runtime.distributed.threads import StepThreads
 from weft.runtime.distributed.wire_errors import Derived, from_wire, to_wire
+from weft.runtime.files.leave import AllowFiles
 
 _LOG = logging.getLogger("weft.cluster")
 #: How often the limits of what waits are looked at, in seconds.
@@ -56,6 +57,7 @@ class Worker:
         self._closed = threading.Event()
         self._watched = False
         self._wire: Wire | None = None
+        self._allow_files: AllowFiles = None
         self._home: Home | None = None
         self._kinds: dict[int, Callable[[Received], None]] = {
             m.HELLO: self._later(self._hello),
@@ -75,9 +77,9 @@ class Worker:
         assert self._wire is not None
         return self._wire
 
-    def attach(self, wire: Wire) -> None:
-        """Use this endpoint."""
-        self._wire = wire
+    def attach(self, wire: Wire, allow_files: AllowFiles = None) -> None:
+        """Use this endpoint. allow_files: what graphs that come through it may use."""
+        self._wire, self._allow_files = wire, allow_files
         self._home = Home(self.name, wire, self.counters, self._over)
         announce(wire.incarnation, self.on_message)
 
@@ -209,6 +211,7 @@ class Worker:
             str(meta["control_flow"]),
             str(meta["pipeline"]),
             str(named.get("device", "")),
+            True if isinstance(message, Direct) else self._allow_files,
         )
 
     # -------------------------------------------------------------------------------------- steps

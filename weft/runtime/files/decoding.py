@@ -6,6 +6,7 @@ from __future__ import annotations
 import glob
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from weft.ir.errors import InvalidArgumentError, WeftError, suggest
 from weft.ir.ops.strings import number_of
 from weft.ir.types import TensorType
 from weft.runtime.files.example import decode_example
+from weft.runtime.files.leave import confined
 
 Array = np.ndarray[Any, Any]
 
@@ -194,9 +196,18 @@ def _feature(
     return values.reshape(wanted.static_shape)
 
 
-def matching_files(patterns: Array) -> Array:
-    """The names of the files that fit any of the patterns (`*`, `?`, `[...]`), sorted."""
+def matching_files(patterns: Array, within: Sequence[str] = ()) -> Array:
+    """The names of the files that fit any of the patterns (`*`, `?`, `[...]`), sorted.
+
+    PermissionDeniedError for a pattern that begins outside of the folders `within`, and for a file
+    that is outside, if there are any.
+    """
+    for pattern in patterns.flat if within else ():
+        fixed = re.split(rb"[*?[]", pattern, maxsplit=1)[0]
+        confined(os.fsdecode(fixed if fixed == pattern else os.path.dirname(fixed)), within)
     names = {n for p in patterns.flat for n in glob.glob(p) if os.path.isfile(n)}
+    for name in names:
+        confined(os.fsdecode(name), within)
     out = np.empty(len(names), object)
     out[:] = sorted(names)
     return out

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from weft.ir.errors import DataLossError
+from weft.runtime.files.leave import confined
 from weft.runtime.files.lines import read_lines
 from weft.runtime.files.streams import Damaged, Input, open_input
 from weft.runtime.files.tfrecord import read_records
@@ -17,7 +18,8 @@ Record = tuple[bytes, bytes]
 
 class Layout(NamedTuple):
     """What a kind of reader needs to know of its files. skip: lines, or bytes, before the first
-    record; hop: bytes from one record's start to the next's (0: they follow each other)."""
+    record; hop: bytes from one record's start to the next's (0: they follow each other); within:
+    the folders whose files may be read (none: any)."""
 
     kind: str
     skip: int = 0
@@ -25,12 +27,15 @@ class Layout(NamedTuple):
     footer: int = 0
     hop: int = 0
     compression: str = ""
+    within: tuple[str, ...] = ()
 
 
 def records(name: str, layout: Layout) -> Iterator[Record]:
     """(key, value) of each record of a file. NotFoundError if there is none, DataLossError with
-    file and place where it is damaged."""
-    return KINDS[layout.kind](name, layout)
+    file and place where it is damaged, PermissionDeniedError for one that may not be read."""
+    if layout.kind != "identity":
+        confined(name, layout.within)
+    yield from KINDS[layout.kind](name, layout)
 
 
 def _lines(name: str, layout: Layout) -> Iterator[Record]:

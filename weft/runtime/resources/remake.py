@@ -11,7 +11,7 @@ from weft.ir.attributes import ConstArray
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation
 from weft.ir.ops.queue import part_type
-from weft.ir.rules import int_attr
+from weft.ir.rules import int_attr, strs_attr
 from weft.ir.types import TensorType
 from weft.runtime.files.records import Layout
 from weft.runtime.resources.accumulators import Accumulator, DenseAccumulator, SparseAccumulator
@@ -96,7 +96,9 @@ def _stack(op: Operation) -> Stack:
 def _reader(op: Operation) -> Reader:
     a = op.attrs
     skip, record, footer, hop = (int_attr(a, k) for k in ("skip", "record", "footer", "hop"))
-    layout = Layout(str(a["kind"]), skip, record, footer, hop, str(a["compression"]))
+    layout = Layout(
+        str(a["kind"]), skip, record, footer, hop, str(a["compression"]), strs_attr(a, "within")
+    )
     return Reader(layout, str(a["name"]))
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from weft.frontend.session.graph import get_default_graph
 from weft.frontend.session.session import Session
 from weft.frontend.tensor import Tensor
-from weft.frontend.train.global_step import global_step, needed_global_step
 from weft.frontend.train.monitored.checkpoints import Checkpoints
 from weft.frontend.train.monitored.hooks import (
     SessionRunArgs,
@@ -22,6 +21,7 @@ from weft.frontend.train.monitored.hooks import (
 )
 from weft.frontend.train.monitored.scaffold import Scaffold
 from weft.frontend.train.saver_files import PathLike
+from weft.frontend.train.step_counter import global_step, needed_global_step
 from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.source import caller_location

@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from weft.frontend.session.session import Session
-from weft.frontend.train.global_step import global_step
 from weft.frontend.train.monitored.scaffold import Scaffold
 from weft.frontend.train.saver_files import PathLike, as_path, latest_checkpoint
+from weft.frontend.train.step_counter import global_step
 from weft.frontend.variable import Variable
 from weft.ir.errors import FailedPreconditionError
 from weft.runtime.checkpoint.format import SUFFIX

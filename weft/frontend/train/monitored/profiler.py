@@ -9,7 +9,6 @@ from weft.frontend.session.graph import get_default_graph
 from weft.frontend.session.metadata import RunMetadata, chrome_trace
 from weft.frontend.session.options import RunOptions
 from weft.frontend.session.session import Session
-from weft.frontend.train.global_step import needed_global_step
 from weft.frontend.train.monitored.basic_hooks import SecondOrStepTimer, log
 from weft.frontend.train.monitored.hooks import (
     SessionRunArgs,
@@ -18,6 +17,7 @@ from weft.frontend.train.monitored.hooks import (
     SessionRunValues,
 )
 from weft.frontend.train.saver_files import PathLike, as_path
+from weft.frontend.train.step_counter import needed_global_step
 from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.source import caller_location

@@ -13,7 +13,6 @@ from weft.frontend.session.graph import Graph, get_default_graph
 from weft.frontend.session.metadata import RunMetadata
 from weft.frontend.session.options import RunOptions
 from weft.frontend.session.session import Session
-from weft.frontend.train.global_step import global_step, needed_global_step
 from weft.frontend.train.monitored.basic_hooks import CheckpointSaverHook, StepCounterHook
 from weft.frontend.train.monitored.checkpoints import Checkpoints
 from weft.frontend.train.monitored.creating import LOST, Engine, SessionCreator, close_quietly
@@ -25,6 +24,7 @@ from weft.frontend.train.monitored.hooks import (
 )
 from weft.frontend.train.monitored.scaffold import Scaffold
 from weft.frontend.train.saver_files import PathLike
+from weft.frontend.train.step_counter import global_step, needed_global_step
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,

@@ -12,11 +12,12 @@ import numpy as np
 from weft.ir.errors import FailedPreconditionError, WeftError
 from weft.ir.graph import Operation
 from weft.ir.ops.queue import part_type
-from weft.ir.rules import int_attr, ints_attr
+from weft.ir.rules import int_attr, ints_attr, strs_attr
 from weft.runtime.checkpoint.graph_files import restore_arrays, save_arrays
 from weft.runtime.dataflow.host_ops.row import Array, Begin, Done
 from weft.runtime.files.decoding import decode_csv, matching_files, parse_examples
 from weft.runtime.files.images import decode_sized
+from weft.runtime.files.leave import confined
 from weft.runtime.files.records import read_whole
 from weft.runtime.files.streams import unreadable
 from weft.runtime.resources.cancel import CancelToken
@@ -37,12 +38,6 @@ def _one(array: Array) -> bytes:
     value: Any = array[()]
     assert isinstance(value, bytes)
     return value
-
-
-def _strs(op: Operation, name: str) -> tuple[str, ...]:
-    values = op.attrs[name]
-    assert isinstance(values, tuple)
-    return values
 
 
 # ------------------------------------------------------------------------------------------ readers
@@ -101,16 +96,18 @@ def write_bytes(name: bytes, contents: bytes) -> None:
 
 
 def _read_file(op: Operation, arrays: list[Array]) -> list[Any]:
-    return [text(read_whole(os.fsdecode(_one(arrays[0]))))]
+    return [text(read_whole(confined(os.fsdecode(_one(arrays[0])), strs_attr(op.attrs, "within"))))]
 
 
 def _write_file(op: Operation, arrays: list[Array]) -> list[Any]:
-    write_bytes(_one(arrays[0]), _one(arrays[1]))
+    name = _one(arrays[0])
+    confined(os.fsdecode(name), strs_attr(op.attrs, "within"))
+    write_bytes(name, _one(arrays[1]))
     return [None]
 
 
 def _matching(op: Operation, arrays: list[Array]) -> list[Any]:
-    return [matching_files(arrays[0])]
+    return [matching_files(arrays[0], strs_attr(op.attrs, "within"))]
 
 
 def _csv(op: Operation, arrays: list[Array]) -> list[Any]:
@@ -121,9 +118,9 @@ def _csv(op: Operation, arrays: list[Array]) -> list[Any]:
 
 
 def _example(op: Operation, arrays: list[Array]) -> list[Any]:
-    types = [part_type(p) for p in _strs(op, "parts")]
+    types = [part_type(p) for p in strs_attr(op.attrs, "parts")]
     defaults = dict(zip(ints_attr(op.attrs, "defaults"), arrays[1:], strict=True))
-    return [*parse_examples(arrays[0], _strs(op, "names"), types, defaults)]
+    return [*parse_examples(arrays[0], strs_attr(op.attrs, "names"), types, defaults)]
 
 
 def _image(op: Operation, arrays: list[Array]) -> list[Any]:
@@ -132,14 +129,15 @@ def _image(op: Operation, arrays: list[Array]) -> list[Any]:
 
 
 def _save(op: Operation, arrays: list[Array]) -> list[Any]:
-    named = dict(zip(_strs(op, "names"), arrays[1:], strict=True))
-    save_arrays(_one(arrays[0]), named, int_attr(op.attrs, "keep"))
+    named = dict(zip(strs_attr(op.attrs, "names"), arrays[1:], strict=True))
+    save_arrays(_one(arrays[0]), named, int_attr(op.attrs, "keep"), strs_attr(op.attrs, "within"))
     return [None]
 
 
 def _restore(op: Operation, arrays: list[Array]) -> list[Any]:
-    types = [part_type(p) for p in _strs(op, "parts")]
-    return [*restore_arrays(_one(arrays[0]), _strs(op, "names"), types)]
+    types = [part_type(p) for p in strs_attr(op.attrs, "parts")]
+    within = strs_attr(op.attrs, "within")
+    return [*restore_arrays(_one(arrays[0]), strs_attr(op.attrs, "names"), types, within)]
 
 
 ROWS: Mapping[str, Begin] = {

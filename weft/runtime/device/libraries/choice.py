@@ -325,15 +325,20 @@ class CudaLibraries:
     def _kept(
         self, library: Library[Any], product: PlannedProduct, cache: KernelCache, text: str
     ) -> Choice | None:
-        found = cache.load_record(text, CHOICE_SUFFIX)
+        def read(found: CachedRecord) -> tuple[int, bytes, tuple[Row, ...]]:
+            route, code = int(found.fields["route"]), bytes.fromhex(found.fields["code"])
+            if route >= len(product.routes):
+                raise ValueError(f"there is no route {route}")
+            return route, code, tuple(Row(*row) for row in found.fields["rows"])
+
+        found = cache.load_record(text, CHOICE_SUFFIX, read)
         if found is None:
             return None
-        rows = tuple(Row(*row) for row in found.fields["rows"])
-        route, how = int(found.fields["route"]), "measured, and kept in the cache"
+        route, code, rows = found
+        how = "measured, and kept in the cache"
         if route < 0:
             return Choice(-1, None, how, rows)
-        call = product.routes[route].call
-        algorithm = library.checked(call, bytes.fromhex(found.fields["code"]))
+        algorithm = library.checked(product.routes[route].call, code)
         return None if algorithm is None else Choice(route, algorithm, how, rows)
 
 

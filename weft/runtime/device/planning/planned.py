@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from weft.codegen.cuda.cache import architecture
 from weft.codegen.jit import do_later
+from weft.codegen.llvm.cache import CachedRecord
+from weft.ir.attributes import ConstArray
 from weft.ir.errors import InternalError, WeftError
 from weft.ir.graph import Graph
 from weft.ir.math_mode import MathMode
@@ -103,12 +105,14 @@ class Wanted:
         """The plan on disk, and what makes its details when somebody asks; None: it is not there.
         The details raise InternalError if passes do not make that plan any more."""
         started = time.perf_counter()
-        kept = key.load()
-        if kept is None:
-            return None
-        record, constants = kept
+
+        def read(found: CachedRecord, constants: list[ConstArray]) -> DevicePlan:
+            return unpack_plan(found.fields, found.payload, constants, lines_of(self.graph))
+
         with collector_paused():
-            plan = unpack_plan(record.fields, record.payload, constants, lines_of(self.graph))
+            plan = key.load(read)
+        if plan is None:
+            return None
         seconds = time.perf_counter() - started
         return plan, Once(lambda: self._again(plan, seconds))
 

@@ -23,8 +23,8 @@ from weft.ir.rules import int_attr
 from weft.ir.sizes import largest
 from weft.ir.types import RefType, TensorType
 from weft.passes.fusion.fuse import fuse
+from weft.passes.memory.arena import aligned
 from weft.passes.memory.in_place import UPDATES
-from weft.passes.memory.plan import aligned
 from weft.passes.memory.plan_memory import Copy, MemoryPlan, Moving, Slot, variable_name
 from weft.runtime.device.libraries.ways import Way
 from weft.runtime.device.planning.looks import looked_first

@@ -9,7 +9,7 @@ from weft.codegen.call import Address, Arg, Scratch
 from weft.ir.graph import Operation, Value
 from weft.ir.sizes import largest
 from weft.ir.types import TensorType
-from weft.passes.memory.plan import aligned
+from weft.passes.memory.arena import aligned
 from weft.runtime.device.libraries.conv_ways import convolution_in
 from weft.runtime.device.libraries.ways import Way
 from weft.runtime.device.planning.plan import (

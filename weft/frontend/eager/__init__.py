@@ -1,0 +1,1 @@
+"""Calls of public functions outside traces: large ones run as native code, small ones op by op."""

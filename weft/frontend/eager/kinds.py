@@ -1,0 +1,129 @@
+"""Calls of one kind: the same dtypes, ranks and settings, any sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.frontend.calls.accessors import packer
+from weft.frontend.tensor import Tensor
+from weft.frontend.tracing.tracing import Argument, Traced, trace_function
+from weft.ir.dtypes import DType, as_dtype
+from weft.ir.errors import UnsupportedError
+from weft.ir.types import TensorType
+from weft.runtime.executable import Executable, compile_graph
+from weft.runtime.size_plan import SizedGraph
+from weft.runtime.size_plans import Filled, SizePlans
+
+Array = np.ndarray[Any, Any]
+Shapes = tuple[tuple[int, ...], ...]
+Run = Callable[[list[Array]], Any]
+Step = Callable[[list[Array]], list[Any]]
+#: After so many calls shapes have a plan of their own.
+OFTEN = 256
+
+
+class _Often:
+    """A plan for many sizes at work on some: once it was called often it is one for these alone,
+    whose calls take some microseconds less."""
+
+    def __init__(self, filled: Filled, make: Callable[[], Executable]) -> None:
+        self._step: Step = filled
+        self._make: Callable[[], Executable] | None = make
+        self._calls = 0
+
+    def __call__(self, arrays: list[Array]) -> list[Any]:
+        self._calls += 1
+        if self._calls >= OFTEN and self._make is not None:
+            make, self._make = self._make, None
+            self._step = make()
+        return self._step(arrays)
+
+
+class Kind:
+    """The native code for calls of one kind.
+
+    args, kwargs: of one such call. places: where in them the operands are, in order: a position or
+    a keyword.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        places: Sequence[int | str],
+    ) -> None:
+        self._name, self._function = f"eager_{name}", function
+        # the operands themselves are not kept
+        taken = [p for p in places if (args[p] if isinstance(p, int) else kwargs[p]) is not None]
+        self._places = taken
+        self._args: list[Any] = [None if i in taken else a for i, a in enumerate(args)]
+        self._kwargs = {n: None if n in taken else a for n, a in kwargs.items()}
+        self._plans: SizePlans | None = None
+
+    def at(self, arrays: Sequence[Array], weak: Sequence[bool]) -> Run:
+        """What runs calls with operands like these. Errors as those of tracing and compiling."""
+        shapes = tuple([a.shape for a in arrays])
+        dtypes = [as_dtype(a.dtype) for a in arrays]
+
+        def trace(shapes: Sequence[tuple[int, ...]]) -> Traced:
+            return self._traced(dtypes, shapes, weak)
+
+        if self._plans is None:
+            traced = trace(shapes)
+            if traced.variables:
+                raise UnsupportedError(f"{self._name} reads variables")
+            types = tuple(
+                TensorType(d, (None,) * len(s)) for d, s in zip(dtypes, shapes, strict=True)
+            )
+            sized = SizedGraph(self._name, types, lambda given: trace(given).graph)
+            made = self._compiled(traced)
+            self._pack, self._limits = packer(traced.structure, traced.weak), traced.limits
+            self._plans = SizePlans(sized, {})
+            return self._checked(made)
+        found = self._plans.find(shapes) or self._plans.make(shapes)
+        if found is None:
+            return self._checked(self._compiled(trace(shapes)))
+        return self._checked(_Often(found, lambda: self._compiled(trace(shapes))))
+
+    def _compiled(self, traced: Traced) -> Executable:
+        return compile_graph(traced.graph, name=self._name)
+
+    def _checked(self, step: Step) -> Run:
+        """`step` with a check of the Python integers that meet a narrower dtype."""
+        pack, limits = self._pack, self._limits
+        if not limits:
+            return lambda arrays: pack(step(arrays))
+
+        def checked(arrays: list[Array]) -> Any:
+            for limit in limits:
+                value = arrays[limit.index].item()
+                if not limit.low <= value <= limit.high:
+                    raise limit.error(value)
+            return pack(step(arrays))
+
+        return checked
+
+    def _traced(
+        self, dtypes: Sequence[DType], shapes: Sequence[tuple[int, ...]], weak: Sequence[bool]
+    ) -> Traced:
+        """The function on operands of these shapes as a graph."""
+        rows = zip(dtypes, shapes, weak, strict=True)
+        arguments = [
+            Argument(TensorType(d, tuple(s)), w, f"x{i}") for i, (d, s, w) in enumerate(rows)
+        ]
+
+        def call(inputs: list[Tensor]) -> Any:
+            args, kwargs = [*self._args], {**self._kwargs}
+            for place, value in zip(self._places, inputs, strict=True):
+                if isinstance(place, int):
+                    args[place] = value
+                else:
+                    kwargs[place] = value
+            return self._function(*args, **kwargs)
+
+        return trace_function(self._name, call, arguments)

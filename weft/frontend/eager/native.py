@@ -1,0 +1,235 @@
+"""`@runs_native`: large eager calls of a public function as one native call each.
+
+The function is traced once for each kind of call (dtypes, ranks, which sizes are 1, settings) and
+compiled as `@wf.compile` compiles: the first shapes get a plan of their own, which is kept on disk;
+from the second on a plan for many sizes serves what comes (`runtime/size_plan.py`). What is small,
+symbolic, in a trace or in a `wf.device` runs as it is written, op by op in the interpreter; so does
+what has no native code, and what fails, whose error then names the op and the user's line.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from weft.frontend.eager import switch
+from weft.frontend.eager.keys import (
+    NotPlain,
+    is_operand,
+    kind_key,
+    static_key,
+    without_numbers,
+)
+from weft.frontend.eager.switch import SWITCH
+from weft.frontend.ops.operators import Operators
+from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.tracing.device_scope import device_scopes
+from weft.frontend.tracing.trace import current_trace
+from weft.ir.errors import (
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    ShapeError,
+    WeftError,
+)
+from weft.ir.fork import ForkLock
+
+if TYPE_CHECKING:
+    from weft.frontend.eager.kinds import Kind
+
+F = TypeVar("F", bound=Callable[..., Any])
+Array = np.ndarray[Any, Any]
+_log = logging.getLogger("weft.compile")
+#: Calls of so many shapes are found by their key alone; then it begins anew.
+MOST_SHAPES = 1024
+#: Kinds of calls that differ in the numbers among their settings alone (`epsilon=`, `axis=`): so
+#: many are compiled, further ones run op by op, as one that changes with every call would compile
+#: in each.
+MOST_SETTINGS = 16
+
+_BEHAVED = 0x101  # flags of an array that is C-contiguous and aligned
+_NUMBERS = {
+    float: np.dtype(np.float64), int: np.dtype(np.int64), complex: np.dtype(np.complex128),
+    bool: np.dtype(np.bool_),
+}  # fmt: skip
+
+
+def runs_native(function: F) -> F:
+    """Decorate a function of tensors (parameters annotated as `TensorLike`) and of settings, whose
+    results follow from its arguments alone."""
+    calls = EagerCalls(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _is_large(args, kwargs) or not SWITCH.on:
+            return function(*args, **kwargs)
+        if current_trace() is not None or device_scopes():
+            return function(*args, **kwargs)
+        return calls(args, kwargs)
+
+    call.__dict__["calls"] = calls
+    return call  # type: ignore[return-value]
+
+
+def _is_large(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operand has `LARGE` elements, or they broadcast to so many."""
+    product = 1
+    shape: Any = None
+    differ = False
+    for a in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(a)
+        if kind is Tensor:
+            a = a._data
+            if a is None:
+                return False
+        elif kind is not np.ndarray:
+            continue
+        size = a.size
+        if size >= switch.LARGE:
+            return True
+        if size > 1:
+            product *= size
+            differ = differ or (shape is not None and a.shape != shape)
+            shape = a.shape
+    return (
+        differ
+        and product >= switch.LARGE
+        and _broadcast_size((*args, *kwargs.values())) >= switch.LARGE
+    )
+
+
+def _broadcast_size(given: Sequence[Any]) -> int:
+    shapes = [a.shape for a in given if type(a) in (Tensor, np.ndarray)]
+    try:
+        return math.prod(np.broadcast_shapes(*shapes))
+    except ValueError:  # whoever computes with them says so
+        return 0
+
+
+class EagerCalls:
+    """The native code for the large calls of one function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.name = function.__name__.strip("_")
+        self._tensors: frozenset[str] | None = None  # the parameters that are such
+        self._names: tuple[str, ...] = ()
+        self._known: dict[Hashable, Callable[[list[Array]], Any]] = {}
+        self._kinds: dict[Hashable, Kind | None] = {}
+        self._settings: dict[Hashable, int] = {}  # how many, of calls else alike
+        self._lock = ForkLock()
+
+    def __call__(self, args: Any, kwargs: Any) -> Any:
+        """What the function gives."""
+        key: list[Any] = []
+        arrays: list[Array] = []
+        try:
+            self._scan(args, kwargs, key, arrays)
+            alias = tuple(key)
+            run = self._known.get(alias) or self._find(alias, args, kwargs, arrays)
+            if run is not None:
+                return run(arrays)
+        except (NotPlain, InvalidArgumentError, ResourceExhaustedError):
+            pass  # op by op it has the error that names op and line, or what was no error
+        return self._function(*args, **kwargs)
+
+    # ------------------------------------------------------------------------------------ the key
+    def _parameters(self) -> frozenset[str]:
+        parameters = inspect.signature(self._function).parameters.values()
+        plain = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
+        self._names = tuple(p.name for p in plain if p.kind is not p.KEYWORD_ONLY)
+        self._tensors = frozenset(p.name for p in plain if "TensorLike" in str(p.annotation))
+        return self._tensors
+
+    def _scan(self, args: Any, kwargs: Any, key: list[Any], arrays: list[Array]) -> None:
+        """Append key and arrays. `NotPlain` for what native code does not take."""
+        tensors = self._tensors
+        if tensors is None:
+            tensors = self._parameters()
+        names, count = self._names, len(self._names)
+        for i, a in enumerate(args):
+            if i >= count or names[i] in tensors:
+                _scan_operand(a, key, arrays)
+            else:
+                key.append(static_key(a))
+        for name, a in kwargs.items():
+            key.append(name)
+            if name in tensors:
+                _scan_operand(a, key, arrays)
+            else:
+                key.append(static_key(a))
+
+    # ---------------------------------------------------------------------------------- the code
+    def _find(
+        self, alias: tuple[Any, ...], args: Any, kwargs: Any, arrays: list[Array]
+    ) -> Callable[[list[Array]], Any] | None:
+        """What runs calls like this one. None: they run op by op."""
+        key = kind_key(alias)
+        with self._lock:
+            kind = self._kinds.get(key)
+            if kind is None:
+                alike = without_numbers(key)
+                count = self._settings.get(alike, 0)
+                if key in self._kinds or count >= MOST_SETTINGS:
+                    return None
+                self._settings[alike] = count + 1
+                kind = self._new_kind(args, kwargs)
+            try:
+                run = kind.at(arrays, [row[2] for row in alias if is_operand(row)])
+            except (ShapeError, InvalidArgumentError):
+                return None  # of these shapes, those values: op by op it has the error
+            except WeftError as error:
+                _log.info("eager %s runs op by op: %s", self.name, error)
+                self._kinds[key] = None
+                return None
+            self._kinds[key] = kind
+            if len(self._known) >= MOST_SHAPES:
+                self._known.clear()
+            self._known[alias] = run
+        return run
+
+    def _new_kind(self, args: Any, kwargs: Any) -> Kind:
+        from weft.frontend.eager.kinds import Kind  # the compiler: not for `import weft`
+
+        tensors = self._tensors or frozenset()
+        places: list[int | str] = [
+            i for i in range(len(args)) if i >= len(self._names) or self._names[i] in tensors
+        ]
+        places += [name for name in kwargs if name in tensors]
+        # what serves many ops has the op's name as its first argument
+        name = args[0] if args and type(args[0]) is str else self.name
+        return Kind(name, self._function, args, kwargs, places)
+
+
+def _scan_operand(a: Any, key: list[Any], arrays: list[Array]) -> None:
+    kind = type(a)
+    if kind is Tensor:
+        data, weak = a._data, a.weak
+        if data is None:
+            raise NotPlain
+    elif kind is np.ndarray:
+        data, weak = a, False
+        if data.flags.num & _BEHAVED != _BEHAVED or not data.dtype.isnative:
+            raise NotPlain
+    elif kind in _NUMBERS:
+        if kind is int and not -(2**63) <= a < 2**63:
+            raise NotPlain
+        data, weak = np.array(a, _NUMBERS[kind]), kind is not bool
+    elif a is None:
+        key.append(None)
+        return
+    elif isinstance(a, Operators) and not isinstance(a, Tensor):  # a Variable
+        data, weak = as_tensor(a)._data, False
+        if data is None:
+            raise NotPlain
+    else:
+        raise NotPlain
+    if data.dtype.kind in "OSUMm":
+        raise NotPlain
+    key.append((data.shape, data.dtype, weak))
+    arrays.append(data)
