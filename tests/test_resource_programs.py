@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from example_counts import examples
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import weft as wf
@@ -233,7 +233,14 @@ def interpreted(
     return [int(v) for v in values], contents(held)
 
 
+#: In the body of a loop: a branch with a loop that waits for the branch, and a loop with host ops.
+LOOP_AFTER_BRANCH: list[Command] = [
+    ("loop", 2, [("cond", 0, [], [("loop", 0, []), ("loop", 0, [("apply", 5), ("push", 4)])])])
+]
+
+
 @given(PROGRAMS, st.integers(0, 96), st.integers(0, 1 << 30))
+@example(LOOP_AFTER_BRANCH, 63, 0)
 @examples(12)
 def test_all_ways_agree(program: list[Command], x: int, schedule: int) -> None:
     wanted = at_once(program, x)

@@ -4,10 +4,11 @@ A region is as large as it can be, which is best for one thread. Where it holds 
 do not need each other, each worth a thread of its own (`passes/estimate.py`), they are cut apart,
 and so is what joins them. In a loop, what does not need a value that comes round late is cut from
 what does: the next iteration may begin it before the last one is over. Constants that several parts
-use are in each of them. A region is left whole if the parts would hand too much to each other, or
-use the same variable. Only whole kernels' results go from part to part, or what no kernel takes
-in: elsewhere the cut would decide what is fused, and with it the order in which sums add up. Such
-ops go to the part that reads them, or the region stays whole.
+use are in each of them; what these wait for is a part of its own, before the others. A region is
+left whole if the parts would hand too much to each other, or use the same variable. Only whole
+kernels' results go from part to part, or what no kernel takes in: elsewhere the cut would decide
+what is fused, and with it the order in which sums add up. Such ops go to the part that reads them,
+or the region stays whole.
 """
 
 from __future__ import annotations
@@ -54,9 +55,15 @@ def _split(region: Region, used: Users) -> list[Region]:
     if len(region.ops) < 2 or total < least * DEAR_NS or not _is_static(region):
         return [region]
     shared = {op for op in region.ops if _may_copy(op, region, used)}
-    parts = _parts([op for op in region.ops if op not in shared], in_loop)
+    first = _first(region.ops, shared)
+    parts = _parts([op for op in region.ops if op not in shared and op not in first], in_loop)
     dear = sum(nanoseconds(part) >= DEAR_NS for part in parts)
-    apart = len(parts) > 1 and dear >= least and _variables_apart(parts)
+    apart = len(parts) > 1 and dear >= least
+    if first:
+        parts = [[op for op in region.ops if op in first], *parts]
+        tied = any(map(_ties, _crossing(parts[:1] + [[op for p in parts[1:] for op in p]])))
+        apart = apart and nanoseconds(parts[0]) < DEAR_NS and not tied
+    apart = apart and _variables_apart(parts)
     crossing = _crossing(parts) if apart else []
     if not apart or _traffic(crossing) > MOST_TRAFFIC * total or not _all_rounded(crossing):
         return [region]
@@ -86,6 +93,19 @@ def _may_copy(op: Operation, region: Region, used: Users) -> bool:
     return all(user in members for user in used.get(op.result, ())) and not any(
         op.result in other.control for other in region.ops
     )
+
+
+def _first(ops: Sequence[Operation], shared: set[Operation]) -> set[Operation]:
+    """What constants wait for that may be in several parts, and all that this needs."""
+    members = set(ops) - shared
+    found = set[Operation]()
+    waiting = [v.op for op in shared for v in op.control]
+    while waiting:
+        op = waiting.pop()
+        if op in members and op not in found:
+            found.add(op)
+            waiting += [v.op for v in (*op.operands, *op.control)]
+    return found
 
 
 def _parts(ops: _Ops, in_loop: bool) -> list[_Ops]:

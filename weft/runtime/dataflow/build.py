@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.steps.arena_flow import leaves_stacks
+from weft.ir.errors import InternalError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.interpreter import evaluate_op
 from weft.ir.rules import int_attr
@@ -348,9 +349,11 @@ class _Builder:
 
 
 def _in_order(graph: Graph, owner: dict[Operation, Region]) -> list[Operation | Region]:
-    """Ops outside of regions, and regions, each after all that it reads."""
+    """Ops outside of regions, and regions, each after all that it reads. InternalError if a region
+    needs what needs it."""
     out: list[Operation | Region] = []
     done: set[Operation | Region] = set()
+    begun: set[Operation | Region] = set()
 
     def visit(item: Operation | Region) -> None:
         stack: list[tuple[Operation | Region, bool]] = [(item, False)]
@@ -362,6 +365,13 @@ def _in_order(graph: Graph, owner: dict[Operation, Region]) -> list[Operation | 
                 done.add(current)
                 out.append(current)
                 continue
+            if current in begun:
+                op = current if isinstance(current, Operation) else current.ops[0]
+                raise InternalError(
+                    f"op '{op.name}' is in a part of the graph that waits for itself",
+                    location=op.locations,
+                )
+            begun.add(current)
             stack.append((current, True))
             stack.extend((before, False) for before in _before(current, owner))
 
