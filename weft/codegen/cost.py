@@ -1,8 +1,8 @@
 """Cost model of threads: whether a kernel call is cut over them, and into chunks of what size.
 
-The answer depends on the call's sizes alone, never on the machine or its thread count: what a
-thread takes at a time is the same everywhere, and so are the bits. The prices of arithmetic and of
-streamed bytes are in `weft.ir.prices`.
+The answer depends on the call's sizes and on the width of the target's vectors, never on the thread
+count: what a thread takes at a time is the same for any number of them, and so are the bits. The
+prices of arithmetic and of streamed bytes are in `weft.ir.prices`.
 """
 
 from __future__ import annotations

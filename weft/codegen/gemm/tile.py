@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from weft.codegen.elements import HALVES, INTEGERS, register_type, width_bits
-from weft.codegen.llvm.target import has_feature, multiplies_and_adds, per_isa
+from weft.codegen.llvm.target import (
+    has_feature,
+    multiplies_and_adds,
+    per_isa,
+    target_vector_bits,
+)
 
 #: What a product of each dtype of floats is computed in.
 ACCUMULATOR = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32"}
@@ -81,14 +86,6 @@ class Tile:
     def key(self) -> str:
         """The part of a kernel's key that names this tile."""
         return f"{self.dtype}-{self.rows}x{self.vectors}x{self.lanes}{'m' if self.masks else ''}"
-
-
-@per_isa
-def target_vector_bits() -> int:
-    """Width of the widest vector registers of this machine: 512, 256 or 128."""
-    if all(map(has_feature, ("avx512f", "avx512vl", "avx512dq"))):
-        return 512
-    return 256 if has_feature("avx2") and has_feature("fma") else 128
 
 
 @per_isa

@@ -16,7 +16,7 @@ from weft.codegen.cost import split
 from weft.codegen.element_access import constant, store_element
 from weft.codegen.elements import width_bits
 from weft.codegen.emitter import Emitter
-from weft.codegen.gemm.tile import target_vector_bits
+from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.jit import Kernel
 from weft.codegen.windows.geometry import triple
 from weft.codegen.windows.reduce import Fold, Lanes, or_first, reach_of, walk_entries, widths_of
@@ -185,6 +185,6 @@ class _Place:
             offset, tap = b.load(entry), b.load(e.at(entry, e.index(1)))
             place = e.at(out, offset)
             hit = b.icmp_signed("==", best, count_lanes(lanes, tap))
-            held = lanes.constant(0) if self.exact else lanes.load(place)
+            held = lanes.constant(0) if self.exact else e.freeze(lanes.load(place))
             more = given if self.exact else lanes.add(held, given)
             lanes.store(b.select(hit, more, held), place)
