@@ -49,7 +49,7 @@ def lower_window_place(op: Operation) -> list[KernelCall]:
         WorkerScratch(nbytes), worker_stride(nbytes), channels, each, *reach.words(),
     )  # fmt: skip
     kernel = Kernel(
-        f"window-place-2-{dtype}-{exact}-{target_vector_bits()}",
+        f"window-place-3-{dtype}-{exact}-{target_vector_bits()}",
         f"window_place_{dtype}",
         lambda e: _emit(e, dtype, exact),
     )
