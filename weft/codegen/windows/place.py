@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, WorkerScratch, worker_stride
-from weft.codegen.cost import split
+from weft.codegen.cost import narrower, split
 from weft.codegen.element_access import constant, store_element
 from weft.codegen.elements import width_bits
 from weft.codegen.emitter import Emitter
@@ -54,7 +54,8 @@ def lower_window_place(op: Operation) -> list[KernelCall]:
         lambda e: _emit(e, dtype, exact),
     )
     windows = small[0] * small[1] * small[2] * batch / units
-    cost = windows * (4 + reach.taps * each * width_bits(dtype) / 8 * NS_PER_BYTE)
+    each *= narrower() * width_bits(dtype) / 8 * NS_PER_BYTE
+    cost = windows * (4 + reach.taps * each)
     return [KernelCall(kernel, args, units, split(units, cost))]
 
 
