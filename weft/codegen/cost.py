@@ -28,9 +28,9 @@ LEAST_CHUNKS = 4
 MOST_CHUNKS = 128
 #: A byte of elements that are moved one by one: through indices, windows, strides.
 NS_PER_BYTE = 0.05
-#: How many times as long vector arithmetic takes as `prices` say, which are for AVX-512, by the bits
-#: of a vector. `benchmarks/prices.py` for each set on a Zen 4, whose vectors of 512 bits take two
-#: steps: AVX2 1.2 to 2.1 (exp), SSE, without multiply-add, 2.4 to 6.
+#: How many times as long vector arithmetic takes as `prices` say, which are for AVX-512, by the
+#: bits of a vector. `benchmarks/prices.py` for each set on a Zen 4, whose vectors of 512 bits take
+#: two steps: AVX2 1.2 to 2.1 (exp), SSE, without multiply-add, 2.4 to 6.
 NARROWER = {512: 1.0, 256: 1.5, 128: 4.0}
 
 
@@ -40,7 +40,7 @@ def narrower() -> float:
 
 
 def arithmetic(ops: Iterable[tuple[str, str]]) -> float:
-    """`prices.arithmetic`, nanoseconds of (op, operand dtype) pairs for one element, on the target."""
+    """`prices.arithmetic` on the target: nanoseconds of (op, operand dtype) pairs, one element."""
     return prices.arithmetic(ops) * narrower()
 
 

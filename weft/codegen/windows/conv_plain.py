@@ -18,8 +18,8 @@ from weft.codegen.element_access import constant, load_element, store_element
 from weft.codegen.elements import HALVES
 from weft.codegen.emitter import Emitter
 from weft.codegen.gemm.tile import tile_of
-from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.jit import Kernel
+from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.windows.conv import least, pool
 from weft.codegen.windows.conv_kernel import UNITS, add_parts

@@ -16,8 +16,8 @@ from weft.codegen.cost import narrower, split
 from weft.codegen.element_access import constant, store_element
 from weft.codegen.elements import width_bits
 from weft.codegen.emitter import Emitter
-from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.jit import Kernel
+from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.windows.geometry import triple
 from weft.codegen.windows.reduce import Fold, Lanes, or_first, reach_of, walk_entries, widths_of
 from weft.codegen.windows.taps import Reach, Taps, listing_function
@@ -54,8 +54,8 @@ def lower_window_place(op: Operation) -> list[KernelCall]:
         lambda e: _emit(e, dtype, exact),
     )
     windows = small[0] * small[1] * small[2] * batch / units
-    each *= narrower() * width_bits(dtype) / 8 * NS_PER_BYTE
-    cost = windows * (4 + reach.taps * each)
+    one = each * width_bits(dtype) / 8 * NS_PER_BYTE * narrower()
+    cost = windows * (4 + reach.taps * one)
     return [KernelCall(kernel, args, units, split(units, cost))]
 
 

@@ -18,8 +18,8 @@ from weft.codegen.cost import narrower, split
 from weft.codegen.element_access import constant, load_element, store_element
 from weft.codegen.elements import COMPLEXES, HALVES, UNSIGNED, register_type, width_bits
 from weft.codegen.emitter import Emitter
-from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.jit import Kernel
+from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.windows.geometry import Sizes, Triple, triple
 from weft.codegen.windows.taps import Reach, Taps, listing_function
