@@ -56,13 +56,15 @@ def _split(region: Region, used: Users) -> list[Region]:
         return [region]
     shared = {op for op in region.ops if _may_copy(op, region, used)}
     first = _first(region.ops, shared)
-    parts = _parts([op for op in region.ops if op not in shared and op not in first], in_loop)
+    rest = [op for op in region.ops if op not in shared and op not in first]
+    parts = _parts(rest, in_loop)
     dear = sum(nanoseconds(part) >= DEAR_NS for part in parts)
     apart = len(parts) > 1 and dear >= least
     if first:
-        parts = [[op for op in region.ops if op in first], *parts]
-        tied = any(map(_ties, _crossing(parts[:1] + [[op for p in parts[1:] for op in p]])))
-        apart = apart and nanoseconds(parts[0]) < DEAR_NS and not tied
+        before = [op for op in region.ops if op in first]
+        tied = any(map(_ties, _crossing([before, rest])))
+        apart = apart and nanoseconds(before) < DEAR_NS and not tied
+        parts = [before, *parts]
     apart = apart and _variables_apart(parts)
     crossing = _crossing(parts) if apart else []
     if not apart or _traffic(crossing) > MOST_TRAFFIC * total or not _all_rounded(crossing):
