@@ -48,6 +48,36 @@ def test_a_function_for_each(isa: str) -> None:
         assert f"compiled for {isa}" in f.explain(*given)
 
 
+KEEPING = {
+    "argmax": lambda x: wf.argmax(x, axis=0),
+    "cumulative_max": lambda x: wf.cumulative_max(x, axis=0),
+    "max_pool's gradient": wf.grad(
+        lambda x: wf.sum(wf.nn.max_pool(wf.reshape(x, (1, 40, 30, 1)), 3, 1))
+    ),
+    "product with an end": lambda x: x[:, :4] @ x[:4, :29],
+}
+
+
+@pytest.mark.skipif("x86-64-v3" not in ISAS, reason="not an x86-64-v3 processor")
+@pytest.mark.parametrize("name", KEEPING)
+def test_avx2_stores_without_masks(name: str) -> None:
+    """A masked store is 20 to 40 steps of AMD's AVX2 processors."""
+    x = np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32)
+    f = wf.compile(KEEPING[name], target="x86-64-v3")
+    np.testing.assert_allclose(f(x), wf.compile(KEEPING[name])(x), rtol=1e-4, atol=1e-6)
+    text = f.asm(x)
+    assert "%ymm" in text or "%xmm" in text
+    assert not re.search(r"vp?maskmov\w+\s+%\w+, %\w+, [-\d]*\(", text)
+
+
+def test_no_gathers_on_zen() -> None:
+    if not target.host().cpu.startswith("znver"):
+        pytest.skip("not a Zen processor")
+    f = wf.compile(wf.searchsorted)
+    f(np.arange(9.0), np.arange(99.0))
+    assert "gather" not in f.asm(np.arange(9.0), np.arange(99.0))
+
+
 def test_gradients_are_compiled_for_it() -> None:
     f = wf.compile(wf.grad(lambda x: wf.sum(wf.sin(x) * x)), target=ISAS[0])
     x = np.linspace(-2, 2, 99, dtype=np.float32)
