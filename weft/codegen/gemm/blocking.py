@@ -109,10 +109,11 @@ def blocking(p: Product, tile: Tile, computed: tuple[bool, bool] = (False, False
     computed: A, B are computed by prologues: blocks of all columns, of all rows, compute them once.
     """
     item = tile.itemsize
-    runs = max(1, -(-p.k // RUN[tile.vectors]))
-    k = max(1, up(-(-p.k // runs), tile.lanes))
+    steps = tile.steps(p.k)  # of narrow integers a run is as long in memory, and has more of k
+    runs = max(1, -(-steps // RUN[tile.vectors]))
+    k = max(1, up(-(-steps // runs), tile.lanes)) * tile.depth
     pack_b = K_BY_COLUMNS if computed[1] else _packing(p, tile, item)
-    sizes = max(p.m, 1), max(p.n, 1), max(p.k, 1), max(len(p.a_at), 1)
+    sizes = max(p.m, 1), max(p.n, 1), max(steps, 1), max(len(p.a_at), 1)
     most = BLOCK_ROWS
     if computed[0]:  # all of k for the rows of a block stays in L2
         fit = COMPUTED_BYTES // (computed_row(p.k) * item)
@@ -142,12 +143,12 @@ def _packing(p: Product, tile: Tile, item: int) -> int:
         return 0
     if direct and min(p.k, RUN[tile.vectors]) * p.n * item <= DIRECT_RUN_BYTES:
         return 0
-    width = up(p.n, tile.columns)
+    width, steps = up(p.n, tile.columns), tile.steps(p.k)
     shared = len(set(p.b_at)) == 1 and p.m > BLOCK_ROWS
-    if shared and 0 < width * p.k * item <= PACKED_BEFORE_BYTES:
+    if shared and 0 < width * steps * item <= PACKED_BEFORE_BYTES:
         return PACKED_BEFORE
     least = min(width, 2 * tile.columns)
-    return 1 if p.k * least * item <= PACKED_B_BYTES else 2
+    return 1 if steps * least * item <= PACKED_B_BYTES else 2
 
 
 @dataclass(frozen=True, slots=True)
