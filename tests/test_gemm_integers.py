@@ -252,7 +252,7 @@ FORMS: dict[str, tuple[Any, list[Array]]] = {
         [np.ones((4, 5, 6), np.int8), np.ones((6, 4, 9), np.int8)],
     ),
     "itself": (lambda a: product(a, wf.matrix_transpose(a)), [A]),
-    "a constant": (lambda a: product(a, B), [A]),
+    "a constant": (lambda a: product(a, (np.arange(170) % 7).astype(np.int8).reshape(10, 17)), [A]),
     "quantised before": (
         lambda x, b: product(wf.astype(wf.clip(wf.round(x * 20.0), -128, 127), wf.int8), b),
         [np.linspace(-5, 5, 80, dtype=np.float32).reshape(8, 10), B],

@@ -47,9 +47,11 @@ VECTOR_CYCLES = {3: (0, 5, 8, 12), 2: (0, 4, 6)}
 TILE_CYCLES = 40
 #: What a block takes beside its tiles.
 BLOCK_CYCLES = 400
-#: An element of B that is packed; what a block reads again: a vector of B, the rows of a tile of A,
-#: so many times as much if the operands are in memory, not in a cache.
-PACK_CYCLES, AGAIN_CYCLES, FAR, FAR_BYTES = 0.25, 0.6, 8, 1 << 24
+#: An element of B that is packed; a step of k of a tile's rows of A, which each block packs anew.
+PACK_CYCLES, PACK_ROWS_CYCLES = 0.25, 2.0
+#: What a block reads again: a vector of B, the rows of a tile of A, so many times as much if the
+#: operands are in memory, not in a cache.
+AGAIN_CYCLES, FAR, FAR_BYTES = 0.6, 8, 1 << 24
 CYCLES_PER_NS = 4.0
 
 
@@ -118,9 +120,10 @@ def blocking(p: Product, tile: Tile, computed: tuple[bool, bool] = (False, False
     if computed[0]:  # all of k for the rows of a block stays in L2
         fit = COMPUTED_BYTES // (computed_row(p.k) * item)
         most = max(tile.rows, min(most, fit // tile.rows * tile.rows))
-    rows, columns, chunk = _blocks(*sizes, tile, pack_b, most, BLOCK_COLUMNS, computed)
+    widens = converts(p.dtype)
+    rows, columns, chunk = _blocks(*sizes, tile, pack_b, most, BLOCK_COLUMNS, computed, widens)
     far = p.a_steps[1] * item >= 4096 and p.n > tile.columns
-    pack_a = converts(p.dtype) or far
+    pack_a = widens or far
     columns = up(columns, tile.columns) if pack_b else columns  # packed: whole panels
     return Blocking(rows, columns, k, pack_a, pack_b, chunk)
 
@@ -192,9 +195,11 @@ def _grid(
     most_rows: int,
     most_columns: int,
     computed: tuple[bool, bool],
+    widens: bool,
 ) -> _Grid:
-    """The best grid; products that are too small to be cut have the largest blocks."""
-    size = _Size(m, n, k, count, tile, pack_b)
+    """The best grid; products that are too small to be cut have the largest blocks. widens: each
+    block packs its rows of A."""
+    size = _Size(m, n, k, count, tile, pack_b, PACK_ROWS_CYCLES if widens else 0.0)
     work = m * n * k * count
     largest = _tiles(size.down, max(1, most_rows // tile.rows))
     wide = _vectors(size.across, max(tile.vectors, most_columns // tile.lanes), tile)
@@ -243,6 +248,7 @@ class _Size:
     count: int
     tile: Tile
     pack_b: int
+    pack_rows: float
 
     @property
     def down(self) -> int:
@@ -281,7 +287,7 @@ class _Size:
             steps = whole * cycles[tile.vectors] + cycles[rest]
             calls = (whole + (rest > 0)) * TILE_CYCLES
             again = read * (vectors + tiles / 2)
-            packed = pack * vectors if not chunk else 0
+            packed = (pack * vectors if not chunk else 0) + self.pack_rows * tiles * k
             return tiles * (steps * k + calls) + again + packed + BLOCK_CYCLES
 
         down, last_rows = _cut(self.down, rows)

@@ -21,7 +21,8 @@ group's last p: k in the place of A's groups is one more.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 
 from llvmlite import ir
 
@@ -180,14 +181,19 @@ class _Pack:
     ) -> None:
         """The last group, or items that are no neighbours."""
         e, b = self.e, self.e.builder
-        if not self.tile.masks or self.own != self.width or converts(self.dtype):
+        packed = self.tile.depth > 1 and self.tile.mask_registers  # masks of bytes are AVX-512's
+        masks = self.tile.masks and (packed or not converts(self.dtype))
+        if not masks or self.own != self.width:
             self._elements(source, target, left)
             return
         v = Vectors(e, self.tile, self.own)
         with b.if_else(neighbours) as (then, otherwise):
-            with then, e.for_range(e.index(0), self.k) as p:
-                place = e.at(source, b.mul(p, self.k_stride))
-                v.store(v.masked_load(place, v.mask(left)), self._moved(target, p))
+            with then:
+                mask = v.mask(left)
+                with e.for_range(e.index(0), self.whole_steps) as p:
+                    places = [e.at(source, start) for start in self._along_k(p)]
+                    parts = [self._load(place, v, mask) for place in places]
+                    v.store(self._joined(parts), self._moved(target, p))
             with otherwise:
                 self._elements(source, target, left)
 
@@ -245,19 +251,37 @@ class _Pack:
 
     def _starts(self, target: ir.Value) -> None:
         """After the last element of each row of A -128 times the sum of all."""
-        e, b = self.e, self.e.builder
-        v, steps = Vectors(e, self.tile, self.width), packed_steps(e, self.tile, self.k)
-        slot = e.alloca(v.kind)
-        b.store(v.zero(), slot)
-        with e.for_range(e.index(0), steps) as p:
-            row = v.load(self._moved(target, p))
-            bias = _of(v.kind, BIASES)
-            b.store(add_products(e, row, bias, b.load(slot), self.tile.depth), slot)
-        v.store(b.sub(v.zero(), b.load(slot)), self._moved(target, steps))
+        e, b, many = self.e, self.e.builder, 4  # sums side by side: none waits for another
+        v, one = Vectors(e, self.tile), Vectors(e, self.tile, self.width)
+        steps, each = packed_steps(e, self.tile, self.k), many * v.lanes // self.width
+        rest = b.srem(steps, e.index(each))
+        sums, last = [e.alloca(v.kind) for _ in range(many)], e.alloca(one.kind)
+        for slot in (*sums, last):
+            b.store(ir.Constant(slot.type.pointee, None), slot)
 
-    def _load(self, place: ir.Value, v: Vectors) -> ir.Value:
-        """A vector of elements that are neighbours, as accumulators."""
+        def add(slot: ir.Value, kind: Vectors, place: ir.Value) -> None:
+            bias, held = _of(kind.kind, BIASES), b.load(slot)
+            total = add_products(e, kind.load(place), bias, held, self.tile.depth)
+            b.store(total, slot)
+
+        with e.for_range(e.index(0), b.sub(steps, rest), e.index(each)) as p:
+            for number, slot in enumerate(sums):
+                add(slot, v, e.at(self._moved(target, p), e.index(number * v.lanes)))
+        with e.for_range(b.sub(steps, rest), steps) as p:
+            add(last, one, self._moved(target, p))
+        total = reduce(b.add, [b.load(slot) for slot in sums])
+        parts = [_part(b, total, start, self.width) for start in range(0, v.lanes, self.width)]
+        total = reduce(b.add, parts, b.load(last))
+        one.store(b.sub(one.zero(), total), self._moved(target, steps))
+
+    def _load(self, place: ir.Value, v: Vectors, mask: ir.Value | None = None) -> ir.Value:
+        """A vector of elements that are neighbours, as accumulators; mask: 0 where that is off, of
+        integers and of what is no wider as an accumulator."""
         b = self.e.builder
+        if mask is not None:
+            as_stored = Vectors(self.e, replace(self.tile, dtype=self.dtype), v.lanes)
+            held = as_stored.masked_load(place, mask)
+            return self._extend(held, v.kind) if converts(self.dtype) else held
         if not converts(self.dtype):
             return v.load(place)
         kind = ir.VectorType(memory_type(self.dtype), v.lanes)
@@ -285,6 +309,13 @@ class _Pack:
     def _extend(self, value: ir.Value, kind: ir.Type) -> ir.Value:
         b = self.e.builder
         return b.sext(value, kind) if is_signed(self.dtype) else b.zext(value, kind)
+
+
+def _part(b: ir.IRBuilder, vector: ir.Value, start: int, lanes: int) -> ir.Value:
+    """Some lanes of a vector."""
+    kind = ir.VectorType(I32, lanes)
+    mask = ir.Constant(kind, list(range(start, start + lanes)))
+    return b.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), mask)
 
 
 def _of(kind: ir.Type, number: int) -> ir.Constant:
