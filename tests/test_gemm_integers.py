@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import mmap
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -307,6 +309,27 @@ def test_a_constant_that_no_narrow_type_holds() -> None:
     assert "gemm_i32" in f.asm(A)
 
 
+def test_weights_of_a_loop_stay_narrow() -> None:
+    """Nothing is widened before the loop for the products in it."""
+
+    def f(x: Any, w: Any) -> Any:
+        def body(i: Any, s: Any) -> Any:
+            return i + 1, wf.astype(wf.bitwise_right_shift(product(s, w), 7), wf.int8)
+
+        return wf.while_loop(lambda i, s: i < 5, body, (0, x))[1]
+
+    rng = np.random.default_rng(0)
+    for n in (3, 90):
+        x, w = draw(rng, (n, n), "i8"), draw(rng, (n, n), "i8")
+        wanted = x
+        for _ in range(5):
+            wanted = (truth(wanted, w) >> 7).astype(np.int8)
+        g = wf.compile(f)
+        np.testing.assert_array_equal(g(x, w).numpy(), wanted)
+        assert "gemm_i32" not in g.asm(x, w)
+        assert "i32" not in g.ir(x, w).partition("scan(")[0]
+
+
 def test_a_variable_that_is_written() -> None:
     """The product has the value of before the assignment."""
     v = wf.Variable(A, name="narrow")
@@ -318,6 +341,36 @@ def test_a_variable_that_is_written() -> None:
 
     np.testing.assert_array_equal(wf.compile(step)(B).numpy(), truth(A, B))
     assert not np.asarray(v.numpy()).any()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("short", ["i8", "i16"])
+def test_nothing_outside_of_the_operands_is_read(isa: str, short: str) -> None:
+    """Both end where memory ends that may be read, whatever their strides."""
+    page = mmap.PAGESIZE
+    memory = [mmap.mmap(-1, 5 * page) for _ in range(2)]
+    starts = [ctypes.addressof(ctypes.c_char.from_buffer(m)) for m in memory]
+    mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+    mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    dtype = as_dtype(short).numpy
+    whole = [np.frombuffer(m, dtype, 4 * page // dtype.itemsize) for m in memory]
+    for start, held in zip(starts, whole, strict=True):
+        assert mprotect(start + 4 * page, page, 0) == 0  # PROT_NONE
+        held[:] = np.arange(held.size) % 251 - 125
+    flags = [(x, y) for x in (False, True) for y in (False, True)]
+    product = {
+        (ta, tb): wf.compile(
+            lambda x, y, ta=ta, tb=tb: wf.matmul(x, y, ta, tb, preferred_element_type=wf.int32),
+            target=isa,
+        )
+        for ta, tb in flags
+    }
+    for m, k, n in [(1, 1, 1), (3, 2, 5), (9, 67, 17), (13, 131, 1), (8, 64, 48), (5, 129, 15)]:
+        for ta, tb in flags:
+            a = whole[0][whole[0].size - m * k :].reshape((k, m) if ta else (m, k))
+            b = whole[1][whole[1].size - k * n :].reshape((n, k) if tb else (k, n))
+            wanted = truth(a.T if ta else a, b.T if tb else b)
+            np.testing.assert_array_equal(product[ta, tb](a, b).numpy(), wanted)
 
 
 def test_without_such_instructions(monkeypatch: pytest.MonkeyPatch) -> None:

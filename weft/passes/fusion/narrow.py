@@ -24,18 +24,16 @@ from dataclasses import dataclass, field
 
 from weft.ir.attributes import ConstArray
 from weft.ir.builder import Builder
-from weft.ir.dtypes import DType, int8, int16, int32, uint8, uint32
+from weft.ir.dtypes import DType, int16, uint8
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import is_index_map
 from weft.ir.ops import lookup
 from weft.ir.source import merge_locations
+from weft.ir.widening import NARROW, WIDE, is_widening
 from weft.passes.control.regions import in_regions
 from weft.passes.fusion.emit import nest_name
 from weft.passes.fusion.matmul import matmul_of, variable_of
 from weft.passes.rewrite import constant_of, tensor
-
-NARROW = (int8, uint8, int16)
-WIDE = (int32, uint32)
 
 
 def narrow_products(graph: Graph) -> Graph:
@@ -182,9 +180,9 @@ class _Narrowing:
         for made in dict.fromkeys(seen.values()):
             arg[made] = inner.add_arg(made.type)
         local = {v: arg[made] for v, made in seen.items()}
-        wide = tensor(product.operands[0]).dtype
+        wide, where = tensor(product.operands[0]).dtype, product.locations
         for value in dict.fromkeys(_operands(op)):
-            local[value] = inner.emit1("astype", local[value], dtype=wide, locations=op.locations)
+            local[value] = inner.emit1("astype", local[value], dtype=wide, locations=where)
         members = (op,) if op is product else op.regions[0].ops
         if op is not product:
             local = {a: local[v] for a, v in zip(op.regions[0].args, op.operands, strict=True)}
@@ -332,7 +330,7 @@ def _converted(value: Value) -> Value | None:
     if op is None or op.name != "fused" or op.control or matmul_of(op) is not None:
         return None
     made = op.regions[0].results[value.index].op
-    if made is None or made.name != "astype":
+    if made is None or not is_widening(made):
         return None
     (source,) = made.operands
     base = source
@@ -342,7 +340,7 @@ def _converted(value: Value) -> Value | None:
         base is not source or "elementwise" not in lookup(base.op.name).traits
     ):
         return None
-    return source if tensor(source).dtype in NARROW else None
+    return source
 
 
 def _holds(dtype: DType, constant: ConstArray) -> bool:
