@@ -115,7 +115,8 @@ def contest(size: tuple[int, int, int, int, bool, bool], rounds: int, threads: i
 def contest_integers(
     size: tuple[int, int, int, int, bool, bool], rounds: int, threads: int
 ) -> Comparison:
-    """One size of i8 in i32 on all sides: their results are equal."""
+    """One size of i8 in i32 on all sides whose results are right: without VNNI PyTorch's (oneDNN's)
+    saturate at 16 bits."""
     import jax
     import jax.numpy as jnp
     import torch
@@ -143,10 +144,13 @@ def contest_integers(
         tensors = logical(torch.from_numpy(a), torch.from_numpy(b))
         contestants["torch"] = lambda: torch._int_mm(*tensors)
     wanted = np.matmul(*(v.astype(np.float64) for v in logical(a, b)))
-    for name, run in contestants.items():
-        np.testing.assert_array_equal(np.asarray(run()), wanted, name)
     name = f"i8 {batch} x " if batch > 1 else "i8 "
     name += f"{m} x {n} x {k}" + " A'" * ta + " B'" * tb
+    if "torch" in contestants and not np.array_equal(np.asarray(contestants["torch"]()), wanted):
+        print(f"{name}: torch left out, its result is wrong")
+        del contestants["torch"]
+    for peer, run in contestants.items():
+        np.testing.assert_array_equal(np.asarray(run()), wanted, peer)
     inner = max(1, int(4e7 / (batch * m * n * k)))
     return compare(name, contestants, rounds=rounds, inner=inner)
 
