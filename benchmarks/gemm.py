@@ -24,6 +24,7 @@ import weft as wf
 from weft.codegen.gemm.product import WORDS, gemm_kernel
 from weft.codegen.gemm.tile import tile_of
 from weft.codegen.jit import compile_kernels
+from weft.frontend.bench.timing import LONG_PAUSE_SECONDS, PAUSE_SECONDS
 
 #: (batch, m, n, k, A is stored transposed, B is stored transposed)
 SIZES = (
@@ -109,7 +110,8 @@ def contest(size: tuple[int, int, int, int, bool, bool], rounds: int, threads: i
         contestants["openblas"] = lambda: sgemm(1.0, b.T, a.T, trans_a=tb, trans_b=ta)
     name = f"{batch} x " * (batch > 1) + f"{m} x {n} x {k}" + " A'" * ta + " B'" * tb
     inner = max(1, int(2e7 / (batch * m * n * k)))
-    return compare(name, contestants, rounds=rounds, inner=inner)
+    pause = PAUSE_SECONDS if threads == 1 else LONG_PAUSE_SECONDS
+    return compare(name, contestants, rounds=rounds, inner=inner, pause=pause)
 
 
 def contest_integers(

@@ -1,6 +1,9 @@
 """Memory of a training step: its tensors, and what a process grows by, against JAX and PyTorch.
 
-    python benchmarks/memory.py [--json benchmarks/memory.json] [--models figure1,mlp,gpt,conv,lstm]
+    python benchmarks/memory.py [--json benchmarks/memory.json]
+        [--models figure1,mlp,gpt,conv,lstm,block128,block512,block2048]
+
+block: the transformer block of benchmarks/transformer.py, at so many positions.
 
 Each row is a process of its own, the median of `--repeat`. In bytes:
 
@@ -48,7 +51,7 @@ Figures = dict[str, int | None]
 SIDES = (
     "weft, empty cache", "weft, from disk", "jax", "jax, from disk", "torch", "torch.compile",
 )  # fmt: skip
-MODELS = ("figure1", "mlp", "gpt", "conv", "lstm")
+MODELS = ("figure1", "mlp", "gpt", "conv", "lstm", "block128", "block512", "block2048")
 COLUMNS = ("tensors", "first", "anonymous", "later", "process")
 SECONDS = 0.5  # of further steps
 
@@ -66,6 +69,9 @@ def make_step(model: str, side: str) -> Step:
         else:
             step = getattr(figure1, f"{side}_step")(params)
         return lambda: step(x, y)
+    if model.startswith("block"):
+        step = importlib.import_module("transformer").block_step(side, int(model[len("block") :]))
+        return step  # type: ignore[no-any-return]
     training = importlib.import_module("training")
     make = training.MODELS[model]
     if side.startswith("torch"):

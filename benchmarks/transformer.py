@@ -1,23 +1,18 @@
 """A transformer block that people run, and its attention alone, against JAX and PyTorch.
 
     python benchmarks/transformer.py [--json benchmarks/transformer.json] [--rounds 15]
-        [--sizes 128,512,2048] [--only block|attention] [--threads 2] [--memory]
+        [--sizes 128,512,2048] [--only block|attention] [--threads 2]
 
 The block: d = 768, 12 heads, batch 2, causal, pre-norm, GELU of 4 d; forward, backward and Adam.
 The attention: 12 heads of 64, batch 2, forward and the gradients of query, key and value. weft's
 side is wf.nn.scaled_dot_product_attention, PyTorch's torch.nn.functional's, JAX's
-jax.nn.dot_product_attention. --memory: what two steps add to a process of their own.
+jax.nn.dot_product_attention. benchmarks/memory.py has the block's memory.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,23 +131,6 @@ def contest(kind: str, time: int, rounds: int) -> Comparison:
     return compare(f"{kind}, T={time}", contestants, rounds=fewer, inner=1)
 
 
-def memory(kind: str, side: str, time: int) -> int:
-    """Bytes that two steps add to the most that a process of its own had resident."""
-    code = (
-        "import resource, sys; sys.path.insert(0, sys.argv[1]); import transformer as t;"
-        f"import torch, jax; step = t.STEPS[{kind!r}]({side!r}, 16); step();"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
-        f"step = t.STEPS[{kind!r}]({side!r}, {time}); step(); step();"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
-    )
-    folder = str(Path(__file__).parent)
-    done = subprocess.run(
-        [sys.executable, "-c", code, folder], capture_output=True, text=True, check=True,
-        env=os.environ,
-    )  # fmt: skip
-    return 1024 * int(done.stdout.split()[-1])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json")
@@ -160,16 +138,9 @@ def main() -> None:
     parser.add_argument("--sizes", default="128,512,2048")
     parser.add_argument("--only", choices=STEPS)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--memory", action="store_true")
     options = parser.parse_args()
     sizes = [int(n) for n in options.sizes.split(",")]
     kinds = [options.only] if options.only else list(STEPS)
-    if options.memory:
-        for kind in kinds:
-            for time in sizes:
-                found = {s: memory(kind, s, time) >> 20 for s in ("weft", "jax", "torch")}
-                print(f"{kind}, T={time}: MiB {json.dumps(found)}", flush=True)
-        return
     if options.threads:
         import torch
 

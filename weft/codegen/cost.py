@@ -1,16 +1,20 @@
 """Cost model of threads: whether a kernel call is cut over them, and into chunks of what size.
 
-The answer depends on the call's sizes alone, never on the machine or its thread count: what a
-thread takes at a time is the same everywhere, and so are the bits. The prices of arithmetic and of
-streamed bytes are in `weft.ir.prices`.
+The answer depends on the call's sizes and on the width of the target's vectors, never on the thread
+count: what a thread takes at a time is the same for any number of them, and so are the bits. The
+prices of arithmetic and of streamed bytes are in `weft.ir.prices`.
 """
 
 from __future__ import annotations
 
-from weft.ir.prices import NS_PER_BYTE_CACHED, arithmetic, streamed
+from collections.abc import Iterable
+
+from weft.codegen.llvm.target import target_vector_bits
+from weft.ir import prices
+from weft.ir.prices import NS_PER_BYTE_CACHED, streamed
 from weft.ir.sizes import is_wide, of_sizes
 
-__all__ = ["NS_PER_BYTE", "NS_PER_BYTE_CACHED", "arithmetic", "split", "streamed"]
+__all__ = ["NS_PER_BYTE", "NS_PER_BYTE_CACHED", "arithmetic", "narrower", "split", "streamed"]
 
 #: Below this much work a call stays on the calling thread. With a worker awake on a processor that
 #: shares a cache, a cut costs 0.1 us and pays from 3 us on; where cache lines travel further it
@@ -24,6 +28,20 @@ LEAST_CHUNKS = 4
 MOST_CHUNKS = 128
 #: A byte of elements that are moved one by one: through indices, windows, strides.
 NS_PER_BYTE = 0.05
+#: How many times as long vector arithmetic takes as `prices` say, which are for AVX-512, by the bits
+#: of a vector. `benchmarks/prices.py` for each set on a Zen 4, whose vectors of 512 bits take two
+#: steps: AVX2 1.2 to 2.1 (exp), SSE, without multiply-add, 2.4 to 6.
+NARROWER = {512: 1.0, 256: 1.5, 128: 4.0}
+
+
+def narrower() -> float:
+    """The factor on prices of vector arithmetic for the target."""
+    return NARROWER[target_vector_bits()]
+
+
+def arithmetic(ops: Iterable[tuple[str, str]]) -> float:
+    """`prices.arithmetic`, nanoseconds of (op, operand dtype) pairs for one element, on the target."""
+    return prices.arithmetic(ops) * narrower()
 
 
 def split(units: int, nanoseconds_per_unit: float) -> int:

@@ -77,6 +77,17 @@ class Emitter:
         """The address of element ``index`` (i64, in elements) of ``pointer``."""
         return self.builder.gep(pointer, [index], inbounds=True)
 
+    def freeze(self, old: ir.Value) -> ir.Value:
+        """`old`, loaded from where a select of it and something else goes.
+
+        Without LLVM's `freeze` between them, the load, the select and the store become one masked
+        store (its `foldToMaskedStore`), which AMD's AVX2 processors take 20 to 40 steps for.
+        """
+        b = self.builder
+        made = ir.instructions.Instruction(b.block, old.type, "freeze", [old])
+        b._insert(made)
+        return made
+
     def alloca(self, llvm_type: ir.Type) -> ir.Value:
         """A stack slot in the function's entry block (loops must not grow the stack)."""
         with self.builder.goto_entry_block():

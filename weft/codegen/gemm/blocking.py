@@ -36,6 +36,9 @@ DIRECT_RUN_BYTES = 1 << 17
 COMPUTED_BYTES = 1 << 18
 #: Below so many rows, twice as large a B is read in place.
 MANY_ROWS = 512
+#: From so many rows and panels on B is packed where a panel has one cache line of each row of B
+#: (16 registers): read in place, the lines beside it take their room in L1.
+NARROW_ROWS, NARROW_PANELS = 192, 4
 #: Up to so many bytes of B a call before the product packs all of it; of more, each chunk packs
 #: the columns that it needs: they stay in L2, and the step's memory does not grow by all of B.
 PACKED_BEFORE_BYTES = 1 << 19
@@ -142,6 +145,9 @@ def up(size: int, step: int) -> int:
 def _packing(p: Product, tile: Tile, item: int) -> int:
     few = p.m < MANY_ROWS  # packing B costs as much as what it gives to some 500 rows
     direct = p.b_steps[1] == 1 and not converts(p.dtype)
+    one_line = tile.columns * item <= 64
+    if one_line and p.m >= NARROW_ROWS and p.n >= NARROW_PANELS * tile.columns:
+        direct = False
     if direct and p.k * p.n * item <= DIRECT_B_BYTES << few:
         return 0
     if direct and min(p.k, RUN[tile.vectors]) * p.n * item <= DIRECT_RUN_BYTES:

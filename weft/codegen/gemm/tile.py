@@ -16,7 +16,12 @@ from llvmlite import ir
 
 from weft.codegen.elements import HALVES, INTEGERS, register_type, width_bits
 from weft.codegen.gemm.dots import elements_of_k
-from weft.codegen.llvm.target import has_feature, multiplies_and_adds, per_isa
+from weft.codegen.llvm.target import (
+    has_feature,
+    multiplies_and_adds,
+    per_isa,
+    target_vector_bits,
+)
 
 #: What a product of each dtype of floats is computed in.
 ACCUMULATOR = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32"}
@@ -94,14 +99,6 @@ class Tile:
         """The part of a kernel's key that names this tile."""
         marks = ("m" if self.masks else "") + (f"d{self.depth}" if self.depth > 1 else "")
         return f"{self.dtype}-{self.rows}x{self.vectors}x{self.lanes}{marks}"
-
-
-@per_isa
-def target_vector_bits() -> int:
-    """Width of the widest vector registers of this machine: 512, 256 or 128."""
-    if all(map(has_feature, ("avx512f", "avx512vl", "avx512dq"))):
-        return 512
-    return 256 if has_feature("avx2") and has_feature("fma") else 128
 
 
 @per_isa

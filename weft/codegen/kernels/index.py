@@ -188,7 +188,8 @@ def _meet(f: Emitter, op: str, dtype: str, data_at: ir.Value, other_at: ir.Value
         return
     value, combine = load_element(f, other_at, dtype), COMBINES[op]
     if combine is not None:
-        value = emit_scalar(f, combine, dtype, [load_element(f, data_at, dtype), value], {})
+        held = f.freeze(load_element(f, data_at, dtype))
+        value = emit_scalar(f, combine, dtype, [held, value], {})
     store_element(f, value, data_at, dtype)
 
 

@@ -162,7 +162,7 @@ def _emit_column_scan(e: Emitter, op: str, dtype: str) -> None:
                     at = block.at(j, c)
                     value = load_element(f, f.at(x, at), dtype)
                     if combine:
-                        args = [b.load(block.cell(c)), value]
+                        args = [f.freeze(b.load(block.cell(c))), value]
                         value = emit_scalar(f, COMBINE[op], dtype, args, {})
                     b.store(value, block.cell(c))
                     store_element(f, value, f.at(out, at), dtype)
@@ -308,10 +308,11 @@ def _emit_column_position(e: Emitter, op: str, dtype: str) -> None:
                 b.store(load_element(f, f.at(x, block.at(f.index(0), c)), dtype), block.cell(c))
                 b.store(f.index(0), f.at(out, b.add(unit, c)))
             with f.for_range(f.index(1), n) as j, f.for_range(f.index(0), block.width) as c:
-                value, best = load_element(f, f.at(x, block.at(j, c)), dtype), b.load(block.cell(c))
+                value = load_element(f, f.at(x, block.at(j, c)), dtype)
+                best = f.freeze(b.load(block.cell(c)))
                 better = wins(f, op, dtype, value, best)
                 b.store(b.select(better, value, best), block.cell(c))
                 place = f.at(out, b.add(unit, c))
-                b.store(b.select(better, j, b.load(place)), place)
+                b.store(b.select(better, j, f.freeze(b.load(place))), place)
 
         _in_blocks(f, (lo, hi), n, inner, held, walk)

@@ -217,6 +217,14 @@ def _host_features() -> frozenset[str]:
 
 
 @per_isa
+def target_vector_bits() -> int:
+    """Width of the widest vector registers of this machine: 512, 256 or 128."""
+    if all(map(has_feature, ("avx512f", "avx512vl", "avx512dq"))):
+        return 512
+    return 256 if has_feature("avx2") and has_feature("fma") else 128
+
+
+@per_isa
 def multiplies_and_adds() -> bool:
     """Whether x * y + z, rounded once, is an instruction; elsewhere it is a function's work."""
     return has_feature("fma") or platform.machine().lower() in ("aarch64", "arm64")

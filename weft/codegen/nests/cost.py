@@ -1,14 +1,14 @@
 """What elementwise work costs in loops: for keeping values, and for how loops are written.
 
-Prices of single ops are those that calls are cut by (`weft.codegen.cost`): nanoseconds for one
-element in a vectorised loop. Nothing but speed depends on them.
+Prices of single ops are those of `weft.ir.prices` for any target: nanoseconds for one element in a
+vectorised loop. Nothing but speed depends on them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from weft.codegen.cost import arithmetic
+from weft.ir.prices import arithmetic
 
 #: A plain vector instruction, memory included: of folds that add up partial results.
 CHEAP = 0.05

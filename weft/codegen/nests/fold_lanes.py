@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from weft.codegen.elements import HALVES, width_bits
-from weft.codegen.gemm.tile import target_vector_bits
+from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.nests.cost import INTERLEAVE, is_long
 
 

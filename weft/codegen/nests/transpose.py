@@ -7,7 +7,7 @@ from llvmlite import ir
 from weft.codegen.elements import width_bits
 from weft.codegen.emitter import Emitter
 from weft.codegen.gemm.pack import interleave
-from weft.codegen.gemm.tile import target_vector_bits
+from weft.codegen.llvm.target import target_vector_bits
 
 #: Vectors that are transposed together, at most: more than that many do not fit the registers.
 MOST_VECTORS = 16

@@ -124,7 +124,7 @@ def direct_calls(
     work = s.multiply_adds + (8 * follow.statements * s.pixels(forward) if follow else 0)
     cost = work / max(1, units) / tile.multiply_adds_per_ns + _copied(g, channels)
     kernel = Kernel(
-        f"conv-4-{s.dtype}-{tile.key}", f"conv_{s.dtype}", lambda e: _Conv(e, tile, s.dtype).write()
+        f"conv-5-{s.dtype}-{tile.key}", f"conv_{s.dtype}", lambda e: _Conv(e, tile, s.dtype).write()
     )
     blocks = KernelCall(kernel, args, units, split(units, cost))
     return [_packing(w, s, tile, packed, (depth, width, panel), forward), blocks]

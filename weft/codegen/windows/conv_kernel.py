@@ -80,7 +80,7 @@ def kernel_gradient_calls(op: Operation, s: Sizes) -> list[KernelCall]:
     )  # fmt: skip
     units = parts * row_blocks
     kernel = Kernel(
-        f"conv-kernel-2-{s.dtype}-{tile.key}",
+        f"conv-kernel-3-{s.dtype}-{tile.key}",
         f"conv_kernel_{s.dtype}",
         lambda e: _ConvKernel(e, tile, s.dtype).write(),
     )

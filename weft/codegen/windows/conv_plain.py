@@ -13,11 +13,12 @@ import numpy as np
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Scratch, WorkerScratch, worker_stride
-from weft.codegen.cost import split
+from weft.codegen.cost import narrower, split
 from weft.codegen.element_access import constant, load_element, store_element
 from weft.codegen.elements import HALVES
 from weft.codegen.emitter import Emitter
-from weft.codegen.gemm.tile import target_vector_bits, tile_of
+from weft.codegen.gemm.tile import tile_of
+from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.jit import Kernel
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.windows.conv import least, pool
@@ -156,7 +157,7 @@ def depthwise_kernel_calls(op: Operation, s: Sizes) -> list[KernelCall]:
         f"depthwise_kernel_{s.dtype}",
         lambda e: _emit_depthwise(e, s.dtype, tile.dtype),
     )
-    cost = s.multiply_adds / units * NS_PER_DEPTHWISE
+    cost = s.multiply_adds / units * NS_PER_DEPTHWISE * narrower()
     blocks = KernelCall(kernel, args, units, split(units, cost))
     return [blocks, add_parts(op, tile, s.dtype, partial, units, elements)]
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, WorkerScratch, worker_stride
-from weft.codegen.cost import split
+from weft.codegen.cost import narrower, split
 from weft.codegen.element_access import constant, store_element
 from weft.codegen.elements import width_bits
 from weft.codegen.emitter import Emitter
-from weft.codegen.gemm.tile import target_vector_bits
+from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.jit import Kernel
 from weft.codegen.windows.geometry import triple
 from weft.codegen.windows.reduce import Fold, Lanes, or_first, reach_of, walk_entries, widths_of
@@ -49,12 +49,13 @@ def lower_window_place(op: Operation) -> list[KernelCall]:
         WorkerScratch(nbytes), worker_stride(nbytes), channels, each, *reach.words(),
     )  # fmt: skip
     kernel = Kernel(
-        f"window-place-2-{dtype}-{exact}-{target_vector_bits()}",
+        f"window-place-3-{dtype}-{exact}-{target_vector_bits()}",
         f"window_place_{dtype}",
         lambda e: _emit(e, dtype, exact),
     )
     windows = small[0] * small[1] * small[2] * batch / units
-    cost = windows * (4 + reach.taps * each * width_bits(dtype) / 8 * NS_PER_BYTE)
+    each *= narrower() * width_bits(dtype) / 8 * NS_PER_BYTE
+    cost = windows * (4 + reach.taps * each)
     return [KernelCall(kernel, args, units, split(units, cost))]
 
 
@@ -185,6 +186,6 @@ class _Place:
             offset, tap = b.load(entry), b.load(e.at(entry, e.index(1)))
             place = e.at(out, offset)
             hit = b.icmp_signed("==", best, count_lanes(lanes, tap))
-            held = lanes.constant(0) if self.exact else lanes.load(place)
+            held = lanes.constant(0) if self.exact else e.freeze(lanes.load(place))
             more = given if self.exact else lanes.add(held, given)
             lanes.store(b.select(hit, more, held), place)

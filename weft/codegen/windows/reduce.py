@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, WorkerScratch, worker_stride
-from weft.codegen.cost import split
+from weft.codegen.cost import narrower, split
 from weft.codegen.element_access import constant, load_element, store_element
 from weft.codegen.elements import COMPLEXES, HALVES, UNSIGNED, register_type, width_bits
 from weft.codegen.emitter import Emitter
-from weft.codegen.gemm.tile import target_vector_bits
+from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.jit import Kernel
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.windows.geometry import Sizes, Triple, triple
@@ -155,7 +155,7 @@ def gather_call(what: str, reach: Reach, out: Value, given: list[Value]) -> list
         lambda e: _emit_gather(e, what, dtype),
     )
     bytes_each = channels * width_bits(dtype) / 8 * NS_PER_BYTE_CACHED
-    cost = reach.result[2] * (4 + (reach.taps + 1) * bytes_each)
+    cost = reach.result[2] * (4 + (reach.taps + 1) * bytes_each) * narrower()
     return [KernelCall(kernel, args, units, split(units, cost))]
 
 

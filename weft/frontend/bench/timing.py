@@ -24,8 +24,8 @@ from weft.codegen.llvm.target import isa_line
 from weft.runtime.machine import cpu_name
 from weft.runtime.repeat import Timing
 
-#: Before each turn, longer than OpenMP's idle threads spin; after that of another process, whose
-#: OpenBLAS may spin for longer (PyTensor's: 100 ms).
+#: Before each turn, longer than OpenMP's idle threads spin; where OpenBLAS has several threads, in
+#: another process say, they spin for longer (up to 100 ms).
 PAUSE_SECONDS, LONG_PAUSE_SECONDS = 0.02, 0.15
 #: Untimed calls at the beginning of each turn: at least one, and for so long.
 WARM_SECONDS = 0.03
@@ -51,12 +51,13 @@ def compare(
     rounds: int = 200,
     inner: int = 1,
     elsewhere: Mapping[str, Callable[[int], float]] | None = None,
+    pause: float = PAUSE_SECONDS,
 ) -> Comparison:
     """Time `inner` calls of each contestant in turn, `rounds` times, after a warm-up.
 
     A contestant must finish its work before it returns (block until ready). Those `elsewhere` run
     in another process: given `inner`, they return the seconds of one call. Each turn begins with
-    a pause and with calls that are not timed.
+    a pause, of so many seconds, and with calls that are not timed.
     """
     elsewhere = elsewhere or {}
     for run in contestants.values():
@@ -67,20 +68,20 @@ def compare(
     seconds: dict[str, list[float]] = {name: [] for name in (*contestants, *elsewhere)}
     for _ in range(rounds):
         for name, run in contestants.items():
-            _settle(run)
+            _settle(run, pause)
             started = time.perf_counter()
             for _ in range(inner):
                 run()
             seconds[name].append((time.perf_counter() - started) / inner)
         for name, time_there in elsewhere.items():
-            _settle(partial(time_there, 1))
+            _settle(partial(time_there, 1), pause)
             seconds[name].append(time_there(inner))
             time.sleep(LONG_PAUSE_SECONDS)
     return Comparison(workload, {n: Timing.of(s) for n, s in seconds.items()})
 
 
-def _settle(run: Callable[[], object]) -> None:
-    time.sleep(PAUSE_SECONDS)
+def _settle(run: Callable[[], object], pause: float) -> None:
+    time.sleep(pause)
     until = time.perf_counter() + WARM_SECONDS
     run()
     while time.perf_counter() < until:
