@@ -259,6 +259,12 @@ FORMS: dict[str, tuple[Any, list[Array]]] = {
         lambda x, b: product(wf.astype(wf.clip(wf.round(x * 20.0), -128, 127), wf.int8), b),
         [np.linspace(-5, 5, 80, dtype=np.float32).reshape(8, 10), B],
     ),
+    "quantised before, for two dtypes": (
+        lambda x, b, c: (lambda q: (product(q, b), product(q, c)))(
+            wf.astype(wf.clip(wf.round(x * 20.0), -128, 127), wf.int8)
+        ),
+        [np.linspace(-5, 5, 80, dtype=np.float32).reshape(8, 10), B, B.astype(np.int16)],
+    ),
     "two dtypes": (product, [A, B.astype(np.int16)]),
     "u8 by i8": (product, [np.arange(80, dtype=np.uint8).reshape(8, 10), B]),
     "wide in two products": (

@@ -53,21 +53,24 @@ def narrow_reasons(graph: Graph) -> list[tuple[Operation, str]]:
     ]
 
 
+#: A wide value, and the dtype that it is narrowed to.
+_Narrow = tuple[Value, DType]
+
+
 @dataclass(slots=True)
 class _Narrowing:
     """products: those that read something narrow, and of which dtype. wanted: which results of
-    nests are to be there as they are before their conversion, too. passed: the ops between these
-    and the products; live: what is still read of them."""
+    nests are to be there narrow, too. passed: the ops between these and the products; live: what is
+    still read of them. held: wide values as narrow ones of the new graph."""
 
     graph: Graph
     products: dict[Operation, DType] = field(default_factory=dict)
-    wanted: dict[Operation, dict[int, None]] = field(default_factory=dict)
+    wanted: dict[Operation, dict[_Narrow, None]] = field(default_factory=dict)
     passed: set[Operation] = field(default_factory=set)
     live: set[Value] = field(default_factory=set)
     builder: Builder = field(default_factory=Builder)
     mapping: dict[Value, Value] = field(default_factory=dict)
-    before: dict[Value, Value] = field(default_factory=dict)  # wide values as they were
-    held: dict[tuple[Value, DType], Value] = field(default_factory=dict)
+    held: dict[_Narrow, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assigns = [op for op in self.graph.ops if op.name == "assign"]
@@ -81,9 +84,9 @@ class _Narrowing:
         graph = self.graph
         if not self.products:
             return graph
-        for op in self.products:
+        for op, dtype in self.products.items():
             for value in _operands(op):
-                self._want(value)
+                self._want(value, dtype)
         self._find_live()
         self.builder = Builder([a.type for a in graph.args])
         self.mapping = dict(zip(graph.args, self.builder.args, strict=True))
@@ -100,15 +103,15 @@ class _Narrowing:
 
     # -- what is read -----------------------------------------------------------------------------
 
-    def _want(self, value: Value) -> None:
+    def _want(self, value: Value, dtype: DType) -> None:
         """Note where a narrow operand comes from."""
         op = value.op
         assert op is not None
         self.passed.add(op)
         if _moved(op) is not None:
-            self._want(op.operands[0])
+            self._want(op.operands[0], dtype)
         elif op.name != "constant":
-            self.wanted.setdefault(op, {})[value.index] = None
+            self.wanted.setdefault(op, {})[value, dtype] = None
 
     def _find_live(self) -> None:
         self.live.update(self.graph.results)
@@ -130,14 +133,9 @@ class _Narrowing:
         if constant is not None:
             array = ConstArray(constant.array.astype(dtype.numpy))
             made = builder.emit1("constant", value=array, locations=op.locations)
-        elif moved is not None:
-            made = _move(builder, op, moved, self._narrow(op.operands[0], dtype))
         else:
-            made = self.before[value]
-            if tensor(made).dtype != dtype:
-                inner = Builder([made.type])
-                wide = inner.emit1("astype", inner.args[0], dtype=dtype, locations=op.locations)
-                made = _emit_fused(builder, [made], inner, [wide], op)[0]
+            assert moved is not None
+            made = _move(builder, op, moved, self._narrow(op.operands[0], dtype))
         self.held[value, dtype] = made
         return made
 
@@ -148,28 +146,26 @@ class _Narrowing:
         nest = _Nest(op)
         stay = [v for v in op.results if v in self.live]
         values = [nest.bring(op.regions[0].results[v.index]) for v in stay]
-        more = list[Value]()
-        for k in self.wanted[op]:
-            source = _converted(op.results[k])
+        more = list[_Narrow]()
+        for value, dtype in self.wanted[op]:
+            source = _converted(value)
             assert source is not None
-            if is_index_map(source.op):
+            if source.op is None and tensor(source).dtype == dtype:
+                self.held[value, dtype] = self.mapping[nest.outside[source]]
+            elif source.op is None or is_index_map(source.op):  # what only moves is no part of it
                 copy = _Nest(op)
-                made = [copy.bring(source)]
-                operands = [self.mapping[v] for v in copy.given]
-                (self.before[op.results[k]],) = _emit_fused(
-                    self.builder, operands, copy.inner, made, op
-                )
-            elif source.op is None:
-                self.before[op.results[k]] = self.mapping[nest.outside[source]]
+                self.held[value, dtype] = self._emit(copy, [copy.bring_as(source, dtype)])[0]
             else:
-                more.append(op.results[k])
-                values.append(nest.bring(source))
-        if not values:
-            return
+                more.append((value, dtype))
+                values.append(nest.bring_as(source, dtype))
+        if values:
+            results = self._emit(nest, values)
+            self.mapping.update(zip(stay, results, strict=False))
+            self.held.update(zip(more, results[len(stay) :], strict=True))
+
+    def _emit(self, nest: _Nest, values: list[Value]) -> tuple[Value, ...]:
         operands = [self.mapping[v] for v in nest.given]
-        results = _emit_fused(self.builder, operands, nest.inner, values, op)
-        self.mapping.update(zip(stay, results, strict=False))
-        self.before.update(zip(more, results[len(stay) :], strict=True))
+        return _emit_fused(self.builder, operands, nest.inner, values, nest.op)
 
     def _emit_product(self, op: Operation) -> None:
         dtype, product, taken = self.products[op], matmul_of(op), set(_operands(op))
@@ -206,6 +202,7 @@ class _Nest:
     """A nest under construction from what is needed of another one."""
 
     def __init__(self, op: Operation) -> None:
+        self.op = op
         self.outside = dict(zip(op.regions[0].args, op.operands, strict=True))
         self.inner = Builder()
         self.given: list[Value] = []
@@ -223,6 +220,13 @@ class _Nest:
                 made = self.inner.clone(value.op, self._local)
                 self._local.update(zip(value.op.results, made, strict=True))
         return self._local[value]
+
+    def bring_as(self, value: Value, dtype: DType) -> Value:
+        """The same, of that dtype."""
+        made, op = self.bring(value), self.op
+        if tensor(made).dtype == dtype:
+            return made
+        return self.inner.emit1("astype", made, dtype=dtype, locations=op.locations)
 
 
 def _emit_fused(
