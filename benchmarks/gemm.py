@@ -1,7 +1,8 @@
-"""Matrix products against the machine's multiply-add peak, OpenBLAS, PyTorch and JAX.
+"""Matrix products against the machine's multiply-add peak, OpenBLAS, PyTorch and JAX: of f32, and
+of i8 in i32 (PyTorch: `torch._int_mm`, of two matrices).
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/gemm.py [--json benchmarks/gemm.json] [--rounds 30]
-        [--threads 1]
+        [--threads 1] [--only i8]
 
 weft and PyTorch run on one thread, or as many as are asked for; JAX takes what it likes
 (`taskset -c 0` makes all equal, `--threads 2` where there are two processors). The peak is that of
@@ -40,6 +41,17 @@ SIZES = (
     (32, 64, 32, 64, False, False),
     (1, 20000, 64, 64, False, False),
     (1, 1000, 10, 1000, False, False),
+)
+#: Products of i8.
+INTEGERS = (
+    (1, 512, 512, 512, False, False),
+    (1, 512, 512, 512, False, True),
+    (1, 1024, 1024, 1024, False, False),
+    (1, 1024, 100, 784, False, False),
+    (1, 32, 100, 784, False, False),
+    (1, 1000, 10, 1000, False, False),
+    (1, 16, 4096, 4096, False, True),
+    (32, 64, 64, 32, False, True),
 )
 PEAK_STEPS = 200_000
 
@@ -102,23 +114,70 @@ def contest(size: tuple[int, int, int, int, bool, bool], rounds: int, threads: i
     return compare(name, contestants, rounds=rounds, inner=inner, pause=pause)
 
 
+def contest_integers(
+    size: tuple[int, int, int, int, bool, bool], rounds: int, threads: int
+) -> Comparison:
+    """One size of i8 in i32 on all sides whose results are right: without VNNI PyTorch's (oneDNN's)
+    saturate at 16 bits."""
+    import jax
+    import jax.numpy as jnp
+    import torch
+
+    batch, m, n, k, ta, tb = size
+    rng = np.random.default_rng(0)
+    lead = (batch,) if batch > 1 else ()
+    a = rng.integers(-128, 128, (*lead, *((k, m) if ta else (m, k)))).astype(np.int8)
+    b = rng.integers(-128, 128, (*lead, *((n, k) if tb else (k, n)))).astype(np.int8)
+    flags: dict[str, Any] = {"transpose_a": ta, "transpose_b": tb}
+    mine = wf.compile(
+        lambda x, y: wf.matmul(x, y, preferred_element_type=wf.int32, **flags), threads=threads
+    )
+
+    def logical(x: Any, y: Any) -> tuple[Any, Any]:
+        return (x.swapaxes(-1, -2) if ta else x), (y.swapaxes(-1, -2) if tb else y)
+
+    theirs = jax.jit(lambda x, y: jnp.matmul(*logical(x, y), preferred_element_type=jnp.int32))
+    on_device = [jnp.asarray(x) for x in (a, b)]
+    contestants = {
+        "weft": lambda: mine(a, b),
+        "jax": lambda: theirs(*on_device).block_until_ready(),
+    }
+    if batch == 1:
+        tensors = logical(torch.from_numpy(a), torch.from_numpy(b))
+        contestants["torch"] = lambda: torch._int_mm(*tensors)
+    wanted = np.matmul(*(v.astype(np.float64) for v in logical(a, b)))
+    name = f"i8 {batch} x " if batch > 1 else "i8 "
+    name += f"{m} x {n} x {k}" + " A'" * ta + " B'" * tb
+    if "torch" in contestants and not np.array_equal(np.asarray(contestants["torch"]()), wanted):
+        print(f"{name}: torch left out, its result is wrong")
+        del contestants["torch"]
+    for peer, run in contestants.items():
+        np.testing.assert_array_equal(np.asarray(run()), wanted, peer)
+    inner = max(1, int(4e7 / (batch * m * n * k)))
+    return compare(name, contestants, rounds=rounds, inner=inner)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", choices=("f32", "i8"))
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(options.threads)
     rows = []
-    for size in SIZES:
+    cases = [("f32", contest, s) for s in SIZES] + [("i8", contest_integers, s) for s in INTEGERS]
+    for dtype, run, size in cases:
+        if options.only not in (None, dtype):
+            continue
         rounds = options.rounds if max(size[1:4]) <= 1024 else options.rounds // 3
-        row = contest(size, rounds, options.threads)
+        row = run(size, rounds, options.threads)
         rows.append(row)
         work = 2.0 * size[0] * size[1] * size[2] * size[3]
         rates = ", ".join(f"{n} {work / t.minimum / 1e9:.0f}" for n, t in row.timings.items())
-        print(f"{row.workload}: GFLOP/s {rates}; peak {peak_gflops():.0f}", flush=True)
+        print(f"{row.workload}: GFLOP/s {rates}; f32 peak {peak_gflops():.0f}", flush=True)
     core = os.environ.get("OPENBLAS_CORETYPE", "its own choice")
     report(
         f"Matrix products, weft threads: {options.threads}; OpenBLAS kernels: {core}",

@@ -24,6 +24,11 @@ def of(*shape: int) -> Array:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
+def whole(x: Array, dtype: Any) -> Array:
+    """Integers of the same order, which wrap where there is no sign."""
+    return (x * 100).astype(np.int64).astype(dtype)
+
+
 def masked_sum(c: Any, h: Any, axes: Any) -> Any:
     """The gradient of a ReLU's operand, and its sum: what a bias gets."""
     d = wf.where(h > 0, c, 0.0)
@@ -82,6 +87,22 @@ FORMS: dict[str, tuple[Any, list[Array], bool]] = {
     "sum of everything": (lambda g, w, h: masked_sum(g @ w, h, (0, 1)), [X, W, R], False),
     "f64": (lambda x, w, b: wf.exp(-wf.abs(x @ w + b)),
             [v.astype(np.float64) for v in (X, W, B)], True),
+    "i32": (lambda x, w, b: wf.maximum(x @ w + b, 0),
+            [whole(v, np.int32) for v in (X, W, B)], True),
+    "u32": (lambda x, w, b: (x @ w) ^ b, [whole(v, np.uint32) for v in (X, W, B)], True),
+    "i64 of a stack": (
+        lambda x, y, s: wf.abs(x @ y) * s,
+        [whole(v, np.int64) for v in (STACK, of(4, 33, 15), ROWS)], True,
+    ),
+    "i32 to f32 to i8": (
+        lambda x, w, b: wf.astype(wf.clip(wf.round((x @ w) * b), -128, 127), wf.int8),
+        [whole(X, np.int32), whole(W, np.int32), B], True,
+    ),
+    "sums of i32": (
+        lambda x, w: (lambda c: (c, wf.sum(c, 0, dtype=wf.int32)))(wf.maximum(x @ w, 0)),
+        [whole(X, np.int32), whole(W, np.int32)], False,
+    ),
+    "i16": (lambda x, w, b: wf.maximum(x @ w, b), [whole(v, np.int16) for v in (X, W, B)], False),
     "f16": (lambda x, w, b: wf.tanh(x @ w + b), [v.astype(np.float16) for v in (X, W, B)], False),
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ from weft.passes.fusion.attention import fuse_attention
 from weft.passes.fusion.epilogues import fuse_epilogues
 from weft.passes.fusion.fuse import fuse, fuse_elementwise, fuse_folds
 from weft.passes.fusion.matmul import fuse_matmul
+from weft.passes.fusion.narrow import narrow_products
 from weft.passes.fusion.prologues import fuse_prologues
 from weft.passes.fusion.strided import stride_all_products, stride_products
 from weft.passes.fusion.tails import split_tails
@@ -50,6 +51,7 @@ PASSES: dict[str, Pass] = {
     "stride_products": stride_products,
     "stride_all_products": stride_all_products,
     "fuse_prologues": fuse_prologues,
+    "narrow_products": narrow_products,
     "lower_control_flow": lower_control_flow,
     "schedule": schedule,
     "simplify_exactly": simplify_exactly,
@@ -87,6 +89,7 @@ STANDARD: tuple[Pass, ...] = (
     fuse_matmul,  # products take over the nests that fuse has made
     stride_products,  # what is left of copies around products: they read and write by strides
     fuse_prologues,  # and of nests before them: what only a product reads is never stored
+    narrow_products,  # what only widens integers is left to their packing
     schedule,  # the kernels are known: in an order in which less is alive at once
 )
 
@@ -110,11 +113,12 @@ REPRODUCIBLE: tuple[Pass, ...] = (
     fuse_matmul,  # elementwise nests: what adds up is not one yet
     stride_products,
     fuse_prologues,
+    narrow_products,
     fuse_folds,
     schedule,
 )
 #: For a GPU: its products do more of what follows them and of copies than the CPU's, no prologues.
-_OF_CPU_PRODUCTS = (fuse_attention, split_tails, fuse_prologues)
+_OF_CPU_PRODUCTS = (fuse_attention, split_tails, fuse_prologues, narrow_products)
 _OF_GPU_PRODUCTS: dict[Pass, Pass] = {
     fuse_matmul: fuse_epilogues,
     stride_products: stride_all_products,
@@ -123,7 +127,7 @@ GPU: tuple[Pass, ...] = tuple(
     _OF_GPU_PRODUCTS.get(p, p) for p in STANDARD if p not in _OF_CPU_PRODUCTS
 )
 #: The same of REPRODUCIBLE: a product is a kernel by itself, whatever reads it.
-_OF_PRODUCTS = (fuse_matmul, stride_products, fuse_prologues)
+_OF_PRODUCTS = (fuse_matmul, stride_products, fuse_prologues, narrow_products)
 GPU_REPRODUCIBLE: tuple[Pass, ...] = tuple(p for p in REPRODUCIBLE if p not in _OF_PRODUCTS)
 
 #: Pipelines by name.

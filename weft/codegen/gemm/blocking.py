@@ -50,9 +50,11 @@ VECTOR_CYCLES = {3: (0, 5, 8, 12), 2: (0, 4, 6)}
 TILE_CYCLES = 40
 #: What a block takes beside its tiles.
 BLOCK_CYCLES = 400
-#: An element of B that is packed; what a block reads again: a vector of B, the rows of a tile of A,
-#: so many times as much if the operands are in memory, not in a cache.
-PACK_CYCLES, AGAIN_CYCLES, FAR, FAR_BYTES = 0.25, 0.6, 8, 1 << 24
+#: An element of B that is packed; a step of k of a tile's rows of A, which each block packs anew.
+PACK_CYCLES, PACK_ROWS_CYCLES = 0.25, 2.0
+#: What a block reads again: a vector of B, the rows of a tile of A, so many times as much if the
+#: operands are in memory, not in a cache.
+AGAIN_CYCLES, FAR, FAR_BYTES = 0.6, 8, 1 << 24
 CYCLES_PER_NS = 4.0
 
 
@@ -112,17 +114,19 @@ def blocking(p: Product, tile: Tile, computed: tuple[bool, bool] = (False, False
     computed: A, B are computed by prologues: blocks of all columns, of all rows, compute them once.
     """
     item = tile.itemsize
-    runs = max(1, -(-p.k // RUN[tile.vectors]))
-    k = max(1, up(-(-p.k // runs), tile.lanes))
+    steps = tile.steps(p.k)  # of narrow integers a run is as long in memory, and has more of k
+    runs = max(1, -(-steps // RUN[tile.vectors]))
+    k = max(1, up(-(-steps // runs), tile.lanes)) * tile.depth
     pack_b = K_BY_COLUMNS if computed[1] else _packing(p, tile, item)
-    sizes = max(p.m, 1), max(p.n, 1), max(p.k, 1), max(len(p.a_at), 1)
+    sizes = max(p.m, 1), max(p.n, 1), max(steps, 1), max(len(p.a_at), 1)
     most = BLOCK_ROWS
     if computed[0]:  # all of k for the rows of a block stays in L2
         fit = COMPUTED_BYTES // (computed_row(p.k) * item)
         most = max(tile.rows, min(most, fit // tile.rows * tile.rows))
-    rows, columns, chunk = _blocks(*sizes, tile, pack_b, most, BLOCK_COLUMNS, computed)
+    widens = converts(p.dtype)
+    rows, columns, chunk = _blocks(*sizes, tile, pack_b, most, BLOCK_COLUMNS, computed, widens)
     far = p.a_steps[1] * item >= 4096 and p.n > tile.columns
-    pack_a = converts(p.dtype) or far
+    pack_a = widens or far
     columns = up(columns, tile.columns) if pack_b else columns  # packed: whole panels
     return Blocking(rows, columns, k, pack_a, pack_b, chunk)
 
@@ -148,12 +152,12 @@ def _packing(p: Product, tile: Tile, item: int) -> int:
         return 0
     if direct and min(p.k, RUN[tile.vectors]) * p.n * item <= DIRECT_RUN_BYTES:
         return 0
-    width = up(p.n, tile.columns)
+    width, steps = up(p.n, tile.columns), tile.steps(p.k)
     shared = len(set(p.b_at)) == 1 and p.m > BLOCK_ROWS
-    if shared and 0 < width * p.k * item <= PACKED_BEFORE_BYTES:
+    if shared and 0 < width * steps * item <= PACKED_BEFORE_BYTES:
         return PACKED_BEFORE
     least = min(width, 2 * tile.columns)
-    return 1 if p.k * least * item <= PACKED_B_BYTES else 2
+    return 1 if steps * least * item <= PACKED_B_BYTES else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +201,11 @@ def _grid(
     most_rows: int,
     most_columns: int,
     computed: tuple[bool, bool],
+    widens: bool,
 ) -> _Grid:
-    """The best grid; products that are too small to be cut have the largest blocks."""
-    size = _Size(m, n, k, count, tile, pack_b)
+    """The best grid; products that are too small to be cut have the largest blocks. widens: each
+    block packs its rows of A."""
+    size = _Size(m, n, k, count, tile, pack_b, PACK_ROWS_CYCLES if widens else 0.0)
     work = m * n * k * count
     largest = _tiles(size.down, max(1, most_rows // tile.rows))
     wide = _vectors(size.across, max(tile.vectors, most_columns // tile.lanes), tile)
@@ -248,6 +254,7 @@ class _Size:
     count: int
     tile: Tile
     pack_b: int
+    pack_rows: float
 
     @property
     def down(self) -> int:
@@ -286,7 +293,7 @@ class _Size:
             steps = whole * cycles[tile.vectors] + cycles[rest]
             calls = (whole + (rest > 0)) * TILE_CYCLES
             again = read * (vectors + tiles / 2)
-            packed = pack * vectors if not chunk else 0
+            packed = (pack * vectors if not chunk else 0) + self.pack_rows * tiles * k
             return tiles * (steps * k + calls) + again + packed + BLOCK_CYCLES
 
         down, last_rows = _cut(self.down, rows)

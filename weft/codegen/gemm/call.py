@@ -34,7 +34,7 @@ from weft.codegen.gemm.product import (
     gemm_kernel,
     pack_kernel,
 )
-from weft.codegen.gemm.tile import Tile, tile_of
+from weft.codegen.gemm.tile import Tile, converts, tile_of
 from weft.codegen.nests.folds import Partials, combine_call
 from weft.ir.deep_products import k_pieces
 from weft.ir.dtypes import as_dtype
@@ -60,18 +60,20 @@ def gemm_calls(
     computed = before[0] is not None, before[1] is not None
     cut = blocking(p, tile, computed)
     item = tile.itemsize
-    depth = smallest(max(p.k, 1), cut.k)
-    b_bytes = up((p.k if cut.pack_b == 1 else depth) * cut.columns * item, 64)
+    run = smallest(max(p.k, 1), cut.k)
+    b_steps = tile.steps(p.k if cut.pack_b == 1 else run)
+    b_bytes = up(b_steps * cut.columns * item, 64)
     b_bytes = 0 if cut.pack_b in (0, PACKED_BEFORE) else b_bytes
     first: list[KernelCall] = []
     packed: Arg = 0
     held = 0
     if cut.pack_b == PACKED_BEFORE:
-        held = up(up(p.n, tile.columns) * p.k * item, 64)
+        held = up(up(p.n, tile.columns) * tile.steps(p.k) * item, 64)
         packed = Scratch(held)
         first = [_pack_call(p, b, packed, cut, tile)]
     pack_a = _packs_a(cut, before[0])
-    a_size = computed_row(p.k) * cut.rows if before[0] else _panel_rows(cut.rows, tile) * cut.k
+    a_steps = tile.steps(cut.k) + tile.has_starts
+    a_size = computed_row(p.k) * cut.rows if before[0] else _panel_rows(cut.rows, tile) * a_steps
     a_bytes = up(a_size * item + 64, 64) if pack_a else 0
     block_bytes = up(cut.rows * cut.columns * item, 64) if follow else 0
     scratch = max(64, b_bytes + a_bytes + block_bytes)
@@ -117,11 +119,12 @@ def _steps(p: Product, cut: Blocking, before: Prologues) -> tuple[int, int, int,
 
 def _nanoseconds(p: Product, cut: Blocking, follow: Follow | None, before: Prologues) -> float:
     """Of one unit. A vector operation costs about as much as eight multiply-adds in the tile."""
+    tile = tile_of(p.dtype)
     rows, columns = smallest(p.m, cut.rows), smallest(p.n, cut.columns)
-    work = rows * columns * (max(p.k, 8) + 8 * (follow.statements if follow else 0))
+    work = rows * columns * (max(tile.steps(p.k), 8) + 8 * (follow.statements if follow else 0))
     for made, size in zip(before, (rows, columns), strict=True):
         work += 8 * p.k * size * (made.statements if made else 0)
-    return work / tile_of(p.dtype).multiply_adds_per_ns
+    return work / tile.multiply_adds_per_ns
 
 
 def _code(called: Before | Follow | None) -> Arg:
@@ -136,7 +139,7 @@ def stored_calls(p: Product, c: Address, a: Address, b: Address) -> list[KernelC
 
 def deep_calls(p: Product, c: Address, a: Address, b: Address, pieces: int) -> list[KernelCall]:
     """C = A B as the sum of products of pieces of k; see `weft.ir.deep_products`."""
-    item = as_dtype(p.dtype).itemsize
+    wide = tile_of(p.dtype).dtype if converts(p.dtype) else p.dtype
     k = up(-(-p.k // pieces), RUN[tile_of(p.dtype).vectors])
     starts = range(0, p.k, k)
     parts = replace(
@@ -147,8 +150,8 @@ def deep_calls(p: Product, c: Address, a: Address, b: Address, pieces: int) -> l
         c_at=tuple([i * p.m * p.n for i in range(len(starts))]),
         c_row=p.n,
     )
-    partial = Scratch(len(starts) * p.m * p.n * item)
-    partials = Partials("sum", p.dtype, p.dtype, len(starts), p.m * p.n, 0, c)
+    partial = Scratch(len(starts) * p.m * p.n * as_dtype(wide).itemsize)
+    partials = Partials("sum", wide, wide, len(starts), p.m * p.n, 0, c)
     calls = gemm_calls(parts, partial, a, b, k_all=p.k)
     return [*calls, combine_call(partials, partial)]
 

@@ -29,7 +29,7 @@ from weft.codegen.gemm.blocking import Product
 from weft.codegen.gemm.call import gemm_calls
 from weft.codegen.gemm.follow import Follow, Prologues, load_words
 from weft.codegen.gemm.product import FRAME
-from weft.codegen.gemm.tile import tile_of
+from weft.codegen.gemm.tile import converts, tile_of
 from weft.codegen.jit import Kernel
 from weft.codegen.nests.cut import cut_kind
 from weft.codegen.nests.nest import Access, Nest, Statement, Store, plain_nest
@@ -39,6 +39,7 @@ from weft.ir.errors import InternalError
 from weft.ir.graph import Operation, Value
 from weft.ir.index_maps import contiguous_strides, is_index_map, read_of, static_shape
 from weft.ir.row_strides import over_rows
+from weft.ir.types import TensorType
 
 Walk = Access | Store
 #: (product, its operands, epilogue of a product of so many rows, prologues) -> the calls.
@@ -99,8 +100,21 @@ def operands_of(op: Operation) -> list[Address]:
     what a prologue computes any array: nothing is read there.
     """
     outside = dict(zip(op.regions[0].args, op.operands, strict=True))
-    sources = [read_of(v).source for v in product_in(op).operands]
+    sources = [read_of(unconverted(v)).source for v in product_in(op).operands]
     return [Address(outside.get(source, op.operands[0])) for source in sources]
+
+
+def unconverted(value: Value) -> Value:
+    """What packing reads of an operand of a product in a region: the narrow integers that it is
+    converted from (`weft.passes.fusion.narrow`), others as they are.
+    """
+    made = value.op
+    if made is None or made.name != "astype":
+        return value
+    (given,) = made.operands
+    types = given.type, value.type
+    short = [t.dtype.short for t in types if isinstance(t, TensorType)]
+    return given if short[0] in INTEGERS and converts(short[0]) and short[1] in INTEGERS else value
 
 
 def result_strides(op: Operation) -> tuple[int, ...] | None:

@@ -9,6 +9,9 @@ neighbours. Nothing in it depends on how A and B got there: packed panels and op
 are go through the same code. Rows past `rows` compute the last row again and are not stored;
 columns past `columns` are lanes of their own, so nothing that they hold can reach a result. In the
 last `guarded` steps of k nothing of B past `columns` is read (see `Accumulators`).
+
+Of narrow integers an element of both operands is several neighbours of k (`Tile.depth`), and k
+counts such elements; what the sums of a row begin with may follow its last one.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from weft.codegen.emitter import I64, Emitter
+from weft.codegen.gemm.dots import add_products
 from weft.codegen.gemm.tile import Tile
 
 I1, I32 = ir.IntType(1), ir.IntType(32)
@@ -126,7 +130,10 @@ class Vectors:
         return held if held is not None else ir.Function(self.e.module, kind, name)
 
     def multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """a * b + c, in one rounding where the machine has it; integers wrap."""
+        """a * b + c, in one rounding where the machine has it; integers wrap. Of packed integers
+        all products of a lane + c."""
+        if self.tile.depth > 1:
+            return add_products(self.e, a, b, c, self.tile.depth)
         if isinstance(self.tile.element, ir.IntType):
             return self.e.builder.add(self.e.builder.mul(a, b), c)
         kind = ir.FunctionType(self.kind, [self.kind] * 3)
@@ -155,6 +162,9 @@ def _micro(e: Emitter, tile: Tile, rows: int, vectors: int, args: list[ir.Value]
     starts = [e.at(a, b.mul(i, a_row)) for i in numbers]
     accumulators.fetch([e.at(c, b.mul(i, c_row)) for i in numbers])
     sums = [accumulators.v.zero()] * (rows * vectors)
+    if tile.has_starts:
+        first = [b.load(e.at(start, b.mul(count, a_k))) for start in starts]
+        sums = [accumulators.v.splat(value) for value in first for _ in range(vectors)]
     at = e.index(0), e.index(0)
     sums = accumulators.run(starts, at, (a_k, b_k), b_at, count, guarded, sums)
     places = [lambda i=i: e.at(c, b.mul(e.index(i), c_row)) for i in range(rows)]

@@ -27,7 +27,7 @@ from llvmlite import ir
 
 from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
 from weft.codegen.gemm.micro import call_narrowest, emit_micro, for_each_form, row_tiles
-from weft.codegen.gemm.pack import emit_pack_a, emit_pack_b
+from weft.codegen.gemm.pack import emit_pack_a, emit_pack_b, packed_steps
 from weft.codegen.gemm.tile import Tile, tile_of
 from weft.codegen.jit import Kernel
 
@@ -88,8 +88,9 @@ def _emit_pack_all(e: Emitter, tile: Tile, dtype: str) -> None:
         block = b.mul(b.sdiv(column, w["block_columns"]), w["block_columns"])
         wide = up(least(b.sub(w["n"], block), w["block_columns"]))
         k = least(b.sub(w["k"], p), w["block_k"])
-        place = b.add(b.mul(block, w["k"]), b.mul(p, wide))
-        place = b.add(place, b.mul(b.sub(column, block), k))
+        steps, before, all_k = (packed_steps(e, tile, x) for x in (k, p, w["k"]))
+        place = b.add(b.mul(block, all_k), b.mul(before, wide))
+        place = b.add(place, b.mul(b.sub(column, block), steps))
         start = b.add(b.mul(p, w["b_k"]), b.mul(column, w["b_column"]))
         items = least(b.sub(w["n"], column), lanes)
         b.call(pack, [e.at(source, start), w["b_column"], w["b_k"], items, k, e.at(target, place)])
@@ -186,6 +187,7 @@ class _Gemm:
         e, b, w, tile = self.e, self.e.builder, self.word, self.tile
         zero, one = e.index(0), e.index(1)
         lanes, columns, rows = e.index(tile.columns), at.columns, at.rows
+        steps = packed_steps(e, tile, k)
         b_pack = self._pack_b(p, k, at, fresh)
         computed = self._pack_a(p, k, at)
         a_at = e.at(at.a, b.mul(p, w["a_k"]))
@@ -193,14 +195,15 @@ class _Gemm:
         in_pack = b.icmp_signed("!=", w["pack_b"], zero)
         panels = b.and_(in_pack, b.icmp_signed("!=", w["pack_b"], e.index(K_BY_COLUMNS)))
         b_start = b.select(in_pack, b_pack, self._direct(b_at))
-        b_panel = b.select(panels, k, one)
+        b_panel = b.select(panels, steps, one)
         b_k = b.select(panels, lanes, w["b_k"])
         a_start = b.select(b.icmp_signed("!=", w["pack_a"], zero), computed, self._direct(a_at))
         # past a row of B that is read in place comes its next row, if that is as long as a vector
         long = b.icmp_signed(">=", b_k, e.index(tile.lanes))
         guarded = b.select(in_pack, zero, b.select(long, one, k))
         a_packed = b.icmp_signed("==", w["pack_a"], one)
-        a_panel = b.mul(k, e.index(tile.packed_rows))
+        a_steps = b.add(steps, e.index(int(tile.has_starts)))
+        a_panel = b.mul(a_steps, e.index(tile.packed_rows))
         a_row = b.select(a_packed, one, w["a_row"])
         a_k = b.select(a_packed, e.index(tile.packed_rows), w["a_k"])
         c, c_row = at.c, at.c_row
@@ -212,7 +215,7 @@ class _Gemm:
                 panel = b.mul(b.sdiv(i, e.index(tile.rows)), a_panel)
                 a_tile = e.at(a_start, b.select(a_packed, panel, b.mul(i, w["a_row"])))
                 c_tile = e.at(c, b.add(b.mul(i, c_row), j))
-                run = [a_tile, a_row, a_k, b_tile, b_k, k, guarded]
+                run = [a_tile, a_row, a_k, b_tile, b_k, steps, guarded]
                 args = [*run, height, width, c_tile, c_row, add]
                 call_narrowest(e, tile, self.micro, (few, width), args)
 
@@ -228,9 +231,10 @@ class _Gemm:
         before = mode(PACKED_BEFORE)
         once = b.or_(mode(1), before)
         wide = b.mul(self._blocks(at.columns, lanes), lanes)
-        shared = e.at(b.inttoptr(w["b_packed"], self.element), b.mul(at.column, w["k"]))
+        steps, all_k = (packed_steps(e, self.tile, x) for x in (p, w["k"]))
+        shared = e.at(b.inttoptr(w["b_packed"], self.element), b.mul(at.column, all_k))
         place = b.select(before, shared, self.b_pack)
-        place = e.at(place, b.select(once, b.mul(p, wide), zero))
+        place = e.at(place, b.select(once, b.mul(steps, wide), zero))
         source = e.at(at.b, b.mul(p, w["b_k"]))
         with b.if_then(b.or_(mode(2), b.and_(mode(1), fresh))):
             b.call(self.packing_b, [source, w["b_column"], w["b_k"], at.columns, k, place])

@@ -18,7 +18,7 @@ from llvmlite import ir
 from weft.codegen.call import Address
 from weft.codegen.elements import memory_type
 from weft.codegen.emitter import I64, Emitter
-from weft.codegen.gemm.epilogue import nest_over_rows, product_in
+from weft.codegen.gemm.epilogue import nest_over_rows, product_in, unconverted
 from weft.codegen.gemm.follow import Before, load_words
 from weft.codegen.gemm.product import FRAME
 from weft.codegen.jit import Kernel
@@ -40,8 +40,9 @@ def prologues(op: Operation) -> tuple[Before | None, Before | None]:
 
 
 def is_computed(value: Value) -> bool:
-    """Whether an operand of a product in a region is computed there, not read through maps."""
-    return read_of(value).source.op is not None
+    """Whether an operand of a product in a region is computed there, not read through maps or
+    widened where it is packed."""
+    return read_of(unconverted(value)).source.op is not None
 
 
 def _prologue(op: Operation, value: Value) -> Before:

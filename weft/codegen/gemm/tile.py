@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from weft.codegen.elements import HALVES, INTEGERS, register_type, width_bits
+from weft.codegen.gemm.dots import elements_of_k
 from weft.codegen.llvm.target import (
     has_feature,
     multiplies_and_adds,
@@ -37,7 +38,8 @@ def converts(dtype: str) -> bool:
 class Tile:
     """`rows` x (`vectors` of `lanes` elements) of the accumulator dtype.
 
-    masks: the target has masked vector loads (AVX, AVX-512).
+    masks: the target has masked vector loads (AVX, AVX-512). depth: neighbours of k that are one
+    element of a packed operand (`weft.codegen.gemm.dots`).
     """
 
     dtype: str
@@ -45,6 +47,11 @@ class Tile:
     rows: int
     vectors: int
     masks: bool
+    depth: int = 1
+
+    def steps(self, k: int) -> int:
+        """Elements of k of a packed operand: those that are one count once."""
+        return k if self.depth == 1 else -(-k // self.depth)
 
     @property
     def columns(self) -> int:
@@ -67,6 +74,11 @@ class Tile:
         return 1 << (self.rows - 1).bit_length()
 
     @property
+    def has_starts(self) -> bool:
+        """Whether what the sums of a row begin with is one more step of a packed A, its last."""
+        return self.depth == 4
+
+    @property
     def element(self) -> ir.Type:
         """LLVM type of an accumulator."""
         return register_type(self.dtype)
@@ -85,7 +97,8 @@ class Tile:
     @property
     def key(self) -> str:
         """The part of a kernel's key that names this tile."""
-        return f"{self.dtype}-{self.rows}x{self.vectors}x{self.lanes}{'m' if self.masks else ''}"
+        marks = ("m" if self.masks else "") + (f"d{self.depth}" if self.depth > 1 else "")
+        return f"{self.dtype}-{self.rows}x{self.vectors}x{self.lanes}{marks}"
 
 
 @per_isa
@@ -98,7 +111,8 @@ def tile_of(dtype: str) -> Tile:
     rows, vectors = (8, 3) if registers == 32 else (6, 2)
     if registers == 16 and not (dtype in ACCUMULATOR and multiplies_and_adds()):
         rows = 4  # a product is one more register before it is added
-    return Tile(accumulator, lanes, rows, vectors, bits > 128)
+    depth = elements_of_k(dtype, bits)
+    return Tile(accumulator, lanes, rows, vectors, bits > 128, depth)
 
 
 def multiply_adds_per_ns(dtype: str) -> float:

@@ -14,7 +14,7 @@ from weft.codegen.elements import COMPLEXES, memory_type
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.gemm.blocking import Product
 from weft.codegen.gemm.call import gemm_calls, stored_calls
-from weft.codegen.gemm.epilogue import store_calls
+from weft.codegen.gemm.epilogue import store_calls, unconverted
 from weft.codegen.gemm.follow import Follow, Prologues
 from weft.codegen.gemm.prologue import is_computed
 from weft.codegen.gemm.tile import converts
@@ -67,6 +67,7 @@ def product_of(
     b_steps = (bt.strides[-1], bt.strides[-2]) if tb else (bt.strides[-2], bt.strides[-1])
     out = Read(op.result, 0, contiguous_strides((*batch, m, n)) if c is None else c)
     count = math.prod(batch)
+    dtype = _type(at.source).dtype.short  # of what is packed, where that is narrower
     shared = math.prod(b.static_shape[:-2]) == 1 and count == math.prod(a.static_shape[:-2])
     if shared and not ta and count:
         full = (0,) * (len(out.strides) - len(at.strides)) + at.strides
@@ -74,10 +75,10 @@ def product_of(
         if a_rows is not None and c_rows is not None and c_rows[1] <= 1:
             first = (at.offset,), (bt.offset,), (0,)
             a_steps, m = (a_rows[0], a_steps[1]), m * count
-            return Product(a.dtype.short, m, n, k, *first, a_steps, b_steps, c_rows[0])
+            return Product(dtype, m, n, k, *first, a_steps, b_steps, c_rows[0])
     at_all = [_offsets(tuple(batch), r) for r in (at, bt, out)]
     steps = a_steps, b_steps, out.strides[-2]
-    return Product(a.dtype.short, m, n, k, at_all[0], at_all[1], at_all[2], *steps)
+    return Product(dtype, m, n, k, at_all[0], at_all[1], at_all[2], *steps)
 
 
 def matmul_with(
@@ -90,7 +91,7 @@ def matmul_with(
 
 def _inside(value: Value) -> Read:
     """An operand in the region of a `fused` op; what a prologue computes as if it were stored."""
-    return _whole(value) if is_computed(value) else read_of(value)
+    return _whole(value) if is_computed(value) else read_of(unconverted(value))
 
 
 def matmul_into(
@@ -100,6 +101,8 @@ def matmul_into(
     writes its result with these strides.
     """
     p = product_of(op, _inside, strides)
+    if converts(p.dtype) and strides == contiguous_strides(_type(op.result).static_shape):
+        return stored_calls(p, c, a, b)
     if strides[-1] <= 1:
         return gemm_calls(p, c, a, b, before=before)
     if before != (None, None):

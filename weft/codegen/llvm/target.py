@@ -208,7 +208,8 @@ def _host_has(name: str) -> bool:
 
 # Where LLVM's name differs from Linux's.
 _LLVM_NAMES = {
-    "abm": "lzcnt", "bmi1": "bmi", "lahf_lm": "sahf", "sse4_1": "sse4.1", "sse4_2": "sse4.2",
+    "abm": "lzcnt", "avx512_vnni": "avx512vnni", "bmi1": "bmi", "lahf_lm": "sahf",
+    "sse4_1": "sse4.1", "sse4_2": "sse4.2",
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from weft.ir.source import Locations, caller_location
 from weft.passes.fusion.attention import attention_reasons
 from weft.passes.fusion.epilogues import epilogue_reasons
 from weft.passes.fusion.matmul import is_product, product_reasons
+from weft.passes.fusion.narrow import narrow_reasons
 from weft.passes.fusion.prologues import prologue_reasons
 from weft.passes.fusion.reasons import fusion_reasons, shared_reads
 from weft.passes.fusion.strided import copy_reasons, copy_reasons_on_gpu
@@ -105,6 +106,7 @@ def product_lines(reports: Sequence[PassReport]) -> list[str]:
         ("fuse_epilogues", epilogue_reasons, ""),
         ("stride_products", copy_reasons, "copy"),
         ("stride_all_products", copy_reasons_on_gpu, "copy"),
+        ("narrow_products", narrow_reasons, ""),
         ("fuse_prologues", prologue_reasons, "operand"),
     ):
         position = next((i for i, r in enumerate(reports) if r.name == name), None)

@@ -14,8 +14,8 @@ from string import ascii_letters
 import numpy as np
 
 from weft.frontend.ops.dispatch import apply
-from weft.frontend.ops.linalg import diagonal
-from weft.frontend.ops.promotion import TensorLike, broadcast_tensors, expand, promote_tensors
+from weft.frontend.ops.linalg import diagonal, product_operands
+from weft.frontend.ops.promotion import TensorLike, broadcast_tensors, expand
 from weft.frontend.ops.shape import moveaxis, permute_dims, reshape
 from weft.frontend.tensor import Tensor
 from weft.ir.dims import Dim, broadcast_dim, format_shape, product
@@ -38,15 +38,18 @@ def _fail(subscripts: str, why: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"wf.einsum({subscripts!r}): {why}", location=caller_location())
 
 
-def einsum(subscripts: str, /, *operands: TensorLike) -> Tensor:
+def einsum(
+    subscripts: str, /, *operands: TensorLike, preferred_element_type: object = None
+) -> Tensor:
     """Sums of products named by labels: `einsum("ij,jk->ik", a, b)` is a matrix product.
 
     As NumPy's: one letter for each axis, `...` for any number of axes that broadcast, repeated
     letters in one operand take its diagonal, letters that are not in the output are summed over;
     without `->` the output has the letters that occur once, in alphabetical order. Dtypes promote
-    and stay. Errors, at the caller's line: TypeRuleError for subscripts that are not a string
-    (NumPy's form with lists of axes), InvalidArgumentError for malformed ones, ShapeError for sizes
-    that do not fit.
+    and stay; preferred_element_type: another one, in which all products and sums are, as for
+    `matmul`. Errors, at the caller's line: TypeRuleError for subscripts that are not a string
+    (NumPy's form with lists of axes) and for dtypes, InvalidArgumentError for malformed ones,
+    ShapeError for sizes that do not fit.
     """
     if not isinstance(subscripts, str):
         raise TypeRuleError(
@@ -54,7 +57,7 @@ def einsum(subscripts: str, /, *operands: TensorLike) -> Tensor:
             hint="write wf.einsum('ij->ji', x); NumPy's form einsum(x, [0, 1], ...) is not there",
             location=caller_location(),
         )
-    tensors = promote_tensors(*operands, op="einsum")
+    tensors = product_operands("einsum", preferred_element_type, *operands)
     inputs, output = _parse(subscripts, tensors)
     sizes = _sizes(subscripts, inputs, tensors)
     terms = [_distinct(Term(t, labels)) for t, labels in zip(tensors, inputs, strict=True)]

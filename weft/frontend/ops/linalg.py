@@ -1,8 +1,8 @@
 """Products of vectors, matrices and tensors, by the array API's and NumPy's rules.
 
-Dtypes promote; sums of products keep the promoted dtype (integers wrap). Errors, at the caller's
-line: ShapeError for sizes that do not fit, InvalidArgumentError for wrong axes, TypeRuleError for
-dtypes.
+Dtypes promote; sums of products keep the promoted dtype (integers wrap), or are of the
+`preferred_element_type`, as in JAX (`product_operands`). Errors, at the caller's line: ShapeError
+for sizes that do not fit, InvalidArgumentError for wrong axes, TypeRuleError for dtypes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.promotion import (
     TensorLike,
     broadcast_tensors,
+    cast,
+    check_dtype,
     elementwise,
     expand,
     inexact_tensor,
@@ -29,20 +31,59 @@ from weft.frontend.ops.shape import permute_dims, reshape
 from weft.frontend.tensor import Tensor
 from weft.ir.dims import format_shape, product, same
 from weft.ir.dtypes import bool_
-from weft.ir.errors import InvalidArgumentError, ShapeError
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.source import caller_location
 
 
+def product_operands(op: str, preferred: object, *xs: TensorLike) -> list[Tensor]:
+    """`xs` in the dtype in which their products add up: what they promote to, or `preferred`.
+
+    TypeRuleError, at the user's line, if that does not hold what they promote to: numbers of at
+    least as many bits of the same kind, a float of so many for integers, a wider signed integer for
+    unsigned ones.
+    """
+    tensors = promote_tensors(*xs, op=op)
+    if preferred is None:
+        return tensors
+    given, wanted = tensors[0].dtype, check_dtype(preferred)
+    same_kind = given.kind == wanted.kind and given.kind != "bool"
+    float_for_integer = given.is_integer and wanted.is_floating
+    sign_added = (given.kind, wanted.kind) == ("uint", "int") and wanted.bits > given.bits
+    fits = same_kind or float_for_integer or sign_added
+    other_float = given.is_floating and given.bits == wanted.bits and given is not wanted
+    if not fits or wanted.bits < given.bits or other_float:
+        raise TypeRuleError(
+            f"wf.{op}: preferred_element_type {wanted.name} does not hold products of {given.name}",
+            hint="it is a type of the same kind with as many bits or more, or a float for "
+            "integers; wf.astype converts the result to any other",
+            location=caller_location(),
+        )
+    return [cast(t, wanted) for t in tensors]
+
+
 def matmul(
-    x1: TensorLike, x2: TensorLike, /, transpose_a: bool = False, transpose_b: bool = False
+    x1: TensorLike,
+    x2: TensorLike,
+    /,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    *,
+    preferred_element_type: object = None,
 ) -> Tensor:
     """The matrix product of the last two axes; leading axes broadcast.
 
     A vector x1 counts as one row, a vector x2 as one column, and that axis vanishes again.
     transpose_a and transpose_b exchange the last two axes of an operand first, at no cost (TF1's
     arguments).
+
+    preferred_element_type: the dtype in which products add up, and of the result, as in JAX: both
+    operands are converted to it first. int8 operands of shapes (m, k) and (k, n) with int32 give
+    int32 of shape (m, n) that does not wrap; compiled for a CPU they are multiplied as they are, as
+    are uint8 and int16. 16-bit floats with float32 give sums that are not rounded to 16 bits.
+    TypeRuleError if it does not hold what the operands promote to: fewer bits, another kind (but
+    for a float for integers, and a wider int for uint).
     """
-    a, b = promote_tensors(x1, x2, op="matmul")
+    a, b = product_operands("matmul", preferred_element_type, x1, x2)
     if not a.ndim or not b.ndim:
         raise ShapeError(
             f"wf.matmul needs at least vectors, got shapes {format_shape(a.shape)} and "
@@ -74,11 +115,11 @@ def matmul(
     return reshape(out, tuple(kept))
 
 
-def dot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
+def dot(x1: TensorLike, x2: TensorLike, /, *, preferred_element_type: object = None) -> Tensor:
     """NumPy's dot: a product with a scalar, else over the last axis of x1 and the last but one
-    of x2.
+    of x2. preferred_element_type: as for `matmul`.
     """
-    a, b = promote_tensors(x1, x2, op="dot")
+    a, b = product_operands("dot", preferred_element_type, x1, x2)
     if not a.ndim or not b.ndim:
         return elementwise("multiply", a, b)
     return tensordot(a, b, axes=((a.ndim - 1,), (max(b.ndim - 2, 0),)))
@@ -90,13 +131,14 @@ def tensordot(
     /,
     *,
     axes: int | tuple[Sequence[int], Sequence[int]] = 2,
+    preferred_element_type: object = None,
 ) -> Tensor:
     """The sum of products over pairs of axes.
 
     axes: a number n (the last n of x1 with the first n of x2), or two sequences of axes. The result
-    has the other axes of x1, then those of x2.
+    has the other axes of x1, then those of x2. preferred_element_type: as for `matmul`.
     """
-    a, b = promote_tensors(x1, x2, op="tensordot")
+    a, b = product_operands("tensordot", preferred_element_type, x1, x2)
     if isinstance(axes, (tuple, list)):
         if len(axes) != 2:
             raise InvalidArgumentError(
@@ -133,9 +175,13 @@ def tensordot(
     return reshape(apply("matmul", m, n_), tuple(shape))
 
 
-def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
-    """sum(conj(x1) * x2) over `axis`; the other axes broadcast."""
-    a, b = promote_tensors(x1, x2, op="vecdot")
+def vecdot(
+    x1: TensorLike, x2: TensorLike, /, *, axis: int = -1, preferred_element_type: object = None
+) -> Tensor:
+    """sum(conj(x1) * x2) over `axis`; the other axes broadcast. preferred_element_type: as for
+    `matmul`.
+    """
+    a, b = product_operands("vecdot", preferred_element_type, x1, x2)
     rank = min(a.ndim, b.ndim)
     axis = check_int("vecdot", axis, "axis")
     if not rank:
@@ -162,9 +208,11 @@ def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
     return apply("sum", terms, axes=(terms.ndim + axis,), keepdims=False)
 
 
-def inner(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """The sum of products over the last axes of x1 and x2 (NumPy's inner; no conjugate)."""
-    a, b = promote_tensors(x1, x2, op="inner")
+def inner(x1: TensorLike, x2: TensorLike, /, *, preferred_element_type: object = None) -> Tensor:
+    """The sum of products over the last axes of x1 and x2 (NumPy's inner; no conjugate).
+    preferred_element_type: as for `matmul`.
+    """
+    a, b = product_operands("inner", preferred_element_type, x1, x2)
     if not a.ndim or not b.ndim:
         return elementwise("multiply", a, b)
     return tensordot(a, b, axes=((-1,), (-1,)))

@@ -1,8 +1,9 @@
 """Move what an iteration computes from loop invariants only out of the loop.
 
 A rule of `simplify_control`. Views, broadcasts and constants are made inside, where they cost
-nothing; what they are views of is moved. A loop that may run not at all must not fail because of
-what was moved: ops that check their operands stay in it.
+nothing, and so are the wide operands of products of narrow integers (`weft.ir.widening`); what they
+are made of is moved. A loop that may run not at all must not fail because of what was moved: ops
+that check their operands stay in it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from weft.ir.builder import Builder
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops.control import length_attr
+from weft.ir.widening import is_narrow_product
 from weft.passes.control.loops import LOOPS, Loop
 from weft.passes.control.regions import copy_needed
 from weft.passes.failures import may_fail
@@ -60,6 +62,11 @@ def _moved(loop: Loop, region: Block) -> dict[Operation, None]:
         if all(v in invariant for v in op.operands) and _may_move(op, sure):
             invariant.update(op.results)
             made.append(op)
+    widened = {v.op for op in region.ops if is_narrow_product(op) for v in op.operands}
+
+    def stays(op: Operation) -> bool:
+        return op.name in _STAY or op in widened
+
     used = set(region.results)
     for op in region.ops:
         if op.operands and not all(r in invariant for r in op.results):
@@ -67,12 +74,12 @@ def _moved(loop: Loop, region: Block) -> dict[Operation, None]:
     wanted: set[Value] = set()
     for op in reversed(made):
         for r in op.results:
-            if r in used and op.name in _STAY and r not in wanted:
+            if r in used and stays(op) and r not in wanted:
                 used.update(op.operands)  # made inside, from what it is made of
     chosen: dict[Operation, None] = {}
     for op in reversed(made):
         leads = any(r in wanted for r in op.results)
-        ends = op.name not in _STAY and any(r in used for r in op.results)
+        ends = not stays(op) and any(r in used for r in op.results)
         if leads or ends:
             chosen[op] = None
             wanted.update(op.operands)

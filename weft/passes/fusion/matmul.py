@@ -10,7 +10,7 @@ After: one ``fused`` op whose region begins with the matmul. Its kernel applies 
 block of the product while that is in the cache (bias, activation, residual, the mask of a gradient,
 an optimizer's update), and the product itself is never stored. The rules:
 
-* the product is f32 or f64 and nobody else needs it;
+* the product is f32 or f64, or a matmul of integers of 32 or 64 bits, and nobody else needs it;
 * the nest is plain, and its space is the shape of the product;
 * what it reduces are sums over all rows of a matmul (the gradient of a bias): each block of rows
   leaves a partial sum, and these are added up in order afterwards;
@@ -25,7 +25,7 @@ import math
 
 from weft.ir.builder import Builder
 from weft.ir.deep_products import k_pieces
-from weft.ir.dtypes import float32, float64
+from weft.ir.dtypes import float32, float64, int32, int64, uint32, uint64
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.index_maps import frame_of, is_index_map, read_of, shape_of
 from weft.ir.ops import lookup
@@ -34,6 +34,9 @@ from weft.ir.row_strides import over_rows
 from weft.ir.source import merge_locations
 from weft.ir.types import TensorType
 from weft.passes.control.regions import in_regions
+
+#: Products whose sums are of their own dtype: what follows reads them unrounded.
+_FLOATS, _INTEGERS = (float32, float64), (int32, int64, uint32, uint64)
 
 
 def fuse_matmul(graph: Graph) -> Graph:
@@ -88,7 +91,7 @@ class _Joining:
             made = value.op
             if made is None or not is_product(made) or made.control:
                 continue
-            if is_deep(made) or (made.name != "matmul" and _has_sums(op)):
+            if is_deep(made) or not _follows(made, op):
                 continue
             if (
                 self.uses[value] == 1
@@ -120,9 +123,12 @@ class _Joining:
         if not _fits(nest.regions[0], k):
             if _has_sums(nest):
                 return f"by itself: what reads it ({kind}) sums otherwise than over all its rows"
-            return f"by itself: the nest that reads it ({kind}) is no f32 or f64 nest over its rows"
-        if product.name != "matmul" and _has_sums(nest):
-            return f"by itself: the nest that reads it ({kind}) has reductions"
+            return (
+                f"by itself: the nest that reads it ({kind}) is no nest of its dtype over its rows"
+            )
+        if not _follows(product, nest):
+            what = "has reductions" if _has_sums(nest) else "is of integers"
+            return f"by itself: the nest that reads it ({kind}) {what}"
         if product.control or is_written_between(self.graph, product, nest):
             return f"by itself: a variable that it reads is written before {kind}"
         if self._product_of(nest) != k:
@@ -191,6 +197,15 @@ def matmul_of(op: Operation) -> Operation | None:
     return next((o for o in inside if o.name == "matmul"), None)
 
 
+def _follows(product: Operation, nest: Operation) -> bool:
+    """Whether the code of a product takes over what a nest is made of: a convolution's no sums, and
+    no integers, which it does not do in blocks."""
+    if product.name == "matmul":
+        return True
+    held = product.result.type
+    return isinstance(held, TensorType) and held.dtype in _FLOATS and not _has_sums(nest)
+
+
 def _has_sums(nest: Operation) -> bool:
     return any(op.name == "sum" for op in nest.regions[0].ops)
 
@@ -239,7 +254,7 @@ def _fits(region: Block, k: int) -> bool:
     sum over all its rows, if anything?
     """
     arg = region.args[k]
-    if not isinstance(arg.type, TensorType) or arg.type.dtype not in (float32, float64):
+    if not isinstance(arg.type, TensorType) or arg.type.dtype not in _FLOATS + _INTEGERS:
         return False
     space = arg.type.static_shape
     if len(space) < 2 or 0 in space:
@@ -263,7 +278,7 @@ def _fits(region: Block, k: int) -> bool:
 def _sums_rows(op: Operation, space: tuple[int, ...]) -> bool:
     """Whether a sum adds up all rows of a nest over `space`, in f32 or f64."""
     held = op.operands[0].type
-    floats = isinstance(held, TensorType) and held.dtype in (float32, float64)
+    floats = isinstance(held, TensorType) and held.dtype in _FLOATS
     return floats and sums_rows(op, space)
 
 
