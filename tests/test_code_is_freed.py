@@ -41,6 +41,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_KERNELS", "3")
 
 
+@pytest.mark.slow
 @LINUX
 def test_dropped_functions_take_their_code_with_them() -> None:
     def chain(number: int) -> Any:

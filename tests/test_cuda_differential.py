@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from compiled_checks import same
 from cuda_graphs import lanes, on_gpu, run, unchecked
+from example_counts import examples
 from graphs import Case, graph_and_inputs
 from hypothesis import assume, given, settings
 from row_graphs import row_cases
@@ -77,22 +78,22 @@ class TestGraphs:
     """Any graph of ops that have GPU kernels."""
 
     @given(graph_and_inputs(stage="traced", ops=KERNELS, dtypes=WHOLE))
-    @settings(max_examples=25)
+    @examples(25)
     def test_whole_numbers(self, case: Case) -> None:
         check_exactly(case)
 
     @given(graph_and_inputs(stage="traced", ops=FLOATS, dtypes=SINGLE))
-    @settings(max_examples=25)
+    @examples(25)
     def test_single(self, case: Case) -> None:
         check_roughly(case)
 
     @given(graph_and_inputs(stage="traced", ops=FLOATS, dtypes=DOUBLE))
-    @settings(max_examples=20)
+    @examples(20)
     def test_double(self, case: Case) -> None:
         check_roughly(case)
 
     @given(graph_and_inputs(stage="traced", ops=FLOATS, dtypes=HALF))
-    @settings(max_examples=20)
+    @examples(20)
     def test_halves(self, case: Case) -> None:
         check_roughly(case)
 
@@ -101,22 +102,22 @@ class TestRows:
     """Graphs that reduce over rows and go on with the results."""
 
     @given(row_cases(NUMBERS))
-    @settings(max_examples=20)
+    @examples(20)
     def test_whole_numbers(self, case: Case) -> None:
         check_exactly(case)
 
     @given(row_cases((dtypes.float32, dtypes.float64, dtypes.float16)))
-    @settings(max_examples=25)
+    @examples(25)
     def test_floats(self, case: Case) -> None:
         check_roughly(case)
 
     @given(row_cases((dtypes.float32, dtypes.int32), gathers=True))
-    @settings(max_examples=25)
+    @examples(25)
     def test_gathers(self, case: Case) -> None:
         check_roughly(case)
 
     @given(row_cases((dtypes.float32, dtypes.int64), sizes=(3, 70, 257, 1030, 4100)))
-    @settings(max_examples=10)
+    @examples(10)
     def test_several_blocks(self, case: Case) -> None:
         check_roughly(case)
 
@@ -131,16 +132,16 @@ class TestMany:
     """The same at length."""
 
     @given(graph_and_inputs(stage="traced", ops=KERNELS, dtypes=WHOLE, max_ops=25))
-    @settings(max_examples=300)
+    @examples(300)
     def test_whole_numbers(self, case: Case) -> None:
         check_exactly(case)
 
     @given(graph_and_inputs(stage="traced", ops=FLOATS, dtypes=FLOATING, max_ops=25))
-    @settings(max_examples=300)
+    @examples(300)
     def test_floats(self, case: Case) -> None:
         check_roughly(case)
 
     @given(row_cases(FLOATING, sizes=(1, 5, 33, 64, 300, 1500)))
-    @settings(max_examples=120)
+    @examples(120)
     def test_rows(self, case: Case) -> None:
         check_roughly(case)

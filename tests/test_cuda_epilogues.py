@@ -12,7 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cuda_graphs import lanes, run
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from shares import every
 
@@ -79,7 +80,7 @@ class TestRandom:
     """Sizes from 0 to three tiles, primes among them; every way of operands and results."""
 
     @given(st.data())
-    @settings(max_examples=25, deadline=None)
+    @examples(25, deadline=None)
     def test_products_with_epilogues(self, data: st.DataObject) -> None:
         draw = data.draw
         side = st.sampled_from([0, 1, 2, 7, 16, 17, 31, 32, 36, 61, 97])

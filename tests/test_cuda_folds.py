@@ -14,8 +14,9 @@ from compiled_checks import Case, check, check_sum, plain, same
 from cuda_graphs import lanes, run
 from cuda_nests import NestRun, fused_op
 from cuda_toolchain import TARGETS, needs_toolchain
+from example_counts import examples
 from graphs import Case as GraphCase
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sibling_graphs import of_any_size, sibling_cases
 
@@ -140,7 +141,7 @@ class TestKernels:
         st.data(),
         st.sampled_from([dtypes.int32, dtypes.uint8, dtypes.bool_]),
     )
-    @settings(max_examples=40)
+    @examples(40)
     def test_any_loops(self, shape: list[int], data: Any, dtype: DType) -> None:
         """Any axes, of an operand whose axes lie in memory in any order."""
         shape = shape if np.prod(shape) < 20000 else [min(n, 5) for n in shape]
@@ -160,7 +161,7 @@ class TestSeveralStores:
     """Several folds, and stores of each element beside them, in one nest."""
 
     @given(sibling_cases((dtypes.int32, dtypes.uint8)), st.booleans())
-    @settings(max_examples=30)
+    @examples(30)
     def test_random(self, case: GraphCase, small: bool) -> None:
         """Also cut into many parts, as only large sizes are."""
         with of_any_size():

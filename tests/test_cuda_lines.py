@@ -12,7 +12,8 @@ from cuda_loads import counted_loads
 from cuda_on_cpu import native
 from cuda_ops import emulated, run_graph
 from cuda_toolchain import TARGETS, needs_toolchain
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from test_cuda_budget import faults
 from test_cuda_others import check, graph_of
@@ -62,7 +63,7 @@ def values(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
     return x.astype(as_dtype(dtype).numpy)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15, deadline=None)
 @given(
     op=st.sampled_from(["argmax", "argmin"]),
     outer=st.integers(1, 3),
@@ -76,7 +77,7 @@ def test_positions(op: str, outer: int, n: int, inner: int, dtype: str, seed: in
         check(op, [values((outer, n, inner), dtype, seed)], axis=1)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15, deadline=None)
 @given(
     op=st.sampled_from(["sum", "prod", "max", "min"]),
     outer=st.integers(1, 3),

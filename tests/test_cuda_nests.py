@@ -12,9 +12,10 @@ from compiled_checks import Case, check, plain, same
 from cuda_graphs import lanes, run
 from cuda_nests import NestRun, aligned, fused_op
 from cuda_toolchain import needs_toolchain
+from example_counts import examples
 from graphs import Case as GraphCase
 from graphs import graph_and_inputs
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from stable_results import Overflow, stable_results
 from test_compiled_random import LOOPS, within
@@ -70,7 +71,7 @@ def adds(dtype: str, *shapes: tuple[int, ...]) -> Case:
 
 class TestRandom:
     @given(graph_and_inputs(stage="optimized", ops=NESTS, dtypes=WHOLE, max_ops=14))
-    @settings(max_examples=40)
+    @examples(40)
     def test_whole_numbers_exactly(self, case: GraphCase) -> None:
         got = run(fuse(case.graph), case.inputs, lanes)
         for a, b in zip(got, interpret(case.graph, case.inputs), strict=True):
@@ -84,7 +85,7 @@ class TestRandom:
             max_ops=14,
         )
     )
-    @settings(max_examples=40)
+    @examples(40)
     def test_floats(self, case: GraphCase) -> None:
         try:
             results, _ = stable_results(case.graph, case.inputs, case.state, 1)
@@ -321,7 +322,7 @@ def test_compiled() -> None:
 
 
 @given(st.integers(1, 2**31 - 1), st.integers(0, 2**31 - 1))
-@settings(max_examples=200)
+@examples(200)
 @example(1, 2**31 - 1)
 @example(2**31 - 1, 2**31 - 1)
 @example(2**30 + 1, 2**31 - 1)

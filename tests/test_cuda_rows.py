@@ -9,8 +9,9 @@ import pytest
 from compiled_checks import same
 from cuda_nests import bytes_of
 from cuda_ops import OpMemory, emulated, run_graph, run_op
+from example_counts import examples
 from graphs import Case
-from hypothesis import given, settings
+from hypothesis import given
 from row_graphs import row_cases
 from stable_results import Overflow, stable_results
 from test_compiled_random import within
@@ -53,37 +54,37 @@ def check_roughly(case: Case) -> None:
 
 class TestRandomGraphs:
     @given(row_cases(WHOLE))
-    @settings(max_examples=30, deadline=None)
+    @examples(30, deadline=None)
     def test_whole_numbers(self, case: Case) -> None:
         check_exactly(case)
 
     @given(row_cases(FLOATS))
-    @settings(max_examples=30, deadline=None)
+    @examples(30, deadline=None)
     def test_floats(self, case: Case) -> None:
         check_roughly(case)
 
     @given(row_cases(HALVES))
-    @settings(max_examples=20, deadline=None)
+    @examples(20, deadline=None)
     def test_halves(self, case: Case) -> None:
         check_roughly(case)
 
     @given(row_cases(WHOLE, sizes=(0, 1, 3)))
-    @settings(max_examples=20, deadline=None)
+    @examples(20, deadline=None)
     def test_empty_and_single(self, case: Case) -> None:
         check_exactly(case)
 
     @given(row_cases(WHOLE, gathers=True))
-    @settings(max_examples=20, deadline=None)
+    @examples(20, deadline=None)
     def test_gathers(self, case: Case) -> None:
         check_exactly(case)
 
     @given(row_cases(WHOLE, sizes=(2, 5, 12), columns=(33, 100)))
-    @settings(max_examples=20, deadline=None)
+    @examples(20, deadline=None)
     def test_columns(self, case: Case) -> None:
         check_exactly(case)
 
     @given(row_cases(WHOLE, sizes=(3, 64, 600, 2000), steps=6))
-    @settings(max_examples=20, deadline=None)
+    @examples(20, deadline=None)
     def test_long_rows(self, case: Case) -> None:
         check_exactly(case)
 

@@ -11,6 +11,7 @@ from cuda_loads import counted_loads
 from cuda_on_cpu import native
 from cuda_ops import OpMemory, emulated, run_graph
 from cuda_toolchain import TARGETS, needs_toolchain
+from example_counts import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_cuda_budget import faults
@@ -62,7 +63,7 @@ def kernels(op: str, inputs: list[Array], **attrs: Any) -> list[str]:
     return [launch.kernel.name for launch in launches_of(made)]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25, deadline=None)
 @given(
     n=st.integers(1, 40),
     parts=st.integers(1, 12),
@@ -84,7 +85,7 @@ def test_index_add(n: int, parts: int, inner: int, outer: int, dtype: str, seed:
         check("index_add", inputs, axis=1)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15, deadline=None)
 @given(
     op=st.sampled_from(["add", "update", "min", "max"]),
     n=st.integers(1, 40),

@@ -165,7 +165,7 @@ def _check(program: Step) -> None:
 
 
 @given(programs())
-@settings(max_examples=6)
+@settings(max_examples=3)
 def test_programs(program: Step) -> None:
     _check(program)
 

@@ -186,6 +186,7 @@ def test_no_target_machine_stays_after_compiling() -> None:
     assert len(set(results(image.addresses["again"]))) == 4
 
 
+@pytest.mark.slow
 def test_a_process_that_finds_its_kernels_does_not_load_llvm(tmp_path: Path) -> None:
     code = """
 import os, sys

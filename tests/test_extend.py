@@ -135,6 +135,7 @@ def test_elementwise_ops_promote_and_broadcast() -> None:
         mix(X, np.zeros(3, np.float32))
 
 
+@pytest.mark.slow
 def test_several_results_and_attributes() -> None:
     op = extremes()
     for options in (
@@ -325,6 +326,7 @@ def test_no_kernel_is_an_error_that_lists_those_there_are() -> None:
     assert wf.compile(op)(X.astype(np.float64)).dtype is wf.float64
 
 
+@pytest.mark.slow
 def test_the_choice_is_by_dtypes_and_explained() -> None:
     op = wf.register_op(
         "pick", type_rule=lambda x, i: x, reference=lambda x, i: x[:] if i.ndim else x

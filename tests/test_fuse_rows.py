@@ -11,7 +11,7 @@ import pytest
 from compiled_checks import PIPELINE, same
 from example_counts import examples
 from graphs import Case
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from nest_runs import random_ranges, run, whole
 from row_graphs import row_cases
@@ -47,7 +47,7 @@ class TestRandomGraphs:
         check_roughly(case, (fuse,))
 
     @given(row_cases((dtypes.float16,)))
-    @settings(max_examples=30)
+    @examples(30)
     def test_halves(self, case: Case) -> None:
         check_roughly(case, (fuse,))
 

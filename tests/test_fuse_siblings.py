@@ -10,7 +10,7 @@ import pytest
 from compiled_checks import PIPELINE, same
 from example_counts import examples
 from graphs import Case, graph_and_inputs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from row_graphs import row_cases
 from sibling_graphs import of_any_size, sibling_cases
@@ -80,7 +80,7 @@ class TestRandomGraphs:
             check_exactly(case, PIPELINE)
 
     @given(graph_and_inputs(stage="traced", ops=LOOPS, dtypes=[dtypes.float32], max_ops=20))
-    @settings(max_examples=30)
+    @examples(30)
     def test_loops(self, case: Case) -> None:
         with of_any_size():
             check_roughly(case, PIPELINE)

@@ -84,7 +84,10 @@ def test_functions_are_short_and_modules_have_docstrings() -> None:
 def test_exceptions_are_still_needed() -> None:
     """An entry of LONG goes when its file or function is short, moved or gone."""
     long: set[str] = set()
+    named = {entry.partition(":")[0] for entry in LONG}
     for path in SOURCES:
+        if name_of(path) not in named:
+            continue
         text = path.read_text(encoding="utf-8")
         if len(text.splitlines()) >= MAX_FILE_LINES:
             long.add(name_of(path))

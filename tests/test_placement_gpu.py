@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from structured_programs import programs
 from test_cases import Case, read_cases, rewrite
@@ -361,7 +362,7 @@ def _check(graph: Graph, placed: Placement, *, hard: bool) -> None:
         assert {op.device for op in placed.graph.walk()} <= {CPU}
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40, deadline=None)
 @given(constrained())
 def test_a_placement_is_legal_or_the_error_names_a_true_conflict(graph: Graph) -> None:
     try:

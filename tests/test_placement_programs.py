@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from structured_programs import Program, programs
 
@@ -40,7 +41,7 @@ def check(graph: Graph, args: list[Any], state: dict[str, Any], spread: bool) ->
     return len(made.parts)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60, deadline=None)
 @given(programs(effects=True), st.data())
 def test_random_programs_with_random_constraints(program: Program, data: st.DataObject) -> None:
     ops = list(program.graph.walk())

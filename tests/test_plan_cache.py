@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 from compiled_checks import PIPELINE
 from cut_calls import assert_same_bits
+from example_counts import examples
 from forgotten_kernels import forget_kernels_of, known_kernels
 from graph_makers import MAKERS
 from graphs import Case, graph_and_inputs
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from test_pool_cuts import run, states
 
@@ -185,8 +186,7 @@ def test_an_error_names_the_line_of_this_program(folder: Path, tmp_path: Path) -
     assert "program.py:6:" not in texts[1]
 
 
-@settings(max_examples=60, deadline=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
+@examples(60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graph_and_inputs(stage="traced", ops=OPS, dtypes=DTYPES, max_ops=8), st.booleans())
 def test_random_graphs(folder: Path, case: Case, everything: bool) -> None:
     """A plan from disk has the bits of the first one, and passes make it again."""

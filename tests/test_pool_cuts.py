@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from compiled_checks import PIPELINE
 from cut_calls import WORKERS, assert_same_bits, cut_calls, cut_everything
+from example_counts import examples
 from graph_makers import MAKERS
 from graphs import Case, graph_and_inputs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
@@ -61,7 +62,7 @@ def run(step: Executable, variables: dict[str, VariableState], case: Case) -> li
 
 
 class TestRandomGraphs:
-    @settings(max_examples=60)
+    @examples(60)
     @given(
         graph_and_inputs(stage="traced", ops=OPS, dtypes=DTYPES, max_ops=8), st.integers(0, 2**32)
     )
@@ -73,7 +74,7 @@ class TestRandomGraphs:
             with cut_calls(step, random.Random(seed + k)):
                 assert_same_bits(run(step, variables, case), whole)
 
-    @settings(max_examples=40)
+    @examples(40)
     @given(graph_and_inputs(stage="traced", ops=OPS, dtypes=DTYPES, max_ops=8))
     def test_on_1_to_16_threads(self, case: Case) -> None:
         variables = states(case)

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled_checks import PIPELINE
+from example_counts import examples
 from graphs import Case, graph_and_inputs
-from hypothesis import given, settings
+from hypothesis import given
 from test_compiled_random import TRACED
 
 import weft as wf
@@ -147,7 +148,7 @@ def test_the_whole_step_is_timed() -> None:
     assert 0 < found.minimum <= found.median
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60, deadline=None)
 @given(graph_and_inputs(stage="traced", ops=TRACED, dtypes=DTYPES, max_ops=8))
 def test_random_graphs(case: Case) -> None:
     """Replayed op by op a step computes what a call does; its work is within operands, results."""

@@ -109,6 +109,7 @@ def kill_and_restart(tmp_path: Path, kills: int, seed: int) -> None:
     assert not [n for n in left if n.endswith("tmp")], left
 
 
+@pytest.mark.slow
 def test_four_kills(tmp_path: Path) -> None:
     kill_and_restart(tmp_path, 4, seed=0)
 

@@ -38,6 +38,7 @@ def test_parts_are_the_same_model(text: object) -> None:
     assert not np.array_equal(parts.table, whole.table)
 
 
+@pytest.mark.slow
 def test_the_text() -> None:
     words = example.read_words()
     assert len(words) > 50_000

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
@@ -256,7 +257,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15, deadline=None)
 @given(steps=STEPS, chained=st.booleans())
 def test_random_updates(steps: list[tuple[str, int, int]], chained: bool) -> None:
     """In program order: what interpreter, native plan, executor and NumPy make of them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from structured_programs import PAIR, Program, programs
@@ -50,7 +51,7 @@ def check(program: Program, parallel: int) -> None:
 
 
 @given(programs(), st.integers(1, 4))
-@settings(max_examples=10, deadline=None)
+@examples(10, deadline=None)
 def test_gradients(program: Program, parallel: int) -> None:
     check(program, parallel)
 

@@ -208,6 +208,7 @@ def test_the_command_line_asks(
         assert "password" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 # ----------------------------------------------------------------------------------------- clusters
 def test_a_task_gives_no_leave_to_whom_it_does_not_know(tmp_path: Path) -> None:
     """Graphs of another process: refused on a loopback port without a secret, unless said."""
