@@ -19,9 +19,9 @@ from weft.codegen.gemm.product import K_BY_COLUMNS, PACKED_BEFORE
 from weft.codegen.gemm.tile import Tile, converts
 from weft.ir.sizes import of_sizes
 
-#: A run of k, by the vectors of a tile: a panel's part of it fits into L1, or of 3 vectors of 512
-#: bits into L2. Longer ones are some percent faster there, but their sums err more than BLAS's.
-RUN = {2: 256, 3: 256}
+#: A run of k: a panel's part of it fits into L1, or of 3 vectors of 512 bits into L2. Longer ones
+#: are some percent faster there, but their sums err more than BLAS's.
+RUN = 256
 #: Rows of a block of C, at most: they and their part of A stay in L2.
 BLOCK_ROWS = 96
 #: The columns of a block of C, at most: their part of a run of B stays in L2 too.
@@ -115,7 +115,7 @@ def blocking(p: Product, tile: Tile, computed: tuple[bool, bool] = (False, False
     """
     item = tile.itemsize
     steps = tile.steps(p.k)  # of narrow integers a run is as long in memory, and has more of k
-    runs = max(1, -(-steps // RUN[tile.vectors]))
+    runs = max(1, -(-steps // RUN))
     k = max(1, up(-(-steps // runs), tile.lanes)) * tile.depth
     pack_b = K_BY_COLUMNS if computed[1] else _packing(p, tile, item)
     sizes = max(p.m, 1), max(p.n, 1), max(steps, 1), max(len(p.a_at), 1)
@@ -150,7 +150,7 @@ def _packing(p: Product, tile: Tile, item: int) -> int:
         direct = False
     if direct and p.k * p.n * item <= DIRECT_B_BYTES << few:
         return 0
-    if direct and min(p.k, RUN[tile.vectors]) * p.n * item <= DIRECT_RUN_BYTES:
+    if direct and min(p.k, RUN) * p.n * item <= DIRECT_RUN_BYTES:
         return 0
     width, steps = up(p.n, tile.columns), tile.steps(p.k)
     shared = len(set(p.b_at)) == 1 and p.m > BLOCK_ROWS

@@ -140,7 +140,7 @@ def stored_calls(p: Product, c: Address, a: Address, b: Address) -> list[KernelC
 def deep_calls(p: Product, c: Address, a: Address, b: Address, pieces: int) -> list[KernelCall]:
     """C = A B as the sum of products of pieces of k; see `weft.ir.deep_products`."""
     wide = tile_of(p.dtype).dtype if converts(p.dtype) else p.dtype
-    k = up(-(-p.k // pieces), RUN[tile_of(p.dtype).vectors])
+    k = up(-(-p.k // pieces), RUN)
     starts = range(0, p.k, k)
     parts = replace(
         p,

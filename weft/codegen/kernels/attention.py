@@ -255,8 +255,8 @@ class _Forward:
             b.store(total, e.at(self.totals, i))
             sums = b.add(b.mul(head, w["rows"]), n)
             b.store(self.rows.logarithm(total, most), e.at(w.base("sums"), sums))
-        with e.for_range(e.index(0), columns, e.index(RUN[self.tile.vectors])) as p:
-            k = w.least(b.sub(columns, p), e.index(RUN[self.tile.vectors]))
+        with e.for_range(e.index(0), columns, e.index(RUN)) as p:
+            k = w.least(b.sub(columns, p), e.index(RUN))
             values = e.at(self.values, b.mul(p, e.index(self.tile.columns)))
             self.blocks.multiply(
                 (e.at(self.scores, p), row, one), (values, packed), (rows, w["width"], k),
