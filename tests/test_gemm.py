@@ -57,7 +57,7 @@ def small_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         cut_everything(patch)
         for name, value in {
-            "RUN": dict.fromkeys((2, 3), 32),
+            "RUN": 32,
             "BLOCK_ROWS": 16,
             "BLOCK_COLUMNS": 48,
             "DIRECT_B_BYTES": direct << 30,

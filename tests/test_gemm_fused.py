@@ -115,7 +115,7 @@ def blocks(request: pytest.FixtureRequest) -> Iterator[bool]:
         cut_everything(patch)
         if request.param:
             for name, value in {
-                "RUN": dict.fromkeys((2, 3), 16), "BLOCK_ROWS": 16, "BLOCK_COLUMNS": 48,
+                "RUN": 16, "BLOCK_ROWS": 16, "BLOCK_COLUMNS": 48,
             }.items():  # fmt: skip
                 patch.setattr(gemm_blocking, name, value)
         POOL.set_limit(16)

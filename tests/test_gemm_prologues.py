@@ -89,7 +89,7 @@ def blocks(request: pytest.FixtureRequest) -> Iterator[bool]:
         cut_everything(patch)
         patch.setattr(prologues, "LEAST_BYTES", 0)
         if request.param:
-            for name, value in {"RUN": dict.fromkeys((2, 3), 16), "BLOCK_ROWS": 16}.items():
+            for name, value in {"RUN": 16, "BLOCK_ROWS": 16}.items():
                 patch.setattr(gemm_blocking, name, value)
         yield request.param
 
