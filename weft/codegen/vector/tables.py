@@ -88,7 +88,20 @@ _FOUR_BITS = 4
 
 def exp(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """e**x = 2**k 2**(j / 16) e**r, |r| <= ln2 / 32."""
-    x = m.at_least(m.at_most(x, _HIGHEST), _LOWEST)
+    power, rest, slope, n = _exp_parts(m, m.at_least(m.at_most(x, _HIGHEST), _LOWEST))
+    return lanes.scale(m, m.fma(slope, rest, power), n)
+
+
+def exp_of_negative(m: FloatBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """(h, l, n): e**x = (h + l) 2**floor(n) for x <= 0, h + l far more accurate than h in
+    [1, 2)."""
+    power, rest, slope, n = _exp_parts(m, m.at_least(x, _LOWEST))
+    high = m.fma(slope, rest, power)
+    return high, m.fma(slope, rest, m.sub(power, high)), n
+
+
+def _exp_parts(m: FloatBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
+    """(p, a, b, n): e**x = (p + a b) 2**floor(n), p from the table."""
     magic = m.magic / lanes.TABLE_SIZE  # added, it rounds to a multiple of 1/16
     shifted = m.fma(x, LOG2_E, magic)
     n = m.sub(shifted, magic)
@@ -96,7 +109,7 @@ def exp(m: FloatBuilder, x: ir.Value) -> ir.Value:
     index = m.bits(shifted)
     power = lanes.lookup(m, _POWERS, index)
     rest = m.fma(r, power, lanes.lookup(m, _POWERS_LOW, index))
-    return lanes.scale(m, m.fma(m.horner(r, _EXP), rest, power), n)
+    return power, rest, m.horner(r, _EXP), n
 
 
 def log(m: FloatBuilder, x: ir.Value) -> ir.Value:

@@ -133,6 +133,8 @@ def _special(name: str) -> Function:
 def _sigmoid(x: Array) -> Any:
     """SciPy's gives 0 where exp(-x) overflows; there it is exp(x), a subnormal number or nearly."""
     result = np.asarray(_special("expit")(x))
+    if result.all():
+        return result
     small = (result == 0) & np.isfinite(x)
     if small.any():
         result = result.copy()

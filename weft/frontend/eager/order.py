@@ -1,0 +1,112 @@
+"""Sorts and running sums of plain operands as one call of NumPy: those of few elements, and sorts
+of many along the last axis where NumPy sorts in vectors and few threads could share the work.
+
+NumPy's vectors sort three times as fast as the compiled kernel, whose sort is stable. What is
+stable shows in the signs of zeros alone, so operands with a -0 are left to the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy._core._multiarray_umath import __cpu_features__ as processor
+
+from weft.frontend.eager import switch
+from weft.frontend.eager.switch import SWITCH
+from weft.frontend.tensor import Tensor
+from weft.frontend.tracing.device_scope import device_scopes
+from weft.frontend.tracing.trace import current_trace
+from weft.ir.quiet import QUIET
+
+_FLOATS = {"f": np.dtype(np.int32), "d": np.dtype(np.int64)}  # and integers as wide
+_CHARS = frozenset("fdlqiILQ")
+_RUNNING = {"cumulative_sum": np.add.accumulate, "cumulative_prod": np.multiply.accumulate}
+#: More threads than these sort rows faster with the kernel than NumPy does with one.
+MOST_THREADS = 3
+
+
+def quick_sort(x: Any, axis: Any, descending: Any) -> Tensor | None:
+    """The elements in order; None where that is to be done the long way."""
+    a = _plain(x, axis)
+    if a is None:
+        return None
+    sort = _stable
+    if a.size >= switch.LARGE:
+        if axis not in (-1, a.ndim - 1) or not _in_vectors() or _threads() > MOST_THREADS:
+            return None
+        integers = _FLOATS.get(a.dtype.char)
+        if integers is not None and a.view(integers).min() == np.iinfo(integers).min:
+            return None  # there is a -0
+        sort = np.sort
+    try:
+        return Tensor(_directed(sort, a, axis) if descending else QUIET.run(sort, a, axis))
+    except Exception:  # no such axis
+        return None
+
+
+def quick_argsort(x: Any, axis: Any, descending: Any) -> Tensor | None:
+    """As `quick_sort` for the positions, of few elements alone."""
+    a = _plain(x, axis)
+    if a is None or a.size >= switch.LARGE or descending:
+        return None
+    try:
+        made = QUIET.run(_stable_order, a, axis)
+    except Exception:  # no such axis
+        return None
+    return Tensor(made) if made.dtype == np.int64 else None
+
+
+def quick_running(op: str, x: Any, axis: Any) -> Tensor | None:
+    """As `quick_sort` for running sums and products, of few elements alone."""
+    a = _plain(x, -1 if axis is None else axis)
+    if a is None or a.size >= switch.LARGE or a.dtype.char not in "fdl":
+        return None
+    if axis is None:
+        if a.ndim != 1:
+            return None
+        axis = 0
+    try:
+        made = QUIET.run(_RUNNING[op], a, axis)
+    except Exception:  # no such axis
+        return None
+    return Tensor(made) if made.dtype == a.dtype and made.flags.c_contiguous else None
+
+
+def _plain(x: Any, axis: Any) -> Any:
+    """The array of a tensor that NumPy itself computes on as weft does; None for all else."""
+    if not SWITCH.on or type(x) is not Tensor or x.weak or type(axis) is not int:
+        return None
+    a = x._data
+    if a is None or a.dtype.char not in _CHARS or current_trace() is not None or device_scopes():
+        return None
+    return a
+
+
+def _stable(a: Any, axis: int) -> Any:
+    return np.sort(a, axis, "stable")
+
+
+def _stable_order(a: Any, axis: int) -> Any:
+    return np.argsort(a, axis, "stable")
+
+
+def _directed(sort: Callable[..., Any], a: Any, axis: int) -> Any:
+    """Descending: the reverse of an ascending order of the reversed data keeps equal elements in
+    their order."""
+    back = QUIET.run(sort, np.flip(a, axis), axis)
+    return np.ascontiguousarray(np.flip(back, axis))
+
+
+@cache
+def _in_vectors() -> bool:
+    """Whether NumPy sorts 32 and 64 bits in vectors on this machine."""
+    return bool(processor.get("AVX2") or processor.get("AVX512_SKX"))
+
+
+def _threads() -> int:
+    from weft.frontend.calls.threads import get_num_threads  # the pool: not for `import weft`
+
+    return get_num_threads()
