@@ -7,7 +7,6 @@ Elementary Functions", 1980) and e**r = 1 + r + r**2 Q(r).  Q is the minimax pol
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -171,51 +170,31 @@ def expm1(m: FloatBuilder, x: ir.Value) -> ir.Value:
     return m.copysign(m.select(unscaled, p, result), x)
 
 
-# Less than this is lost in 1 + d, and 2**-149 is still 2**_LOST times a normal number.
-_LOST = -100
-
-
 def sigmoid(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """1 / (1 + d) or d / (1 + d) with d = e**-|x|: nothing overflows, denormals are kept.
 
     d and 1 + d are kept as sums, 1 / (1 + d) is improved by its remainder.
     """
-    decay = m.neg(m.abs(x))
+    negative = m.compare("<", x, 0.0)
+    d = _exp_of_negative(m, m.neg(m.abs(x)))
+    total = m.add(1.0, d)
+    lost = m.add(m.sub(1.0, total), d)
+    top = m.select(negative, d, 1.0)
+    q = m.div(top, total)
+    y = m.select(negative, m.sub(1.0, q), q)
+    rest = m.exact_fma(m.neg(q), total, top)
+    return m.fma(m.fma(m.neg(q), lost, rest), y, q)
+
+
+def _exp_of_negative(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """e**x for x <= 0."""
     if m.dtype == "f32" and lanes.available():
-        high, low, n = tables.exp_of_negative(m, decay)
-        scaled = _scaled_at_once(m, n)
-    else:
-        _, integer, r = _reduce(m, m.at_least(decay, _TABLES[m.dtype].lowest))
-        high, low = m.fast_two_sum(1.0, expm1_reduced(m, r))
-        scaled = _scaled_in_two(m, integer)
-    added, exactly = scaled
-    total = added(high, m.const(1.0))
-    lost = added(low, added(high, m.sub(1.0, total)))
-    inverse = m.div(1.0, total)
-    error = m.exact_fma(m.neg(inverse), lost, m.exact_fma(m.neg(inverse), total, 1.0))
-    positive = m.fma(inverse, error, inverse)
-    share = m.mul(high, inverse)
-    negative = exactly(m.add(m.fma(share, error, m.mul(low, inverse)), share))
-    return m.select(m.compare("<", x, 0.0), negative, positive)
-
-
-#: Of v and c: v 2**n + c, where v 2**n may be as much as 2**_LOST; of v: v 2**n, rounded once.
-_Scaled = tuple[Callable[[ir.Value, ir.Value], ir.Value], Callable[[ir.Value], ir.Value]]
-
-
-def _scaled_at_once(m: FloatBuilder, n: ir.Value) -> _Scaled:
-    """For the f32 number n, rounded down."""
-    return lambda v, c: m.add(lanes.scale(m, v, n), c), lambda v: lanes.scale(m, v, n)
-
-
-def _scaled_in_two(m: FloatBuilder, n: ir.Value) -> _Scaled:
-    """For the integer n <= 0: a first factor of at least 2**_LOST, so that only the second product
-    may be denormal."""
-    least = m.int_const(_LOST)
-    kept = m.builder.select(m.builder.icmp_signed("<", n, least), least, n)
-    first = m.power_of_two(kept)
-    second = m.power_of_two(m.builder.sub(n, kept))
-    return lambda v, c: m.fma(v, first, c), lambda v: m.mul(m.mul(v, first), second)
+        return tables.exp(m, x, negative=True)
+    x = m.at_least(x, _TABLES[m.dtype].lowest)
+    if not multiplies_and_adds():
+        return _exp_in_two_roundings(m, x)
+    _, n, r = _reduce(m, x)
+    return m.scale_by_power_of_two(_exp_reduced(m, r), n)
 
 
 def half_exp(m: FloatBuilder, x: ir.Value) -> ir.Value:

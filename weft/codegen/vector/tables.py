@@ -86,22 +86,9 @@ _ERF_ONE = 3.95  # beyond, erf rounds to 1
 _FOUR_BITS = 4
 
 
-def exp(m: FloatBuilder, x: ir.Value) -> ir.Value:
-    """e**x = 2**k 2**(j / 16) e**r, |r| <= ln2 / 32."""
-    power, rest, slope, n = _exp_parts(m, m.at_least(m.at_most(x, _HIGHEST), _LOWEST))
-    return lanes.scale(m, m.fma(slope, rest, power), n)
-
-
-def exp_of_negative(m: FloatBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """(h, l, n): e**x = (h + l) 2**floor(n) for x <= 0, h + l far more accurate than h in
-    [1, 2)."""
-    power, rest, slope, n = _exp_parts(m, m.at_least(x, _LOWEST))
-    high = m.fma(slope, rest, power)
-    return high, m.fma(slope, rest, m.sub(power, high)), n
-
-
-def _exp_parts(m: FloatBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
-    """(p, a, b, n): e**x = (p + a b) 2**floor(n), p from the table."""
+def exp(m: FloatBuilder, x: ir.Value, negative: bool = False) -> ir.Value:
+    """e**x = 2**k 2**(j / 16) e**r, |r| <= ln2 / 32. negative: x is not above 0."""
+    x = m.at_least(x if negative else m.at_most(x, _HIGHEST), _LOWEST)
     magic = m.magic / lanes.TABLE_SIZE  # added, it rounds to a multiple of 1/16
     shifted = m.fma(x, LOG2_E, magic)
     n = m.sub(shifted, magic)
@@ -109,7 +96,7 @@ def _exp_parts(m: FloatBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Val
     index = m.bits(shifted)
     power = lanes.lookup(m, _POWERS, index)
     rest = m.fma(r, power, lanes.lookup(m, _POWERS_LOW, index))
-    return power, rest, m.horner(r, _EXP), n
+    return lanes.scale(m, m.fma(m.horner(r, _EXP), rest, power), n)
 
 
 def log(m: FloatBuilder, x: ir.Value) -> ir.Value:

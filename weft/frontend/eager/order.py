@@ -1,8 +1,8 @@
 """Sorts and running sums of plain operands as one call of NumPy: those of few elements, and sorts
 of many along the last axis where NumPy sorts in vectors and few threads could share the work.
 
-NumPy's vectors sort three times as fast as the compiled kernel, whose sort is stable. What is
-stable shows in the signs of zeros alone, so operands with a -0 are left to the kernel.
+NumPy's vectors sort three times as fast as the compiled kernel, and as NumPy's stable sort. What is
+stable shows in the signs of zeros alone, so only operands with a -0 are left to these two.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from weft.frontend.tracing.trace import current_trace
 from weft.ir.quiet import QUIET
 
 _FLOATS = {"f": np.dtype(np.int32), "d": np.dtype(np.int64)}  # and integers as wide
+#: Fewer elements are not looked at for a -0.
+FEW = 128
 _CHARS = frozenset("fdlqiILQ")
 _RUNNING = {"cumulative_sum": np.add.accumulate, "cumulative_prod": np.multiply.accumulate}
 #: More threads than these sort rows faster with the kernel than NumPy does with one.
@@ -33,14 +35,14 @@ def quick_sort(x: Any, axis: Any, descending: Any) -> Tensor | None:
     a = _plain(x, axis)
     if a is None:
         return None
-    sort = _stable
-    if a.size >= switch.LARGE:
-        if axis not in (-1, a.ndim - 1) or not _in_vectors() or _threads() > MOST_THREADS:
+    large = a.size >= switch.LARGE
+    if large and (axis not in (-1, a.ndim - 1) or not _in_vectors() or _threads() > MOST_THREADS):
+        return None
+    sort = np.sort
+    if a.size < FEW or _has_minus_zero(a):
+        if large:
             return None
-        integers = _FLOATS.get(a.dtype.char)
-        if integers is not None and a.view(integers).min() == np.iinfo(integers).min:
-            return None  # there is a -0
-        sort = np.sort
+        sort = _stable
     try:
         return Tensor(_directed(sort, a, axis) if descending else QUIET.run(sort, a, axis))
     except Exception:  # no such axis
@@ -73,6 +75,12 @@ def quick_running(op: str, x: Any, axis: Any) -> Tensor | None:
     except Exception:  # no such axis
         return None
     return Tensor(made) if made.dtype == a.dtype and made.flags.c_contiguous else None
+
+
+def _has_minus_zero(a: Any) -> bool:
+    """Whether there is a -0, which is the least of all bits as integers."""
+    integers = _FLOATS.get(a.dtype.char)
+    return integers is not None and a.view(integers).min() == np.iinfo(integers).min
 
 
 def _plain(x: Any, axis: Any) -> Any:
