@@ -63,8 +63,16 @@ class Held:
         self._store(self._parts(start))
 
     def add(self, value: ir.Value) -> None:
-        """One more element, or one in each lane."""
-        self._store(self._joined(self._load(), self._parts(value)))
+        """One more element, or one in each lane; or in twice, four times, ... as many lanes."""
+        parts = self._load()
+        if isinstance(value.type, ir.VectorType) and value.type.count > self.lanes:
+            starts = range(0, value.type.count, self.lanes)
+            values = [self._some(value, first, self.lanes) for first in starts]
+        else:
+            values = [value]
+        for one in values:
+            parts = self._joined(parts, self._parts(one))
+        self._store(parts)
 
     def join(self, other: Held) -> None:
         """All that `other` has folded in twice, four times, ... as many lanes."""

@@ -23,7 +23,7 @@ from weft.codegen.gemm.micro import Vectors
 from weft.codegen.gemm.tile import tile_of
 from weft.codegen.nests.cost import INTERLEAVE
 from weft.codegen.nests.folds import SUM_BLOCK, fold, identity, is_wide_sum
-from weft.codegen.nests.held import Held, counting
+from weft.codegen.nests.held import Held, counting, is_in_bits
 from weft.codegen.nests.row_passes import Pass, Schedule
 from weft.codegen.nests.row_writer import At, RowWriter, Walk
 from weft.codegen.nests.rows import Node, Output, RowNest
@@ -108,6 +108,8 @@ class _Fold:
 
     def __init__(self, e: Emitter, node: Node, many: int, one: int) -> None:
         self.e = e
+        if is_in_bits(node.name, node.dtype):  # three registers a vector, which wait for a cycle
+            many //= 2
         self.many, self.one = (Held(e, node.name, node.dtype, lanes) for lanes in (many, one))
         self.start = identity(node.name, node.dtype)
         self.total: ir.Value | None = None
