@@ -78,6 +78,7 @@ class Natively:
         monkeypatch.setattr(kinds.Kind, "_checked", counted)
         for calls in every_function():
             monkeypatch.setattr(calls, "_known", {})
+            monkeypatch.setattr(calls, "_again", {})
             monkeypatch.setattr(calls, "_kinds", {})
 
 

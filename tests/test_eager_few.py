@@ -12,6 +12,7 @@ from test_eager import calls_of, every_function, interpreted
 import weft as wf
 from weft.frontend.eager import few, order
 from weft.frontend.eager.switch import LARGE, SWITCH
+from weft.frontend.ops import promotion
 from weft.ir.errors import InvalidArgumentError, ShapeError
 
 Array = np.ndarray[Any, Any]
@@ -131,6 +132,35 @@ def test_traces_see_every_step(at_once: None) -> None:
     assert "sigmoid" in f.ir(x, after="dce") or "exp" in f.ir(x, after="dce")
     slope = wf.grad(lambda v: wf.sum(wf.nn.silu(v)))(wf.asarray(x))
     np.testing.assert_allclose(slope[0], 0.5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_large_calls_that_come_again(dtype: type, on: None) -> None:
+    """Found by their short key: the same bits, settings and errors."""
+    a = RNG.integers(-9, 9, (LARGE, 3)).astype(dtype)
+    x, row = wf.asarray(a), wf.asarray(a[:1])
+    calls: dict[str, Call] = {
+        "add": lambda: x + x,
+        "rows": lambda: x - row,
+        "float": lambda: x * 2.5,
+        "left": lambda: 2.5 - x,
+        "int": lambda: x * 3,
+        "sqrt": lambda: wf.sqrt(x),
+        "less": lambda: x < row,
+        "weak": lambda: x + wf.asarray(0.5),
+    }
+    known = calls_of(promotion._elementwise)._again
+    for name, call in calls.items():
+        for _ in range(3):
+            got, wanted = call(), interpreted(call)
+            if name == "sqrt":
+                np.testing.assert_allclose(got, wanted, rtol=1e-6)
+            else:
+                same(got, wanted)
+    assert any(run is not None for run in known.values())
+    for _ in range(3):
+        with pytest.raises(ShapeError, match="add"):
+            wf.add(x, wf.asarray(a[:2]))
 
 
 # ------------------------------------------------------------------------------ sorts, running sums

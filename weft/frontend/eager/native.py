@@ -28,7 +28,6 @@ from weft.frontend.eager.keys import (
     without_numbers,
 )
 from weft.frontend.eager.switch import SWITCH
-from weft.frontend.eager.traced import CallKind
 from weft.frontend.ops.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.device_scope import device_scopes
@@ -44,6 +43,7 @@ from weft.ir.fork import ForkLock
 
 if TYPE_CHECKING:
     from weft.frontend.eager.kinds import Kind
+    from weft.frontend.eager.traced import CallKind
 
 F = TypeVar("F", bound=Callable[..., Any])
 Array = np.ndarray[Any, Any]
@@ -121,6 +121,7 @@ class EagerCalls:
         self._tensors: frozenset[str] | None = None  # the parameters that are such
         self._names: tuple[str, ...] = ()
         self._known: dict[Hashable, Callable[[list[Array]], Any]] = {}
+        self._again: dict[Hashable, Callable[[list[Array]], Any] | None] = {}
         self._kinds: dict[Hashable, Kind | None] = {}
         self._settings: dict[Hashable, int] = {}  # how many, of calls else alike
         self._lock = ForkLock()
@@ -130,7 +131,58 @@ class EagerCalls:
         """What the function gives for few elements."""
         arrays: list[Array] = []
         run = self._replays.find(args, kwargs, arrays)
-        return self._function(*args, **kwargs) if run is None else run(arrays)
+        if run is not None:
+            try:
+                return run(arrays)
+            except RuntimeError:  # from within a call of NumPy: one of `QUIET` cannot be in another
+                pass
+        return self._function(*args, **kwargs)
+
+    def again(self, op: str, xs: Sequence[Any], inexact: bool, name: str) -> Any:
+        """What an elementwise op gives, for tensors and floats of which one is large; None where it
+        is to be done the long way. The key of such calls is short: a third of the time of `_scan`.
+        """
+        row: list[Any] = [op, inexact]
+        arrays: list[Array] = []
+        large = False
+        for x in xs:
+            kind = type(x)
+            if kind is Tensor:
+                a = x._data
+                if a is None or x.weak:
+                    return None
+                large = large or a.size >= switch.LARGE
+                row += (a.shape, a.dtype)
+                arrays.append(a)
+            elif kind is float:
+                row.append(float)
+                arrays.append(np.array(x))
+            else:
+                return None
+        if not large or not SWITCH.on or current_trace() is not None or device_scopes():
+            return None
+        key = tuple(row)
+        try:
+            run = self._again[key]
+        except KeyError:
+            run = self._again[key] = self._run_of((op, *xs), {"inexact": inexact, "name": name})
+        try:
+            return None if run is None else run(arrays)
+        except (InvalidArgumentError, ResourceExhaustedError):
+            return None
+
+    def _run_of(self, args: Any, kwargs: Any) -> Callable[[list[Array]], Any] | None:
+        """What runs calls like this one; None: they run op by op."""
+        if len(self._again) >= MOST_SHAPES:
+            self._again.clear()
+        key: list[Any] = []
+        arrays: list[Array] = []
+        try:
+            self._scan(args, kwargs, key, arrays)
+        except NotPlain:
+            return None
+        alias = tuple(key)
+        return self._known.get(alias) or self._find(alias, args, kwargs, arrays)
 
     def _as_graph(self, args: Any, kwargs: Any, arrays: list[Array], key: tuple[Any, ...]) -> Any:
         """The call as (graph, what packs its results, its results); None if it is more than
@@ -224,6 +276,8 @@ class EagerCalls:
         return Kind(self._kind_of(args, kwargs))
 
     def _kind_of(self, args: Any, kwargs: Any) -> CallKind:
+        from weft.frontend.eager.traced import CallKind
+
         tensors = self._tensors or frozenset()
         places: list[int | str] = [
             i for i in range(len(args)) if i >= len(self._names) or self._names[i] in tensors

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
-from numpy._core._multiarray_umath import __cpu_features__ as processor
 
 from weft.frontend.eager import switch
 from weft.frontend.eager.switch import SWITCH
@@ -21,7 +21,7 @@ from weft.frontend.tracing.device_scope import device_scopes
 from weft.frontend.tracing.trace import current_trace
 from weft.ir.quiet import QUIET
 
-_FLOATS = {"f": np.dtype(np.int32), "d": np.dtype(np.int64)}  # and integers as wide
+_BITS = {"f": "int32", "d": "int64"}  # integers as wide
 #: Fewer elements are not looked at for a -0.
 FEW = 128
 _CHARS = frozenset("fdlqiILQ")
@@ -38,7 +38,7 @@ def quick_sort(x: Any, axis: Any, descending: Any) -> Tensor | None:
     large = a.size >= switch.LARGE
     if large and (axis not in (-1, a.ndim - 1) or not _in_vectors() or _threads() > MOST_THREADS):
         return None
-    sort = np.sort
+    sort: Callable[..., Any] = np.sort
     if a.size < FEW or _has_minus_zero(a):
         if large:
             return None
@@ -79,8 +79,8 @@ def quick_running(op: str, x: Any, axis: Any) -> Tensor | None:
 
 def _has_minus_zero(a: Any) -> bool:
     """Whether there is a -0, which is the least of all bits as integers."""
-    integers = _FLOATS.get(a.dtype.char)
-    return integers is not None and a.view(integers).min() == np.iinfo(integers).min
+    bits = _BITS.get(a.dtype.char)
+    return bits is not None and bool(a.view(bits).min() == np.iinfo(bits).min)
 
 
 def _plain(x: Any, axis: Any) -> Any:
@@ -111,7 +111,8 @@ def _directed(sort: Callable[..., Any], a: Any, axis: int) -> Any:
 @cache
 def _in_vectors() -> bool:
     """Whether NumPy sorts 32 and 64 bits in vectors on this machine."""
-    return bool(processor.get("AVX2") or processor.get("AVX512_SKX"))
+    found: dict[str, bool] = import_module("numpy._core._multiarray_umath").__cpu_features__
+    return found.get("X86_V3", False)
 
 
 def _threads() -> int:
