@@ -21,7 +21,9 @@ from weft.frontend.tracing.device_scope import device_scopes
 from weft.frontend.tracing.trace import current_trace
 from weft.ir.quiet import QUIET
 
-_BITS = {"f": "int32", "d": "int64"}  # integers as wide
+_LEAST = np.minimum.reduce
+#: Integers as wide as a float, and the least of them, which is -0.
+_BITS = {"f": (np.dtype(np.int32), -(2**31)), "d": (np.dtype(np.int64), -(2**63))}
 #: Fewer elements are not looked at for a -0.
 FEW = 128
 _CHARS = frozenset("fdlqiILQ")
@@ -80,7 +82,7 @@ def quick_running(op: str, x: Any, axis: Any) -> Tensor | None:
 def _has_minus_zero(a: Any) -> bool:
     """Whether there is a -0, which is the least of all bits as integers."""
     bits = _BITS.get(a.dtype.char)
-    return bits is not None and bool(a.view(bits).min() == np.iinfo(bits).min)
+    return bits is not None and _LEAST(a.view(bits[0]), axis=None) == bits[1]
 
 
 def _plain(x: Any, axis: Any) -> Any:
