@@ -20,6 +20,8 @@ from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
 _CHARS = frozenset("fdl?")
+#: Whose bits might depend on whether NumPy is given one number or an array of it.
+_INEXACT = frozenset(("power", "atan2", "hypot", "logaddexp"))
 #: Ops that give arrays of their own.
 _MAKERS = frozenset(("where", *FUNCTIONS, *REDUCTIONS))
 
@@ -92,13 +94,14 @@ def _write(writer: _Writer, op: Operation) -> bool:
             return False
         writer.held[result] = (writer.name(np.array(held.array)), shape)
     elif name == "broadcast_to":
-        text, given = writer.held[op.operands[0]]
-        writer.held[result] = text, given
-        return given == () or len(given) == len(shape)
+        text, small = writer.held[op.operands[0]]
+        writer.held[result] = text, small
+        return small == () or len(small) == len(shape)
     elif name in FUNCTIONS or name == "where":
         function = np.where if name == "where" else FUNCTIONS[name]
         operands = [writer.held[v] for v in op.operands]
-        if np.broadcast_shapes(*(s for _, s in operands)) != shape:
+        given = [s for _, s in operands]
+        if np.broadcast_shapes(*given) != shape or (name in _INEXACT and set(given) != {shape}):
             return False
         writer.line(result, f"{writer.name(function)}({', '.join(t for t, _ in operands)})")
     elif name in REDUCTIONS and _type_of(result).dtype.numpy.char in "fdl" and op.attrs["axes"]:
