@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from weft.frontend.eager import few, order
 from weft.frontend.eager.switch import LARGE, SWITCH
 from weft.frontend.ops import promotion
 from weft.ir.errors import InvalidArgumentError, ShapeError
+from weft.runtime import machine
 
 Array = np.ndarray[Any, Any]
 Call = Callable[..., Any]
@@ -207,6 +209,37 @@ def test_numpy_sorts_where_few_threads_could(on: None, monkeypatch: pytest.Monke
     assert order.quick_sort(wf.asarray(zeros), -1, False) is None
     monkeypatch.setattr(order, "_in_vectors", lambda: False)
     assert order.quick_sort(x, -1, False) is None
+
+
+@pytest.mark.parametrize(
+    ("features", "slow", "fast"),
+    [
+        ({"X86_V3": True, "X86_V4": True}, False, True),
+        ({"X86_V3": True, "X86_V4": True}, True, False),
+        ({"X86_V3": True, "X86_V4": False}, True, True),
+        ({"ASIMD": True}, False, False),
+    ],
+)
+def test_where_numpy_sorts_fast(
+    features: dict[str, bool], slow: bool, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numpys = import_module("numpy._core._multiarray_umath")
+    monkeypatch.setattr(numpys, "__cpu_features__", features)
+    monkeypatch.setattr(machine, "compresses_slowly", lambda: slow)
+    assert order._in_vectors.__wrapped__() == fast
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "slow"),
+    [("AuthenticAMD", 25, True), ("AuthenticAMD", 26, False), ("GenuineIntel", 6, False)],
+)
+def test_processors_that_compress_slowly(
+    vendor: str, family: int, slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"processor : 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel name\t: A B\n"
+    monkeypatch.setattr(machine, "_read", lambda path: text)
+    assert machine.compresses_slowly() == slow
+    assert machine.cpu_name() == "A B"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int8", "bool"])
