@@ -22,7 +22,7 @@ from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.vector import lanes, tables
 from weft.codegen.vector.functions import ULP_BOUND
 
-OPS = ["exp", "log", "erf"]
+OPS = ["exp", "log", "erf", "sigmoid"]
 F64_ERROR = 2.0**-20
 needs_lanes = pytest.mark.skipif(not lanes.available(), reason="the processor has no AVX-512")
 

@@ -78,6 +78,7 @@ class Natively:
         monkeypatch.setattr(kinds.Kind, "_checked", counted)
         for calls in every_function():
             monkeypatch.setattr(calls, "_known", {})
+            monkeypatch.setattr(calls, "_again", {})
             monkeypatch.setattr(calls, "_kinds", {})
 
 
@@ -126,7 +127,8 @@ WIDE: dict[str, tuple[Call, Call]] = {
     "argmax": (wf.argmax, np.argmax),
     "argmax0": (lambda x: wf.argmax(x, axis=0), lambda x: x.argmax(0)),
     "cumsum": (lambda x: wf.cumulative_sum(x, axis=1), lambda x: x.cumsum(1)),
-    "sort": (wf.sort, np.sort),
+    "sort": (lambda x: wf.sort(x, axis=0), lambda x: np.sort(x, 0)),
+    "argsort": (lambda x: wf.take_along_axis(x, wf.argsort(x), axis=-1), np.sort),
     "any": (wf.any, np.any),
     "mse": (lambda x: wf.nn.mean_squared_error(x, x + 1), lambda x: np.float64(1.0)),
     "cross_entropy": (

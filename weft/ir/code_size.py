@@ -17,16 +17,18 @@ _F32 = {
     **dict.fromkeys(("maximum", "minimum", "sign", "logical_xor"), 5),
     **dict.fromkeys(("hypot", "nextafter"), 16),
     **dict.fromkeys(("exp2", "cosh", "asin", "acos", "tanh", "exp", "log"), 24),
-    **dict.fromkeys(("erf", "tan", "cos", "sin", "remainder", "sinh", "atan", "expm1"), 32),
-    **dict.fromkeys(("floor_divide", "acosh", "asinh", "log1p", "sigmoid", "atanh"), 43),
+    **dict.fromkeys(
+        ("erf", "tan", "cos", "sin", "remainder", "sinh", "atan", "expm1", "sigmoid"), 32
+    ),
+    **dict.fromkeys(("floor_divide", "acosh", "asinh", "log1p", "atanh"), 43),
     **dict.fromkeys(("log2", "log10", "atan2", "erfc", "cbrt", "erfinv"), 54),
     **dict.fromkeys(("power", "logaddexp"), 72),
     **dict.fromkeys(("digamma", "lgamma"), 160),
 }
 _F64 = {
     **dict.fromkeys(("exp", "exp2", "cosh", "hypot"), 26),
-    **dict.fromkeys(("tanh", "expm1", "log", "sinh", "remainder", "floor_divide"), 38),
-    **dict.fromkeys(("asin", "acos", "log1p", "sigmoid", "log2", "log10", "cbrt"), 50),
+    **dict.fromkeys(("tanh", "expm1", "log", "sinh", "remainder", "floor_divide", "sigmoid"), 38),
+    **dict.fromkeys(("asin", "acos", "log1p", "log2", "log10", "cbrt"), 50),
     **dict.fromkeys(("atanh", "acosh", "asinh", "cos", "sin"), 64),
     **dict.fromkeys(("atan", "tan", "erf", "erfc", "logaddexp"), 80),
     **dict.fromkeys(("atan2", "erfinv", "power"), 127),

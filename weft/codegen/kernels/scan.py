@@ -16,10 +16,11 @@ from llvmlite import ir
 from weft.codegen.call import Address, KernelCall
 from weft.codegen.cost import split
 from weft.codegen.element_access import load_element, store_element
-from weft.codegen.elements import COMPLEXES, HALVES, I64, register_type
+from weft.codegen.elements import COMPLEXES, I64, register_type
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel
 from weft.codegen.kernels.shape import tensor
+from weft.codegen.nests.held import Held
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.units import unit_parts
 from weft.ir.graph import Operation
@@ -248,17 +249,18 @@ BLOCK = 256
 def search_by_blocks(f: Emitter, op: str, dtype: str, x: ir.Value, n: ir.Value) -> ir.Value:
     b = f.builder
     kind = register_type(dtype)
-    best, extreme, best_start = f.alloca(kind), f.alloca(kind), f.alloca(I64)
+    best, best_start = f.alloca(kind), f.alloca(I64)
+    extreme = Held(f, "max" if op == "argmax" else "min", dtype)
     b.store(load_element(f, x, dtype), best)
     b.store(f.index(0), best_start)
     with f.for_range(f.index(0), n, f.index(BLOCK)) as start:
         stop = _block_end(f, start, n)
-        b.store(load_element(f, f.at(x, start), dtype), extreme)
+        extreme.begin()
         with f.for_range(start, stop) as j:
-            value = load_element(f, f.at(x, j), dtype)
-            b.store(_extreme(f, op, dtype, b.load(extreme), value), extreme)
-        better = wins(f, op, dtype, b.load(extreme), b.load(best))
-        b.store(b.select(better, b.load(extreme), b.load(best)), best)
+            extreme.add(load_element(f, f.at(x, j), dtype))
+        found = extreme.value()
+        better = wins(f, op, dtype, found, b.load(best))
+        b.store(b.select(better, found, b.load(best)), best)
         b.store(b.select(better, start, b.load(best_start)), best_start)
     return _first_equal(f, dtype, x, b.load(best_start), n, b.load(best))
 
@@ -283,17 +285,6 @@ def _first_equal(
 def _block_end(f: Emitter, start: ir.Value, n: ir.Value) -> ir.Value:
     stop = f.builder.add(start, f.index(BLOCK))
     return f.builder.select(f.builder.icmp_signed("<", stop, n), stop, n)
-
-
-def _extreme(f: Emitter, op: str, dtype: str, a: ir.Value, other: ir.Value) -> ir.Value:
-    """The greater (argmax) or smaller one; NaN if one is."""
-    name = "maximum" if op == "argmax" else "minimum"
-    if dtype not in ("f32", "f64", *HALVES):
-        return emit_scalar(f, name, dtype, [a, other], {})
-    # unlike a comparison and a select, reductions by llvm.maximum vectorise
-    binary = ir.FunctionType(a.type, [a.type, a.type])
-    intrinsic = f.module.declare_intrinsic(f"llvm.{name}", [a.type], binary)
-    return f.builder.call(intrinsic, [a, other])
 
 
 def _emit_column_position(e: Emitter, op: str, dtype: str) -> None:

@@ -18,6 +18,7 @@ from weft.codegen.elements import HALVES, memory_type, register_type
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel
 from weft.codegen.nests.cost import CHEAP
+from weft.codegen.scalar.float_builder import intrinsic
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.ir.dtypes import as_dtype
 from weft.ir.ops.reduction import FOLDS
@@ -46,7 +47,7 @@ def running_dtype(reduction: str, dtype: str, one_number: bool) -> str:
 
 
 def fold(e: Emitter, reduction: str, dtype: str, a: ir.Value, b: ir.Value) -> ir.Value:
-    """One step of a reduction on register values."""
+    """One step of a reduction on register values; floats may be vectors of them."""
     op = FOLDS[reduction]
     if dtype in ("f32", "f64", *HALVES):
         if op == "add":
@@ -55,8 +56,7 @@ def fold(e: Emitter, reduction: str, dtype: str, a: ir.Value, b: ir.Value) -> ir
             return e.builder.fmul(a, b, flags=REASSOCIATED)
         # llvm.maximum propagates NaN as NumPy does, and its reductions vectorise
         binary = ir.FunctionType(a.type, [a.type, a.type])
-        intrinsic = e.module.declare_intrinsic(f"llvm.{op}", [a.type], binary)
-        return e.builder.call(intrinsic, [a, b])
+        return e.builder.call(intrinsic(e.module, op, [a.type], binary), [a, b])
     return emit_scalar(e, op, dtype, [a, b], {})
 
 

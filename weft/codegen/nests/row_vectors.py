@@ -13,21 +13,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 
 from llvmlite import ir
 
 from weft.codegen.element_access import constant
-from weft.codegen.elements import I64, register_type
+from weft.codegen.elements import I64
 from weft.codegen.emitter import Emitter
 from weft.codegen.gemm.micro import Vectors
 from weft.codegen.gemm.tile import tile_of
 from weft.codegen.nests.cost import INTERLEAVE
-from weft.codegen.nests.folds import REASSOCIATED, SUM_BLOCK, identity, is_wide_sum
+from weft.codegen.nests.folds import SUM_BLOCK, fold, identity, is_wide_sum
+from weft.codegen.nests.held import Held, counting, is_in_bits
 from weft.codegen.nests.row_passes import Pass, Schedule
 from weft.codegen.nests.row_writer import At, RowWriter, Walk
 from weft.codegen.nests.rows import Node, Output, RowNest
-from weft.codegen.scalar.float_builder import intrinsic, splat_constant
+from weft.codegen.scalar.float_builder import splat_constant
 from weft.codegen.scalar.integers import COMPARISONS
 
 #: Elementwise ops whose code is that of vectors, too: no calls, no branches (`emit_scalar`).
@@ -107,89 +107,50 @@ class _Fold:
     """A fold over a row: first in the lanes of many vectors, then in those of one."""
 
     def __init__(self, e: Emitter, node: Node, many: int, one: int) -> None:
-        self.e, self.name, self.dtype = e, node.name, node.dtype
-        self.many, self.one = many, one
-        self.slots = {n: e.alloca(ir.VectorType(register_type(node.dtype), n)) for n in (many, one)}
+        self.e = e
+        if is_in_bits(node.name, node.dtype):  # three registers a vector, which wait for a cycle
+            many //= 2
+        self.many, self.one = (Held(e, node.name, node.dtype, lanes) for lanes in (many, one))
         self.start = identity(node.name, node.dtype)
         self.total: ir.Value | None = None
         if is_wide_sum(node.name, node.dtype):
             self.total = e.alloca(ir.DoubleType())
             e.builder.store(constant("f64", 0.0), self.total)
         else:
-            self._start(one)
-
-    def _start(self, lanes: int) -> None:
-        slot = self.slots[lanes]
-        self.e.builder.store(splat_constant(slot.type.pointee, self.start.constant), slot)
+            self.one.begin()
 
     def begin(self) -> None:
         """Before the loop over many vectors, of a block or of the row."""
-        self._start(self.many)
+        self.many.begin()
 
     def narrow(self) -> None:
         """After it: what the lanes of many vectors hold goes to those of one."""
-        b, slot = self.e.builder, self.slots[self.one]
-        value = self._folded(b.load(self.slots[self.many]), self.one)
         if self.total is None:  # of all blocks so far
-            value = fold_lanes(self.e, self.name, b.load(slot), value)
-        b.store(value, slot)
+            self.one.join(self.many)
+        else:
+            self.one.take(self.many)
 
     def add(self, value: ir.Value, step: _Step) -> None:
         """The elements of one step."""
-        b, slot = self.e.builder, self.slots[step.lanes]
-        if step.mask is not None:
-            value = b.select(step.mask, value, splat_constant(value.type, self.start.constant))
-        b.store(fold_lanes(self.e, self.name, b.load(slot), value), slot)
+        if step.mask is None:
+            self.many.add(value)
+            return
+        nothing = splat_constant(value.type, self.start.constant)
+        self.one.add(self.e.builder.select(step.mask, value, nothing))
 
     def end_block(self) -> None:
         """A block's sum to the total."""
         b = self.e.builder
         if self.total is not None:
-            part = b.fpext(self._over_lanes(), ir.DoubleType())
+            part = b.fpext(self.one.value(), ir.DoubleType())
             b.store(b.fadd(b.load(self.total), part), self.total)
 
     def close(self) -> tuple[ir.Value, ir.Value | None]:
         """The result, and the f64 total of a blocked sum."""
         if self.total is None:
-            return self._over_lanes(), None
+            return self.one.value(), None
         wide = self.e.builder.load(self.total)
         return self.e.builder.fptrunc(wide, ir.FloatType()), wide
-
-    def _over_lanes(self) -> ir.Value:
-        b = self.e.builder
-        value = self._folded(b.load(self.slots[self.one]), 1)
-        return b.extract_element(value, ir.Constant(ir.IntType(32), 0))
-
-    def _folded(self, value: ir.Value, lanes: int) -> ir.Value:
-        """Upper half and lower half, until so many lanes are left."""
-        while (half := value.type.count // 2) >= lanes:
-            low, high = (_part(self.e.builder, value, k * half, half) for k in (0, 1))
-            value = fold_lanes(self.e, self.name, low, high)
-        return value
-
-
-def _part(b: ir.IRBuilder, value: ir.Value, first: int, lanes: int) -> ir.Value:
-    """`lanes` lanes from number `first` on."""
-    nothing = ir.Constant(value.type, ir.Undefined)
-    return b.shuffle_vector(value, nothing, _counting(32, first, lanes))
-
-
-@cache
-def _counting(bits: int, first: int, lanes: int) -> ir.Constant:
-    """The vector first, first + 1, ... of integers; one object, whose long text is made once."""
-    kind = ir.VectorType(ir.IntType(bits), lanes)
-    return ir.Constant(kind, list(range(first, first + lanes)))
-
-
-def fold_lanes(e: Emitter, name: str, a: ir.Value, b: ir.Value) -> ir.Value:
-    """One step of a reduction of floats in each lane, as `folds.fold`."""
-    if name == "sum":
-        return e.builder.fadd(a, b, flags=REASSOCIATED)
-    if name == "prod":
-        return e.builder.fmul(a, b, flags=REASSOCIATED)
-    binary = ir.FunctionType(a.type, [a.type, a.type])
-    function = intrinsic(e.module, {"max": "maximum", "min": "minimum"}[name], [a.type], binary)
-    return e.builder.call(function, [a, b])
 
 
 class VectorRowWriter(RowWriter):
@@ -281,7 +242,7 @@ class VectorRowWriter(RowWriter):
         for o in step.totals:
             assert o.total is not None
             held_so_far = now.load(stores[o])
-            now.store(fold_lanes(self.e, o.total, held_so_far, env[o.source]), stores[o])
+            now.store(fold(self.e, o.total, o.dtype, held_so_far, env[o.source]), stores[o])
 
     def _lanes(
         self, n: int, places: dict[int, ir.Value], now: _Step, get: Callable[[int], ir.Value]
@@ -295,7 +256,7 @@ class VectorRowWriter(RowWriter):
         stride = walk.strides[-1]
         assert stride is not None
         b, v = self.e.builder, now.vectors
-        moved = b.mul(_counting(64, 0, v.lanes), _splat(v, stride))
+        moved = b.mul(counting(64, 0, v.lanes), _splat(v, stride))
         return b.add(_splat(v, places[n]), moved)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from llvmlite import ir
 
 from weft.codegen.element_access import load_element, store_element
-from weft.codegen.elements import memory_type, register_type
+from weft.codegen.elements import memory_type
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.nests.cut import crosses, cut_kind, fold_dtype, is_tiled
 from weft.codegen.nests.fold_lanes import lanes_of_folds
@@ -25,6 +25,7 @@ from weft.codegen.nests.folds import (
     identity,
     is_wide_sum,
 )
+from weft.codegen.nests.held import Held
 from weft.codegen.nests.nest import Access, Nest, Statement, Store
 from weft.codegen.nests.picks import AHEAD, PickWalk, ask_ahead, pick_walks
 from weft.codegen.nests.tiles import tile_buffer, write_tiles
@@ -95,7 +96,7 @@ class NestWriter:
         while self.tail > 0 and nest.reduced[self.tail - 1]:
             self.tail -= 1
         self.outer_reduced = any(nest.reduced[: self.tail])
-        self.accumulators: dict[int, ir.Value] = {}
+        self.accumulators: dict[int, Held] = {}
         self.running = [store_dtype(nest, s) for s in nest.stores]
         #: buffers for what is read across a tile
         crossing = [k for k, load in enumerate(nest.loads) if is_tiled(nest) and crosses(load)]
@@ -278,13 +279,13 @@ class NestWriter:
             stop = self.least(e.builder.add(start, e.index(SUM_BLOCK)), last)
             for k, store in self.folds:
                 if self._wide(store):
-                    e.builder.store(identity(store.reduction, store.dtype), self.accumulators[k])
+                    self.accumulators[k].begin()
             count, width = self._lanes()
             with e.for_range(start, stop, interleave=count, width=width) as i:
                 self.loop(loop + 1, *self.moved(loop, i, loads, stores))
             for k, store in self.folds:
                 if self._wide(store):
-                    part = e.builder.fpext(e.builder.load(self.accumulators[k]), ir.DoubleType())
+                    part = e.builder.fpext(self.accumulators[k].value(), ir.DoubleType())
                     total = e.builder.load(self.totals[k])
                     e.builder.store(e.builder.fadd(total, part), self.totals[k])
 
@@ -306,9 +307,9 @@ class NestWriter:
         for k, store in self.folds:
             if not self._in_register():
                 continue
-            slot = self.e.alloca(register_type(store.dtype))
-            self.e.builder.store(identity(store.reduction, store.dtype), slot)
-            self.accumulators[k] = slot
+            assert store.reduction is not None
+            self.accumulators[k] = Held(self.e, store.reduction, store.dtype)
+            self.accumulators[k].begin()
             if self._wide(store) and self.tail < self.rank:
                 self.totals[k] = self.e.alloca(ir.DoubleType())
                 self.e.builder.store(ir.Constant(ir.DoubleType(), 0.0), self.totals[k])
@@ -324,8 +325,7 @@ class NestWriter:
             if k in self.totals:
                 value = convert(self.e, self.e.builder.load(self.totals[k]), "f64", running)
             else:
-                value = self.e.builder.load(self.accumulators[k])
-                value = convert(self.e, value, store.dtype, running)
+                value = convert(self.e, self.accumulators[k].value(), store.dtype, running)
             if self.outer_reduced:
                 held = load_element(self.e, stores[k], running)
                 value = self._fold(store, held, value)
@@ -352,8 +352,7 @@ class NestWriter:
             if store.reduction is None:
                 store_element(self.e, value, stores[k], store.dtype)
             elif k in self.accumulators:
-                slot = self.accumulators[k]
-                self.e.builder.store(self._fold(store, self.e.builder.load(slot), value), slot)
+                self.accumulators[k].add(value)
             else:
                 running = self.running[k]
                 held = load_element(self.e, stores[k], running)

@@ -175,20 +175,26 @@ def sigmoid(m: FloatBuilder, x: ir.Value) -> ir.Value:
 
     d and 1 + d are kept as sums, 1 / (1 + d) is improved by its remainder.
     """
-    decay = m.at_least(m.neg(m.abs(x)), _TABLES[m.dtype].lowest)
-    _, n, r = _reduce(m, decay)
-    one_p, low = m.fast_two_sum(1.0, expm1_reduced(m, r))
-    # A d whose exponent is cut off here is lost in 1 + d anyway.
-    smallest = m.int_const(1 - m.bias)
-    scale = m.power_of_two(m.builder.select(m.builder.icmp_signed("<", n, smallest), smallest, n))
-    total, lost = m.fast_two_sum(1.0, m.mul(one_p, scale))
-    inverse = m.div(1.0, total)
-    lost = m.fma(low, scale, lost)
-    error = m.exact_fma(m.neg(inverse), lost, m.exact_fma(m.neg(inverse), total, 1.0))
-    positive = m.fma(inverse, error, inverse)
-    share = m.mul(one_p, inverse)
-    negative = m.scale_by_power_of_two(m.fma(share, m.add(error, low), share), n)
-    return m.select(m.compare("<", x, 0.0), negative, positive)
+    negative = m.compare("<", x, 0.0)
+    d = _exp_of_negative(m, m.neg(m.abs(x)))
+    total = m.add(1.0, d)
+    lost = m.add(m.sub(1.0, total), d)
+    top = m.select(negative, d, 1.0)
+    q = m.div(top, total)
+    y = m.select(negative, m.sub(1.0, q), q)
+    rest = m.exact_fma(m.neg(q), total, top)
+    return m.fma(m.fma(m.neg(q), lost, rest), y, q)
+
+
+def _exp_of_negative(m: FloatBuilder, x: ir.Value) -> ir.Value:
+    """e**x for x <= 0."""
+    if m.dtype == "f32" and lanes.available():
+        return tables.exp(m, x, negative=True)
+    x = m.at_least(x, _TABLES[m.dtype].lowest)
+    if not multiplies_and_adds():
+        return _exp_in_two_roundings(m, x)
+    _, n, r = _reduce(m, x)
+    return m.scale_by_power_of_two(_exp_reduced(m, r), n)
 
 
 def half_exp(m: FloatBuilder, x: ir.Value) -> ir.Value:

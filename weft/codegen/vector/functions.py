@@ -81,7 +81,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "exp": (1.0, 1.0),
     "exp2": (1.0, 1.25),
     "expm1": (1.5, 1.5),
-    "sigmoid": (1.75, 1.75),
+    "sigmoid": (1.5, 1.5),
     "tanh": (2.0, 2.25),
     "sinh": (1.75, 1.75),
     "cosh": (1.5, 1.5),

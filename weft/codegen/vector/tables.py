@@ -86,9 +86,9 @@ _ERF_ONE = 3.95  # beyond, erf rounds to 1
 _FOUR_BITS = 4
 
 
-def exp(m: FloatBuilder, x: ir.Value) -> ir.Value:
-    """e**x = 2**k 2**(j / 16) e**r, |r| <= ln2 / 32."""
-    x = m.at_least(m.at_most(x, _HIGHEST), _LOWEST)
+def exp(m: FloatBuilder, x: ir.Value, negative: bool = False) -> ir.Value:
+    """e**x = 2**k 2**(j / 16) e**r, |r| <= ln2 / 32. negative: x is not above 0."""
+    x = m.at_least(x if negative else m.at_most(x, _HIGHEST), _LOWEST)
     magic = m.magic / lanes.TABLE_SIZE  # added, it rounds to a multiple of 1/16
     shifted = m.fma(x, LOG2_E, magic)
     n = m.sub(shifted, magic)

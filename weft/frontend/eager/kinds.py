@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.calls.accessors import packer
-from weft.frontend.tensor import Tensor
-from weft.frontend.tracing.tracing import Argument, Traced, trace_function
-from weft.ir.dtypes import DType, as_dtype
+from weft.frontend.eager.traced import CallKind
+from weft.frontend.tracing.tracing import Traced
+from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
 from weft.ir.types import TensorType
 from weft.runtime.executable import Executable, compile_graph
@@ -43,26 +43,10 @@ class _Often:
 
 
 class Kind:
-    """The native code for calls of one kind.
+    """The native code for calls of one kind."""
 
-    args, kwargs: of one such call. places: where in them the operands are, in order: a position or
-    a keyword.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        places: Sequence[int | str],
-    ) -> None:
-        self._name, self._function = f"eager_{name}", function
-        # the operands themselves are not kept
-        taken = [p for p in places if (args[p] if isinstance(p, int) else kwargs[p]) is not None]
-        self._places = taken
-        self._args: list[Any] = [None if i in taken else a for i, a in enumerate(args)]
-        self._kwargs = {n: None if n in taken else a for n, a in kwargs.items()}
+    def __init__(self, calls: CallKind) -> None:
+        self._calls, self._name = calls, calls.name
         self._plans: SizePlans | None = None
 
     def at(self, arrays: Sequence[Array], weak: Sequence[bool]) -> Run:
@@ -71,7 +55,7 @@ class Kind:
         dtypes = [as_dtype(a.dtype) for a in arrays]
 
         def trace(shapes: Sequence[tuple[int, ...]]) -> Traced:
-            return self._traced(dtypes, shapes, weak)
+            return self._calls.traced(dtypes, shapes, weak)
 
         if self._plans is None:
             traced = trace(shapes)
@@ -107,23 +91,3 @@ class Kind:
             return pack(step(arrays))
 
         return checked
-
-    def _traced(
-        self, dtypes: Sequence[DType], shapes: Sequence[tuple[int, ...]], weak: Sequence[bool]
-    ) -> Traced:
-        """The function on operands of these shapes as a graph."""
-        rows = zip(dtypes, shapes, weak, strict=True)
-        arguments = [
-            Argument(TensorType(d, tuple(s)), w, f"x{i}") for i, (d, s, w) in enumerate(rows)
-        ]
-
-        def call(inputs: list[Tensor]) -> Any:
-            args, kwargs = [*self._args], {**self._kwargs}
-            for place, value in zip(self._places, inputs, strict=True):
-                if isinstance(place, int):
-                    args[place] = value
-                else:
-                    kwargs[place] = value
-            return self._function(*args, **kwargs)
-
-        return trace_function(self._name, call, arguments)

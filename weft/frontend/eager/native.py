@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from weft.frontend.eager import switch
+from weft.frontend.eager.few import Replays
 from weft.frontend.eager.keys import (
     NotPlain,
     is_operand,
@@ -31,6 +32,7 @@ from weft.frontend.ops.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.device_scope import device_scopes
 from weft.frontend.tracing.trace import current_trace
+from weft.ir.dtypes import as_dtype
 from weft.ir.errors import (
     InvalidArgumentError,
     ResourceExhaustedError,
@@ -41,6 +43,7 @@ from weft.ir.fork import ForkLock
 
 if TYPE_CHECKING:
     from weft.frontend.eager.kinds import Kind
+    from weft.frontend.eager.traced import CallKind
 
 F = TypeVar("F", bound=Callable[..., Any])
 Array = np.ndarray[Any, Any]
@@ -66,11 +69,9 @@ def runs_native(function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not _is_large(args, kwargs) or not SWITCH.on:
+        if not SWITCH.on or current_trace() is not None or device_scopes():
             return function(*args, **kwargs)
-        if current_trace() is not None or device_scopes():
-            return function(*args, **kwargs)
-        return calls(args, kwargs)
+        return calls(args, kwargs) if _is_large(args, kwargs) else calls.few(args, kwargs)
 
     call.__dict__["calls"] = calls
     return call  # type: ignore[return-value]
@@ -120,9 +121,85 @@ class EagerCalls:
         self._tensors: frozenset[str] | None = None  # the parameters that are such
         self._names: tuple[str, ...] = ()
         self._known: dict[Hashable, Callable[[list[Array]], Any]] = {}
+        self._again: dict[Hashable, Callable[[list[Array]], Any] | None] = {}
         self._kinds: dict[Hashable, Kind | None] = {}
         self._settings: dict[Hashable, int] = {}  # how many, of calls else alike
         self._lock = ForkLock()
+        self._replays = Replays(self._scan, self._as_graph)
+
+    def few(self, args: Any, kwargs: Any) -> Any:
+        """What the function gives for few elements."""
+        arrays: list[Array] = []
+        run = self._replays.find(args, kwargs, arrays)
+        if run is not None:
+            try:
+                return run(arrays)
+            except RuntimeError:  # from within a call of NumPy: one of `QUIET` cannot be in another
+                pass
+        return self._function(*args, **kwargs)
+
+    def again(self, op: str, xs: Sequence[Any], inexact: bool, name: str) -> Any:
+        """What an elementwise op gives, for tensors and floats of which one is large; None where it
+        is to be done the long way. The key of such calls is short: a third of the time of `_scan`.
+        """
+        row: list[Any] = [op, inexact]
+        arrays: list[Array] = []
+        large = False
+        for x in xs:
+            kind = type(x)
+            if kind is Tensor:
+                a = x._data
+                if a is None or x.weak:
+                    return None
+                large = large or a.size >= switch.LARGE
+                row += (a.shape, a.dtype)
+                arrays.append(a)
+            elif kind is float:
+                row.append(float)
+                arrays.append(np.array(x))
+            else:
+                return None
+        if not large or not SWITCH.on or current_trace() is not None or device_scopes():
+            return None
+        key = tuple(row)
+        try:
+            run = self._again[key]
+        except KeyError:
+            run = self._again[key] = self._run_of((op, *xs), {"inexact": inexact, "name": name})
+        try:
+            return None if run is None else run(arrays)
+        except (InvalidArgumentError, ResourceExhaustedError):
+            return None
+
+    def _run_of(self, args: Any, kwargs: Any) -> Callable[[list[Array]], Any] | None:
+        """What runs calls like this one; None: they run op by op."""
+        if len(self._again) >= MOST_SHAPES:
+            self._again.clear()
+        key: list[Any] = []
+        arrays: list[Array] = []
+        try:
+            self._scan(args, kwargs, key, arrays)
+        except NotPlain:
+            return None
+        alias = tuple(key)
+        return self._known.get(alias) or self._find(alias, args, kwargs, arrays)
+
+    def _as_graph(self, args: Any, kwargs: Any, arrays: list[Array], key: tuple[Any, ...]) -> Any:
+        """The call as (graph, what packs its results, its results); None if it is more than
+        arithmetic."""
+        from weft.frontend.calls.accessors import packer
+        from weft.passes.cse import cse
+        from weft.passes.dce import dce
+        from weft.passes.strip import strip_gradient_ops
+
+        wanted = self._function(*args, **kwargs)
+        weak = [row[2] for row in key if is_operand(row)]
+        shapes, dtypes = [a.shape for a in arrays], [as_dtype(a.dtype) for a in arrays]
+        traced = self._kind_of(args, kwargs).traced(dtypes, shapes, weak)
+        if traced.variables or traced.limits:
+            return None
+        graph = dce(cse(strip_gradient_ops(traced.graph)))
+        return graph, packer(traced.structure, traced.weak), wanted
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
         """What the function gives."""
@@ -196,6 +273,11 @@ class EagerCalls:
     def _new_kind(self, args: Any, kwargs: Any) -> Kind:
         from weft.frontend.eager.kinds import Kind  # the compiler: not for `import weft`
 
+        return Kind(self._kind_of(args, kwargs))
+
+    def _kind_of(self, args: Any, kwargs: Any) -> CallKind:
+        from weft.frontend.eager.traced import CallKind
+
         tensors = self._tensors or frozenset()
         places: list[int | str] = [
             i for i in range(len(args)) if i >= len(self._names) or self._names[i] in tensors
@@ -203,7 +285,7 @@ class EagerCalls:
         places += [name for name in kwargs if name in tensors]
         # what serves many ops has the op's name as its first argument
         name = args[0] if args and type(args[0]) is str else self.name
-        return Kind(name, self._function, args, kwargs, places)
+        return CallKind(name, self._function, args, kwargs, places)
 
 
 def _scan_operand(a: Any, key: list[Any], arrays: list[Array]) -> None:

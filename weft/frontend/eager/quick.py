@@ -149,7 +149,7 @@ def _plain(xs: Sequence[Any], given: list[Any]) -> Any:
         kind = type(x)
         if kind is Tensor:
             a = x._data
-            if a is None or x.weak:
+            if a is None or x.weak or a.size > switch.LARGE:
                 return None
             given.append(a)
             if lead is None:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.frontend.eager.native import runs_native
+from weft.frontend.eager.native import EagerCalls, runs_native
 from weft.frontend.eager.quick import quick
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.tensor import Tensor, as_tensor
@@ -153,6 +153,8 @@ def elementwise(op: str, *xs: TensorLike, inexact: bool = False, name: str = "")
     inexact: bools and integers convert to the default float. name: the public name, for errors.
     """
     made = quick(op, xs, inexact)
+    if made is None:
+        made = _large.again(op, xs, inexact, name)
     return _elementwise(op, *xs, inexact=inexact, name=name) if made is None else made
 
 
@@ -168,6 +170,9 @@ def _elementwise(op: str, *xs: TensorLike, inexact: bool, name: str) -> Tensor:
     else:
         operands = broadcast_tensors(*(cast(x, dtype) for x in held), op=name or op)
     return weaken(apply(op, *operands), held)
+
+
+_large: EagerCalls = _elementwise.__dict__["calls"]
 
 
 def _with_literals(held: Sequence[TensorLike], dtype: DType, op: str) -> list[Tensor]:

@@ -12,6 +12,7 @@ import math
 from numbers import Real
 
 from weft.frontend.eager.native import runs_native
+from weft.frontend.eager.order import quick_running
 from weft.frontend.eager.quick import quick, quick_fold, quick_position
 from weft.frontend.ops.arguments import Axes, check_axes, check_axis
 from weft.frontend.ops.arithmetic import (
@@ -316,6 +317,14 @@ def _running(op: str, t: Tensor, axis: int | None, first: float, include_initial
 
 
 @runs_native
+def _cumulative(
+    op: str, x: TensorLike, axis: int | None, dtype: object, include_initial: bool
+) -> Tensor:
+    t = strong_tensor(x)
+    t = cast(t, check_dtype(dtype, _accumulator(t.dtype)))
+    return _running(op, t, axis, int(op == "cumulative_prod"), include_initial)
+
+
 def cumulative_sum(
     x: TensorLike,
     /,
@@ -328,12 +337,14 @@ def cumulative_sum(
 
     Dtypes as for `sum`. include_initial: a 0 comes first, and the axis is longer by one.
     """
-    t = strong_tensor(x)
-    t = cast(t, check_dtype(dtype, _accumulator(t.dtype)))
-    return _running("cumulative_sum", t, axis, 0, include_initial)
+    made = None
+    if dtype is None and not include_initial:
+        made = quick_running("cumulative_sum", x, axis)
+    if made is None:
+        return _cumulative("cumulative_sum", x, axis, dtype, include_initial)
+    return made
 
 
-@runs_native
 def cumulative_prod(
     x: TensorLike,
     /,
@@ -343,9 +354,12 @@ def cumulative_prod(
     include_initial: bool = False,
 ) -> Tensor:
     """The product of the elements up to and with each one along `axis`; as `cumulative_sum`."""
-    t = strong_tensor(x)
-    t = cast(t, check_dtype(dtype, _accumulator(t.dtype)))
-    return _running("cumulative_prod", t, axis, 1, include_initial)
+    made = None
+    if dtype is None and not include_initial:
+        made = quick_running("cumulative_prod", x, axis)
+    if made is None:
+        return _cumulative("cumulative_prod", x, axis, dtype, include_initial)
+    return made
 
 
 @runs_native

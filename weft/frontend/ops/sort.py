@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from weft.frontend.eager.native import runs_native
+from weft.frontend.eager.order import quick_argsort, quick_sort
 from weft.frontend.ops.arguments import check_axis, check_int
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.promotion import TensorLike, promote_tensors, strong_tensor
@@ -27,25 +28,28 @@ class TopK(NamedTuple):
     indices: Tensor
 
 
-@runs_native
 def sort(
     x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True
 ) -> Tensor:
     """The elements in order along `axis`. Always stable: `stable` is accepted and changes
     nothing.
     """
-    t = strong_tensor(x)
-    return apply("sort", t, axis=check_axis("sort", axis, t.ndim), descending=bool(descending))
+    made = quick_sort(x, axis, descending)
+    return _sorted("sort", x, axis, descending) if made is None else made
 
 
-@runs_native
 def argsort(
     x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True
 ) -> Tensor:
     """The indices that put x in order along `axis` -> int64. Always stable."""
+    made = quick_argsort(x, axis, descending)
+    return _sorted("argsort", x, axis, descending) if made is None else made
+
+
+@runs_native
+def _sorted(op: str, x: TensorLike, axis: int, descending: bool) -> Tensor:
     t = strong_tensor(x)
-    along = check_axis("argsort", axis, t.ndim)
-    return apply("argsort", t, axis=along, descending=bool(descending))
+    return apply(op, t, axis=check_axis(op, axis, t.ndim), descending=bool(descending))
 
 
 def searchsorted(

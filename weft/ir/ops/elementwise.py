@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -122,17 +122,23 @@ symmetric = partial(binary, traits=_COMMUTATIVE)
 def _special(name: str) -> Function:
     """The function of `scipy.special`, which is loaded when first called (it takes 0.1 s)."""
 
-    def call(x: Array) -> Any:
+    @cache
+    def loaded() -> Function:
         import scipy.special
 
-        return getattr(scipy.special, name)(x)
+        return getattr(scipy.special, name)  # type: ignore[no-any-return]
 
-    return call
+    return lambda x: loaded()(x)
+
+
+_expit, _erfc_of_scipy = _special("expit"), _special("erfc")
 
 
 def _sigmoid(x: Array) -> Any:
     """SciPy's gives 0 where exp(-x) overflows; there it is exp(x), a subnormal number or nearly."""
-    result = np.asarray(_special("expit")(x))
+    result = np.asarray(_expit(x))
+    if np.count_nonzero(result) == result.size:
+        return result
     small = (result == 0) & np.isfinite(x)
     if small.any():
         result = result.copy()
@@ -142,7 +148,7 @@ def _sigmoid(x: Array) -> Any:
 
 def _erfc(x: Array) -> Any:
     """SciPy's gives 0 below 2e-308 (x > 26.54); the C library has the subnormal numbers as well."""
-    result = np.asarray(_special("erfc")(x))
+    result = np.asarray(_erfc_of_scipy(x))
     small = (result == 0) & np.isfinite(x)
     if result.dtype == np.float64 and small.any():
         result = result.copy()

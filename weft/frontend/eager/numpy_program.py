@@ -1,0 +1,138 @@
+"""Graphs as programs of NumPy calls: source text is made and executed, as `dataclasses` does.
+
+The calls are those of the ops' references, so the bits are those of the interpreter. What is
+broadcast is left to the call that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from weft.frontend.eager.quick import REDUCTIONS
+from weft.ir.attributes import ConstArray
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.ops import OPS
+from weft.ir.ops.elementwise import FUNCTIONS
+from weft.ir.types import TensorType
+
+Array = np.ndarray[Any, Any]
+_CHARS = frozenset("fdl?")
+#: Whose bits might depend on whether NumPy is given one number or an array of it.
+_INEXACT = frozenset(("power", "atan2", "hypot", "logaddexp"))
+#: Ops that give arrays of their own.
+_MAKERS = frozenset(("where", *FUNCTIONS, *REDUCTIONS))
+
+
+class _Writer:
+    """Lines of a Python function of arrays, and the objects that they refer to by name."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.names: dict[str, Any] = {"array": np.array}
+        self.lines: list[str] = []
+        #: By value: its text, and the shape of what the text gives, which may still be broadcast.
+        self.held: dict[Value, tuple[str, tuple[int, ...]]] = {}
+        for i, value in enumerate(graph.args):
+            self.held[value] = (f"x{i}", _type_of(value).static_shape)
+
+    def name(self, thing: Any) -> str:
+        """A global name for an object."""
+        name = f"g{len(self.names)}"
+        self.names[name] = thing
+        return name
+
+    def line(self, value: Value, text: str) -> None:
+        """The value is what the expression gives, in full."""
+        name = f"v{len(self.lines)}"
+        self.lines.append(f" {name} = {text}")
+        self.held[value] = (name, _type_of(value).static_shape)
+
+    def full(self, value: Value) -> str:
+        """The text of a value that is to have its shape."""
+        text, shape = self.held[value]
+        wanted = _type_of(value).static_shape
+        if shape == wanted:
+            return text
+        return f"{self.name(np.broadcast_to)}({text}, {wanted})"
+
+
+def numpy_program(graph: Graph) -> Callable[..., list[Array]] | None:
+    """The graph as a function from arrays to the list of its results, arrays of their own; None
+    where an op is none that NumPy computes on its own dtypes."""
+    if not all(map(_is_plain, graph.args)):
+        return None
+    writer, fresh = _Writer(graph), set()
+    for op in graph.ops:
+        plain = not (op.control or op.regions) and all(map(_is_plain, (*op.operands, *op.results)))
+        if not plain or len(op.results) != 1 or not _write(writer, op):
+            return None
+        if op.name in _MAKERS:
+            fresh.add(op.result)
+    results = ", ".join(_result(writer, v, v in fresh) for v in graph.results)
+    arguments = ", ".join(f"x{i}" for i in range(len(graph.args)))
+    lines = [f"def made({arguments}):", *writer.lines, f" return [{results}]"]
+    exec("\n".join(lines), writer.names)
+    program: Callable[..., list[Array]] = writer.names["made"]
+    return program
+
+
+def _result(writer: _Writer, value: Value, fresh: bool) -> str:
+    """NumPy gives numbers, not arrays, of rank 0; what is no op's own result is copied."""
+    text = writer.full(value)
+    return text if fresh and _type_of(value).rank else f"array({text})"
+
+
+def _write(writer: _Writer, op: Operation) -> bool:
+    """Append the op; False if it is not among those that are written."""
+    result, name = op.result, op.name
+    shape = _type_of(result).static_shape
+    if name == "constant":
+        held = op.attrs["value"]
+        if not isinstance(held, ConstArray):
+            return False
+        writer.held[result] = (writer.name(np.array(held.array)), shape)
+    elif name == "broadcast_to":
+        text, small = writer.held[op.operands[0]]
+        writer.held[result] = text, small
+        return small == () or len(small) == len(shape)
+    elif name in FUNCTIONS or name == "where":
+        function = np.where if name == "where" else FUNCTIONS[name]
+        operands = [writer.held[v] for v in op.operands]
+        given = [s for _, s in operands]
+        if np.broadcast_shapes(*given) != shape or (name in _INEXACT and set(given) != {shape}):
+            return False
+        writer.line(result, f"{writer.name(function)}({', '.join(t for t, _ in operands)})")
+    elif name in REDUCTIONS and _type_of(result).dtype.numpy.char in "fdl" and op.attrs["axes"]:
+        fold, x = writer.name(REDUCTIONS[name]), writer.full(op.operands[0])
+        axes, keep = op.attrs["axes"], bool(op.attrs["keepdims"])
+        writer.line(result, f"{fold}({x}, axis={axes}, keepdims={keep})")
+    else:
+        return _write_reference(writer, op)
+    return True
+
+
+def _write_reference(writer: _Writer, op: Operation) -> bool:
+    """Any other op by its reference."""
+    spec = OPS[op.name]
+    if spec.reference is None or "host" in spec.traits or op.name not in _BY_REFERENCE:
+        return False
+    operands = "".join(f"{writer.full(v)}, " for v in op.operands)
+    call = f"{writer.name(spec.reference)}(({operands}), {writer.name(op.attrs)})"
+    writer.line(op.result, call)
+    return True
+
+
+#: Ops whose references are called as they are.
+_BY_REFERENCE = frozenset(("reshape", "astype", "permute_dims"))
+
+
+def _is_plain(value: Value) -> bool:
+    kind = value.type
+    return isinstance(kind, TensorType) and kind.is_static and kind.dtype.numpy.char in _CHARS
+
+
+def _type_of(value: Value) -> TensorType:
+    assert isinstance(value.type, TensorType)
+    return value.type
