@@ -37,7 +37,7 @@ from weft.passes.manager import (
     dump_folder,
 )
 from weft.passes.named import STANDARD
-from weft.runtime.ahead import compile_ahead, native_walker
+from weft.runtime.ahead import compile_ahead, compile_products_ahead, native_walker
 from weft.runtime.collector import collector_paused
 from weft.runtime.details import CompileReport, Details, Once, details_again, planned
 from weft.runtime.frame import Frame, LinkedPlan
@@ -375,6 +375,7 @@ def compile_graph(
         _log.info("loaded the plan of %s: %d kernels, %.1f ms", name or graph.name,
                   len(addresses), spent[1] * 1e3)  # fmt: skip
         return Executable(graph.name, plan, variables, addresses, again, threads)
+    compile_products_ahead(graph)
     folder = dump_folder(options, graph.name)
     with collector_paused():
         fused, reports, memory, program = planned(graph, passes, donated, options, folder)
