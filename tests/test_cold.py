@@ -24,7 +24,7 @@ from weft.codegen.llvm.engine import LlvmCode, LlvmEngine
 from weft.codegen.nests import folds as nest_folds
 from weft.ir.graph import Graph, canonical
 from weft.ir.text.parser import parse_graph
-from weft.runtime.collector import collector_paused
+from weft.ir.collector import collector_paused
 
 NUMBERS = itertools.count()
 

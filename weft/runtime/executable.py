@@ -21,6 +21,7 @@ from weft.codegen.jit import (
     load_count,
 )
 from weft.codegen.llvm.target import isa
+from weft.ir.collector import collector_paused
 from weft.ir.errors import (
     InternalError,
     InvalidArgumentError,
@@ -38,7 +39,6 @@ from weft.passes.manager import (
 )
 from weft.passes.named import STANDARD
 from weft.runtime.ahead import compile_ahead, compile_products_ahead, native_walker
-from weft.runtime.collector import collector_paused
 from weft.runtime.details import CompileReport, Details, Once, details_again, planned
 from weft.runtime.frame import Frame, LinkedPlan
 from weft.runtime.native.api import NativeApi, begin_native_api, native_api_or_none
