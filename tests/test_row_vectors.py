@@ -182,7 +182,7 @@ class TestRows:
         [
             (softmax, np.float32, True),
             (layer_norm_gradients, np.float64, True),
-            (bools_in_rows, np.float32, True),
+            (bools_in_rows, np.float32, tile_of("f32").mask_registers),
             (softmax, np.float16, False),
             (lambda x: softmax(wf.flip(x, axis=-1)), np.float32, False),
             (lambda x: wf.tanh(x) - wf.sum(x, axis=-1, keepdims=True), np.float32, False),
