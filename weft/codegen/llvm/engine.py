@@ -12,7 +12,6 @@ import heapq
 import itertools
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -97,7 +96,8 @@ class LlvmEngine:
     def _begin(self, kernel: Kernel, later: bool) -> CachedObject:
         if later and not self._idle.is_set():
             self._idle.wait()
-            time.sleep(FIRST_CALL_SECONDS)
+            # or until the program's end, which waits for this
+            threading.main_thread().join(FIRST_CALL_SECONDS)
         try:
             return _make(kernel)
         finally:
@@ -201,6 +201,10 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
+#: Minus what it costs, a number, and what makes the object to come: a heap's row.
+_Waiting = tuple[int, int, Callable[[], CachedObject], Future[CachedObject]]
+
+
 class _Compilers:
     """LLVM in the threads of `pool`: of what waits, that first which takes longest. Begun last, the
     kernel of products has one processor to itself while the others have nothing left to do."""
@@ -209,14 +213,15 @@ class _Compilers:
         self._pool = pool
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._waiting: list[tuple[int, int, Callable[[], CachedObject], Future[CachedObject]]] = []
+        self._waiting: list[_Waiting] = []
 
     def submit(self, kernel: Kernel, symbol: str, text: str) -> Future[CachedObject]:
         """The object to come. RuntimeError if there are no new threads."""
         # a line of a loop takes the vectoriser several times as long as one of control code
         cost = len(text) * (LOOP_COST if kernel.loops else 1)
         future: Future[CachedObject] = Future()
-        row = (-cost, next(self._numbers), partial(_compile, kernel, symbol, text), future)
+        job = partial(_compile, kernel, symbol, text)
+        row: _Waiting = (-cost, next(self._numbers), job, future)
         with self._lock:
             heapq.heappush(self._waiting, row)
         try:
