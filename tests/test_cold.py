@@ -5,6 +5,7 @@ The native call path, which the first calls do not wait for, is in test_native_c
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,20 @@ import pytest
 
 import weft as wf
 from weft.codegen.emitter import Emitter
-from weft.codegen.jit import Kernel, compile_kernels, is_done, start_compiling
+from weft.codegen.jit import CodegenError, Kernel, compile_kernels, is_done, start_compiling
+from weft.codegen.llvm import engine as llvm_engine
+from weft.codegen.llvm.cache import CachedObject
 from weft.codegen.llvm.engine import LlvmCode, LlvmEngine
 from weft.codegen.nests import folds as nest_folds
+from weft.ir.collector import collector_paused
 from weft.ir.graph import Graph, canonical
 from weft.ir.text.parser import parse_graph
-from weft.runtime.collector import collector_paused
+from weft.passes.named import STANDARD
+from weft.passes.pipelines import PIPELINES
+from weft.passes.updates import expand_updates
+from weft.runtime import ahead
+from weft.runtime.ahead import compile_products_ahead
+from weft.runtime.executable import compile_graph
 
 NUMBERS = itertools.count()
 
@@ -204,6 +214,73 @@ assert compile_count() == 0  # nobody has asked for them
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    held = threading.Event()
+
+    def compile_one(kernel: Kernel, symbol: str, text: str) -> CachedObject:
+        if kernel.name == "first":
+            assert held.wait(60)
+        begun.append(kernel.name)
+        if kernel.name == "wrong":
+            raise CodegenError("of the compiler")
+        return CachedObject(kernel.name, symbol, b"", b"")
+
+    monkeypatch.setattr(llvm_engine, "_compile", compile_one)
+    sizes = {"first": 1, "short": 2, "long": 40, "wrong": 30, "loops": 11}
+    with ThreadPoolExecutor(1) as pool:
+        compilers = llvm_engine._Compilers(pool)
+        futures = {
+            name: compilers.submit(
+                Kernel(name, name, lambda _: None, loops=name == "loops"), name, "x" * size
+            )
+            for name, size in sizes.items()
+        }
+        held.set()
+        wait(futures.values(), 60)
+    assert begun == ["first", "loops", "long", "wrong", "short"]
+    assert isinstance(futures["wrong"].exception(), CodegenError)
+    assert futures["short"].result().name == "short"
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        compilers.submit(Kernel("late", "late", lambda _: None), "late", "")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtype", "begun"),
+    [
+        (((4, 3), (3, 5)), "float32", ["gemm_f32"]),
+        (((2, 4, 3), (3, 5)), "float64", ["gemm_f64"]),
+        (((1, 3), (3, 5)), "float32", []),
+        (((4, 3), (3, 1)), "float32", []),
+        (((4, 1), (1, 5)), "float32", []),
+        (((4, 3), (3, 5)), "complex64", []),
+    ],
+)
+def test_products_are_begun_before_the_passes(
+    shapes: tuple[tuple[int, ...], ...], dtype: str, begun: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """What is begun is what the step calls, or half a processor works for nothing."""
+    names: list[str] = []
+    monkeypatch.setattr(ahead, "start_compiling", lambda made: names.extend(k.name for k in made))
+    f = wf.compile(lambda a, b: wf.matmul(a, b))
+    a, b = (np.ones(shape, dtype) for shape in shapes)
+    graph = f.trace(a, b)
+    names.clear()  # what every step needs
+    compile_products_ahead(graph)
+    assert names == begun
+    step = compile_graph(graph, {}, kept=False)
+    assert {c.call.kernel.name for c in step.report.calls} >= set(begun)
+    assert bool(begun) == any("gemm_f" in c.call.kernel.name for c in step.report.calls)
+
+
+def test_a_pipeline_by_name_is_that_of_the_page() -> None:
+    assert tuple(STANDARD) == PIPELINES["standard"]
+    assert (len(STANDARD), STANDARD[0]) == (len(PIPELINES["standard"]), expand_updates)
+    again = copy.copy(STANDARD)
+    assert (again.name, tuple(again)) == ("standard", tuple(STANDARD))
 
 
 def test_eager_ops_compile_nothing() -> None:

@@ -16,9 +16,9 @@ from weft.frontend.calls import bound
 from weft.frontend.calls.waiting import TraceLock
 from weft.frontend.random import state as random_state
 from weft.frontend.session import graph
+from weft.ir import collector
 from weft.ir.fork import ForkLock
 from weft.passes import manager
-from weft.runtime import collector
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 X = np.ones(3, np.float32)

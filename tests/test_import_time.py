@@ -232,6 +232,40 @@ assert said == ["last first", "before", "after"], said
     assert done.stderr.count("ValueError: of a handler") == 2  # parent and child, as Python reports
 
 
+def test_a_step_from_disk_loads_what_runs_it_and_no_more(tmp_path: Path) -> None:
+    """Neither passes, but for gradients, nor what writes kernels; nor LLVM."""
+    program = """
+import sys, time, numpy as np, weft as wf
+v = wf.Variable(np.ones((4, 3), np.float32))
+optimizer = wf.train.AdagradOptimizer(0.1)
+@wf.compile
+def step(x):
+    loss = wf.mean(wf.nn.softmax(wf.matmul(x, v)) ** 2)
+    optimizer.minimize(loss)
+    return loss
+step(np.ones((5, 4), np.float32))
+from weft.codegen.jit import compile_count, wait_for_background
+wait_for_background()
+print(compile_count(), "llvmlite.binding" in sys.modules, *sys.modules)
+"""
+    environment = {**os.environ, "WEFT_CACHE": "1", "WEFT_CACHE_DIR": str(tmp_path)}
+    environment.pop("WEFT_VERIFY", None)
+    found: list[str] = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True, text=True, timeout=100, check=False, env=environment,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        found = done.stdout.split()
+    assert found[:2] == ["0", "False"]
+    for folder in ("passes.fusion", "passes.memory.plan", "passes.pipelines", "codegen.nests",
+                   "codegen.scalar", "codegen.gemm", "codegen.windows", "codegen.vector",
+                   "codegen.steps.plan", "codegen.steps.layout", "runtime.planning"):  # fmt: skip
+        assert not [m for m in found if m.startswith(f"weft.{folder}")], folder
+    assert len([m for m in found if m.startswith("weft.")]) < 310  # 276, once 375
+
+
 def test_an_optimizer_loads_nothing_of_sessions_queues_and_files() -> None:
     program = (
         "import sys, numpy as np, weft as wf\n"

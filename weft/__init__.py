@@ -16,66 +16,71 @@ import sys as _sys
 from typing import TYPE_CHECKING
 
 from weft.ir.loading import load as _load  # first: it notes the time
+from weft.ir.collector import collector_paused as _collector_paused
 
-# methods: imported for its effect, the operators of tensors call the functions below
-from weft.frontend import linalg
-from weft.frontend.ops import methods as _methods  # noqa: F401
-from weft.frontend.ops.dtype_info import (
-    FloatInfo, IntegerInfo, can_cast, finfo, iinfo, isdtype, result_type,
-)
-from weft.frontend.ops.arithmetic import (
-    abs, add, astype, bitcast, bitwise_and, bitwise_invert, bitwise_left_shift, bitwise_or,
-    bitwise_right_shift, bitwise_xor, ceil, clip, conj, copysign, divide, equal, floor,
-    fma,
-    floor_divide, greater, greater_equal, imag, isclose, isfinite, isinf, isnan, less, less_equal,
-    logical_and, logical_not, logical_or, logical_xor, maximum, minimum, multiply, nan_to_num,
-    negative, nextafter, not_equal, positive, real, reciprocal, remainder, round, sign, signbit,
-    square, squared_difference, subtract, trunc, where,
-)
-from weft.frontend.ops.creation import (
-    arange, asarray, constant, empty, empty_like, eye, from_dlpack, full, full_like, iota, linspace,
-    meshgrid, one_hot, ones, ones_like, tril, triu, zeros, zeros_like,
-)
-from weft.frontend.ops.dynamic import (
-    Unique, UniqueAll, UniqueCounts, UniqueInverse, UniqueWithCounts, argwhere, boolean_mask,
-    dynamic_partition, dynamic_stitch, ensure_shape, nonzero, unique, unique_all, unique_counts,
-    unique_inverse, unique_values, unique_with_counts,
-)
-from weft.frontend.ops.einsum import Term, einsum
-from weft.frontend.ops.elementwise import (
-    acos, acosh, asin, asinh, atan, atan2, atanh, cbrt, cos, cosh, deg2rad, digamma, erf, erfc,
-    erfinv, exp, exp2, expm1, hypot, lgamma, log, log10, log1p, log2, logaddexp, pow, rad2deg,
-    rsqrt, sigmoid, sin, sinc, sinh, sqrt, tan, tanh, xlog1py, xlogy,
-)
-from weft.frontend.ops.index import (
-    gather, gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min,
-    scatter_nd_update, take, take_along_axis,
-)
-from weft.frontend.ops.segments import segment_max, segment_mean, segment_min, segment_sum
-from weft.frontend.ops.linalg import (
-    cross, diag, diagonal, dot, inner, matmul, matrix_norm, matrix_power, outer, tensordot, trace,
-    vecdot,
-)
-from weft.frontend.ops.rearrange import (
-    concat, diff, flip, pad, repeat, roll, rot90, split, stack, tile, unstack,
-)
-from weft.frontend.ops.reduction import (
-    all, any, argmax, argmin, count_nonzero, cumulative_logsumexp, cumulative_max, cumulative_min,
-    cumulative_prod, cumulative_sum, logsumexp, max, mean, min, prod, std, sum, var, vector_norm,
-)
-from weft.frontend.ops.shape import (
-    broadcast_arrays, broadcast_to, expand_dims, flatten, matrix_transpose, moveaxis, permute_dims,
-    rank, reshape, shape, size, squeeze, swapaxes, transpose,
-)
-from weft.frontend.ops.sort import TopK, argsort, searchsorted, sort, top_k
-from weft.frontend.pytree import register_pytree, tree_leaves, tree_map
-from weft.frontend.tensor import Tensor
-from weft.ir import errors
-from weft.ir.dtypes import (
-    DType, bfloat16, bool_, complex128, complex64, float16, float32, float64, int16, int32, int64,
-    int8, string, uint16, uint32, uint64, uint8,
-)
-from weft.ir.types import TensorType
+# modules are kept: Python's collector would look through their objects time and again
+with _collector_paused():
+    # methods: imported for its effect, the operators of tensors call the functions below
+    from weft.frontend import linalg
+    from weft.frontend.ops import methods as _methods  # noqa: F401
+    from weft.frontend.ops.dtype_info import (
+        FloatInfo, IntegerInfo, can_cast, finfo, iinfo, isdtype, result_type,
+    )
+    from weft.frontend.ops.arithmetic import (
+        abs, add, astype, bitcast, bitwise_and, bitwise_invert, bitwise_left_shift, bitwise_or,
+        bitwise_right_shift, bitwise_xor, ceil, clip, conj, copysign, divide, equal, floor,
+        fma, floor_divide, greater, greater_equal, imag, isclose, isfinite, isinf, isnan, less,
+        less_equal,
+        logical_and, logical_not, logical_or, logical_xor, maximum, minimum, multiply, nan_to_num,
+        negative, nextafter, not_equal, positive, real, reciprocal, remainder, round, sign, signbit,
+        square, squared_difference, subtract, trunc, where,
+    )
+    from weft.frontend.ops.creation import (
+        arange, asarray, constant, empty, empty_like, eye, from_dlpack, full, full_like, iota,
+        linspace, meshgrid, one_hot, ones, ones_like, tril, triu, zeros, zeros_like,
+    )
+    from weft.frontend.ops.dynamic import (
+        Unique, UniqueAll, UniqueCounts, UniqueInverse, UniqueWithCounts, argwhere, boolean_mask,
+        dynamic_partition, dynamic_stitch, ensure_shape, nonzero, unique, unique_all, unique_counts,
+        unique_inverse, unique_values, unique_with_counts,
+    )
+    from weft.frontend.ops.einsum import Term, einsum
+    from weft.frontend.ops.elementwise import (
+        acos, acosh, asin, asinh, atan, atan2, atanh, cbrt, cos, cosh, deg2rad, digamma, erf, erfc,
+        erfinv, exp, exp2, expm1, hypot, lgamma, log, log10, log1p, log2, logaddexp, pow, rad2deg,
+        rsqrt, sigmoid, sin, sinc, sinh, sqrt, tan, tanh, xlog1py, xlogy,
+    )
+    from weft.frontend.ops.index import (
+        gather, gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min,
+        scatter_nd_update, take, take_along_axis,
+    )
+    from weft.frontend.ops.segments import segment_max, segment_mean, segment_min, segment_sum
+    from weft.frontend.ops.linalg import (
+        cross, diag, diagonal, dot, inner, matmul, matrix_norm, matrix_power, outer, tensordot,
+        trace, vecdot,
+    )
+    from weft.frontend.ops.rearrange import (
+        concat, diff, flip, pad, repeat, roll, rot90, split, stack, tile, unstack,
+    )
+    from weft.frontend.ops.reduction import (
+        all, any, argmax, argmin, count_nonzero, cumulative_logsumexp, cumulative_max,
+        cumulative_min,
+        cumulative_prod, cumulative_sum, logsumexp, max, mean, min, prod, std, sum, var,
+        vector_norm,
+    )
+    from weft.frontend.ops.shape import (
+        broadcast_arrays, broadcast_to, expand_dims, flatten, matrix_transpose, moveaxis,
+        permute_dims, rank, reshape, shape, size, squeeze, swapaxes, transpose,
+    )
+    from weft.frontend.ops.sort import TopK, argsort, searchsorted, sort, top_k
+    from weft.frontend.pytree import register_pytree, tree_leaves, tree_map
+    from weft.frontend.tensor import Tensor
+    from weft.ir import errors
+    from weft.ir.dtypes import (
+        DType, bfloat16, bool_, complex128, complex64, float16, float32, float64, int16, int32,
+        int64, int8, string, uint16, uint32, uint64, uint8,
+    )
+    from weft.ir.types import TensorType
 
 # ---------------------------------------------------------------- names that are loaded when used
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import time
 
+from weft.ir.collector import collector_paused
 from weft.ir.fork import loading
 
 #: When this process began to read weft's sources, roughly (seconds since the epoch). Of a file that
@@ -17,6 +18,6 @@ LOADED_AT = time.time()
 
 def load(module: str, name: str | None = None) -> object:
     """A module, or what it calls `name`. Errors as those of `import`."""
-    with loading:
+    with loading, collector_paused():
         found = importlib.import_module(module)
     return found if name is None else getattr(found, name)

@@ -14,6 +14,8 @@ from weft.codegen.pool.emit import PARALLEL
 from weft.codegen.pool.worker import CONTROL, WORKER
 from weft.codegen.steps.walker import ARRAY_DATA_OFFSET, WALKER
 from weft.ir.errors import InternalError
+from weft.ir.graph import Graph, Operation
+from weft.ir.types import TensorType
 
 
 @cache
@@ -21,6 +23,29 @@ def compile_ahead() -> None:
     """Begin to compile, or to load from disk, the code that does not depend on the step: what every
     step waits for first, the pool's last (steps use one thread until it is there)."""
     start_compiling([WALKER, WORKER, CONTROL, PARALLEL])
+
+
+def compile_products_ahead(graph: Graph) -> None:
+    """Begin to compile the kernels of a traced graph's products, of which there is one for each
+    dtype: they take LLVM longest, and the passes meanwhile have work for one processor only."""
+    from weft.codegen.gemm.product import gemm_kernel  # not for who has a plan on disk
+
+    dtypes = {_dtype(op) for op in graph.walk() if op.name == "matmul" and _is_product(op)}
+    start_compiling([gemm_kernel(dtype) for dtype in sorted(dtypes)])
+
+
+def _dtype(op: Operation) -> str:
+    return op.result.type.dtype.short if isinstance(op.result.type, TensorType) else ""
+
+
+def _is_product(op: Operation) -> bool:
+    """Whether it will be a product of weft's own: not BLAS's, of complex numbers, and no loop nest,
+    as those of one row, of one column or over one element are."""
+    types = [v.type for v in op.operands]
+    return all(
+        isinstance(t, TensorType) and not t.dtype.is_complex and min(t.static_shape[-2:]) > 1
+        for t in types
+    )
 
 
 @cache

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from weft.codegen.llvm.target import isa_line, using
+from weft.ir.collector import collector_paused
 from weft.ir.errors import InternalError
 from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph
 from weft.ir.loading import load
 from weft.passes.manager import PassOptions, PassReport
-from weft.runtime.collector import collector_paused
 from weft.runtime.step_plan import StepPlan
 
 if TYPE_CHECKING:

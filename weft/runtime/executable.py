@@ -21,6 +21,7 @@ from weft.codegen.jit import (
     load_count,
 )
 from weft.codegen.llvm.target import isa
+from weft.ir.collector import collector_paused
 from weft.ir.errors import (
     InternalError,
     InvalidArgumentError,
@@ -36,10 +37,8 @@ from weft.passes.manager import (
     configure_logging,
     dump_folder,
 )
-from weft.passes.memory.plan_memory import variable_name
-from weft.passes.pipelines import STANDARD
-from weft.runtime.ahead import compile_ahead, native_walker
-from weft.runtime.collector import collector_paused
+from weft.passes.named import STANDARD
+from weft.runtime.ahead import compile_ahead, compile_products_ahead, native_walker
 from weft.runtime.details import CompileReport, Details, Once, details_again, planned
 from weft.runtime.frame import Frame, LinkedPlan
 from weft.runtime.native.api import NativeApi, begin_native_api, native_api_or_none
@@ -48,8 +47,7 @@ from weft.runtime.native.stopping import Watch, raise_stopped
 from weft.runtime.plan_disk import load_plan, plan_key, store_plan
 from weft.runtime.pool.pool import POOL
 from weft.runtime.stacks import no_room
-from weft.runtime.step_passes import for_machine
-from weft.runtime.step_plan import StepPlan, step_plan
+from weft.runtime.step_plan import StepPlan, step_plan, variable_name
 from weft.runtime.variables import VariableState, check_variables
 
 Array = np.ndarray[Any, Any]
@@ -304,7 +302,7 @@ class Executable:
         """The error for a variable without a value, at the first line that reads it."""
         name = next(n for n, state in self._states.items() if state is variable)
         reads = (op for op in self.graph.ops if op.name == "read")
-        held = (op for op in reads if variable_name(op.operands[0]) == name)
+        held = (op for op in reads if variable_name(op) == name)
         where = next((op.locations for op in held), ())
         try:
             variable.buffer()
@@ -359,7 +357,7 @@ def compile_graph(
     variable that is not in `variables`, ShapeError for one of another dtype or shape.
     """
     started, before, loaded = time.perf_counter(), compile_count(), load_count()
-    passes, variables, own = for_machine(passes), variables or {}, isa()
+    variables, own = variables or {}, isa()
     check_variables(graph, variables)
     compile_ahead()
     options = PassOptions.from_environment()
@@ -377,6 +375,7 @@ def compile_graph(
         _log.info("loaded the plan of %s: %d kernels, %.1f ms", name or graph.name,
                   len(addresses), spent[1] * 1e3)  # fmt: skip
         return Executable(graph.name, plan, variables, addresses, again, threads)
+    compile_products_ahead(graph)
     folder = dump_folder(options, graph.name)
     with collector_paused():
         fused, reports, memory, program = planned(graph, passes, donated, options, folder)

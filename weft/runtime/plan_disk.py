@@ -16,7 +16,7 @@ from weft.ir.digest import digest_graph
 from weft.ir.graph import Graph
 from weft.ir.registered import REGISTERED
 from weft.passes.manager import PassOptions, pass_name
-from weft.passes.pipelines import PASSES
+from weft.passes.named import NamedPipeline
 from weft.runtime.step_plan import StepPlan, kernel_files, pack_plan, unpack_plan
 
 T = TypeVar("T")
@@ -70,10 +70,25 @@ def plan_key(
         return None
     if REGISTERED and any(op.name in REGISTERED for op in graph.walk()):
         return None
+    names = _names(passes)
+    return None if names is None else PlanKey(graph, names, tuple(donated), target)
+
+
+def _names(passes: Sequence[Any]) -> tuple[str, ...] | None:
+    """What plans say of their passes: those of weft by name, a pipeline by its own, as the sources
+    of the passes are in the key. None if one of them is the user's."""
+    if isinstance(passes, NamedPipeline):
+        return (f"pipeline {passes.name}",)
+    # who names no passes does not wait for these modules, unless a step has to be planned
+    from weft.passes.pipelines import PASSES, PIPELINES
+
+    for name, pipeline in PIPELINES.items():
+        if pipeline == tuple(passes):
+            return (f"pipeline {name}",)
     names = tuple([pass_name(run) for run in passes])
     if any(PASSES.get(name) is not run for name, run in zip(names, passes, strict=True)):
         return None
-    return PlanKey(graph, names, tuple(donated), target)
+    return names
 
 
 def load_plan(key: PlanKey) -> tuple[StepPlan, Kernels] | None:

@@ -15,6 +15,7 @@ from weft.passes.fusion.fuse import fuse_folds
 from weft.passes.manager import PassOptions, PassReport, run_passes
 from weft.passes.memory.plan_memory import MemoryPlan, plan_memory
 from weft.runtime.program import StepProgram, step_program
+from weft.runtime.step_passes import for_machine
 
 
 def planned(
@@ -25,6 +26,7 @@ def planned(
     folder: Path | None = None,
 ) -> tuple[Graph, list[PassReport], MemoryPlan, StepProgram]:
     """Passes, memory plan and program of a traced graph; errors as `runtime.compile_graph`."""
+    passes = for_machine(passes)
     fused, reports = run_passes(graph, passes, options=options, folder=folder)
     check_supported(fused)
     small_loops = in_registers if fuse_folds not in passes else _of_one_element

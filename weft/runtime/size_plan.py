@@ -17,6 +17,7 @@ import numpy as np
 from weft.codegen.faults import STOPPED
 from weft.codegen.jit import hold_kernels
 from weft.codegen.steps.table import Table
+from weft.ir.collector import collector_paused
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType
 from weft.ir.graph import Graph
@@ -26,7 +27,6 @@ from weft.ir.sizes import hint, is_traced, new_size, terms_of
 from weft.ir.types import TensorType, Type
 from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import STANDARD
-from weft.runtime.collector import collector_paused
 from weft.runtime.details import CompileReport, Details, planned
 from weft.runtime.executable import LARGE_ARENA, Executable
 from weft.runtime.frame import Frame, LinkedPlan, aligned

@@ -83,14 +83,15 @@ def _state_use(graph: Graph) -> tuple[set[str], set[str]]:
     read: set[str] = set()
     written: set[str] = set()
     for op in graph.ops:  # in the order in which they run
-        if op.name == "read" and _variable_name(op) not in written:
-            read.add(_variable_name(op))
+        if op.name == "read" and variable_name(op) not in written:
+            read.add(variable_name(op))
         elif op.name == "assign":
-            written.add(_variable_name(op))
+            written.add(variable_name(op))
     return read, written
 
 
-def _variable_name(op: Operation) -> str:
+def variable_name(op: Operation) -> str:
+    """The name of the variable that an op reads or writes."""
     ref = op.operands[0].op
     assert ref is not None
     return str(ref.attrs["name"])

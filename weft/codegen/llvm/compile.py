@@ -29,7 +29,7 @@ from weft.codegen.llvm.target import binding, create_machine, isa, new_machine
 from weft.ir.fork import ForkLock
 
 #: Bumped whenever the passes below change.
-PIPELINE_VERSION = 3
+PIPELINE_VERSION = 4
 # Loops: LLVM's default pipeline at O2 without the SLP vectoriser. llvmlite offers the loop
 # vectoriser in no other form.
 _SPEED_LEVEL = 2

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import heapq
+import itertools
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -34,6 +35,8 @@ ir.MetaDataString(ir.Module(), "").get_reference()
 MOST_THREADS = 8
 #: How long what was put off leaves the interpreter to the first call of a step.
 FIRST_CALL_SECONDS = 0.01
+#: LLVM's time for a byte of text with loops, in that for one of control code.
+LOOP_COST = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +96,8 @@ class LlvmEngine:
     def _begin(self, kernel: Kernel, later: bool) -> CachedObject:
         if later and not self._idle.is_set():
             self._idle.wait()
-            time.sleep(FIRST_CALL_SECONDS)
+            # or until the program's end, which waits for this
+            threading.main_thread().join(FIRST_CALL_SECONDS)
         try:
             return _make(kernel)
         finally:
@@ -142,13 +146,14 @@ class LlvmEngine:
         cache = kernel_cache()
         with ThreadPoolExecutor(min(_processors(), len(kernels), MOST_THREADS)) as pool:
             by_key: dict[str, _Unit] = {}
+            compilers = _Compilers(pool)
             try:
                 # loops are short to emit and long to compile: with them all processors have work
                 for kernel in sorted(kernels, key=lambda k: not k.loops):
                     started = self._started.pop(kernel.key, None)
                     if started is None:
                         self._idle.clear()
-                    found = started or _begin(pool, kernel, cache)
+                    found = started or _begin(compilers, kernel, cache)
                     by_key[kernel.key] = _Unit(kernel, found, started is not None)
                 wait([unit.found for unit in by_key.values() if not unit.stored])
             finally:
@@ -196,8 +201,52 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
+#: Minus what it costs, a number, and what makes the object to come: a heap's row.
+_Waiting = tuple[int, int, Callable[[], CachedObject], Future[CachedObject]]
+
+
+class _Compilers:
+    """LLVM in the threads of `pool`: of what waits, that first which takes longest. Begun last, the
+    kernel of products has one processor to itself while the others have nothing left to do."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
+
+    def submit(self, kernel: Kernel, symbol: str, text: str) -> Future[CachedObject]:
+        """The object to come. RuntimeError if there are no new threads."""
+        # a line of a loop takes the vectoriser several times as long as one of control code
+        cost = len(text) * (LOOP_COST if kernel.loops else 1)
+        future: Future[CachedObject] = Future()
+        job = partial(_compile, kernel, symbol, text)
+        row: _Waiting = (-cost, next(self._numbers), job, future)
+        with self._lock:
+            heapq.heappush(self._waiting, row)
+        try:
+            self._pool.submit(self._next)
+        except RuntimeError:
+            with self._lock:
+                if row in self._waiting:
+                    self._waiting.remove(row)
+                    heapq.heapify(self._waiting)
+                    raise
+        return future
+
+    def _next(self) -> None:
+        with self._lock:
+            if not self._waiting:
+                return
+            _, _, job, future = heapq.heappop(self._waiting)
+        try:
+            future.set_result(job())
+        except Exception as error:
+            future.set_exception(error)
+
+
 def _begin(
-    pool: ThreadPoolExecutor, kernel: Kernel, cache: KernelCache | None
+    compilers: _Compilers, kernel: Kernel, cache: KernelCache | None
 ) -> Future[CachedObject]:
     """Load or emit here, where the GIL is; LLVM works in the pool meanwhile."""
     done: Future[CachedObject] = Future()
@@ -207,7 +256,7 @@ def _begin(
             symbol = _symbol(kernel)
             text = emit_text(kernel, symbol)
             try:
-                return pool.submit(_compile, kernel, symbol, text)
+                return compilers.submit(kernel, symbol, text)
             except RuntimeError:  # there are no new threads: the interpreter is going down, say
                 loaded = _compile(kernel, symbol, text)
         done.set_result(loaded)

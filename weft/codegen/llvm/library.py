@@ -16,10 +16,7 @@ from pathlib import Path
 from typing import Any
 
 #: Control code, which has no loops worth the effort: a tenth of the time, code of the same size.
-CONTROL_PASSES = (
-    *("AlwaysInliner", "SROA", "InstCombine", "SimplifyCFG"),
-    *("NewGVN", "InstCombine", "SimplifyCFG", "ADCE"),
-)
+CONTROL_PASSES = ("AlwaysInliner", "SROA", "InstCombine", "SimplifyCFG", "ADCE")
 #: What inlines functions that the loop vectoriser had to see as calls.
 LATE_PASSES = ("AlwaysInliner",)
 

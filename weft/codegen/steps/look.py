@@ -116,13 +116,11 @@ def pace(status: int) -> int:
     return 0
 
 
-SOURCE = "\n".join(inspect.getsource(f) for f in (now, ask, look, pace))
-
-
 def emit_looks(e: Emitter) -> dict[str, ir.Function]:
     """The native functions above, in this kernel, by name."""
+    source = "\n".join(inspect.getsource(f) for f in (now, ask, look, pace))
     constants = {n: v for n, v in globals().items() if type(v) is int}
-    return emit_source(e, SOURCE, constants, ())
+    return emit_source(e, source, constants, ())
 
 
 # ------------------------------------------------------------------------- what loops do about it

@@ -4,17 +4,20 @@ function."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from weft.codegen.llvm.target import checked_isa
 from weft.frontend.calls.bound import below
-from weft.frontend.calls.function import CompiledFunction
 from weft.frontend.calls.on_gpu import gpu_number
 from weft.frontend.calls.pipeline import pipeline_of
 from weft.frontend.calls.threads import checked
+from weft.ir.loading import load
 from weft.ir.math_mode import checked_math
 from weft.passes.manager import Pass
 from weft.runtime.ahead import compile_ahead
+
+if TYPE_CHECKING:
+    from weft.frontend.calls.function import CompiledFunction
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,14 +85,13 @@ def compile(
     isa = None if target is None else checked_isa(target, "wf.compile(target=)")
     gpu, mode = gpu_number(device), checked_math(math, "wf.compile(math=)")
     pipeline = pipeline_of("gpu" if passes is None and gpu is not None else passes)
-    compile_ahead()  # while the program goes on, up to the first call
+    compile_ahead()  # while the next modules are loaded, and the program goes on to the first call
+    made: Any = load("weft.frontend.calls.function", "CompiledFunction")
 
     def decorate(function: Any) -> Any:
         kind = below(function)  # @wf.compile above @classmethod is as @classmethod above it
         if kind is not None:
             return kind(decorate(function.__func__))
-        return CompiledFunction(
-            function, static_argnames, pipeline, threads, donate, gpu, mode, isa
-        )
+        return made(function, static_argnames, pipeline, threads, donate, gpu, mode, isa)
 
     return decorate if fn is None else decorate(fn)

@@ -91,7 +91,7 @@ class CompiledFunction(LookIn, Generic[P, R]):
         self._parameters = tuple(self._signature.parameters)
         static = parameter_names("static_argnames", static_argnames, self._parameters, self._name)
         self._static = frozenset(static)
-        self._passes = tuple(passes)
+        self._passes = passes
         self._threads = threads
         self._gpu = gpu  # its number; None: the CPU
         self._math_mode = math_mode

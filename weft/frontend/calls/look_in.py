@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from weft.frontend.calls.compiled import Compiled
-from weft.frontend.calls.explain import explain, graph_after
-from weft.frontend.calls.explain_gpu import explain_on_gpu
 from weft.frontend.calls.signature import Signature, differences
 from weft.frontend.calls.specializations import CacheInfo, Specializations
 from weft.ir.graph import Graph
-from weft.ir.text.printer import print_graph
 from weft.runtime.executable import Executable
 
 if TYPE_CHECKING:
@@ -41,11 +38,18 @@ class LookIn:
 
         PassError for a pass that is not in the pipeline.
         """
+        # who only calls does not wait for these modules, which know most passes
+        from weft.frontend.calls.explain import graph_after
+        from weft.ir.text.printer import print_graph
+
         return print_graph(graph_after(self._specialized(args, kwargs).reports(), after))
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Why this was compiled, what each pass did, what was fused and what not, and the memory
         plan."""
+        from weft.frontend.calls.explain import explain
+        from weft.frontend.calls.explain_gpu import explain_on_gpu
+
         made = self._specialized(args, kwargs)
         fields = made.signature.fields(self._parameters)
         title = (
@@ -77,7 +81,7 @@ class LookIn:
         Variables keep their values (copies of them are used), and so do the arguments. In place of
         a `TensorType` random values are used. Errors as those of a call.
         """
-        # who does not measure does not wait for these modules when weft is imported
+        # nor who does not measure for these
         from weft.frontend.bench.measure import inputs_of, measure
 
         made = self._specialized(args, kwargs)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from weft.ir.errors import PassError, suggest
 from weft.ir.source import caller_location
 from weft.passes.manager import Pass
-from weft.passes.pipelines import PASSES, PIPELINES, STANDARD
+from weft.passes.named import STANDARD
 
 
-def pipeline_of(passes: str | Sequence[Pass | str] | None) -> tuple[Pass, ...]:
+def pipeline_of(passes: str | Sequence[Pass | str] | None) -> Sequence[Pass]:
     """The passes in order; None: the standard ones. PassError for what is no pass.
 
     A name may be that of a pipeline, "standard" or "reproducible", and a string may hold several
@@ -25,6 +25,9 @@ def pipeline_of(passes: str | Sequence[Pass | str] | None) -> tuple[Pass, ...]:
 
 
 def _named(given: Pass | str) -> Sequence[Pass]:
+    # who names none does not wait for these modules, unless a step has to be planned
+    from weft.passes.pipelines import PASSES, PIPELINES
+
     if isinstance(given, str):
         name = given.strip()
         if name in PIPELINES:

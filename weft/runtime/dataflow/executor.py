@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from weft.ir.collector import collector_paused
 from weft.ir.graph import Graph
 from weft.passes.manager import Pass
 from weft.passes.pipelines import STANDARD
-from weft.runtime.collector import collector_paused
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Array, build
 from weft.runtime.dataflow.elsewhere import Elsewhere

@@ -11,12 +11,12 @@ from weft.codegen.cuda.cache import architecture
 from weft.codegen.jit import do_later
 from weft.codegen.llvm.cache import CachedRecord
 from weft.ir.attributes import ConstArray
+from weft.ir.collector import collector_paused
 from weft.ir.errors import InternalError, WeftError
 from weft.ir.graph import Graph
 from weft.ir.math_mode import MathMode
 from weft.passes.manager import Pass, PassOptions, PassReport, run_passes
 from weft.passes.memory.plan_memory import MemoryPlan, plan_memory
-from weft.runtime.collector import collector_paused
 from weft.runtime.details import Once
 from weft.runtime.device.libraries import cublaslt, cudnn
 from weft.runtime.device.libraries.conv import CONVOLUTIONS

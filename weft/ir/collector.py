@@ -1,8 +1,9 @@
-"""Python's cyclic garbage collector, paused while a graph is compiled.
+"""Python's cyclic garbage collector, paused while a graph is compiled or weft's modules are loaded.
 
 Passes make new ops by the thousand and keep them; every so many of them the collector would look
 through all that there are, without finding anything to free: a quarter of the time that Python
-takes for a transformer's training step. Reference counts free what is dropped meanwhile.
+takes for a transformer's training step. Modules are kept, too: a tenth of the time that loading
+them takes. Reference counts free what is dropped meanwhile.
 """
 
 from __future__ import annotations
