@@ -256,6 +256,7 @@ def test_what_takes_longest_is_compiled_first(monkeypatch: pytest.MonkeyPatch) -
         (((4, 3), (3, 1)), "float32", []),
         (((4, 1), (1, 5)), "float32", []),
         (((4, 3), (3, 5)), "complex64", []),
+        (((4, 3), (3, 5)), "int32", []),
     ],
 )
 def test_products_are_begun_before_the_passes(

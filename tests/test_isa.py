@@ -72,7 +72,7 @@ def test_avx2_stores_without_masks(name: str) -> None:
 
 def test_no_gathers_on_zen() -> None:
     if not target.host().cpu.startswith("znver"):
-        pytest.skip("not a Zen processor")
+        pytest.skip("not compiled for a Zen processor")
     f = wf.compile(wf.searchsorted)
     f(np.arange(9.0), np.arange(99.0))
     assert "gather" not in f.asm(np.arange(9.0), np.arange(99.0))

@@ -39,11 +39,12 @@ def _dtype(op: Operation) -> str:
 
 
 def _is_product(op: Operation) -> bool:
-    """Whether it will be a product of weft's own: not BLAS's, of complex numbers, and no loop nest,
-    as those of one row, of one column or over one element are."""
+    """Whether it will be a product of weft's own and of this dtype: not BLAS's, of complex numbers,
+    not of integers, which may be narrower than they seem (`passes/fusion/narrow.py`), and no loop
+    nest, as those of one row, of one column or over one element are."""
     types = [v.type for v in op.operands]
     return all(
-        isinstance(t, TensorType) and not t.dtype.is_complex and min(t.static_shape[-2:]) > 1
+        isinstance(t, TensorType) and t.dtype.kind == "float" and min(t.static_shape[-2:]) > 1
         for t in types
     )
 
