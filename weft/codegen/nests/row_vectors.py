@@ -38,8 +38,6 @@ OPS = frozenset(
         *("maximum", "minimum", "exp", "exp2", "sqrt", "rsqrt", "where", *COMPARISONS),
     )
 )
-#: Those of bools, where masks have registers: with AVX2 rows of 10 take 1.4 times as long so.
-_MASK_OPS = frozenset(("logical_and", "logical_or", "logical_xor", "logical_not"))
 _FOLDS = frozenset(("sum", "prod", "max", "min"))
 
 
@@ -75,10 +73,8 @@ def _fits(node: Node, dtype: str) -> bool:
         if node.leaf == "index":
             return node.dtype == "i64" and not node.picks
         return node.dtype == dtype and node.strides[-1] == 1 and not node.picks
-    if node.kind != "apply" or node.name not in OPS | _MASK_OPS:
+    if node.kind != "apply" or node.name not in OPS:
         return False
-    if node.name in _MASK_OPS:
-        return node.dtype == "bool" and tile_of(dtype).mask_registers
     return node.dtype == dtype or (node.dtype == "i64" and node.name in COMPARISONS)
 
 
