@@ -229,7 +229,9 @@ assert said == ["last first", "before", "after"], said
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("ValueError: of a handler") == 2  # parent and child, as Python reports
+    # parent and child, as Python reports it: in pieces, which mix
+    assert done.stderr.count("ValueError") >= 2
+    assert done.stderr.count("of a handler") >= 2
 
 
 def test_a_step_from_disk_loads_what_runs_it_and_no_more(tmp_path: Path) -> None:
