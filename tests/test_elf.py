@@ -9,6 +9,7 @@ import platform
 import struct
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -99,11 +100,12 @@ def test_nothing_can_be_written_and_only_code_runs() -> None:
 
 def test_memory_is_given_back() -> None:
     held = link([whole("dropped")], imports_of(whole("dropped")[1]))
-    base = held._held.base
-    assert f"{base:x}-" in Path("/proc/self/maps").read_text()
+    # The mapping itself, not its address: a thread that links a kernel may get that at once.
+    memory = weakref.ref(held._held.memory)
+    assert memory() is not None
     del held
     gc.collect()
-    assert f"{base:x}-" not in Path("/proc/self/maps").read_text()
+    assert memory() is None
 
 
 @pytest.mark.parametrize(
