@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from gpu_kinds import REAL
@@ -63,6 +63,14 @@ def pytest_configure(config: pytest.Config) -> None:
     _keep_bytecode(config)
     if "CI" in os.environ:
         _load_all_of_weft()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n`, the tests of a file run in one process: what they compile is compiled once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
 def _load_all_of_weft() -> None:

@@ -198,6 +198,7 @@ def test_a_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert struct.unpack(">II", head[16:24]) == (1600, 1000)
 
 
+@pytest.mark.slow
 def test_missing_peers_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -304,6 +305,7 @@ def test_a_function_from_python() -> None:
     assert typed.costs[0].rows[0].bytes == 2 * 4 * 32
 
 
+@pytest.mark.slow
 def test_a_suite_from_python(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     report = wf.bench("reductions", against="numpy", rounds=1, quick=True)

@@ -147,6 +147,7 @@ def test_as_the_truth(name: str, data: st.DataObject) -> None:
     run(TABLE[name](data.draw), data.draw(st.integers(0, 2), "compiled if 2") == 2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", RANDOM)
 @examples(30, deadline=None, phases=(Phase.explicit, Phase.generate))
@@ -155,6 +156,7 @@ def test_random_numbers(name: str, data: st.DataObject) -> None:
     run(TABLE[name](data.draw), data.draw(st.integers(0, 9), "compiled if 9") == 9)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", sorted(TABLE.keys() - set(RANDOM) - set(CLOSED.split())))
 @examples(20, deadline=None, suppress_health_check=[HealthCheck.too_slow])

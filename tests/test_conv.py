@@ -124,6 +124,7 @@ BLOCKS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
 @pytest.mark.parametrize("case", BLOCKS, ids=lambda c: f"{c['x']} by {c['w']}")
 def test_large_convolutions(case: dict[str, Any], dtype: str) -> None:

@@ -108,6 +108,7 @@ def check(name: str, runner: Runner) -> list[Array]:
     return run(pipeline(wf.compile(program).trace(*inputs)), inputs, runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", every(3, PROGRAMS))
 def test_random_orders_give_the_same_bits(name: str) -> None:
     for x, y in zip(check(name, threads(1)), check(name, lanes), strict=True):
@@ -131,6 +132,7 @@ def _without(launch: Launch, line: int) -> Launch:
     return dataclasses.replace(launch, kernel=kernel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", every(3, PROGRAMS))
 def test_every_barrier_is_needed(name: str) -> None:
     """Without any one of them there is a race, which is found, or a read of what nobody wrote."""

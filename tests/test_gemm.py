@@ -291,3 +291,16 @@ def test_two_threads_have_similar_shares(sizes: tuple[int, int, int]) -> None:
         taker = int(shares[1] < shares[0])
         shares[taker] += blocks.pop(-taker)
     assert max(shares) <= m * n * 2 / 3
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16", "i32", "i64"])
+@pytest.mark.parametrize("m", [1024, 1050, 2059])
+def test_rows_that_are_pages_apart_are_packed_in_strips(dtype: str, m: int) -> None:
+    """A is stored k x m: the rows of a block are neighbours, its steps of k 4 KB and more apart."""
+    rng, held = np.random.default_rng(m), as_dtype(dtype).numpy
+    a, b = (rng.integers(-4, 5, shape).astype(held) for shape in ((70, m), (70, 200)))
+    product = wf.compile(lambda a, b: wf.matmul(a, b, transpose_a=True))
+    sizes = gemm_blocking.dense_product(dtype, (m, 200, 70), (0,), (0,), (True, False))
+    assert gemm_blocking.blocking(sizes, tile_of(dtype)).pack_a or m * held.itemsize < 4096
+    wanted = (a.astype(np.float64).T @ b.astype(np.float64)).astype(held)  # sums are exact
+    np.testing.assert_array_equal(np.asarray(product(a, b)), wanted)

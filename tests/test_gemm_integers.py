@@ -13,7 +13,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cut_calls import assert_same_bits, cut_everything, same_in_cuts
-from hypothesis import example, given, settings
+from example_counts import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import weft as wf
@@ -63,7 +64,7 @@ def product(a: Any, b: Any) -> Any:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@settings(max_examples=60)
+@examples(120)
 @given(
     BATCHES,
     st.tuples(SIZES, SIZES, DEPTHS),

@@ -225,6 +225,7 @@ def test_the_table_says_what_did_a_product(
     assert "weft: weft's own kernels do all products: WEFT_GPU_LIBRARIES=0" in row["notes"]
 
 
+@pytest.mark.slow
 def test_peers_compute_the_same_and_are_timed_alike(
     gpu_py: Any, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

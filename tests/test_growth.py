@@ -68,6 +68,7 @@ def lines_run(work: Callable[[], object]) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GROWTH.PROGRAMS)
 def test_the_lines_that_a_compilation_runs_are_linear_in_the_ops(
     name: str, monkeypatch: pytest.MonkeyPatch

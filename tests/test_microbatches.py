@@ -117,6 +117,7 @@ def mean_in_pairs(parts: list[Any]) -> Any:
     return level[0] / np.float32(len(parts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(("workers", "each"), every(2, [(2, 2), (1, 4), (3, 4), (4, 1), (6, 2)]))
 @pytest.mark.parametrize("words", [False, True])

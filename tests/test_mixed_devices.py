@@ -487,6 +487,7 @@ def test_a_fault_in_an_iteration_ends_the_loop_on_both() -> None:
                 session.run(last, {**feed, n: np.int32(9)}, late)
 
 
+@pytest.mark.slow
 def test_values_that_loops_keep_for_gradients_do_not_pile_up() -> None:
     with wf.Graph().as_default(), wf.Session() as session:
         x, n = wf.placeholder(wf.float32, [64]), wf.placeholder(wf.int32, [])

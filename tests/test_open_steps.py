@@ -53,6 +53,7 @@ def data(n: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(n).normal(size=(n, DIM)).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
 def test_each_layer_has_the_bits_of_one_process(
     name: str, target: str, definitions: list[str], monkeypatch: pytest.MonkeyPatch

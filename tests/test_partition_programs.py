@@ -94,6 +94,7 @@ def check_compiled(graph: Graph, state: dict[str, Any], args: Sequence[Any], see
         assert value.read().tobytes() == held[name].read().tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("loss", [scanned, looped])
 def test_lstm(loss: Any, seed: int) -> None:

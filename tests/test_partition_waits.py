@@ -117,6 +117,7 @@ def test_what_nobody_needs_ties_no_branch_to_a_device(p: bool) -> None:
 DEVICES = [Device(f"/job:{t}/cpu:0") for t in ("worker/task:0", "worker/task:1", "ps/task:0")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 120, 20))
 def test_random_sessions(first: int) -> None:
     """Steps with everything in them, cut at random: nothing waits for itself, and the parts give

@@ -17,6 +17,9 @@ import pytest
 from cut_calls import cut_everything
 
 import weft as wf
+from weft.codegen import cost
+from weft.codegen.pool.emit import LONG
+from weft.codegen.steps.walker import CALL_WORDS
 from weft.runtime.pool import limits as pool_limits
 from weft.runtime.pool.pool import POOL
 
@@ -296,10 +299,12 @@ class TestExit:
         started = time.perf_counter()
         done = python("""
             import atexit, weft.runtime.pool.pool
+            from weft.codegen.pool.words import WORDS
             t = time.perf_counter(); POOL.close(); took = time.perf_counter() - t
             assert POOL.workers() == 0 and took < 5, took
             assert f(x).numpy().tobytes() == wanted and POOL.workers() == 0  # alone
             POOL.reopen()
+            POOL._words[WORDS["alone_until"]] = 0  # after a long wait steps work alone for a time
             assert f(x).numpy().tobytes() == wanted and POOL.workers() == 3
             print("fine")
         """)
@@ -390,3 +395,25 @@ def test_a_long_call_of_few_chunks_wakes_the_workers() -> None:
         print("fine")
     """)
     check_clean(done)
+
+
+def _chunk_words(step: Any, *args: Any) -> list[int]:
+    """The chunks of the cut calls in a compiled function's table."""
+    table = step._specialized(args, {}).executable().plan.table
+    rows = np.reshape(table.calls, (-1, CALL_WORDS))
+    return [int(row[3]) for row, owner in zip(rows, table.owner, strict=True) if owner >= 0]
+
+
+def test_long_chunks_are_marked_so_that_sleepers_wake_before_the_first() -> None:
+    """The caller would do the first chunk alone: an eighth of a product of 16 chunks."""
+    product = wf.compile(lambda a, b: wf.matmul(a, b))
+    a = np.ones((1024, 1024), np.float32)
+    (chunk,) = _chunk_words(product, a, a)
+    assert chunk > LONG
+    assert 2 <= chunk - LONG < 128
+    short = wf.compile(lambda x: wf.exp(x))
+    (chunk,) = _chunk_words(short, np.ones(1 << 18, np.float32))
+    assert 0 < chunk < LONG
+    assert not cost.is_long(0, 1e9), "a call that is not cut"
+    assert cost.is_long(2, cost.LONG_CHUNK_NS / 2)
+    assert not cost.is_long(1, cost.LONG_CHUNK_NS / 2)

@@ -131,6 +131,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "float16"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_each_kernel_in_cuts_and_on_threads(name: str, dtype: str) -> None:

@@ -480,6 +480,7 @@ MAKERS: list[Callable[[], Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS)
 def test_no_element_is_lost_or_doubled(make: Callable[[], Any]) -> None:
     stress(2.5, make)

@@ -161,6 +161,7 @@ OTHERS: dict[str, Any] = {
 EVERY: dict[str, Any] = LAYERS | OTHERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(EVERY))
 @pytest.mark.parametrize("rows", every(2, [3, 300]))
 def test_each_layer_cut_everywhere(name: str, rows: int) -> None:

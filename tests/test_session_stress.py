@@ -141,6 +141,7 @@ def check(world: World) -> None:
     assert [int(c) for c in counts] == [world.counted[i] for i in range(COUNTERS)]
 
 
+@pytest.mark.slow
 def test_threads_share_variables_and_queues() -> None:
     world = stress(4.0, 1)
     check(world)

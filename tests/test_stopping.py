@@ -86,6 +86,7 @@ def test_ctrl_c_in_a_compiled_function(name: str, threads: int) -> None:
             step(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_deadlines_and_ctrl_c_in_a_session(name: str) -> None:
     loop, x = LOOPS[name]

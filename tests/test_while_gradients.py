@@ -300,6 +300,7 @@ def segmented(**options: Any) -> Function:
     return f
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("most", "every"), shares.every(2, itertools.product([None, 40, 42], [1, 7, 64]))
 )
@@ -566,6 +567,7 @@ def test_many_threads() -> None:
 # ---------------------------------------------------------------------------------------- executor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "dataflow"])
 @pytest.mark.parametrize("f", [root, while_in_scan, vectors], ids=lambda f: f.__name__)
 def test_sessions(f: Function, mode: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weft.codegen.cost import is_long, split
 from weft.codegen.jit import Kernel
 from weft.ir.attributes import ConstArray
 from weft.ir.graph import Value
@@ -99,10 +100,24 @@ class KernelCall:
 
     The work is `units` independent units, done in ranges [lo, hi) by any threads in any order, or
     all at once as [0, units): the bits of the results must not depend on how it is cut. `chunk` is
-    how many units a thread takes at a time; 0: the call is too small, or cannot be cut.
+    how many units a thread takes at a time; 0: the call is too small, or cannot be cut. long: a
+    chunk takes long enough to wake sleeping threads for before the first.
     """
 
     kernel: Kernel
     args: tuple[Arg, ...]
     units: int = 1
     chunk: int = 0
+    long: bool = False
+
+
+def cut_call(
+    kernel: Kernel,
+    args: tuple[Arg, ...],
+    units: int,
+    nanoseconds_per_unit: float,
+    multiple: int = 0,
+) -> KernelCall:
+    """A call of so many units, cut over threads as the cost model says; multiple: as `split`."""
+    chunk = split(units, nanoseconds_per_unit, multiple)
+    return KernelCall(kernel, args, units, chunk, is_long(chunk, nanoseconds_per_unit))

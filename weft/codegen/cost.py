@@ -12,9 +12,12 @@ from collections.abc import Iterable
 from weft.codegen.llvm.target import target_vector_bits
 from weft.ir import prices
 from weft.ir.prices import NS_PER_BYTE_CACHED, streamed
-from weft.ir.sizes import is_wide, of_sizes
+from weft.ir.sizes import hint, is_wide, of_sizes
+from weft.ir.traced_floats import now
 
-__all__ = ["NS_PER_BYTE", "NS_PER_BYTE_CACHED", "arithmetic", "narrower", "split", "streamed"]
+__all__ = [
+    "NS_PER_BYTE", "NS_PER_BYTE_CACHED", "arithmetic", "is_long", "narrower", "split", "streamed",
+]  # fmt: skip
 
 #: Below this much work a call stays on the calling thread. With a worker awake on a processor that
 #: shares a cache, a cut costs 0.1 us and pays from 3 us on; where cache lines travel further it
@@ -22,6 +25,9 @@ __all__ = ["NS_PER_BYTE", "NS_PER_BYTE_CACHED", "arithmetic", "narrower", "split
 WORTH_CUTTING_NS = 12_000.0
 #: A chunk is not smaller than this: taking one moves a cache line between processors.
 CHUNK_NS = 4_000.0
+#: From chunks that take so long on sleeping threads are woken before the first: the microseconds
+#: that the caller needs for that are few then, and it would do the first alone.
+LONG_CHUNK_NS = 25_000.0
 #: Chunks of a call that is cut, at least: two threads that take three end unevenly.
 LEAST_CHUNKS = 4
 #: Chunks of one call: enough that 32 threads end within a few percent of each other.
@@ -44,12 +50,26 @@ def arithmetic(ops: Iterable[tuple[str, str]]) -> float:
     return prices.arithmetic(ops) * narrower()
 
 
-def split(units: int, nanoseconds_per_unit: float) -> int:
-    """The chunk of a call of so many units: how many a thread takes at a time; 0: do not cut."""
+def split(units: int, nanoseconds_per_unit: float, multiple: int = 0) -> int:
+    """The chunk of a call of so many units: how many a thread takes at a time; 0: do not cut.
+    multiple: units that stay together (0: any may be parted)."""
+    chunk = _any_chunk(units, nanoseconds_per_unit)
+    if not (chunk and multiple):
+        return chunk
+    chunk = -(-chunk // multiple) * multiple
+    return chunk if chunk < units else 0
+
+
+def _any_chunk(units: int, nanoseconds_per_unit: float) -> int:
     total = units * nanoseconds_per_unit
     if not (is_wide(units) or is_wide(total)) and (units < 2 or total < WORTH_CUTTING_NS):
         return 0
     return _chunk(units, total)[0]
+
+
+def is_long(chunk: int, nanoseconds_per_unit: float) -> bool:
+    """Whether sleeping threads are to be woken before the first chunk of a call."""
+    return bool(hint(chunk) and now(chunk * nanoseconds_per_unit) >= LONG_CHUNK_NS)
 
 
 @of_sizes

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.codegen.call import Address, Arg, KernelCall, Status
-from weft.codegen.cost import split, streamed
+from weft.codegen.call import Address, Arg, KernelCall, Status, cut_call
+from weft.codegen.cost import streamed
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel, adopt_kernel
 from weft.ir.attributes import AttrSpec, AttrValue
@@ -173,7 +173,7 @@ def _elementwise_call(
     if not size:
         return []
     nanoseconds = max(NS_PER_ELEMENT, streamed(sum(t.dtype.itemsize for t in held)))
-    return [KernelCall(kernel, tuple(args), size, split(size, nanoseconds))]
+    return [cut_call(kernel, tuple(args), size, nanoseconds)]
 
 
 class _AlreadyCompiled:

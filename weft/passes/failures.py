@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from weft.ir.graph import Operation, Value
 from weft.ir.index_maps import GATHERS, index_operand, index_sizes
-from weft.ir.ops import lookup
 from weft.ir.ops.index import CHECKED
 from weft.ir.registered import REGISTERED
 from weft.ir.rules import int_attr
 from weft.passes.memory.in_place import UPDATES
+from weft.passes.rewrite import behind_views
 
 
 def may_fail(op: Operation) -> bool:
@@ -24,9 +24,7 @@ def may_fail_midway(value: Value) -> bool:
     """Whether what computes the value may fail when it has written a part of it. An update looks at
     all its indices first; a carry of a loop is written whole in each iteration.
     """
-    while value.op is not None and "view" in lookup(value.op.name).traits:
-        value = value.op.operands[0]
-    op = value.op
+    op = behind_views(value).op
     if op is None or op.name in UPDATES:
         return False
     if op.name == "fused":  # the indices that a nest reads through are looked at before it

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.ops import lookup
 from weft.ir.types import TensorType
+from weft.passes.rewrite import is_view
 
 #: Ops that never become a kernel: they hold data, name state, or only order effects.
 NOT_KERNELS = frozenset({"constant", "variable", "read", "group", "custom_gradient", "dim_size"})
@@ -13,11 +13,6 @@ NOT_KERNELS = frozenset({"constant", "variable", "read", "group", "custom_gradie
 def is_kernel(op: Operation) -> bool:
     """Whether the op will run as a kernel of its own (fusion makes one `fused` op of many)."""
     return op.name not in NOT_KERNELS and not is_view(op)
-
-
-def is_view(op: Operation) -> bool:
-    """Whether the result may share its operand's buffer."""
-    return "view" in lookup(op.name).traits
 
 
 def kernel_count(graph: Graph) -> int:

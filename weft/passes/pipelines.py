@@ -21,6 +21,7 @@ from weft.passes.fusion.prologues import fuse_prologues
 from weft.passes.fusion.strided import stride_all_products, stride_products
 from weft.passes.fusion.tails import split_tails
 from weft.passes.manager import Pass
+from weft.passes.memory.rematerialize import rematerialize
 from weft.passes.memory.schedule import schedule
 from weft.passes.recompute import recompute
 from weft.passes.simplify import simplify, simplify_exactly
@@ -54,6 +55,7 @@ PASSES: dict[str, Pass] = {
     "narrow_products": narrow_products,
     "lower_control_flow": lower_control_flow,
     "schedule": schedule,
+    "rematerialize": rematerialize,
     "simplify_exactly": simplify_exactly,
     "fold_exactly": fold_exactly,
     "simplify_control_exactly": simplify_control_exactly,
@@ -91,6 +93,7 @@ STANDARD: tuple[Pass, ...] = (
     fuse_prologues,  # and of nests before them: what only a product reads is never stored
     narrow_products,  # what only widens integers is left to their packing
     schedule,  # the kernels are known: in an order in which less is alive at once
+    rematerialize,  # and what is still alive at the peak, and cheap, is computed twice
 )
 
 #: Instead of STANDARD, so that the bits of an op's results depend on its operands alone: on nothing

@@ -11,6 +11,7 @@ from weft.ir.ops.control import CONTROL
 from weft.ir.prices import CACHED, NS_PER_BYTE_CACHED, NS_PER_BYTE_STREAMED, arithmetic
 from weft.ir.types import TensorType
 from weft.passes.memory.in_place import UPDATES
+from weft.passes.rewrite import is_view
 
 #: Ops that cost less than to read an element from beyond the first-level cache.
 CHEAP = frozenset(
@@ -85,7 +86,7 @@ class Choice:
             kept.add(inner)
             if may_go:
                 free.append(inner)
-        self._weigh(op, kept, free, needs)
+        self._weigh(op, kept, given, free, needs)
 
     def _stays(self, value: Value) -> bool:
         if value not in self.staying:
@@ -100,10 +101,12 @@ class Choice:
         self,
         op: Operation,
         kept: set[Value],
+        given: Mapping[Value, Value],
         free: list[Value],
         needs: Mapping[Value, Sequence[Value]],
     ) -> None:
-        """Of what is dear to compute, whether to store it, or what several follow from."""
+        """Of what is expensive to compute, whether to store it, or what several follow from.
+        given: arguments of the region that may be read later, and what they are outside."""
         (region,) = op.regions
         outer = dict(zip(region.results, op.results, strict=True))
         found = _better(region, kept, set(free))
@@ -111,7 +114,8 @@ class Choice:
         for value, instead in choices:
             results = [outer[v] for v in instead]
             asked = [r for v in (value, *instead) for r in needs.get(v, ())]
-            pays, why = self._pays(op, value, kept.difference(instead), [*results, *asked])
+            stored = {v: outer.get(v, v) for v in kept.difference(instead)} | dict(given)
+            pays, why = self._pays(op, value, stored, [*results, *asked])
             if pays:
                 kept.difference_update(instead)
             elif found is not None:
@@ -125,16 +129,20 @@ class Choice:
                 self._drop(result, inner, why)
 
     def _pays(
-        self, op: Operation, value: Value, stored: set[Value], results: Sequence[Value]
+        self,
+        op: Operation,
+        value: Value,
+        stored: Mapping[Value, Value],
+        results: Sequence[Value],
     ) -> tuple[bool, str]:
-        """Is it worth computing `value` again from what is stored, for the readers of `results`?"""
-        outer = dict(zip(op.regions[0].results, op.results, strict=True))
-        steps = _steps(value, stored)
+        """Is it worth computing `value` again from what is stored, for the readers of `results`?
+        stored: values inside the nest, and what they are outside."""
+        steps = _steps(value, stored.keys())
         if steps is None:
             return False, "stored: it does not follow from what stays by elementwise ops"
         sources, chain = steps
         readers = [r for r in dict.fromkeys(x for v in results for x in self.readers[v]) if r]
-        if any(outer[v] not in r.operands for r in readers for v in sources if _is_large(v)):
+        if any(stored[v] not in r.operands for r in readers for v in sources if _is_large(v)):
             return False, "stored: who reads it would read other arrays in its place"
         held = value.type
         assert isinstance(held, TensorType)
@@ -163,7 +171,7 @@ def _better(region: Block, kept: set[Value], free: set[Value]) -> tuple[Value, l
     return None
 
 
-def _steps(value: Value, stored: set[Value]) -> tuple[list[Value], list[Operation]] | None:
+def _steps(value: Value, stored: Set[Value]) -> tuple[list[Value], list[Operation]] | None:
     """Those of the values stored from which, with constants, the value follows by elementwise ops,
     and these ops; None if there is another kind of op on the way.
     """
@@ -230,7 +238,7 @@ def _stays(value: Value, top: bool, readers: list[Operation | None]) -> bool:
     op = value.op
     if op is None:
         return top
-    return op.name not in ("read", "variable") and "view" not in lookup(op.name).traits
+    return op.name not in ("read", "variable") and not is_view(op)
 
 
 def _reads_no_more(reader: Operation, result: Value, sources: list[Value]) -> bool:

@@ -198,6 +198,18 @@ def readers_of(graph: Graph) -> dict[Value, list[Operation | None]]:
     return readers
 
 
+def is_view(op: Operation) -> bool:
+    """Whether the result may share its operand's buffer."""
+    return "view" in lookup(op.name).traits
+
+
+def behind_views(value: Value) -> Value:
+    """The value that `value` is a view of, through any number of views; itself if it is none."""
+    while value.op is not None and is_view(value.op):
+        value = value.op.operands[0]
+    return value
+
+
 def has_effect(op: Operation) -> bool:
     """Whether the op reads or writes state, or must run for another reason than its results."""
     if not (op.regions or _may_have_effect(op.name)):

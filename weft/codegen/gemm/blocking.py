@@ -22,6 +22,9 @@ from weft.ir.sizes import of_sizes
 #: A run of k: a panel's part of it fits into L1, or of 3 vectors of 512 bits into L2. Longer ones
 #: are some percent faster there, but their sums err more than BLAS's.
 RUN = 256
+#: Steps of k in A so many bytes apart and more are packed: they share few sets of the cache, and
+#: pages.
+FAR_STEP_BYTES = 4096
 #: Rows of a block of C, at most: they and their part of A stay in L2.
 BLOCK_ROWS = 96
 #: The columns of a block of C, at most: their part of a run of B stays in L2 too.
@@ -125,7 +128,7 @@ def blocking(p: Product, tile: Tile, computed: tuple[bool, bool] = (False, False
         most = max(tile.rows, min(most, fit // tile.rows * tile.rows))
     widens = converts(p.dtype)
     rows, columns, chunk = _blocks(*sizes, tile, pack_b, most, BLOCK_COLUMNS, computed, widens)
-    far = p.a_steps[1] * item >= 4096 and p.n > tile.columns
+    far = p.a_steps[1] * item >= FAR_STEP_BYTES and p.n > tile.columns
     pack_a = widens or far
     columns = up(columns, tile.columns) if pack_b else columns  # packed: whole panels
     return Blocking(rows, columns, k, pack_a, pack_b, chunk)

@@ -13,9 +13,10 @@ from weft.codegen.call import (
     Pool,
     Scratch,
     WorkerScratch,
+    cut_call,
     table_of,
 )
-from weft.codegen.cost import split, streamed
+from weft.codegen.cost import streamed
 from weft.codegen.gemm.blocking import (
     RUN,
     Blocking,
@@ -89,10 +90,9 @@ def gemm_calls(
         _code(before[0]), a_words, _code(before[1]), a_words + len(made[0]),
         _code(follow), *words, *made[0], *made[1],
     )  # fmt: skip
-    chunk = split(units, _nanoseconds(p, cut, follow, before))
-    if chunk and cut.chunk:  # what is packed serves the whole chunk
-        chunk = up(chunk, cut.chunk)
-    product = KernelCall(gemm_kernel(p.dtype), args, units, chunk if chunk < units else 0)
+    each = _nanoseconds(p, cut, follow, before)
+    # what is packed serves the whole chunk
+    product = cut_call(gemm_kernel(p.dtype), args, units, each, cut.chunk)
     return [*first, product, *after]
 
 
@@ -162,7 +162,7 @@ def _pack_call(p: Product, b: Address, target: Scratch, cut: Blocking, tile: Til
     args = (target, first, p.n, p.k, *p.b_steps, cut.columns, cut.k)
     units = -(-p.k // cut.k) * -(-p.n // tile.columns)
     each = streamed(2 * target.nbytes) * (2 if p.b_steps[1] != 1 else 1) / units
-    return KernelCall(pack_kernel(p.dtype), args, units, split(units, each))
+    return cut_call(pack_kernel(p.dtype), args, units, each)
 
 
 def _offsets(at: tuple[int, ...]) -> Pool | Numbers:

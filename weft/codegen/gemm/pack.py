@@ -34,6 +34,10 @@ from weft.codegen.gemm.micro import I32, Vectors, internal_function
 from weft.codegen.gemm.tile import Tile, converts
 from weft.codegen.scalar.half import has_f16_instructions
 
+#: Groups of A that are packed side by side: more would share sets of the cache where they are
+#: written.
+STRIP = 4
+
 
 def emit_pack_a(e: Emitter, tile: Tile, dtype: str) -> ir.Function:
     """Define the packing function of a product's A."""
@@ -90,7 +94,11 @@ class _Pack:
             b.icmp_signed("==", self.k_stride, e.index(1)),
             b.icmp_signed(">=", self.k, e.index(self.tile.lanes * depth)),
         )
-        start = self._panels(neighbours) if depth > 1 and self.panel > 1 else e.index(0)
+        start = e.index(0)
+        if depth > 1 and self.panel > 1:
+            start = self._panels(neighbours)
+        elif depth == 1 and self.of_a and not plain:
+            start = self._strips(neighbours)
         with e.for_range(start, self.items, own) as first:
             group = b.sdiv(first, own)
             whole, part = b.sdiv(group, e.index(self.panel)), b.srem(group, e.index(self.panel))
@@ -126,6 +134,26 @@ class _Pack:
                     v.store(self._joined(parts), e.at(self._moved(target, p), e.index(start)))
             source = e.at(self.source, first)
             self._last(source, target, e.index(size))
+        return stop
+
+    def _strips(self, neighbours: ir.Value) -> ir.Value:
+        """`STRIP` groups at a time of items that are neighbours, and the first item after them. In
+        steps of k that are pages apart, group by group each page would be looked up for each."""
+        e, b = self.e, self.e.builder
+        size, panel = self.own * STRIP, b.mul(self.k, e.index(self.width))
+        # whole registers are moved: the last group's may hold items after it
+        some = b.sub(self.items, e.index(self.width - self.own))
+        stop = b.sub(some, b.srem(some, e.index(size)))
+        there = b.and_(neighbours, b.icmp_signed(">", some, e.index(0)))
+        stop = b.select(there, stop, e.index(0))
+        v = Vectors(e, self.tile, self.width)
+        with e.for_range(e.index(0), stop, e.index(size)) as first:
+            target = e.at(self.target, b.mul(b.sdiv(first, e.index(self.own)), panel))
+            with e.for_range(e.index(0), self.k) as p:
+                row = e.at(self.source, b.add(first, b.mul(p, self.k_stride)))
+                for number in range(STRIP):
+                    to = e.at(self._moved(target, p), b.mul(e.index(number), panel))
+                    v.store(self._load(e.at(row, e.index(number * self.own)), v), to)
         return stop
 
     @property

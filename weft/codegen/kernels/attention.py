@@ -23,8 +23,15 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, KernelCall, WorkerScratch, table_of, worker_stride
-from weft.codegen.cost import split
+from weft.codegen.call import (
+    Address,
+    Arg,
+    KernelCall,
+    WorkerScratch,
+    cut_call,
+    table_of,
+    worker_stride,
+)
 from weft.codegen.gemm.blocking import RUN, up
 from weft.codegen.gemm.tile import Tile, tile_of
 from weft.codegen.jit import Kernel
@@ -162,7 +169,7 @@ def attention_calls(op: Operation) -> list[KernelCall]:
     )  # fmt: skip
     kernel = _kernel("attention", s.dtype, tile, _kind(mask))
     units = s.heads * pieces
-    return [KernelCall(kernel, args, units, split(units, _nanoseconds(s, tile, op, 1) / pieces))]
+    return [cut_call(kernel, args, units, _nanoseconds(s, tile, op, 1) / pieces)]
 
 
 def attention_grad_calls(op: Operation) -> list[KernelCall]:
@@ -187,7 +194,7 @@ def attention_grad_calls(op: Operation) -> list[KernelCall]:
         int(bool(op.attrs["causal"])),
     )  # fmt: skip
     kernel = _kernel("attention_grad", s.dtype, tile, _kind(mask))
-    return [KernelCall(kernel, args, s.heads, split(s.heads, _nanoseconds(s, tile, op, 2.5)))]
+    return [cut_call(kernel, args, s.heads, _nanoseconds(s, tile, op, 2.5))]
 
 
 def _nanoseconds(s: _Sizes, tile: Tile, op: Operation, products: float) -> float:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, KernelCall, Status, table_of
-from weft.codegen.cost import split, streamed
+from weft.codegen.call import Address, Arg, KernelCall, Status, cut_call, table_of
+from weft.codegen.cost import streamed
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.faults import emit_fault
@@ -84,8 +84,11 @@ def lower_nd(op: Operation) -> list[KernelCall]:
 _Emit = Callable[[Emitter, str, str, str], None]
 
 
-def _cut(op: Operation, rows: int, columns: int, inner: int, index: float) -> tuple[int, int]:
-    """(units, chunk). `index`: what indices cost an element that is moved, in nanoseconds.
+def _cut(
+    op: Operation, rows: int, columns: int, inner: int, index: float
+) -> tuple[int, float, int]:
+    """For `cut_call`: units, what one takes, how many stay together. `index`: what indices cost an
+    element that is moved, in nanoseconds.
 
     A gather's units are the elements of its result. A scatter's are the columns of its target: all
     updates of one element stay with one thread, in order; columns go in runs of cache lines.
@@ -95,11 +98,8 @@ def _cut(op: Operation, rows: int, columns: int, inner: int, index: float) -> tu
     moved = rows * (inner if gather else columns)
     total = streamed((2 if gather else 3) * itemsize * moved) + index * moved
     if gather:
-        return moved, split(moved, total / max(moved, 1))
-    chunk = split(columns, total / max(columns, 1))
-    line = -(-LEAST_COLUMNS // itemsize)
-    chunk = -(-chunk // line) * line
-    return columns, chunk if chunk < columns else 0
+        return moved, total / max(moved, 1), 0
+    return columns, total / max(columns, 1), -(-LEAST_COLUMNS // itemsize)
 
 
 def _calls(
@@ -107,7 +107,7 @@ def _calls(
     indices: int,
     sizes: tuple[int, ...],
     tables: tuple[Arg, ...],
-    cut: tuple[int, int],
+    cut: tuple[int, float, int],
     emit: _Emit,
     form: str = "runs",
 ) -> list[KernelCall]:
@@ -120,7 +120,7 @@ def _calls(
     kernel = Kernel(key, f"{op.name}_{dtype}", lambda e: emit(e, op.name, dtype, index_dtype))
     args = (Address(data), Address(index), Address(other), Status(), *tables, *sizes)
     if cut[0] and indices:
-        calls.append(KernelCall(kernel, args, *cut))
+        calls.append(cut_call(kernel, args, *cut))
     elif indices and gather:  # nothing moves, but an index out of bounds is an error all the same
         calls.append(check_call(op, index))
     return calls if indices else calls[1:]
@@ -135,7 +135,7 @@ def check_call(op: Operation, index: Value) -> KernelCall:
     rows = _count(tensor(index).static_shape) // max(len(sizes), 1)
     kernel = Kernel(f"check-3-{dtype}", f"check_{dtype}", lambda e: _emit_check(e, dtype))
     args = (Address(index), Status(), table_of(sizes), len(sizes), rows)
-    return KernelCall(kernel, args, rows, split(rows, len(sizes) * NS_PER_INDEX / 4))
+    return cut_call(kernel, args, rows, len(sizes) * NS_PER_INDEX / 4)
 
 
 def _emit_check(e: Emitter, dtype: str) -> None:

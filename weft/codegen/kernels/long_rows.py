@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, KernelCall, Scratch
-from weft.codegen.cost import split, streamed
+from weft.codegen.call import Address, KernelCall, Scratch, cut_call
+from weft.codegen.cost import streamed
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import COMPLEXES, HALVES, INTEGERS, width_bits
 from weft.codegen.emitter import Emitter
@@ -98,7 +98,7 @@ def _long_cumulative(op: Operation, sizes: tuple[int, int, int]) -> list[KernelC
             f"{op.name}_{part}_{dtype}",
             lambda e, emit=emit: emit(e, op.name, dtype),  # type: ignore[misc]
         )
-        calls.append(KernelCall(kernel, args, count, split(count, price)))
+        calls.append(cut_call(kernel, args, count, price))
     return calls
 
 
@@ -227,8 +227,8 @@ def _long_positions(op: Operation, sizes: tuple[int, int, int]) -> list[KernelCa
         )
         for part, emit in (("blocks", _emit_winners), ("first", _emit_first_winner))
     ]
-    chunk = split(units, NS_SEARCHED * SEARCHED)
-    return [KernelCall(kernels[0], args, units, chunk), KernelCall(kernels[1], args, outer)]
+    each = NS_SEARCHED * SEARCHED
+    return [cut_call(kernels[0], args, units, each), KernelCall(kernels[1], args, outer)]
 
 
 def _emit_winners(e: Emitter, op: str, dtype: str) -> None:

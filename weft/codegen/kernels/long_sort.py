@@ -15,8 +15,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, KernelCall, Scratch
-from weft.codegen.cost import split
+from weft.codegen.call import Address, KernelCall, Scratch, cut_call
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import FLOATS, I64
 from weft.codegen.emitter import Emitter
@@ -84,7 +83,7 @@ def sort_calls(op: Operation) -> list[KernelCall]:
         kernel = Kernel(
             f"long-sort-1-{what}-{form.key}", f"{op.name}_{what}", lambda e: emit(_Row(e, form))
         )
-        return KernelCall(kernel, args, units if ns else outer, split(units, ns * BLOCK))
+        return cut_call(kernel, args, units if ns else outer, ns * BLOCK)
 
     made = [call("keys", _emit_keys, NS_MADE)]
     for k in range(form.passes):

@@ -6,8 +6,8 @@ import math
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, KernelCall
-from weft.codegen.cost import narrower, split
+from weft.codegen.call import Address, KernelCall, cut_call
+from weft.codegen.cost import narrower
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel
 from weft.codegen.kernels.shape import tensor
@@ -25,7 +25,7 @@ def lower_random_bits(op: Operation) -> list[KernelCall]:
     blocks = (count + 1) // 2
     kernel = Kernel("random-bits-2", "random_bits", _emit_bits)
     args = (Address(op.result), Address(op.operands[0]), count)
-    return [KernelCall(kernel, args, blocks, split(blocks, NS_PER_BLOCK * narrower()))]
+    return [cut_call(kernel, args, blocks, NS_PER_BLOCK * narrower())]
 
 
 def lower_random_fold_in(op: Operation) -> list[KernelCall]:

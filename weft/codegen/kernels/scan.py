@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, KernelCall
-from weft.codegen.cost import split
+from weft.codegen.call import Address, KernelCall, cut_call
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import COMPLEXES, I64, register_type
 from weft.codegen.emitter import Emitter
@@ -48,15 +47,13 @@ def axis_sizes(op: Operation) -> tuple[int, int, int]:
     return outer, shape[axis], math.prod(shape[axis + 1 :])
 
 
-def _cut(op: str, sizes: tuple[int, int, int], itemsize: int) -> tuple[int, int]:
-    """(units, chunk): whole blocks of rows or columns, as far as there are any."""
+def _cut(op: str, sizes: tuple[int, int, int], itemsize: int) -> tuple[int, float, int]:
+    """For `cut_call`: units, what one takes, how many stay together: blocks of rows or columns."""
     outer, n, inner = sizes
     in_row, per_byte = NS_DEAR.get(op, (NS_IN_ROW, NS_PER_COLUMN_BYTE))
     each = in_row if inner == 1 else per_byte * itemsize
-    chunk = split(outer * inner, n * each)
     block = ROWS if inner == 1 else max(1, min(inner, COLUMNS))
-    chunk = -(-chunk // block) * block
-    return outer * inner, chunk if chunk < outer * inner else 0
+    return outer * inner, n * each, block
 
 
 def lower_cumulative(op: Operation) -> list[KernelCall]:
@@ -69,7 +66,7 @@ def lower_cumulative(op: Operation) -> list[KernelCall]:
         f"{op.name}-2-{kind}-{dtype}", f"{op.name}_{dtype}", lambda e: emit(e, op.name, dtype)
     )
     args = (Address(op.result), Address(op.operands[0]), *sizes[1:], int(bool(op.attrs["reverse"])))
-    return [KernelCall(kernel, args, *_cut(op.name, sizes, type_.itemsize))]
+    return [cut_call(kernel, args, *_cut(op.name, sizes, type_.itemsize))]
 
 
 def lower_arg_reduction(op: Operation) -> list[KernelCall]:
@@ -82,7 +79,7 @@ def lower_arg_reduction(op: Operation) -> list[KernelCall]:
         f"{op.name}-2-{kind}-{dtype}", f"{op.name}_{dtype}", lambda e: emit(e, op.name, dtype)
     )
     args = (Address(op.result), Address(op.operands[0]), *sizes[1:])
-    return [KernelCall(kernel, args, *_cut(op.name, sizes, type_.itemsize))]
+    return [cut_call(kernel, args, *_cut(op.name, sizes, type_.itemsize))]
 
 
 # ------------------------------------------------------------------------------------- cumulative

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, KernelCall, WorkerScratch, worker_stride
-from weft.codegen.cost import split
+from weft.codegen.call import Address, KernelCall, WorkerScratch, cut_call, worker_stride
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import HALVES, I64, register_type, width_bits
 from weft.codegen.emitter import Emitter
@@ -56,7 +55,7 @@ def lower_sort(op: Operation) -> list[KernelCall]:
     sizes = (worker_stride(scratch), n, inner, int(bool(op.attrs["descending"])))
     args = (Address(op.result), Address(op.operands[0]), WorkerScratch(scratch), *sizes)
     each = n * (0.1 * n if n <= SMALL else NS_PER_DIGIT * (digits + 2) * (1.5 if wide else 1.0))
-    return [KernelCall(kernel, args, outer * inner, split(outer * inner, each))]
+    return [cut_call(kernel, args, outer * inner, each)]
 
 
 def lower_searchsorted(op: Operation) -> list[KernelCall]:
@@ -70,7 +69,7 @@ def lower_searchsorted(op: Operation) -> list[KernelCall]:
     sizes = (tensor(data).static_shape[0], count, int(op.attrs["side"] == "right"))
     args = (Address(op.result), Address(data), Address(values), *sizes)
     each = NS_PER_STEP * max(1, sizes[0].bit_length())
-    return [KernelCall(kernel, args, count, split(count, each))]
+    return [cut_call(kernel, args, count, each)]
 
 
 def key_of(f: Emitter, value: ir.Value, dtype: str) -> ir.Value:

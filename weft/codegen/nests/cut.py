@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft.codegen.call import Address, KernelCall, Scratch
-from weft.codegen.cost import arithmetic, split, streamed
+from weft.codegen.cost import arithmetic, streamed
 from weft.codegen.elements import width_bits
 from weft.codegen.nests.folds import (
     MOST_PARTIALS,
@@ -148,15 +148,15 @@ def fold_dtype(nest: Nest, reduction: str, dtype: str) -> str:
     return running_dtype(reduction, dtype, all(nest.reduced))
 
 
-def chunk_of(nest: Nest, cut: Cut) -> int:
-    """How many units a thread takes at a time."""
+def unit_nanoseconds(nest: Nest, cut: Cut) -> float:
+    """An estimate of what one unit takes on one core."""
     count = _product(nest.extents)
     read = [a for a in nest.loads if a.leaf != "index" and any(a.strides)]
     moved = [a.dtype for a in read] + [s.dtype for s in nest.stores if s.reduction is None]
     apart = sum(bool(a.picks) or crosses(a) for a in read)
     work = arithmetic((s.op, s.dtype) for s in nest.statements) + APART_NS * apart
     total = max(work * count, streamed(sum(map(width_bits, moved)) / 8 * count))
-    return split(cut.units, total / max(cut.units, 1))
+    return total / max(cut.units, 1)
 
 
 def _blocks(size: int, block: int) -> int:

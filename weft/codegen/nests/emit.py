@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.codegen.call import Address, Arg, KernelCall, Pool
+from weft.codegen.call import Address, Arg, KernelCall, Pool, cut_call
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.jit import Kernel
-from weft.codegen.nests.cut import chunk_of, cut_nest, fold_count
+from weft.codegen.nests.cut import cut_nest, fold_count, unit_nanoseconds
 from weft.codegen.nests.nest import Access, Nest, Store, build_nest
 from weft.codegen.nests.rows import RowNest, build_rows
 from weft.codegen.nests.rows_emit import rows_calls
@@ -71,7 +71,7 @@ def plain_calls(
             args += [s for s in walk.strides if s not in (0, 1)]
             args += [n for _, *sizes in _picks(walk) for n in sizes]
     kernel = Kernel(nest.key, nest.name, lambda e: _emit(e, nest))
-    call = KernelCall(kernel, tuple(args), cut.units, chunk_of(nest, cut))
+    call = cut_call(kernel, tuple(args), cut.units, unit_nanoseconds(nest, cut))
     return [call, *cut.combine_calls()]
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, KernelCall, Scratch
-from weft.codegen.cost import split
+from weft.codegen.call import Address, KernelCall, Scratch, cut_call
 from weft.codegen.element_access import constant, load_element, store_element
 from weft.codegen.elements import HALVES, memory_type, register_type
 from weft.codegen.emitter import Emitter
@@ -128,9 +127,8 @@ def combine_call(partials: Partials, scratch: Scratch) -> KernelCall:
     else:
         kernel = Kernel(key, name, lambda e: _emit_combine(e, p))
     units = -(-p.count // COMBINE_COLUMNS)
-    chunk = split(units, COMBINE_COLUMNS * p.blocks * CHEAP)
     args = (scratch, p.offset, p.output, p.blocks, p.count)
-    return KernelCall(kernel, args, units, chunk)
+    return cut_call(kernel, args, units, COMBINE_COLUMNS * p.blocks * CHEAP)
 
 
 def _has_vectors(p: Partials) -> bool:

@@ -27,9 +27,10 @@ from weft.codegen.call import (
     Scratch,
     Status,
     WorkerScratch,
+    cut_call,
     worker_stride,
 )
-from weft.codegen.cost import arithmetic, split, streamed
+from weft.codegen.cost import arithmetic, streamed
 from weft.codegen.elements import memory_type, width_bits
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel
@@ -80,9 +81,7 @@ def rows_calls(
     loops = not is_in_vectors(nest, plan)  # what is in vectors needs few of LLVM's passes
     kernel = Kernel(nest.key, nest.name, lambda e: _emit(e, nest), loops)
     unit = block * nest.at_once
-    call = KernelCall(
-        kernel, tuple(args), blocks, split(blocks, _row_nanoseconds(nest, plan) * unit)
-    )
+    call = cut_call(kernel, tuple(args), blocks, _row_nanoseconds(nest, plan) * unit)
     return [call, *(combine_call(p, scratch) for p in partials)]
 
 

@@ -129,7 +129,8 @@ class _Layout:
     def _call(self, planned: PlannedCall) -> None:
         call, first = planned.call, len(self.table.words)
         self.table.rows.append((len(self.table.calls), self._kernel(call.kernel)))
-        self._row(0, first, call.units, call.chunk, owner=self.call_count)
+        chunk = call.chunk + (LONG if call.long else 0)
+        self._row(0, first, call.units, chunk, owner=self.call_count)
         self.call_count += 1
         self.table.words += [0] * len(call.args)
         for k, arg in enumerate(call.args):

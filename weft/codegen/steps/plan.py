@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, KernelCall, Scratch, Status
-from weft.codegen.cost import split, streamed
+from weft.codegen.call import Address, Arg, KernelCall, Scratch, Status, cut_call
+from weft.codegen.cost import streamed
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.gemm.epilogue import is_product
 from weft.codegen.jit import Kernel
@@ -265,8 +265,8 @@ def copy_call(source: Arg, target: Arg, nbytes: int, why: str) -> PlannedCall:
     """A byte copy from one buffer to another."""
     kernel = Kernel("copy-bytes-3", "copy", _emit_copy)
     pages = -(-nbytes // 4096)
-    chunk = split(pages, streamed(2 * nbytes) / max(pages, 1))
-    return PlannedCall(KernelCall(kernel, (target, source, nbytes), pages, chunk), None, why=why)
+    each = streamed(2 * nbytes) / max(pages, 1)
+    return PlannedCall(cut_call(kernel, (target, source, nbytes), pages, each), None, why=why)
 
 
 def _emit_copy(e: Emitter) -> None:

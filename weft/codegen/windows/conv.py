@@ -25,9 +25,9 @@ from weft.codegen.call import (
     Pool,
     Scratch,
     WorkerScratch,
+    cut_call,
     worker_stride,
 )
-from weft.codegen.cost import split
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import HALVES, memory_type
 from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
@@ -80,6 +80,8 @@ def rows_of_block(batch: int, sizes: Triple, row_bytes: int, step: int) -> int:
     most = max(1, PATCH_BYTES // max(1, row_bytes))
     cuts = -(-LEAST_UNITS // max(1, batch))
     rows = min(rows, most, max(-(-rows // cuts), -(-LEAST_PIXELS // inner)))
+    blocks = max(1, -(-sizes[0] // max(1, rows)))
+    rows = -(-sizes[0] // blocks)  # equal blocks: threads end together
     return -(-rows // step) * step
 
 
@@ -126,7 +128,7 @@ def direct_calls(
     kernel = Kernel(
         f"conv-5-{s.dtype}-{tile.key}", f"conv_{s.dtype}", lambda e: _Conv(e, tile, s.dtype).write()
     )
-    blocks = KernelCall(kernel, args, units, split(units, cost))
+    blocks = cut_call(kernel, args, units, cost)
     return [_packing(w, s, tile, packed, (depth, width, panel), forward), blocks]
 
 
@@ -156,7 +158,7 @@ def _packing(
         lambda e: _emit_packing(e, tile, s.dtype),
     )
     units = s.groups * panels * s.taps
-    return KernelCall(kernel, args, units, split(units, depth * panel * 0.5))
+    return cut_call(kernel, args, units, depth * panel * 0.5)
 
 
 def _emit_packing(e: Emitter, tile: Tile, dtype: str) -> None:

@@ -12,8 +12,16 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, KernelCall, Scratch, WorkerScratch, worker_stride
-from weft.codegen.cost import split, streamed
+from weft.codegen.call import (
+    Address,
+    Arg,
+    KernelCall,
+    Scratch,
+    WorkerScratch,
+    cut_call,
+    worker_stride,
+)
+from weft.codegen.cost import streamed
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import HALVES
 from weft.codegen.emitter import Emitter
@@ -85,7 +93,7 @@ def kernel_gradient_calls(op: Operation, s: Sizes) -> list[KernelCall]:
         lambda e: _ConvKernel(e, tile, s.dtype).write(),
     )
     cost = s.multiply_adds / units / tile.multiply_adds_per_ns
-    calls = [KernelCall(kernel, args, units, split(units, cost))]
+    calls = [cut_call(kernel, args, units, cost)]
     if apart:
         calls.append(add_parts(op, tile, s.dtype, partial, parts, elements))
     return calls
@@ -202,8 +210,8 @@ def add_parts(
         lambda e: _emit_sum(e, tile, dtype),
     )
     item = 8 if tile.dtype == "f64" else 4
-    chunk = split(elements, streamed((parts + 1) * item * elements) / max(elements, 1))
-    return KernelCall(kernel, (Address(op.result), partial, parts, elements), elements, chunk)
+    each = streamed((parts + 1) * item * elements) / max(elements, 1)
+    return cut_call(kernel, (Address(op.result), partial, parts, elements), elements, each)
 
 
 def _emit_sum(e: Emitter, tile: Tile, dtype: str) -> None:

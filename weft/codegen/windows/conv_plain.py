@@ -12,8 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, KernelCall, Scratch, WorkerScratch, worker_stride
-from weft.codegen.cost import narrower, split
+from weft.codegen.call import (
+    Address,
+    Arg,
+    KernelCall,
+    Scratch,
+    WorkerScratch,
+    cut_call,
+    worker_stride,
+)
+from weft.codegen.cost import narrower
 from weft.codegen.element_access import constant, load_element, store_element
 from weft.codegen.elements import HALVES
 from weft.codegen.emitter import Emitter
@@ -56,7 +64,7 @@ def plain_calls(op: Operation, s: Sizes) -> list[KernelCall]:
         f"conv-plain-2-{s.dtype}", f"conv_plain_{s.dtype}", lambda e: _emit_plain(e, s.dtype)
     )
     cost = s.multiply_adds / units * NS_PER_PRODUCT
-    return [KernelCall(kernel, args, units, split(units, cost))]
+    return [cut_call(kernel, args, units, cost)]
 
 
 def _emit_plain(e: Emitter, dtype: str) -> None:
@@ -112,7 +120,7 @@ def plain_kernel_calls(op: Operation, s: Sizes) -> list[KernelCall]:
         f"conv_kernel_plain_{s.dtype}",
         lambda e: _emit_plain_kernel(e, s.dtype),
     )
-    return [KernelCall(kernel, args, units, split(units, s.multiply_adds / units * NS_PER_PRODUCT))]
+    return [cut_call(kernel, args, units, s.multiply_adds / units * NS_PER_PRODUCT)]
 
 
 def _emit_plain_kernel(e: Emitter, dtype: str) -> None:
@@ -158,7 +166,7 @@ def depthwise_kernel_calls(op: Operation, s: Sizes) -> list[KernelCall]:
         lambda e: _emit_depthwise(e, s.dtype, tile.dtype),
     )
     cost = s.multiply_adds / units * NS_PER_DEPTHWISE * narrower()
-    blocks = KernelCall(kernel, args, units, split(units, cost))
+    blocks = cut_call(kernel, args, units, cost)
     return [blocks, add_parts(op, tile, s.dtype, partial, units, elements)]
 
 

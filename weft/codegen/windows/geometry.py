@@ -238,17 +238,23 @@ def _runs(
             else:
                 joined.append([at, row, depth])
         runs.append([])
+        most = _run_length(max([1, *(length for _, _, length in joined)]))
         start, held = len(steps), 0
         for at, row, length in joined:
             while length:
-                if held == RUN:
+                if held == most:
                     runs[-1].append((start, len(steps)))
                     start, held = len(steps), 0
-                now = min(length, RUN - held)
+                now = min(length, most - held)
                 steps.append((at, row, now))
                 at, row, length, held = at + now, row + now, length - now, held + now
         runs[-1].append((start, len(steps)))
     return runs, steps
+
+
+def _run_length(step: int) -> int:
+    """Products of a run: as many whole steps as `RUN` has room for, or equal parts of one."""
+    return RUN // step * step if step <= RUN else -(-step // -(-step // RUN))
 
 
 def _flat_runs(

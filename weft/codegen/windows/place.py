@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, KernelCall, WorkerScratch, worker_stride
-from weft.codegen.cost import narrower, split
+from weft.codegen.call import Address, Arg, KernelCall, WorkerScratch, cut_call, worker_stride
+from weft.codegen.cost import narrower
 from weft.codegen.element_access import constant, store_element
 from weft.codegen.elements import width_bits
 from weft.codegen.emitter import Emitter
@@ -56,7 +56,7 @@ def lower_window_place(op: Operation) -> list[KernelCall]:
     windows = small[0] * small[1] * small[2] * batch / units
     one = each * width_bits(dtype) / 8 * NS_PER_BYTE * narrower()
     cost = windows * (4 + reach.taps * one)
-    return [KernelCall(kernel, args, units, split(units, cost))]
+    return [cut_call(kernel, args, units, cost)]
 
 
 def _tiles(r: Reach) -> bool:

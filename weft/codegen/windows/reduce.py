@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, KernelCall, WorkerScratch, worker_stride
-from weft.codegen.cost import narrower, split
+from weft.codegen.call import Address, Arg, KernelCall, WorkerScratch, cut_call, worker_stride
+from weft.codegen.cost import narrower
 from weft.codegen.element_access import constant, load_element, store_element
 from weft.codegen.elements import COMPLEXES, HALVES, UNSIGNED, register_type, width_bits
 from weft.codegen.emitter import Emitter
@@ -156,7 +156,7 @@ def gather_call(what: str, reach: Reach, out: Value, given: list[Value]) -> list
     )
     bytes_each = channels * width_bits(dtype) / 8 * NS_PER_BYTE_CACHED
     cost = reach.result[2] * (4 + (reach.taps + 1) * bytes_each) * narrower()
-    return [KernelCall(kernel, args, units, split(units, cost))]
+    return [cut_call(kernel, args, units, cost)]
 
 
 def _emit_gather(e: Emitter, what: str, dtype: str) -> None:

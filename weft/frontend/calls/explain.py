@@ -20,6 +20,7 @@ from weft.passes.fusion.prologues import prologue_reasons
 from weft.passes.fusion.reasons import fusion_reasons, shared_reads
 from weft.passes.fusion.strided import copy_reasons, copy_reasons_on_gpu
 from weft.passes.manager import PassReport
+from weft.passes.memory.rematerialize import rematerialization_reasons
 from weft.passes.memory.schedule import order_reasons
 from weft.passes.recompute import recompute_reasons
 from weft.passes.sparse_updates import sparse_reasons
@@ -169,9 +170,11 @@ def _computed_again(reports: Sequence[PassReport]) -> list[str]:
 
 
 def _order(reports: Sequence[PassReport]) -> list[str]:
-    """What became of the order of the ops."""
+    """What became of the order of the ops, and what is computed twice to save memory."""
     before = _before(reports, "schedule")
-    return [f"  order: {why}" for why in order_reasons(before)] if before else []
+    lines = [f"  order: {why}" for why in order_reasons(before)] if before else []
+    before = _before(reports, "rematerialize")
+    return lines + [f"  {why}" for why in (rematerialization_reasons(before) if before else ())]
 
 
 def pass_table(reports: Sequence[PassReport]) -> Iterator[str]:

@@ -34,6 +34,7 @@ from weft.ir.row_strides import over_rows
 from weft.ir.source import merge_locations
 from weft.ir.types import TensorType
 from weft.passes.control.regions import in_regions
+from weft.passes.rewrite import behind_views
 
 #: Products whose sums are of their own dtype: what follows reads them unrounded.
 _FLOATS, _INTEGERS = (float32, float64), (int32, int64, uint32, uint64)
@@ -174,7 +175,7 @@ def is_written_between(graph: Graph, product: Operation, nest: Operation) -> boo
     for op in graph.ops:
         if op.name != "assign" or variable_of(op.operands[0]) not in held:
             continue
-        source = _behind_views(op.operands[1]).op
+        source = behind_views(op.operands[1]).op
         for writer in (op, source):
             if writer in position and position[product] < position[writer] < position[nest]:
                 return True
@@ -223,15 +224,9 @@ def is_deep(product: Operation) -> bool:
     return k_pieces(m, n, k, math.prod(batch)) > 1
 
 
-def _behind_views(value: Value) -> Value:
-    while value.op is not None and "view" in lookup(value.op.name).traits:
-        value = value.op.operands[0]
-    return value
-
-
 def variable_of(value: Value) -> str | None:
     """The variable that a value is, or was read from."""
-    op = _behind_views(value).op
+    op = behind_views(value).op
     if op is not None and op.name == "read":
         op = op.operands[0].op
     return str(op.attrs["name"]) if op is not None and op.name == "variable" else None

@@ -12,6 +12,7 @@ from weft.ir.ops import lookup
 from weft.ir.ops.control import CONTROL
 from weft.passes.fusion.matmul import variable_of
 from weft.passes.memory.in_place import UPDATES
+from weft.passes.rewrite import behind_views
 
 
 def root_of(value: Value) -> Value:
@@ -49,9 +50,7 @@ class Writers:
 
 def makers_of(value: Value) -> Iterator[Operation]:
     """What computes a value, an update of another one together with that."""
-    op = value.op
-    while op is not None and "view" in lookup(op.name).traits:
-        op = op.operands[0].op
+    op = behind_views(value).op
     if op is not None and op.name != "read":
         yield op
         if op.name in UPDATES:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import is_index_map
-from weft.ir.ops import lookup
 from weft.ir.ops.control import CONTROL
 from weft.passes.fusion.groups import Group, Grouping
 from weft.passes.fusion.siblings import small_siblings
+from weft.passes.rewrite import is_view
 
 #: Ops that compute nothing: their results are in memory before the step, or written where they are.
 STORAGE = frozenset({"variable", "read", "constant", "assign"})
@@ -41,7 +41,7 @@ def fusion_reasons(graph: Graph) -> list[Apart]:
     out: dict[tuple[Operation, Operation], Apart] = {}
     for group in dict.fromkeys(grouping.group.values()):
         for consumer in group.ops:
-            if consumer.name in STORAGE or "view" in lookup(consumer.name).traits:
+            if consumer.name in STORAGE or is_view(consumer):
                 continue
             for value in dict.fromkeys(consumer.operands):
                 for producer in _makers(grouping, group, value):
@@ -66,7 +66,7 @@ def _makers(grouping: Grouping, reader: Group, value: Value) -> Iterator[Operati
     if op is None or op.name in STORAGE:
         return
     inside = op not in grouping.group or (reader.space is not None and is_index_map(op))
-    if inside or ("view" in lookup(op.name).traits and grouping.group[op].space is None):
+    if inside or (is_view(op) and grouping.group[op].space is None):
         for operand in op.operands:
             yield from _makers(grouping, reader, operand)
     else:

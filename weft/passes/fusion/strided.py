@@ -26,12 +26,11 @@ from weft.ir.builder import Builder
 from weft.ir.dtypes import ALL, DType, float32, float64
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import contiguous_strides, is_index_map, read_of, static_shape
-from weft.ir.ops import lookup
 from weft.ir.source import merge_locations
 from weft.ir.types import TensorType
 from weft.passes.control.regions import in_regions
 from weft.passes.fusion.matmul import matmul_of
-from weft.passes.rewrite import readers_of
+from weft.passes.rewrite import behind_views, readers_of
 
 #: Elements of a row, or column, that lie side by side: a cache line of f32.
 LEAST_RUN = 16
@@ -252,6 +251,5 @@ def _repeat(inner: Builder, copy: Operation, source: Value) -> Value:
 
 def _is_variable(value: Value) -> bool:
     """Whether a value is read from a variable's own buffer."""
-    while value.op is not None and "view" in lookup(value.op.name).traits:
-        value = value.op.operands[0]
-    return value.op is not None and value.op.name == "read"
+    op = behind_views(value).op
+    return op is not None and op.name == "read"

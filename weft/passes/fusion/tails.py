@@ -16,7 +16,7 @@ is no pass over large arrays less. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from weft.ir.builder import Builder
 from weft.ir.graph import Graph, Operation, Value
@@ -44,7 +44,7 @@ def split_tails(graph: Graph) -> Graph:
         (region,) = op.regions
         known = {a: mapping[v] for a, v in zip(region.args, op.operands, strict=True)}
         for wanted in parts[op]:
-            known.update(_emit(builder, op, wanted, known))
+            known.update(emit_nest(builder, op, wanted, known))
         mapping.update(zip(op.results, (known[v] for v in region.results), strict=True))
     results = [mapping[v] for v in graph.results]
     return builder.graph(graph.name, graph.arg_names, results, graph.stage)
@@ -59,9 +59,9 @@ def _parts(op: Operation, uses: Mapping[Value, int]) -> tuple[list[Value], list[
         made = value.op
         if made is None or made.name != "matmul" or uses[value] != 1 or is_deep(made):
             continue
-        sums = {o.result for o in region.ops if o.name == "sum"}
+        sums = dict.fromkeys(o.result for o in region.ops if o.name == "sum")  # in order
         tail = [v for v in region.results if v not in sums and not _alike(v, value)]
-        follow = _needed(tail, sums)
+        follow = _needed(tail, sums.keys())
         limit = max((_elements(v) for v in sums), default=0)
         if not tail or any(_elements(v) > limit for o in follow for v in o.results):
             continue
@@ -70,16 +70,16 @@ def _parts(op: Operation, uses: Mapping[Value, int]) -> tuple[list[Value], list[
         first += [v for v in sums if v in read and v not in first]
         scratch = Builder([v.type for v in op.operands])
         known = dict(zip(region.args, scratch.args, strict=True))
-        if not read & sums or region.args[k] in read:
+        if not read & sums.keys() or region.args[k] in read:
             continue
-        _emit(scratch, op, first, known)
+        emit_nest(scratch, op, first, known)
         (nest,) = scratch.ops
         if can_follow(nest.regions[0], nest.operands.index(scratch.args[k])):
             return first, tail
     return None
 
 
-def _emit(
+def emit_nest(
     builder: Builder, op: Operation, wanted: list[Value], known: Mapping[Value, Value]
 ) -> dict[Value, Value]:
     """A nest of what these values of the region of `op` need besides what is known."""
@@ -103,7 +103,7 @@ def _emit(
     return dict(zip(wanted, results, strict=True))
 
 
-def _needed(wanted: list[Value], known: set[Value]) -> list[Operation]:
+def _needed(wanted: list[Value], known: Set[Value]) -> list[Operation]:
     """The ops of a region that the values need besides what is known, in order."""
     found: dict[Operation, None] = {}
 

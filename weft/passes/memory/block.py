@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.ops import lookup
 from weft.ir.rules import int_attr
 from weft.ir.types import TensorType
 from weft.passes.memory.arena import Arena, aligned
 from weft.passes.memory.in_place import in_place_operands, writes_in_place
 from weft.passes.memory.plan import Copy, MemoryPlan, Slot
+from weft.passes.rewrite import is_view
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class BlockPlanner:
         for position, op in enumerate(self.block.ops):
             for value in op.operands:
                 self.last_use[self.root_of(value)] = position
-            if "view" in lookup(op.name).traits:
+            if is_view(op):
                 self.root[op.result] = self.root_of(op.operands[0])
         for value in self.block.results:
             self.last_use[self.root_of(value)] = len(self.block.ops)
@@ -131,7 +131,7 @@ class BlockPlanner:
         elif op.name == "constant":
             self.plan.slots[op.result] = Slot("constant", len(self.plan.constants))
             self.plan.constants.append(op)
-        elif "view" in lookup(op.name).traits:
+        elif is_view(op):
             self.plan.slots[op.result] = self.plan.slots[op.operands[0]]
         elif op.regions and op.name != "fused" and not self.shared.in_registers(op):
             self.shared.place_control(self, position, op)

@@ -25,8 +25,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from weft.ir.graph import Graph, Operation, Value
-from weft.ir.ops import lookup
+from weft.ir.graph import Graph, Value
 from weft.ir.ops.control import CONTROL
 from weft.ir.sizes import hint
 from weft.ir.types import TensorType
@@ -35,7 +34,7 @@ from weft.passes.failures import may_fail
 from weft.passes.memory.in_place import UPDATES
 from weft.passes.memory.plan import MemoryPlan
 from weft.passes.memory.plan_memory import plan_memory, variable_name
-from weft.passes.rewrite import rebuilt, with_block
+from weft.passes.rewrite import is_view, rebuilt, with_block
 
 #: Arenas below this stay in a core's second-level cache, whatever the order.
 LEAST_BYTES = 1 << 16
@@ -58,7 +57,7 @@ def order_reasons(graph: Graph) -> list[str]:
 
 
 def _decided(graph: Graph) -> tuple[Graph, list[str]]:
-    if not _can_be_planned(graph):
+    if not can_be_planned(graph):
         return graph, ["as written: a size is not known, or the graph is not what runs"]
     # an order serves all sizes that the graph may get
     before = plan_memory(graph)
@@ -74,16 +73,18 @@ def _decided(graph: Graph) -> tuple[Graph, list[str]]:
     after = plan_memory(other)
     most = written * (1 - LEAST_SHARE)
     sizes = f"{written} bytes of the arena as written, {hint(after.arena_bytes)} so"
-    if hint(after.arena_bytes) > most or _copied(after) > _copied(before):
+    if hint(after.arena_bytes) > most or copied_bytes(after) > copied_bytes(before):
         return graph, [f"as written: {len(moved)} ops earlier would not save enough: {sizes}"]
     return other, [f"{len(moved)} ops run earlier, as soon as they free memory: {sizes}"]
 
 
-def _copied(plan: MemoryPlan) -> int:
+def copied_bytes(plan: MemoryPlan) -> int:
+    """Bytes that a step copies from one buffer to another."""
     return sum(hint(c.nbytes) for c in plan.copies)
 
 
-def _can_be_planned(graph: Graph) -> bool:
+def can_be_planned(graph: Graph) -> bool:
+    """Whether the graph is one that runs as it is, of sizes that are known."""
     kinds = CONTROL | {"fused"}
     if any(op.regions and op.name not in kinds for op in graph.walk()):
         return False
@@ -102,13 +103,13 @@ class _Order:
         self.root: dict[Value, Value] = {}
         self.readers: dict[Value, int] = {}  # of roots: the ops that read them, but for views
         for i, op in enumerate(graph.ops):
-            if _is_view(op):
+            if is_view(op):
                 self.root[op.result] = self._root(op.operands[0])
                 continue
             for value in op.operands:
                 root = self._root(value)
                 self.readers[root] = self.readers.get(root, 0) | 1 << i
-        self.idle = [op.name in _IDLE or _is_view(op) for op in graph.ops]
+        self.idle = [op.name in _IDLE or is_view(op) for op in graph.ops]
         self.done = 0
         self.order: list[int] = []
 
@@ -169,12 +170,12 @@ class _Order:
     def _growth(self, i: int) -> int:
         """By how many bytes the arena is fuller after op `i`."""
         op = self.graph.ops[i]
-        taken = sum(_nbytes(v) for v in op.results if v not in self._elsewhere)
+        taken = sum(nbytes_of(v) for v in op.results if v not in self._elsewhere)
         given = 0
         for root in {self._root(v) for v in op.operands}:
             alone = self.readers[root] & ~self.done == 1 << i
             if alone and root.op is not None and root not in self._elsewhere:
-                given += 0 if root.op.name in _IDLE else _nbytes(root)
+                given += 0 if root.op.name in _IDLE else nbytes_of(root)
         return taken - given
 
     def _root(self, value: Value) -> Value:
@@ -259,11 +260,8 @@ class _Order:
                     maker = None if first is None else self._root(first).op
 
 
-def _is_view(op: Operation) -> bool:
-    return "view" in lookup(op.name).traits
-
-
-def _nbytes(value: Value) -> int:
+def nbytes_of(value: Value) -> int:
+    """Bytes of a tensor, as they are now; 0 of other values."""
     return hint(value.type.nbytes) if isinstance(value.type, TensorType) else 0
 
 
