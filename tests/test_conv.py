@@ -234,6 +234,22 @@ def test_depthwise_and_separable() -> None:
     np.testing.assert_allclose(separable, got @ mix[0, 0])
 
 
+@pytest.mark.parametrize("window", [2, 3, 5, 7, 8])
+def test_depthwise_rows_of_taps(window: int) -> None:
+    # Results side by side share what their taps see: forward and back, by stride and dilation.
+    channels = 37  # vectors, and channels that fill none
+    for dtype, stride, dilation in (("i32", 1, 1), *product(["f32"], (1, 2), (1, 2))):
+        high, wide = 4 + window, dilation * (window - 1) + 11
+        large, small = (2, high, wide, channels), (high - 2) // stride + 1
+        result = (small, (wide - dilation * (window - 1) + 1) // stride + 1)
+        x, w = numbers(large, dtype, 1), numbers((3, window, 1, channels), dtype, 2)
+        dy = numbers((2, *result, channels), dtype, 3)
+        attrs: dict[str, Any] = {"lo": (0, 1), "groups": channels}
+        attrs |= {"strides": (stride, stride), "dilation": (1, dilation)}
+        check("conv", [x, w], dtype, **attrs, size=result)
+        check("conv_input", [dy, w], dtype, **attrs, size=large[1:3])
+
+
 @pytest.mark.parametrize(
     ("strides", "padding", "output_shape"),
     [

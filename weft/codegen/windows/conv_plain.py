@@ -31,8 +31,8 @@ from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.windows.conv import least, pool
 from weft.codegen.windows.conv_kernel import UNITS, add_parts
+from weft.codegen.windows.folds import Lanes
 from weft.codegen.windows.geometry import Sizes, Table
-from weft.codegen.windows.reduce import Lanes
 from weft.codegen.windows.taps import REACH_WORDS, Reach, Taps, listing_function
 from weft.ir.graph import Operation
 

@@ -18,8 +18,9 @@ from weft.codegen.elements import width_bits
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel
 from weft.codegen.llvm.target import target_vector_bits
+from weft.codegen.windows.folds import Fold, Lanes, or_first, walk_entries, widths_of
 from weft.codegen.windows.geometry import triple
-from weft.codegen.windows.reduce import Fold, Lanes, or_first, reach_of, walk_entries, widths_of
+from weft.codegen.windows.reduce import reach_of
 from weft.codegen.windows.taps import Reach, Taps, listing_function
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType
