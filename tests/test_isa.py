@@ -70,6 +70,14 @@ def test_avx2_stores_without_masks(name: str) -> None:
     assert not re.search(r"vp?maskmov\w+\s+%\w+, %\w+, [-\d]*\(", text)
 
 
+@pytest.mark.parametrize("isa", [*ISAS, target.NATIVE])
+def test_loops_use_whole_registers(isa: str) -> None:
+    # LLVM's tuning for Intel's processors and for x86-64-v4 would leave half of each
+    f, x = wf.compile(lambda x: x * 2 + 1, target=isa), np.zeros(4000, np.float32)
+    f(x)
+    assert f"%{WIDEST[ISAS[-1] if isa == target.NATIVE else isa]}" in f.asm(x)
+
+
 def test_no_gathers_on_zen() -> None:
     if not target.host().cpu.startswith("znver"):
         pytest.skip("not compiled for a Zen processor")
