@@ -5,8 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -389,3 +392,30 @@ def test_a_task_that_shares_nothing_lends_nothing() -> None:
         assert not link.lends
         assert not back.lends
         assert a.room("b", (MIB,), np.dtype(np.uint8)) is None
+
+
+def test_a_link_that_is_lost_after_the_service_ended() -> None:
+    # A peer may go between the end of the service thread and that of the links. libzmq's thread
+    # told a monitor that was closed before its socket, for ever, and held the GIL: hence a process.
+    code = """
+import os, time
+import numpy as np
+from comm_peers import Here
+a, b = Here("a", shared=False), Here("b")
+a.connect("b", b.address)
+a.send_tensor("b", 1, 1, (), np.ones(1 << 20), lend=True)
+b.take(1, 1)
+assert a.peers.find("b").bulk is not None
+a.service.stop()
+b.service.stop()
+b._context.destroy(0)  # without a goodbye
+time.sleep(0.5)
+a.close()
+print("closed", flush=True)
+os._exit(0)
+"""
+    made = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parent,
+        text=True, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert made.stdout == "closed\n", made.stderr

@@ -113,7 +113,7 @@ class Endpoint:
     def _listen(self, where: Address, keys: Keys | None, advertise: str | None) -> None:
         if keys is not None:  # before anybody can connect
             gate = Gate(self._context, keys, self.rejections)
-            self.service.watch(gate.socket, gate.answer)
+            self.service.watch(gate.socket, gate.answer, close=True)
         socket = sockets.inbox(self._context, self.limits, keys)
         taken, handle = self._protocol.take, self._protocol.handle
         self._inbox = Inbox(socket, self.name, taken, handle, self.rejections, self._crashed)

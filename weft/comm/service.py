@@ -27,6 +27,7 @@ class Service:
         self._timers: list[tuple[float, float, Callable[[], None]]] = []  # due, period, call
         self._busy: list[Callable[[], bool]] = []
         self._on_crash = on_crash
+        self._own: list[Socket] = []
         self._stopping = False
         self._wake_in, self._wake_out = os.pipe()
         os.set_blocking(self._wake_in, False)
@@ -61,11 +62,22 @@ class Service:
     # ---- for the service thread, and before it is started
 
     def watch(
-        self, socket: Socket | int, handler: Callable[[], None], events: int = zmq.POLLIN
+        self,
+        socket: Socket | int,
+        handler: Callable[[], None],
+        events: int = zmq.POLLIN,
+        *,
+        close: bool = False,
     ) -> None:
-        """Call `handler` whenever `socket`, or a descriptor, is readable (or as `events` says)."""
+        """Call `handler` whenever `socket`, or a descriptor, is readable (or as `events` says).
+
+        close: the thread closes it at its end. Not for a monitor, which has to outlive what it
+        monitors: an I/O thread that tells a closed one waits for ever, and with it who asks next.
+        """
         self._poller.register(socket, events)
         self._handlers[socket] = handler
+        if close and isinstance(socket, zmq.Socket):
+            self._own.append(socket)
 
     def unwatch(self, socket: Socket) -> None:
         if self._handlers.pop(socket, None) is not None:
@@ -108,9 +120,8 @@ class Service:
                 os.close(self._wake_out)
             for call in [*self._calls, *self._busy]:
                 call()
-            for socket in list(self._handlers):
-                if isinstance(socket, zmq.Socket):
-                    socket.close(0)
+            for socket in self._own:
+                socket.close(0)
 
     def _turn(self) -> None:
         for socket, _ in self._poller.poll(self._wait_ms()):
