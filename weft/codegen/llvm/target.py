@@ -165,7 +165,7 @@ def host() -> Target:
         features = text_of(functions.LLVMPY_GetHostCPUFeatures).split(",")
         # AMD's gathers are slower than loads one by one: half the speed of searchsorted on Zen 4
         features += ["+prefer-no-gather"] * cpu.startswith("znver")
-    # of Intel's processors LLVM's loop vectoriser takes half of a register: exp at half the speed
+    # for Intel's processors and x86-64-v4 LLVM's loop vectoriser would take half of a register
     features += ["-prefer-256-bit"] * has_feature("avx512f")
     sorted_features = ",".join(sorted(features, key=lambda f: f[1:]))
     number = functions.LLVMPY_GetVersionInfo()

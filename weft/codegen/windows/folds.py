@@ -195,6 +195,26 @@ def walk_entries(
     return [state[-1] for state in states]
 
 
+@dataclass(frozen=True, slots=True)
+class SharedTaps:
+    """A window along C whose taps meet, for results side by side, the same source positions.
+
+    Result k sees through tap t the source position `k * step + t * tap` after result 0's tap 0.
+    """
+
+    window: int
+    step: int
+    tap: int
+
+    def at(self, results: int) -> dict[int, list[tuple[int, int]]]:
+        """Source position -> (result, tap) that meet there, such that each result's taps ascend."""
+        met: dict[int, list[tuple[int, int]]] = {}
+        for k in range(results):
+            for t in range(self.window):
+                met.setdefault(k * self.step + t * self.tap, []).append((k, t))
+        return {position: met[position] for position in sorted(met, reverse=self.tap < 0)}
+
+
 def walk_shared(
     lanes: Lanes, entries: ir.Value, count: ir.Value, folds: Sequence[Fold], shared: SharedTaps
 ) -> list[ir.Value]:
@@ -221,23 +241,3 @@ def walk_shared(
             for k, t in meets:
                 b.store(lanes.multiply_add(seen, held[t], b.load(sums[k])), sums[k])
     return [b.load(place) for place in sums]
-
-
-@dataclass(frozen=True, slots=True)
-class SharedTaps:
-    """A window along C whose taps meet, for results side by side, the same source positions.
-
-    Result k sees through tap t the source position `k * step + t * tap` after result 0's tap 0.
-    """
-
-    window: int
-    step: int
-    tap: int
-
-    def at(self, results: int) -> dict[int, list[tuple[int, int]]]:
-        """Source position -> (result, tap) that meet there, such that each result's taps ascend."""
-        met: dict[int, list[tuple[int, int]]] = {}
-        for k in range(results):
-            for t in range(self.window):
-                met.setdefault(k * self.step + t * self.tap, []).append((k, t))
-        return {position: met[position] for position in sorted(met, reverse=self.tap < 0)}

@@ -169,9 +169,11 @@ class _Row:
         offsets = [b.mul(step, channels) for step in steps]
         start: ir.Value = e.index(0)
         shared = self.shared if count > 1 else None
-        for width in widths_of(self.dtype):
-            halved = count > 1 and (width > 32 or (shared and width == widths_of(self.dtype)[0]))
-            lanes = Lanes(e, self.dtype, max(1, width // 2) if halved else width)
+        widths = widths_of(self.dtype)
+        for width in widths:
+            # registers hold the sums of all results, and what they share
+            halved = count > 1 and (width > 32 or (shared is not None and width == widths[0] > 1))
+            lanes = Lanes(e, self.dtype, width // 2 if halved else width)
             size = e.index(lanes.width)
             stop = b.sub(channels, b.srem(b.sub(channels, start), size))
             with e.for_range(start, stop, size) as j:
