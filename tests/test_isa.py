@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -187,3 +189,34 @@ def test_devices_says_which(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert f"compiled for {target.isa_line()}" in told
     assert all(isa in told for isa in ISAS)
+
+
+ON_ISA = Path(__file__).parent.parent / "benchmarks" / "on_isa.py"
+CPUINFO = target._CPUINFO.read_text() if target._CPUINFO.exists() else ""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@pytest.mark.skipif("cpuid_fault" not in CPUINFO, reason="this processor cannot hide CPUID")
+@pytest.mark.parametrize("isa", ISAS[:2])
+def test_as_on_a_smaller_processor(isa: str) -> None:
+    """`benchmarks/on_isa.py`: weft on a machine that has nothing more, without `WEFT_TARGET`."""
+    code = """
+import faulthandler, signal, threading
+faulthandler.enable()  # whose handler comes second
+import numpy as np, weft as wf
+from weft.codegen.llvm import target
+x = np.linspace(-1, 1, 999, dtype=np.float32).reshape(27, 37)
+f = wf.compile(lambda x: wf.tanh(x @ x.T))
+assert np.allclose(f(x), np.tanh(x @ x.T), atol=1e-5)
+print(target.host_isas()[-1], [name for name in ("xmm", "ymm", "zmm") if name in f.asm(x)][-1])
+try:
+    wf.compile(f, target="x86-64-v4")
+except wf.errors.InvalidArgumentError as error:
+    print("x86-64-v4" in str(error))
+"""
+    done = subprocess.run(
+        [sys.executable, str(ON_ISA), isa, "-c", code],
+        text=True, capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == [isa, WIDEST[isa], "True"], done.stderr
+    assert done.stderr.startswith(f"on_isa: {isa}, by CPUID hidden")
