@@ -33,7 +33,7 @@ def at_once(on: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call of a key makes its program."""
     monkeypatch.setattr(few, "OFTEN", 1)
     for calls in every_function():
-        monkeypatch.setattr(calls, "_replays", few.Replays(calls._scan, calls._as_graph))
+        monkeypatch.setattr(calls, "replays", few.Replays(calls._scan, calls._as_graph))
 
 
 def same(got: Any, wanted: Any) -> None:
@@ -47,7 +47,7 @@ def same(got: Any, wanted: Any) -> None:
 
 def replayed(function: Any) -> int:
     """How many of its calls are programs now."""
-    return sum(run is not None for run in calls_of(function)._replays._known.values())
+    return sum(run is not None for run in calls_of(function).replays._known.values())
 
 
 FUNCTIONS: dict[str, Call] = {
@@ -116,7 +116,7 @@ def test_errors_are_the_interpreters(at_once: None) -> None:
 
 def test_only_what_comes_often_is_replayed(on: None, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = calls_of(wf.nn.silu)
-    monkeypatch.setattr(calls, "_replays", few.Replays(calls._scan, calls._as_graph))
+    monkeypatch.setattr(calls, "replays", few.Replays(calls._scan, calls._as_graph))
     x = wf.asarray(np.ones(5, np.float32))
     for _ in range(few.OFTEN - 1):
         wf.nn.silu(x)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft.frontend.eager.native import EagerCalls, runs_native
-from weft.frontend.eager.quick import quick
+from weft.frontend.eager.quick import quick_binary, quick_unary
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.device_scope import device_scopes
@@ -147,14 +147,26 @@ def expand(x: Tensor, shape: Shape) -> Tensor:
     return x if x.shape == shape else apply("broadcast_to", x, shape=shape)
 
 
+def unary(op: str, x: TensorLike, inexact: bool = False) -> Tensor:
+    """As `elementwise` for one operand; quick on few elements."""
+    made = quick_unary(op, x)
+    return elementwise(op, x, inexact=inexact) if made is None else made
+
+
+def binary(
+    op: str, x1: TensorLike, x2: TensorLike, inexact: bool = False, name: str = ""
+) -> Tensor:
+    """As `elementwise` for two operands; quick on few elements."""
+    made = quick_binary(op, x1, x2)
+    return elementwise(op, x1, x2, inexact=inexact, name=name) if made is None else made
+
+
 def elementwise(op: str, *xs: TensorLike, inexact: bool = False, name: str = "") -> Tensor:
     """Apply an elementwise IR op after promotion and broadcasting; weak if all of `xs` are.
 
     inexact: bools and integers convert to the default float. name: the public name, for errors.
     """
-    made = quick(op, xs, inexact)
-    if made is None:
-        made = _large.again(op, xs, inexact, name)
+    made = _large.again(op, xs, inexact, name)
     return _elementwise(op, *xs, inexact=inexact, name=name) if made is None else made
 
 
