@@ -28,6 +28,9 @@ MOST_KEYS = 256
 #: Functions of which so many programs could not be made are not asked again.
 MOST_FAILURES = 8
 
+#: Types of the settings that are equal only where they are the same, beside their type.
+_SETTINGS = frozenset({int, bool, str, type(None)})
+
 
 class Replays:
     """The programs of one function. scan: of (args, kwargs, key, arrays), appends to key and
@@ -46,6 +49,12 @@ class Replays:
         by a key that is made in half the time of `scan`'s."""
         if not self._short:
             return None
+        if len(args) == 1 and not kwargs and type(args[0]) is Tensor and not args[0].weak:
+            data = args[0]._data
+            if data is None:
+                return None
+            arrays.append(data)
+            return self._short.get((data.shape, data.dtype))
         key = _short_key(args, kwargs, arrays)
         return None if key is None else self._short.get(key)
 
@@ -111,45 +120,6 @@ class Replays:
             return None
 
 
-#: Types of the settings that are equal only where they are the same, beside their type.
-_SETTINGS = frozenset({int, bool, str, type(None)})
-
-
-def _short_key(args: Any, kwargs: Any, arrays: list[Array]) -> Hashable | None:
-    """The types and values of what a call is given, of tensors shape and dtype; None where it is
-    given more than concrete tensors, which are put into `arrays`, and plain settings."""
-    key: list[Any] = []
-    for a in args:
-        kind = type(a)
-        if kind is Tensor:
-            data = a._data
-            if data is None or a.weak:
-                return None
-            arrays.append(data)
-            key += (data.shape, data.dtype)
-        elif kind in _SETTINGS:
-            key += (kind, a)
-        elif kind is float:
-            key += (kind, a or repr(a))  # 0.0 is equal to -0.0
-        else:
-            return None
-    for name, a in kwargs.items():
-        kind = type(a)
-        if kind is Tensor:
-            data = a._data
-            if data is None or a.weak:
-                return None
-            arrays.append(data)
-            key += (name, data.shape, data.dtype)
-        elif kind in _SETTINGS:
-            key += (name, kind, a)
-        elif kind is float:
-            key += (name, kind, a or repr(a))
-        else:
-            return None
-    return tuple(key)
-
-
 def _is_right(program: Run, arrays: list[Array], wanted: Any) -> bool:
     """Whether the program gives the bits of `wanted` for these operands, as arrays of its own."""
     try:
@@ -169,3 +139,28 @@ def _same(a: Any, b: Any) -> bool:
     if x is None or y is None or (x.dtype, x.shape) != (y.dtype, y.shape):
         return False
     return x.tobytes() == y.tobytes() and x.flags.owndata and x.flags.c_contiguous
+
+
+def _short_key(args: Any, kwargs: Any, arrays: list[Array]) -> Hashable | None:
+    """The types and values of what a call is given, of tensors shape and dtype; None where it is
+    given more than concrete tensors, which are put into `arrays`, and plain settings."""
+    key: list[Any] = []
+    for a in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(a)
+        if kind is Tensor:
+            data = a._data
+            if data is None or a.weak:
+                return None
+            arrays.append(data)
+            key.append(data.shape)
+            key.append(data.dtype)
+        elif kind in _SETTINGS:
+            key.append(kind)
+            key.append(a)
+        elif kind is float:
+            key.append(kind)
+            key.append(a or repr(a))  # 0.0 is equal to -0.0
+        else:
+            return None
+    key += kwargs
+    return tuple(key)

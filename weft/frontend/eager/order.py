@@ -21,7 +21,6 @@ from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import at_once
 from weft.ir.quiet import QUIET
 
-_LEAST = np.minimum.reduce
 #: Integers as wide as a float, and the least of them, which is -0.
 _BITS = {"f": (np.dtype(np.int32), -(2**31)), "d": (np.dtype(np.int64), -(2**63))}
 #: Fewer elements are not looked at for a -0.
@@ -81,8 +80,11 @@ def quick_running(op: str, x: Any, axis: Any) -> Tensor | None:
 
 def _has_minus_zero(a: Any) -> bool:
     """Whether there is a -0, which is the least of all bits as integers."""
-    bits = _BITS.get(a.dtype.char)
-    return bits is not None and _LEAST(a.view(bits[0]), axis=None) == bits[1]
+    if a.dtype.char not in _BITS:
+        return False
+    dtype, least = _BITS[a.dtype.char]
+    bits = a.view(dtype)
+    return bool(bits.item(bits.argmin()) == least)  # the method: a third of `np.min`'s time
 
 
 def _plain(x: Any, axis: Any) -> Any:

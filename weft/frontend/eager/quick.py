@@ -8,7 +8,6 @@ that raises, goes the interpreter's way, whose results these are.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,7 @@ from weft.ir.dtypes import as_dtype
 from weft.ir.errors import WeftError
 from weft.ir.ops import lookup
 from weft.ir.ops.elementwise import FUNCTIONS, choose
-from weft.ir.quiet import QUIET
+from weft.ir.quiet import QUIET, quietly
 from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -31,8 +30,7 @@ _CHARS = frozenset("fdlqiIhHbBLQ?")
 _BOOL = np.dtype(np.bool_)
 _EXACT_INT = 1 << 53  # smaller integers are float64, then rounded once
 
-#: By op and dtype of its operands what computes it: a new array of the dtype that the type rule
-#: says, or a NumPy scalar; None where it is to be done the long way.
+#: By op and dtype of its operands what `quick_row` says.
 _rows: dict[str, dict[Any, Callable[..., Any] | None]] = {}
 
 #: By dtype and type of a Python number the arrays of such numbers: NumPy takes an array in half the
@@ -65,54 +63,32 @@ def tensor_of(data: Array) -> Tensor:
     return made
 
 
-def quick_unary(op: str, x: Any) -> Tensor | None:
-    """The op on a concrete tensor of few elements; None where it is to be done the long way."""
-    if type(x) is not Tensor or x.weak or not SWITCH.on:
-        return None
-    a = x._data
-    if a is None or a.size > switch.LARGE or not at_once():
-        return None
+def quick_row(op: str, dtype: Any, count: int) -> Callable[..., Any] | None:
+    """What computes an op on so many operands of one dtype: a new array of the dtype that the type
+    rule says, or a NumPy scalar; None where it is to be done the long way."""
     try:
-        function = _rows[op][a.dtype]
+        return _rows[op][dtype]
     except KeyError:
-        function = _new_row(op, a.dtype, 1)
-    if function is None:
-        return None
-    try:
-        made = QUIET.run(function, a)
-    except Exception:  # the long way says what is wrong
-        return None
-    return tensor_of(made if type(made) is np.ndarray else np.asarray(made))
-
-
-def quick_binary(op: str, x1: Any, x2: Any) -> Tensor | None:
-    """As `quick_unary`, for two operands."""
-    pair = _pair(x1, x2)
-    if pair is None:
-        return None
-    dtype = pair[0].dtype
-    try:
-        function = _rows[op][dtype]
-    except KeyError:
-        function = _new_row(op, dtype, 2)
-    if function is None:
-        return None
-    try:
-        made = QUIET.run(function, *pair)
-    except Exception:  # the long way says what is wrong
-        return None
-    return tensor_of(made if type(made) is np.ndarray else np.asarray(made))
+        made = _rows.setdefault(op, {})[dtype] = _function(op, dtype, count)
+        return made
 
 
 def quick_where(condition: Any, x1: Any, x2: Any) -> Tensor | None:
-    """As `quick_unary` for the choice."""
-    if type(condition) is not Tensor:
+    """The choice between operands of few elements; None where it is to be done the long way."""
+    if type(condition) is not Tensor or not SWITCH.on:
         return None
-    pair = _pair(x1, x2)
-    if pair is None:
+    chosen = condition._data
+    if chosen is None or chosen.dtype is not _BOOL:
         return None
-    chosen, (a, b) = condition._data, pair
-    if chosen is None or chosen.dtype is not _BOOL or a.dtype.char not in _CHARS:
+    a = x1._data if type(x1) is Tensor and not x1.weak else None
+    b = x2._data if type(x2) is Tensor and not x2.weak else None
+    if a is None:
+        a = None if b is None else quick_number(x1, b)
+    elif b is None:
+        b = quick_number(x2, a)
+    elif not alike(a, b):
+        return None
+    if a is None or b is None or a.dtype.char not in _CHARS or not at_once():
         return None
     size = chosen.size * a.size * b.size
     if size >= switch.LARGE and chosen.shape != (a if a.ndim else b).shape:
@@ -125,7 +101,7 @@ def quick_where(condition: Any, x1: Any, x2: Any) -> Tensor | None:
 
 
 def quick_fold(op: str, x: Any, axis: Any, keepdims: Any) -> Tensor | None:
-    """As `quick_unary` for a reduction over `axis` whose result has the dtype of x."""
+    """As `quick_where` for a reduction over `axis` whose result has the dtype of x."""
     if not SWITCH.on or type(x) is not Tensor or x.weak:
         return None
     a = x._data
@@ -141,17 +117,6 @@ def quick_fold(op: str, x: Any, axis: Any, keepdims: Any) -> Tensor | None:
     if made.dtype != a.dtype or not (made.flags.owndata and made.flags.c_contiguous):
         return None
     return tensor_of(made)
-
-
-def quick_mean(x: Any, axis: Any, keepdims: Any) -> Tensor | None:
-    """As `quick_fold` for the mean of floats."""
-    total = quick_fold("sum", x, axis, keepdims)
-    if total is None:
-        return None
-    sums = total._data
-    if sums is None or sums.dtype.kind != "f" or not sums.size:
-        return None
-    return quick_binary("divide", total, x._data.size // sums.size)
 
 
 def quick_position(op: str, x: Any, axis: Any, keepdims: Any) -> Tensor | None:
@@ -171,38 +136,15 @@ def quick_position(op: str, x: Any, axis: Any, keepdims: Any) -> Tensor | None:
     return tensor_of(made) if made.dtype == np.int64 and made.flags.owndata else None
 
 
-def _pair(x1: Any, x2: Any) -> tuple[Array, Array] | None:
-    """The arrays of two plain operands, of one dtype, whose op has few elements; None for others.
-    A number becomes an array without axes."""
-    if type(x1) is Tensor:
-        a = x1._data
-        if a is None or x1.weak:
-            return None
-        if type(x2) is Tensor:
-            b = x2._data
-            if b is None or x2.weak or b.dtype is not a.dtype:
-                return None
-            # what they broadcast to has at most their product of elements
-            size = a.size
-            if size * b.size > switch.LARGE and (size > switch.LARGE or a.shape != b.shape):
-                return None
-        else:
-            b = _number(x2, a)
-            if b is None:
-                return None
-    elif type(x2) is Tensor:
-        b = x2._data
-        if b is None or x2.weak:
-            return None
-        a = _number(x1, b)
-        if a is None:
-            return None
-    else:
-        return None
-    return (a, b) if SWITCH.on and at_once() else None
+def alike(a: Array, b: Array) -> bool:
+    """Whether two arrays have one dtype, and an op on them few elements."""
+    if a.dtype is not b.dtype:
+        return False
+    size = a.size  # what they broadcast to has at most their product of elements
+    return size * b.size <= switch.LARGE or (size <= switch.LARGE and a.shape == b.shape)
 
 
-def _number(x: Any, beside: Array) -> Array | None:
+def quick_number(x: Any, beside: Array) -> Array | None:
     """A Python number as an array of the dtype of the few elements that it meets; None if it would
     not take that dtype, or be rounded twice on the way."""
     if beside.size > switch.LARGE:
@@ -219,16 +161,11 @@ def _number(x: Any, beside: Array) -> Array | None:
         fits = -(2**63) <= x < 2**63 if dtype.kind == "i" else -_EXACT_INT < x < _EXACT_INT
         if not fits:
             return None
-    made: Array = QUIET.run(np.array, x, dtype)
+    made: Array = quietly(np.array, x, dtype)
     if x or type(x) is int:  # 0.0 is equal to -0.0
         if len(known) >= MOST_NUMBERS:
             known.clear()
         known[x] = made
-    return made
-
-
-def _new_row(op: str, dtype: Any, count: int) -> Callable[..., Any] | None:
-    made = _rows.setdefault(op, {})[dtype] = _function(op, dtype, count)
     return made
 
 

@@ -249,7 +249,6 @@ def signbit(x: TensorLike, /) -> Tensor:
 
 @runs_native
 def _logical(op: str, *xs: TensorLike) -> Tensor:
-    # numbers count as true unless they are 0, as in NumPy
     held = broadcast_tensors(*(cast(x, bool_) for x in xs), op=op)
     return apply(op, *held)
 
@@ -394,8 +393,7 @@ def nan_to_num(
 
 def _complex(re: Tensor, im: Tensor) -> Tensor:
     """re + im * i; an infinite im stays apart from re, as it would not in a product."""
-    finite = where(isfinite(im), im, 0)
-    turned = multiply(finite, 1j)
+    turned = multiply(where(isfinite(im), im, 0), 1j)
     ends = where(equal(im, float("inf")), complex(0, float("inf")), complex(0, float("-inf")))
     ends = where(isnan(im), complex(0, float("nan")), ends)
     return add(re, where(isfinite(im), turned, ends))

@@ -15,8 +15,8 @@ from weft.frontend.ops.arithmetic import conj, where
 from weft.frontend.ops.creation import eye, zeros, zeros_like
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.promotion import (
-    binary,
     TensorLike,
+    binary,
     broadcast_tensors,
     cast,
     check_dtype,
