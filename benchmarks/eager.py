@@ -125,7 +125,7 @@ def main() -> None:
         f"Eager calls on f32, {wf.get_num_threads()} threads; PyTorch "
         f"{torch.backends.cpu.get_cpu_capability()}"
     )
-    report(title, rows, options.json)
+    report(title, rows, options.json, above="numpy")
 
 
 if __name__ == "__main__":

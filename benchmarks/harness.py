@@ -26,20 +26,26 @@ def _us(seconds: float) -> str:
     return f"{us:.1f}" if us >= 1 else f"{us:.3g}"
 
 
-def report(title: str, comparisons: list[Comparison], path: str | None) -> None:
-    """Print the table; write it with the machine's description as JSON if `path` is given."""
+def report(
+    title: str, comparisons: list[Comparison], path: str | None, above: str | None = None
+) -> None:
+    """Print the table; write it with the machine's description as JSON if `path` is given. above: a
+    peer, of whose minimum a column says by how many us weft's is longer."""
     peers = list(dict.fromkeys(n for c in comparisons for n in c.timings if n != "weft"))
     table = Table(title=title)
     for column in (
         "workload",
         "weft us (min / median)",
         *(f"vs {p} (min / median)" for p in peers),
+        *([f"us above {above}"] if above else []),
     ):
         table.add_column(column, justify="left" if column == "workload" else "right")
     for c in comparisons:
         mine = c.timings["weft"]
         ratios = [c.ratio(p) if p in c.timings else None for p in peers]
         cells = [f"{r[0]:.2f}x / {r[1]:.2f}x" if r else "-" for r in ratios]
+        if above:
+            cells.append(f"{(mine.minimum - c.timings[above].minimum) * 1e6:+.2f}")
         table.add_row(c.workload, f"{_us(mine.minimum)} / {_us(mine.median)}", *cells)
     Console(width=140).print(table)
     if path:

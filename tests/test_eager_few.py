@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
-from test_eager import calls_of, every_function, interpreted
+from test_eager import calls_of, every_function, interpreted, outcome
 
 import weft as wf
-from weft.frontend.eager import few, order
+from weft.frontend.eager import few, order, quick
 from weft.frontend.eager.switch import LARGE, SWITCH
 from weft.frontend.ops import promotion
+from weft.frontend.tracing.trace import at_once as at_once_here
+from weft.frontend.tracing.trace import set_thread_default
 from weft.ir.errors import InvalidArgumentError, ShapeError
+from weft.ir.ops.elementwise import choose
+from weft.ir.quiet import QUIET
 from weft.runtime import machine
 
 Array = np.ndarray[Any, Any]
@@ -33,7 +41,7 @@ def at_once(on: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call of a key makes its program."""
     monkeypatch.setattr(few, "OFTEN", 1)
     for calls in every_function():
-        monkeypatch.setattr(calls, "_replays", few.Replays(calls._scan, calls._as_graph))
+        monkeypatch.setattr(calls, "replays", few.Replays(calls._scan, calls._as_graph))
 
 
 def same(got: Any, wanted: Any) -> None:
@@ -47,7 +55,7 @@ def same(got: Any, wanted: Any) -> None:
 
 def replayed(function: Any) -> int:
     """How many of its calls are programs now."""
-    return sum(run is not None for run in calls_of(function)._replays._known.values())
+    return sum(run is not None for run in calls_of(function).replays._known.values())
 
 
 FUNCTIONS: dict[str, Call] = {
@@ -97,12 +105,104 @@ def test_settings_dtypes_and_shapes_have_programs_of_their_own(at_once: None) ->
     for axis in (0, 1, -1):
         for _ in range(3):
             same(wf.nn.softmax(x, axis=axis), interpreted(lambda: wf.nn.softmax(x, axis=axis)))  # noqa: B023
-    for slope in (0.1, 1, 0.1, 0, -0.0):
-        for _ in range(2):
+    for slope in (0.1, 1, 0.1, 0, -0.0, 0.0, True, 1.0):
+        for _ in range(4):  # made, found by the long key, by the short one
             same(wf.nn.leaky_relu(x, slope), interpreted(lambda: wf.nn.leaky_relu(x, slope)))  # noqa: B023
     for value in (0.5, 3, True, wf.asarray(np.float16(2)), np.float64(1.5)):
         for _ in range(2):
             same(wf.nn.silu(value), interpreted(lambda: wf.nn.silu(value)))  # noqa: B023
+
+
+def test_what_is_found_by_the_short_key_is_the_call(at_once: None) -> None:
+    x = wf.asarray(RNG.normal(size=(3, 4)).astype(np.float32))
+    y = wf.asarray(RNG.normal(size=(3, 4)).astype(np.float32))
+    found = few.Replays.again
+    calls: list[Call] = [
+        lambda: wf.clip(x, -0.5, 0.5), lambda: wf.clip(x, -0.5, y), lambda: wf.clip(x, y, 0.5),
+        lambda: wf.clip(x, 0.0, 1.0), lambda: wf.clip(x, -0.0, 1.0), lambda: wf.clip(x, 0, 1),
+        lambda: wf.clip(x, max=0.5), lambda: wf.clip(x, min=0.5), lambda: wf.clip(0.25, x, y),
+        lambda: wf.clip(x, None, y), lambda: wf.clip(x, y), lambda: wf.clip(y, x),
+        lambda: wf.nn.softmax(x, 0), lambda: wf.nn.softmax(x, axis=0), lambda: wf.nn.softmax(x),
+        lambda: wf.nn.mean_squared_error(x, y), lambda: wf.nn.mean_squared_error(y, x),
+        lambda: wf.var(x, axis=(0, 1)), lambda: wf.var(x, axis=0, keepdims=True),
+        lambda: wf.var(x, keepdims=True, axis=0), lambda: wf.nn.silu(np.asarray(x)),
+    ]  # fmt: skip
+    hits = 0
+
+    def counted(*row: Any) -> Any:
+        nonlocal hits
+        run = found(*row)
+        hits += run is not None
+        return run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(few.Replays, "again", counted)
+        for _ in range(4):
+            for call in calls:
+                same(call(), interpreted(call))
+    assert hits > len(calls)
+
+
+def test_calls_from_within_a_call_of_numpy(at_once: None) -> None:
+    x = wf.asarray(HARD)
+    for call in (lambda: wf.nn.silu(x), lambda: wf.exp(x), lambda: x / 0.0, lambda: wf.sort(x)):
+        for _ in range(3):
+            call()
+        same(QUIET.run(call), interpreted(call))
+
+
+def test_numbers_are_told_apart(on: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "MOST_NUMBERS", 8)
+    numbers = (0.0, -0.0, 0, 2, 2.0, True, 1, 1.0, 1e300, 2**53, 2**60, 2.0**60, np.nan, -1)
+    for dtype in (np.float32, np.float64, np.int64, np.int32):
+        x = wf.asarray(np.array([0, 1, 2], dtype))
+        for n in (*numbers, *range(20), *numbers):
+            for call in (
+                lambda: x * n, lambda: n - x, lambda: x / n, lambda: wf.where(x > n, n, x),  # noqa: B023
+                lambda: wf.copysign(x, n),  # noqa: B023
+            ):  # fmt: skip
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    got = outcome(call)
+                assert got == interpreted(partial(outcome, call)), (dtype, n)
+    assert all(len(known) <= 8 for kinds in quick._numbers.values() for known in kinds.values())
+
+
+def test_the_choice_has_the_bits_of_numpys() -> None:
+    hard = HARD.astype(np.float32)
+    many = np.tile(hard, 1000)
+    for a, b in ((hard, hard[::-1].copy()), (hard[0], hard), (hard, hard[1]), (many, -many)):
+        for shape in ((), (12,), (2, 6), (6, 2), (1, 12)):
+            x = a.reshape(shape) if a.size == math.prod(shape) else a
+            y = b.reshape(shape) if b.size == math.prod(shape) else b
+            for condition in (np.asarray(y > 0), np.asarray(x > 0), np.array(True)):
+                try:
+                    wanted = np.where(condition, x, y)
+                except ValueError:
+                    continue
+                got = choose(condition, np.asarray(x), np.asarray(y))
+                assert got.dtype == wanted.dtype
+                assert got.shape == wanted.shape
+                assert got.tobytes() == wanted.tobytes()
+                assert not np.may_share_memory(got, y)
+
+
+def test_a_default_graph_is_current_in_its_thread_alone(on: None) -> None:
+    x = wf.asarray(np.ones(3, np.float32))
+    seen: list[Any] = []
+
+    def work() -> None:
+        set_thread_default(wf.Graph()._trace)
+        seen.extend([at_once_here(), (x + 1.0)._data, wf.exp(x)._data, wf.where(x > 0, x, x)._data])
+        set_thread_default(None)
+        seen.append((x + 1.0)._data is not None)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [False, None, None, None, True]
+    assert at_once_here()
+    assert (x + 1.0)._data is not None
 
 
 def test_errors_are_the_interpreters(at_once: None) -> None:
@@ -116,7 +216,7 @@ def test_errors_are_the_interpreters(at_once: None) -> None:
 
 def test_only_what_comes_often_is_replayed(on: None, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = calls_of(wf.nn.silu)
-    monkeypatch.setattr(calls, "_replays", few.Replays(calls._scan, calls._as_graph))
+    monkeypatch.setattr(calls, "replays", few.Replays(calls._scan, calls._as_graph))
     x = wf.asarray(np.ones(5, np.float32))
     for _ in range(few.OFTEN - 1):
         wf.nn.silu(x)

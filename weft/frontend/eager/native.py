@@ -30,8 +30,7 @@ from weft.frontend.eager.keys import (
 from weft.frontend.eager.switch import SWITCH
 from weft.frontend.ops.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.tracing.device_scope import device_scopes
-from weft.frontend.tracing.trace import current_trace
+from weft.frontend.tracing.trace import at_once
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import (
     InvalidArgumentError,
@@ -40,6 +39,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.fork import ForkLock
+from weft.ir.quiet import QUIET
 
 if TYPE_CHECKING:
     from weft.frontend.eager.kinds import Kind
@@ -69,9 +69,21 @@ def runs_native(function: F) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not SWITCH.on or current_trace() is not None or device_scopes():
+        if not SWITCH.on or not at_once():
             return function(*args, **kwargs)
-        return calls(args, kwargs) if _is_large(args, kwargs) else calls.few(args, kwargs)
+        arrays: list[Array] = []
+        run = calls.replays.again(args, kwargs, arrays)
+        if run is None:
+            if _is_large(args, kwargs):
+                return calls(args, kwargs)
+            arrays = []
+            run = calls.replays.find(args, kwargs, arrays)
+        if run is not None:
+            try:
+                return QUIET.run(run, *arrays)
+            except RuntimeError:  # from within a call of NumPy: one of `QUIET` cannot be in another
+                pass
+        return function(*args, **kwargs)
 
     call.__dict__["calls"] = calls
     return call  # type: ignore[return-value]
@@ -125,18 +137,7 @@ class EagerCalls:
         self._kinds: dict[Hashable, Kind | None] = {}
         self._settings: dict[Hashable, int] = {}  # how many, of calls else alike
         self._lock = ForkLock()
-        self._replays = Replays(self._scan, self._as_graph)
-
-    def few(self, args: Any, kwargs: Any) -> Any:
-        """What the function gives for few elements."""
-        arrays: list[Array] = []
-        run = self._replays.find(args, kwargs, arrays)
-        if run is not None:
-            try:
-                return run(arrays)
-            except RuntimeError:  # from within a call of NumPy: one of `QUIET` cannot be in another
-                pass
-        return self._function(*args, **kwargs)
+        self.replays = Replays(self._scan, self._as_graph)
 
     def again(self, op: str, xs: Sequence[Any], inexact: bool, name: str) -> Any:
         """What an elementwise op gives, for tensors and floats of which one is large; None where it
@@ -159,7 +160,7 @@ class EagerCalls:
                 arrays.append(np.array(x))
             else:
                 return None
-        if not large or not SWITCH.on or current_trace() is not None or device_scopes():
+        if not large or not SWITCH.on or not at_once():
             return None
         key = tuple(row)
         try:
@@ -185,8 +186,8 @@ class EagerCalls:
         return self._known.get(alias) or self._find(alias, args, kwargs, arrays)
 
     def _as_graph(self, args: Any, kwargs: Any, arrays: list[Array], key: tuple[Any, ...]) -> Any:
-        """The call as (graph, what packs its results, its results); None if it is more than
-        arithmetic."""
+        """The call as (graph, what packs its results or None for one tensor, its
+        results); None if it is more than arithmetic."""
         from weft.frontend.calls.accessors import packer
         from weft.passes.cse import cse
         from weft.passes.dce import dce
@@ -199,7 +200,8 @@ class EagerCalls:
         if traced.variables or traced.limits:
             return None
         graph = dce(cse(strip_gradient_ops(traced.graph)))
-        return graph, packer(traced.structure, traced.weak), wanted
+        one = traced.structure is None and not traced.weak[0]
+        return graph, None if one else packer(traced.structure, traced.weak), wanted
 
     def __call__(self, args: Any, kwargs: Any) -> Any:
         """What the function gives."""

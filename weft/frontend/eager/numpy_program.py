@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.eager.quick import REDUCTIONS
+from weft.frontend.eager.quick import REDUCTIONS, tensor_of
 from weft.ir.attributes import ConstArray
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops import OPS
-from weft.ir.ops.elementwise import FUNCTIONS
+from weft.ir.ops.elementwise import FUNCTIONS, choose
 from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -58,9 +58,12 @@ class _Writer:
         return f"{self.name(np.broadcast_to)}({text}, {wanted})"
 
 
-def numpy_program(graph: Graph) -> Callable[..., list[Array]] | None:
-    """The graph as a function from arrays to the list of its results, arrays of their own; None
-    where an op is none that NumPy computes on its own dtypes."""
+def numpy_program(
+    graph: Graph, pack: Callable[[list[Array]], Any] | None
+) -> Callable[..., Any] | None:
+    """The graph as a function from arrays to what `pack` makes of the list of its results, arrays
+    of their own (pack None: to its one result as a tensor); None where an op is none that NumPy
+    computes on its own dtypes."""
     if not all(map(_is_plain, graph.args)):
         return None
     writer, fresh = _Writer(graph), set()
@@ -72,9 +75,12 @@ def numpy_program(graph: Graph) -> Callable[..., list[Array]] | None:
             fresh.add(op.result)
     results = ", ".join(_result(writer, v, v in fresh) for v in graph.results)
     arguments = ", ".join(f"x{i}" for i in range(len(graph.args)))
-    lines = [f"def made({arguments}):", *writer.lines, f" return [{results}]"]
+    result = f"{writer.name(tensor_of)}({results})"
+    if pack is not None:
+        result = f"{writer.name(pack)}([{results}])"
+    lines = [f"def made({arguments}):", *writer.lines, f" return {result}"]
     exec("\n".join(lines), writer.names)
-    program: Callable[..., list[Array]] = writer.names["made"]
+    program: Callable[..., Any] = writer.names["made"]
     return program
 
 
@@ -98,7 +104,7 @@ def _write(writer: _Writer, op: Operation) -> bool:
         writer.held[result] = text, small
         return small == () or len(small) == len(shape)
     elif name in FUNCTIONS or name == "where":
-        function = np.where if name == "where" else FUNCTIONS[name]
+        function = choose if name == "where" else FUNCTIONS[name]
         operands = [writer.held[v] for v in op.operands]
         given = [s for _, s in operands]
         if np.broadcast_shapes(*given) != shape or (name in _INEXACT and set(given) != {shape}):

@@ -8,103 +8,104 @@ that raises, goes the interpreter's way, whose results these are.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from weft.frontend.eager import switch
 from weft.frontend.eager.switch import SWITCH
 from weft.frontend.tensor import Tensor
-from weft.frontend.tracing.device_scope import device_scopes
-from weft.frontend.tracing.trace import current_trace
+from weft.frontend.tracing.trace import at_once
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import WeftError
 from weft.ir.ops import lookup
-from weft.ir.ops.elementwise import FUNCTIONS
-from weft.ir.quiet import QUIET
+from weft.ir.ops.elementwise import FUNCTIONS, choose
+from weft.ir.quiet import QUIET, quietly
 from weft.ir.types import TensorType
 
+Array = np.ndarray[Any, Any]
 #: dtype.char of dtypes that NumPy itself computes as weft does.
-_FLOATS, _INTS = "fd", "lqiIhHbBLQ"
-_CHARS = frozenset(_FLOATS + _INTS + "?")
+_CHARS = frozenset("fdlqiIhHbBLQ?")
+_BOOL = np.dtype(np.bool_)
 _EXACT_INT = 1 << 53  # smaller integers are float64, then rounded once
 
+#: By op and dtype of its operands what `quick_row` says.
+_rows: dict[str, dict[Any, Callable[..., Any] | None]] = {}
 
-class _Row(NamedTuple):
-    """What computes an op on operands of one dtype, and the dtype of its result."""
-
-    function: Callable[..., Any]
-    result: Any
-    plain: bool  # whether it takes Python numbers and makes an array of its own
-
-
-_rows: dict[str, _Row | None] = {}
+#: By dtype and type of a Python number the arrays of such numbers: NumPy takes an array in half the
+#: time of a number.
+_numbers: dict[Any, dict[type, dict[Any, Array]]] = {
+    np.dtype(np.float32): {float: {}, int: {}}, np.dtype(np.float64): {float: {}, int: {}},
+    np.dtype(np.int64): {int: {}},
+}  # fmt: skip
+#: So many numbers of one type and dtype are kept; then it begins anew.
+MOST_NUMBERS = 256
 
 #: What NumPy's sum, prod, max and min call.
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": np.add.reduce, "prod": np.multiply.reduce,
     "max": np.maximum.reduce, "min": np.minimum.reduce,
 }  # fmt: skip
+_POSITIONS: dict[str, Callable[..., Any]] = {
+    "argmax": np.ndarray.argmax, "argmin": np.ndarray.argmin,
+}  # fmt: skip
+
+_new = object.__new__
 
 
-def quick(op: str, xs: Sequence[Any], inexact: bool) -> Tensor | None:
-    """The op on concrete operands of few elements; None where it is to be done the long way."""
-    given: list[Any] = []
-    lead = _plain(xs, given)
-    if lead is None:
-        return None
-    dtype = lead.dtype
-    char = dtype.char
+def tensor_of(data: Array) -> Tensor:
+    """`Tensor(data)`, without the call of `__init__`, which is a third of its time."""
+    made = _new(Tensor)
+    made._data = data
+    made._value = made._trace = None
+    made.weak = False
+    return made
+
+
+def quick_row(op: str, dtype: Any, count: int) -> Callable[..., Any] | None:
+    """What computes an op on so many operands of one dtype: a new array of the dtype that the type
+    rule says, or a NumPy scalar; None where it is to be done the long way."""
     try:
-        row = _rows[op + char]
+        return _rows[op][dtype]
     except KeyError:
-        row = _rows[op + char] = _row(op, dtype, len(xs))
-    if row is None or (inexact and char not in _FLOATS):
-        return None
-    function, result, plain = row
-    if not plain:
-        given = [np.array(a, dtype) if type(a) is not np.ndarray else a for a in given]
-    try:
-        made = QUIET.run(function, *given)
-    except Exception:  # the long way says what is wrong
-        return None
-    if type(made) is not np.ndarray:
-        made = np.asarray(made)
-    if made.dtype is not result and made.dtype != result:
-        return None
-    if not plain and not (made.flags.owndata and made.flags.c_contiguous):
-        return None
-    return Tensor(made)
+        made = _rows.setdefault(op, {})[dtype] = _function(op, dtype, count)
+        return made
 
 
 def quick_where(condition: Any, x1: Any, x2: Any) -> Tensor | None:
-    """As `quick` for the choice."""
-    given: list[Any] = []
-    lead = _plain((x1, x2), given)
-    if lead is None or type(condition) is not Tensor:
+    """The choice between operands of few elements; None where it is to be done the long way."""
+    if type(condition) is not Tensor or not SWITCH.on:
         return None
     chosen = condition._data
-    if chosen is None or chosen.dtype.char != "?" or lead.dtype.char not in _CHARS:
+    if chosen is None or chosen.dtype is not _BOOL:
         return None
-    if chosen.shape != lead.shape and chosen.size * math.prod(map(np.size, given)) >= switch.LARGE:
+    a = x1._data if type(x1) is Tensor and not x1.weak else None
+    b = x2._data if type(x2) is Tensor and not x2.weak else None
+    if a is None:
+        a = None if b is None else quick_number(x1, b)
+    elif b is None:
+        b = quick_number(x2, a)
+    elif not alike(a, b):
+        return None
+    if a is None or b is None or a.dtype.char not in _CHARS or not at_once():
+        return None
+    size = chosen.size * a.size * b.size
+    if size >= switch.LARGE and chosen.shape != (a if a.ndim else b).shape:
         return None
     try:
-        made = np.where(chosen, *given)
-    except ValueError:
+        made = choose(chosen, a, b)
+    except ValueError:  # shapes that do not broadcast
         return None
-    return Tensor(made) if made.dtype == lead.dtype else None
+    return tensor_of(made)
 
 
 def quick_fold(op: str, x: Any, axis: Any, keepdims: Any) -> Tensor | None:
-    """As `quick` for a reduction over `axis` whose result has the dtype of x."""
+    """As `quick_where` for a reduction over `axis` whose result has the dtype of x."""
     if not SWITCH.on or type(x) is not Tensor or x.weak:
         return None
     a = x._data
-    if a is None or a.size >= switch.LARGE or a.dtype.char not in "fdl":
-        return None
-    if current_trace() is not None or device_scopes():
+    if a is None or a.size >= switch.LARGE or a.dtype.char not in "fdl" or not at_once():
         return None
     if axis is not None and type(axis) is not int:
         if type(axis) is not tuple or not all(type(n) is int for n in axis):
@@ -115,7 +116,7 @@ def quick_fold(op: str, x: Any, axis: Any, keepdims: Any) -> Tensor | None:
         return None
     if made.dtype != a.dtype or not (made.flags.owndata and made.flags.c_contiguous):
         return None
-    return Tensor(made)
+    return tensor_of(made)
 
 
 def quick_position(op: str, x: Any, axis: Any, keepdims: Any) -> Tensor | None:
@@ -124,77 +125,72 @@ def quick_position(op: str, x: Any, axis: Any, keepdims: Any) -> Tensor | None:
     if not SWITCH.on or type(x) is not Tensor or type(axis) is not int:
         return None
     a = x._data
-    if a is None or a.dtype.char not in "fdl" or current_trace() is not None or device_scopes():
+    if a is None or a.dtype.char not in "fdl" or not at_once():
         return None
     if a.size >= switch.LARGE and axis not in (-1, a.ndim - 1):
         return None
     try:
-        made = np.asarray(QUIET.run(_POSITIONS[op], a, axis=axis, keepdims=bool(keepdims)))
+        made = np.asarray(_POSITIONS[op](a, axis, None, keepdims=bool(keepdims)))
     except Exception:  # no such axis, no elements
         return None
-    return Tensor(made) if made.dtype == np.int64 and made.flags.owndata else None
+    return tensor_of(made) if made.dtype == np.int64 and made.flags.owndata else None
 
 
-_POSITIONS: dict[str, Callable[..., Any]] = {"argmax": np.argmax, "argmin": np.argmin}
+def alike(a: Array, b: Array) -> bool:
+    """Whether two arrays have one dtype, and an op on them few elements."""
+    if a.dtype is not b.dtype:
+        return False
+    size = a.size  # what they broadcast to has at most their product of elements
+    return size * b.size <= switch.LARGE or (size <= switch.LARGE and a.shape == b.shape)
 
 
-def _plain(xs: Sequence[Any], given: list[Any]) -> Any:
-    """The first array among the operands, if all are plain and few; they are put into `given`."""
-    if not SWITCH.on:
+def quick_number(x: Any, beside: Array) -> Array | None:
+    """A Python number as an array of the dtype of the few elements that it meets; None if it would
+    not take that dtype, or be rounded twice on the way."""
+    if beside.size > switch.LARGE:
         return None
-    lead: Any = None
-    room = switch.LARGE
-    numbers = False
-    for x in xs:
-        kind = type(x)
-        if kind is Tensor:
-            a = x._data
-            if a is None or x.weak or a.size > switch.LARGE:
-                return None
-            given.append(a)
-            if lead is None:
-                lead = a
-            elif a.dtype != lead.dtype:
-                return None
-            elif a.shape == lead.shape:
-                continue
-            room //= a.size or 1  # what they broadcast to has at most their product of elements
-            if not room:
-                return None
-        elif kind is float or kind is int:
-            numbers = True
-            given.append(x)
-        else:
-            return None
-    if lead is None or current_trace() is not None or device_scopes():
+    dtype = beside.dtype
+    try:
+        known = _numbers[dtype][type(x)]
+    except KeyError:
         return None
-    if numbers:
-        fits = _FITS.get(lead.dtype.char)
-        if fits is None or not all(fits(a) for a in given if type(a) is not np.ndarray):
+    found = known.get(x)
+    if found is not None:
+        return found
+    if type(x) is int:
+        fits = -(2**63) <= x < 2**63 if dtype.kind == "i" else -_EXACT_INT < x < _EXACT_INT
+        if not fits:
             return None
-    return lead
+    made: Array = quietly(np.array, x, dtype)
+    if x or type(x) is int:  # 0.0 is equal to -0.0
+        if len(known) >= MOST_NUMBERS:
+            known.clear()
+        known[x] = made
+    return made
 
 
-def _fits_float(x: float) -> bool:
-    return type(x) is float or -_EXACT_INT < x < _EXACT_INT
-
-
-def _fits_int(x: float) -> bool:
-    return type(x) is int and -(2**63) <= x < 2**63
-
-
-#: By the dtype that a Python number takes, whether it does so in one rounding.
-_FITS = {"f": _fits_float, "d": _fits_float, "l": _fits_int, "q": _fits_int}
-
-
-def _row(op: str, dtype: Any, count: int) -> _Row | None:
+def _function(op: str, dtype: Any, count: int) -> Callable[..., Any] | None:
     function = FUNCTIONS.get(op)
     if function is None or dtype.char not in _CHARS:
         return None
     operand = TensorType(as_dtype(dtype), ())
     try:
-        (made,) = lookup(op).infer([operand] * count, {}, ())
+        (given,) = lookup(op).infer([operand] * count, {}, ())
     except WeftError:
         return None
-    assert isinstance(made, TensorType)
-    return _Row(function, made.dtype.numpy, isinstance(function, np.ufunc))
+    assert isinstance(given, TensorType)
+    result = given.dtype.numpy
+    if isinstance(function, np.ufunc):
+        try:
+            found = function.resolve_dtypes((dtype,) * count + (None,))[-1]
+        except TypeError:
+            return None
+        return function if found == result else None
+
+    def checked(*arrays: Array) -> Array:
+        made = np.asarray(function(*arrays))
+        if made.dtype != result or not (made.flags.owndata and made.flags.c_contiguous):
+            raise TypeError(f"{op}: an array that is not the op's result as it is")
+        return made
+
+    return checked

@@ -17,6 +17,7 @@ from weft.frontend.eager.quick import quick_where
 from weft.frontend.ops.dispatch import apply, in_order
 from weft.frontend.ops.promotion import (
     TensorLike,
+    binary,
     broadcast_tensors,
     cast,
     check_dtype,
@@ -26,6 +27,7 @@ from weft.frontend.ops.promotion import (
     is_scalar,
     promote_tensors,
     scalar_tensor,
+    unary,
     weaken,
 )
 from weft.frontend.tensor import Tensor, as_tensor
@@ -36,37 +38,37 @@ from weft.ir.source import caller_location
 
 def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 + x2, for numbers."""
-    return elementwise("add", x1, x2)
+    return binary("add", x1, x2)
 
 
 def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 - x2, for numbers."""
-    return elementwise("subtract", x1, x2)
+    return binary("subtract", x1, x2)
 
 
 def multiply(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 * x2, for numbers."""
-    return elementwise("multiply", x1, x2)
+    return binary("multiply", x1, x2)
 
 
 def divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 / x2; integers first become the default float. x/0 is inf, -inf or NaN (IEEE 754)."""
-    return elementwise("divide", x1, x2, inexact=True)
+    return binary("divide", x1, x2, inexact=True)
 
 
 def floor_divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """floor(x1 / x2) for real numbers, as Python's `//`. An integer divided by 0 gives 0."""
-    return elementwise("floor_divide", x1, x2)
+    return binary("floor_divide", x1, x2)
 
 
 def remainder(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 - floor_divide(x1, x2)*x2, with the sign of x2, as Python's `%`. An integer % 0 is 0."""
-    return elementwise("remainder", x1, x2)
+    return binary("remainder", x1, x2)
 
 
 def negative(x: TensorLike, /) -> Tensor:
     """-x, for numbers (unsigned integers wrap)."""
-    return elementwise("negative", x)
+    return unary("negative", x)
 
 
 def positive(x: TensorLike, /) -> Tensor:
@@ -81,22 +83,22 @@ def positive(x: TensorLike, /) -> Tensor:
 
 def abs(x: TensorLike, /) -> Tensor:
     """|x|; real for complex x. The least signed integer stays itself."""
-    return elementwise("abs", x)
+    return unary("abs", x)
 
 
 def sign(x: TensorLike, /) -> Tensor:
     """-1, 0 or 1 with the dtype of x, NaN for NaN; x/|x| for complex x."""
-    return elementwise("sign", x)
+    return unary("sign", x)
 
 
 def square(x: TensorLike, /) -> Tensor:
     """x * x."""
-    return elementwise("square", x)
+    return unary("square", x)
 
 
 def reciprocal(x: TensorLike, /) -> Tensor:
     """1 / x; integers first become the default float."""
-    return elementwise("reciprocal", x, inexact=True)
+    return unary("reciprocal", x, inexact=True)
 
 
 @runs_native
@@ -107,7 +109,7 @@ def squared_difference(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 def _round_op(op: str, x: TensorLike) -> Tensor:
     t = as_tensor(x)
-    return t if t.dtype.is_integer else elementwise(op, t)
+    return t if t.dtype.is_integer else unary(op, t)
 
 
 def ceil(x: TensorLike, /) -> Tensor:
@@ -132,12 +134,12 @@ def round(x: TensorLike, /) -> Tensor:
 
 def maximum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """The greater of two real numbers; NaN if either is."""
-    return elementwise("maximum", x1, x2)
+    return binary("maximum", x1, x2)
 
 
 def minimum(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """The lesser of two real numbers; NaN if either is."""
-    return elementwise("minimum", x1, x2)
+    return binary("minimum", x1, x2)
 
 
 @runs_native
@@ -153,7 +155,7 @@ def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None) -> Te
 
 def copysign(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """|x1| with the sign of x2, that of -0. and NaN too; floating (integers become the default)."""
-    return elementwise("copysign", x1, x2, inexact=True)
+    return binary("copysign", x1, x2, inexact=True)
 
 
 def fma(x1: TensorLike, x2: TensorLike, x3: TensorLike, /) -> Tensor:
@@ -165,37 +167,37 @@ def fma(x1: TensorLike, x2: TensorLike, x3: TensorLike, /) -> Tensor:
 
 def nextafter(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """The floating number after x1 in the direction of x2; x2 where they are equal."""
-    return elementwise("nextafter", x1, x2, inexact=True)
+    return binary("nextafter", x1, x2, inexact=True)
 
 
 def equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 == x2 -> bool; NaN equals nothing."""
-    return elementwise("equal", x1, x2)
+    return binary("equal", x1, x2)
 
 
 def not_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 != x2 -> bool."""
-    return elementwise("not_equal", x1, x2)
+    return binary("not_equal", x1, x2)
 
 
 def less(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 < x2 -> bool, for real numbers."""
-    return elementwise("less", x1, x2)
+    return binary("less", x1, x2)
 
 
 def less_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 <= x2 -> bool, for real numbers."""
-    return elementwise("less_equal", x1, x2)
+    return binary("less_equal", x1, x2)
 
 
 def greater(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 > x2 -> bool, for real numbers."""
-    return elementwise("greater", x1, x2)
+    return binary("greater", x1, x2)
 
 
 def greater_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 >= x2 -> bool, for real numbers."""
-    return elementwise("greater_equal", x1, x2)
+    return binary("greater_equal", x1, x2)
 
 
 @runs_native
@@ -222,7 +224,7 @@ def _float_test(op: str, x: TensorLike) -> Tensor:
     t = as_tensor(x)
     if t.dtype.is_integer or t.dtype.kind == "bool":  # every integer is finite and no NaN
         return expand(scalar_tensor(op == "isfinite", bool_), t.shape)
-    return elementwise(op, t)
+    return unary(op, t)
 
 
 def isfinite(x: TensorLike, /) -> Tensor:
@@ -242,12 +244,11 @@ def isnan(x: TensorLike, /) -> Tensor:
 
 def signbit(x: TensorLike, /) -> Tensor:
     """Whether the sign bit of floating x is set -> bool: true for -0. and below, and some NaN."""
-    return elementwise("signbit", x, inexact=True)
+    return unary("signbit", x, inexact=True)
 
 
 @runs_native
 def _logical(op: str, *xs: TensorLike) -> Tensor:
-    # numbers count as true unless they are 0, as in NumPy
     held = broadcast_tensors(*(cast(x, bool_) for x in xs), op=op)
     return apply(op, *held)
 
@@ -274,50 +275,50 @@ def logical_not(x: TensorLike, /) -> Tensor:
 
 def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 & x2, for integers and bool."""
-    return elementwise("bitwise_and", x1, x2)
+    return binary("bitwise_and", x1, x2)
 
 
 def bitwise_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 | x2, for integers and bool."""
-    return elementwise("bitwise_or", x1, x2)
+    return binary("bitwise_or", x1, x2)
 
 
 def bitwise_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 ^ x2, for integers and bool."""
-    return elementwise("bitwise_xor", x1, x2)
+    return binary("bitwise_xor", x1, x2)
 
 
 def bitwise_invert(x: TensorLike, /) -> Tensor:
     """~x, for integers and bool."""
-    return elementwise("bitwise_invert", x)
+    return unary("bitwise_invert", x)
 
 
 def bitwise_left_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 << x2, for integers; x2 >= 0, and 0 where it is the width of the dtype or more."""
-    return elementwise("bitwise_left_shift", x1, x2)
+    return binary("bitwise_left_shift", x1, x2)
 
 
 def bitwise_right_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """x1 >> x2, for integers; x2 >= 0. Signed x1 keeps its sign (arithmetic shift)."""
-    return elementwise("bitwise_right_shift", x1, x2)
+    return binary("bitwise_right_shift", x1, x2)
 
 
 def real(x: TensorLike, /) -> Tensor:
     """The real part: float32 for complex64, float64 for complex128; real x itself."""
     t = as_tensor(x)
-    return elementwise("real", t) if t.dtype.is_complex else positive(t)
+    return unary("real", t) if t.dtype.is_complex else positive(t)
 
 
 def imag(x: TensorLike, /) -> Tensor:
     """The imaginary part: float32 for complex64, float64 for complex128; 0 for real x."""
     t = as_tensor(x)
-    return elementwise("imag", t) if t.dtype.is_complex else multiply(positive(t), 0)
+    return unary("imag", t) if t.dtype.is_complex else multiply(positive(t), 0)
 
 
 def conj(x: TensorLike, /) -> Tensor:
     """The complex conjugate; real x itself."""
     t = as_tensor(x)
-    return elementwise("conj", t) if t.dtype.is_complex else positive(t)
+    return unary("conj", t) if t.dtype.is_complex else positive(t)
 
 
 def where(
@@ -392,8 +393,7 @@ def nan_to_num(
 
 def _complex(re: Tensor, im: Tensor) -> Tensor:
     """re + im * i; an infinite im stays apart from re, as it would not in a product."""
-    finite = where(isfinite(im), im, 0)
-    turned = multiply(finite, 1j)
+    turned = multiply(where(isfinite(im), im, 0), 1j)
     ends = where(equal(im, float("inf")), complex(0, float("inf")), complex(0, float("-inf")))
     ends = where(isnan(im), complex(0, float("nan")), ends)
     return add(re, where(isfinite(im), turned, ends))

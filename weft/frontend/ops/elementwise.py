@@ -30,7 +30,7 @@ from weft.frontend.ops.arithmetic import (
     where,
 )
 from weft.frontend.ops.arithmetic import isnan as _isnan
-from weft.frontend.ops.promotion import TensorLike, elementwise, is_scalar, promote_tensors
+from weft.frontend.ops.promotion import TensorLike, binary, is_scalar, promote_tensors, unary
 from weft.frontend.tensor import Tensor
 
 #: sin(a)/a = 1 - a^2/3! + a^4/5! - ...: enough terms for |a| < 1 and two derivatives in float64.
@@ -39,57 +39,57 @@ _SINC_SERIES = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(11))
 
 def sqrt(x: TensorLike, /) -> Tensor:
     """The principal square root of x; inexact. sqrt(-0.) is -0., negative real x gives NaN."""
-    return elementwise("sqrt", x, inexact=True)
+    return unary("sqrt", x, inexact=True)
 
 
 def cbrt(x: TensorLike, /) -> Tensor:
     """The real cube root of x, negative for negative x; inexact, real. Its gradient at 0 is inf."""
-    return elementwise("cbrt", x, inexact=True)
+    return unary("cbrt", x, inexact=True)
 
 
 def rsqrt(x: TensorLike, /) -> Tensor:
     """1 / sqrt(x); inexact. rsqrt(0.) is inf, negative real x gives NaN (TF1's name)."""
-    return elementwise("rsqrt", x, inexact=True)
+    return unary("rsqrt", x, inexact=True)
 
 
 def exp(x: TensorLike, /) -> Tensor:
     """e to the power x; inexact. exp(-inf) is 0, exp(inf) is inf."""
-    return elementwise("exp", x, inexact=True)
+    return unary("exp", x, inexact=True)
 
 
 def exp2(x: TensorLike, /) -> Tensor:
     """2 to the power x; inexact (NumPy's name)."""
-    return elementwise("exp2", x, inexact=True)
+    return unary("exp2", x, inexact=True)
 
 
 def expm1(x: TensorLike, /) -> Tensor:
     """exp(x) - 1 without cancellation for small x; inexact."""
-    return elementwise("expm1", x, inexact=True)
+    return unary("expm1", x, inexact=True)
 
 
 def log(x: TensorLike, /) -> Tensor:
     """The natural logarithm of x; inexact. log(0.) is -inf, negative real x gives NaN."""
-    return elementwise("log", x, inexact=True)
+    return unary("log", x, inexact=True)
 
 
 def log1p(x: TensorLike, /) -> Tensor:
     """log(1 + x) without cancellation for small x; inexact."""
-    return elementwise("log1p", x, inexact=True)
+    return unary("log1p", x, inexact=True)
 
 
 def log2(x: TensorLike, /) -> Tensor:
     """The logarithm of x to base 2; inexact."""
-    return elementwise("log2", x, inexact=True)
+    return unary("log2", x, inexact=True)
 
 
 def log10(x: TensorLike, /) -> Tensor:
     """The logarithm of x to base 10; inexact."""
-    return elementwise("log10", x, inexact=True)
+    return unary("log10", x, inexact=True)
 
 
 def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """log(exp(x1) + exp(x2)) without overflow; inexact, real."""
-    return elementwise("logaddexp", x1, x2, inexact=True)
+    return binary("logaddexp", x1, x2, inexact=True)
 
 
 def pow(x1: TensorLike, x2: TensorLike, /) -> Tensor:
@@ -100,83 +100,83 @@ def pow(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """
     if is_scalar(x2) and x2 == 2 and not is_scalar(x1):
         (base, _) = promote_tensors(x1, x2, op="pow")
-        return elementwise("square", base)
-    return elementwise("power", x1, x2, name="pow")
+        return unary("square", base)
+    return binary("power", x1, x2, name="pow")
 
 
 def hypot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """sqrt(x1*x1 + x2*x2) without overflow or underflow on the way; inexact, real."""
-    return elementwise("hypot", x1, x2, inexact=True)
+    return binary("hypot", x1, x2, inexact=True)
 
 
 def sin(x: TensorLike, /) -> Tensor:
     """The sine of x in radians; inexact. Infinite x gives NaN."""
-    return elementwise("sin", x, inexact=True)
+    return unary("sin", x, inexact=True)
 
 
 def cos(x: TensorLike, /) -> Tensor:
     """The cosine of x in radians; inexact. Infinite x gives NaN."""
-    return elementwise("cos", x, inexact=True)
+    return unary("cos", x, inexact=True)
 
 
 def tan(x: TensorLike, /) -> Tensor:
     """The tangent of x in radians; inexact. Infinite x gives NaN."""
-    return elementwise("tan", x, inexact=True)
+    return unary("tan", x, inexact=True)
 
 
 def asin(x: TensorLike, /) -> Tensor:
     """The angle in [-pi/2, pi/2] whose sine is x; inexact. NaN outside [-1, 1]."""
-    return elementwise("asin", x, inexact=True)
+    return unary("asin", x, inexact=True)
 
 
 def acos(x: TensorLike, /) -> Tensor:
     """The angle in [0, pi] whose cosine is x; inexact. NaN outside [-1, 1]."""
-    return elementwise("acos", x, inexact=True)
+    return unary("acos", x, inexact=True)
 
 
 def atan(x: TensorLike, /) -> Tensor:
     """The angle in [-pi/2, pi/2] whose tangent is x; inexact."""
-    return elementwise("atan", x, inexact=True)
+    return unary("atan", x, inexact=True)
 
 
 def atan2(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """The angle in [-pi, pi] of the point (x2, x1), signs of zeros respected; inexact, real."""
-    return elementwise("atan2", x1, x2, inexact=True)
+    return binary("atan2", x1, x2, inexact=True)
 
 
 def sinh(x: TensorLike, /) -> Tensor:
     """The hyperbolic sine (exp(x) - exp(-x)) / 2; inexact."""
-    return elementwise("sinh", x, inexact=True)
+    return unary("sinh", x, inexact=True)
 
 
 def cosh(x: TensorLike, /) -> Tensor:
     """The hyperbolic cosine (exp(x) + exp(-x)) / 2; inexact."""
-    return elementwise("cosh", x, inexact=True)
+    return unary("cosh", x, inexact=True)
 
 
 def tanh(x: TensorLike, /) -> Tensor:
     """The hyperbolic tangent sinh(x) / cosh(x), in [-1, 1]; inexact."""
-    return elementwise("tanh", x, inexact=True)
+    return unary("tanh", x, inexact=True)
 
 
 def asinh(x: TensorLike, /) -> Tensor:
     """The inverse hyperbolic sine; inexact."""
-    return elementwise("asinh", x, inexact=True)
+    return unary("asinh", x, inexact=True)
 
 
 def acosh(x: TensorLike, /) -> Tensor:
     """The inverse hyperbolic cosine, >= 0; inexact. NaN below 1."""
-    return elementwise("acosh", x, inexact=True)
+    return unary("acosh", x, inexact=True)
 
 
 def atanh(x: TensorLike, /) -> Tensor:
     """The inverse hyperbolic tangent; inexact. NaN outside [-1, 1], infinite at its ends."""
-    return elementwise("atanh", x, inexact=True)
+    return unary("atanh", x, inexact=True)
 
 
 def sigmoid(x: TensorLike, /) -> Tensor:
     """The logistic function 1 / (1 + exp(-x)), in [0, 1], without overflow; inexact."""
-    return elementwise("sigmoid", x, inexact=True)
+    return unary("sigmoid", x, inexact=True)
 
 
 def erf(x: TensorLike, /) -> Tensor:
@@ -184,17 +184,17 @@ def erf(x: TensorLike, /) -> Tensor:
 
     Source: Abramowitz and Stegun 7.1.1.
     """
-    return elementwise("erf", x, inexact=True)
+    return unary("erf", x, inexact=True)
 
 
 def erfc(x: TensorLike, /) -> Tensor:
     """1 - erf(x) without cancellation for large x; inexact, real (Abramowitz and Stegun 7.1.2)."""
-    return elementwise("erfc", x, inexact=True)
+    return unary("erfc", x, inexact=True)
 
 
 def erfinv(x: TensorLike, /) -> Tensor:
     """The y with erf(y) == x; inexact, real. NaN outside [-1, 1], infinite at its ends."""
-    return elementwise("erfinv", x, inexact=True)
+    return unary("erfinv", x, inexact=True)
 
 
 def lgamma(x: TensorLike, /) -> Tensor:
@@ -202,12 +202,12 @@ def lgamma(x: TensorLike, /) -> Tensor:
 
     Source: Abramowitz and Stegun 6.1.1.
     """
-    return elementwise("lgamma", x, inexact=True)
+    return unary("lgamma", x, inexact=True)
 
 
 def digamma(x: TensorLike, /) -> Tensor:
     """The derivative of lgamma; inexact, real (Abramowitz and Stegun 6.3.1)."""
-    return elementwise("digamma", x, inexact=True)
+    return unary("digamma", x, inexact=True)
 
 
 @runs_native
@@ -239,7 +239,7 @@ def _x_times_log(log_op: str, name: str, x: TensorLike, y: TensorLike) -> Tensor
     counts = logical_or(logical_and(number, isfinite(b)), _isnan(b))
     unused = logical_and(equal(a, 0), logical_not(counts))
     safe = where(unused, pole + 1, b)
-    return multiply(a, elementwise(log_op, safe, inexact=True))
+    return multiply(a, unary(log_op, safe, inexact=True))
 
 
 @runs_native

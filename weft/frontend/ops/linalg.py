@@ -16,10 +16,10 @@ from weft.frontend.ops.creation import eye, zeros, zeros_like
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.ops.promotion import (
     TensorLike,
+    binary,
     broadcast_tensors,
     cast,
     check_dtype,
-    elementwise,
     expand,
     inexact_tensor,
     promote_tensors,
@@ -121,7 +121,7 @@ def dot(x1: TensorLike, x2: TensorLike, /, *, preferred_element_type: object = N
     """
     a, b = product_operands("dot", preferred_element_type, x1, x2)
     if not a.ndim or not b.ndim:
-        return elementwise("multiply", a, b)
+        return binary("multiply", a, b)
     return tensordot(a, b, axes=((a.ndim - 1,), (max(b.ndim - 2, 0),)))
 
 
@@ -214,7 +214,7 @@ def inner(x1: TensorLike, x2: TensorLike, /, *, preferred_element_type: object =
     """
     a, b = product_operands("inner", preferred_element_type, x1, x2)
     if not a.ndim or not b.ndim:
-        return elementwise("multiply", a, b)
+        return binary("multiply", a, b)
     return tensordot(a, b, axes=((-1,), (-1,)))
 
 
@@ -227,7 +227,7 @@ def outer(x1: TensorLike, x2: TensorLike, /) -> Tensor:
             f"{format_shape(b.shape)}",
             location=caller_location(),
         )
-    return elementwise("multiply", reshape(a, (*a.shape, 1)), reshape(b, (1, *b.shape)))
+    return binary("multiply", reshape(a, (*a.shape, 1)), reshape(b, (1, *b.shape)))
 
 
 def cross(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:

@@ -295,7 +295,7 @@ class Operators:
 
 
 #: What may stand beside a tensor in an operator; anything else makes Python raise its TypeError.
-OPERANDS = (Operators, int, float, complex, np.ndarray, np.generic, list, tuple, str, bytes)
+OPERANDS = (float, Operators, int, complex, np.ndarray, np.generic, list, tuple, str, bytes)
 
 
 def holds_arrays(x: object) -> bool:

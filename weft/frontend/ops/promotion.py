@@ -13,12 +13,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft.frontend.eager import switch
 from weft.frontend.eager.native import EagerCalls, runs_native
-from weft.frontend.eager.quick import quick
+from weft.frontend.eager.quick import alike, quick_number, quick_row, tensor_of
+from weft.frontend.eager.switch import SWITCH
 from weft.frontend.ops.dispatch import apply
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.device_scope import device_scopes
-from weft.frontend.tracing.trace import current_trace
+from weft.frontend.tracing.trace import at_once, current_trace
 from weft.ir.dims import Shape, broadcast_shapes
 from weft.ir.dtypes import (
     DEFAULT_FLOAT,
@@ -33,6 +35,7 @@ from weft.ir.dtypes import (
     scalar_dtype,
 )
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
+from weft.ir.quiet import QUIET
 from weft.ir.source import caller_location
 
 #: What every op takes: tensors, variables, NumPy arrays and scalars, Python scalars, nested lists.
@@ -147,14 +150,50 @@ def expand(x: Tensor, shape: Shape) -> Tensor:
     return x if x.shape == shape else apply("broadcast_to", x, shape=shape)
 
 
+def unary(op: str, x: TensorLike, inexact: bool = False) -> Tensor:
+    """As `elementwise` for one operand: of few elements one call of NumPy."""
+    if type(x) is Tensor and not x.weak and SWITCH.on:
+        a = x._data
+        if a is not None and a.size <= switch.LARGE and at_once():
+            function = quick_row(op, a.dtype, 1)
+            if function is not None:
+                try:
+                    made = QUIET.run(function, a)
+                    return tensor_of(made if type(made) is np.ndarray else np.asarray(made))
+                except Exception:  # the long way says what is wrong
+                    pass
+    return elementwise(op, x, inexact=inexact)
+
+
+def binary(
+    op: str, x1: TensorLike, x2: TensorLike, inexact: bool = False, name: str = ""
+) -> Tensor:
+    """As `elementwise` for two operands: of few elements one call of NumPy."""
+    a = x1._data if type(x1) is Tensor and not x1.weak else None
+    b = x2._data if type(x2) is Tensor and not x2.weak else None
+    if a is None:
+        a = None if b is None else quick_number(x1, b)
+    elif b is None:
+        b = quick_number(x2, a)
+    elif not alike(a, b):
+        b = None
+    if a is not None and b is not None and SWITCH.on and at_once():
+        function = quick_row(op, a.dtype, 2)
+        if function is not None:
+            try:
+                made = QUIET.run(function, a, b)
+                return tensor_of(made if type(made) is np.ndarray else np.asarray(made))
+            except Exception:  # the long way says what is wrong
+                pass
+    return elementwise(op, x1, x2, inexact=inexact, name=name)
+
+
 def elementwise(op: str, *xs: TensorLike, inexact: bool = False, name: str = "") -> Tensor:
     """Apply an elementwise IR op after promotion and broadcasting; weak if all of `xs` are.
 
     inexact: bools and integers convert to the default float. name: the public name, for errors.
     """
-    made = quick(op, xs, inexact)
-    if made is None:
-        made = _large.again(op, xs, inexact, name)
+    made = _large.again(op, xs, inexact, name)
     return _elementwise(op, *xs, inexact=inexact, name=name) if made is None else made
 
 

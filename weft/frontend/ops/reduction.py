@@ -13,7 +13,7 @@ from numbers import Real
 
 from weft.frontend.eager.native import runs_native
 from weft.frontend.eager.order import quick_running
-from weft.frontend.eager.quick import quick, quick_fold, quick_position
+from weft.frontend.eager.quick import quick_fold, quick_position
 from weft.frontend.ops.arguments import Axes, check_axes, check_axis
 from weft.frontend.ops.arithmetic import (
     abs,
@@ -148,11 +148,12 @@ def mean(x: TensorLike, /, axis: Axes = None, *, keepdims: bool = False) -> Tens
     Bools and integers become the default float; 16-bit floats are summed in float32.
     """
     total = quick_fold("sum", x, axis, keepdims)
-    if total is not None and total.dtype.is_floating:
-        made = quick("divide", (total, x.size // total.size), True) if total.size else None
-        if made is not None:
-            return made
-    return _mean(x, axis, keepdims)
+    if total is None or total._data is None:
+        return _mean(x, axis, keepdims)
+    sums = total._data
+    if sums.dtype.kind != "f" or not sums.size:
+        return _mean(x, axis, keepdims)
+    return divide(total, x._data.size // sums.size)
 
 
 @runs_native

@@ -57,6 +57,9 @@ class _ThreadDefault(threading.local):
 #: The default graph's trace, once `wf.placeholder` was called outside any graph. Not a ContextVar:
 #: notebooks run each cell in a context of its own, and the default graph must outlive a cell.
 _thread_default = _ThreadDefault()
+#: Whether any thread has ever had one: most programs have none, and to ask takes as long as the
+#: rest of `current_trace`.
+_any_default = False
 _SUSPENDED = _Suspended()
 
 
@@ -64,8 +67,15 @@ def current_trace() -> Trace | None:
     """The trace that ops are added to, or None: ops on concrete tensors run at once."""
     trace = _current.get()
     if trace is None:
-        return _thread_default.trace
+        return _thread_default.trace if _any_default else None
     return None if isinstance(trace, _Suspended) else trace
+
+
+def at_once() -> bool:
+    """Whether ops run at once, and no `wf.device` says where."""
+    if _any_default or _current.get() is not None:
+        return current_trace() is None and not device_scopes()
+    return not device_scopes()
 
 
 def is_suspended() -> bool:
@@ -75,8 +85,10 @@ def is_suspended() -> bool:
 
 def set_thread_default(trace: Trace | None) -> None:
     """Make a graph current in this thread wherever no other trace is (None: nothing is)."""
+    global _any_default
     _thread_default.trace = trace
     if trace is not None:
+        _any_default = True
         trace.is_thread_default = True
 
 

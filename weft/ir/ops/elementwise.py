@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
@@ -131,13 +132,22 @@ def _special(name: str) -> Function:
     return lambda x: loaded()(x)
 
 
+#: NumPy's functions without the look for arrays of other libraries among their arguments, which is
+#: 0.2 us.
+_where, _putmask, _count_nonzero = (
+    getattr(import_module("numpy._core._multiarray_umath"), name)
+    for name in ("where", "putmask", "count_nonzero")
+)
+#: So many elements are chosen by a copy that is overwritten in part, in 0.6 of `np.where`'s time.
+_OVERWRITTEN = 4096
+
 _expit, _erfc_of_scipy = _special("expit"), _special("erfc")
 
 
 def _sigmoid(x: Array) -> Any:
     """SciPy's gives 0 where exp(-x) overflows; there it is exp(x), a subnormal number or nearly."""
     result = np.asarray(_expit(x))
-    if np.count_nonzero(result) == result.size:
+    if _count_nonzero(result) == result.size:
         return result
     small = (result == 0) & np.isfinite(x)
     if small.any():
@@ -170,6 +180,16 @@ def _power(a: Array, b: Array) -> Array:
         return np.where(b < 0, inverse, np.power(a, np.maximum(b, 0)))
     out: Array = np.power(a, b)
     return out
+
+
+def choose(condition: Array, a: Array, b: Array) -> Array:
+    """`np.where` for arrays of which `a` and `b` have one dtype."""
+    shape = b.shape
+    if condition.size > _OVERWRITTEN or condition.shape != shape or a.shape not in ((), shape):
+        return _where(condition, a, b)  # type: ignore[no-any-return]
+    made = b.copy()
+    _putmask(made, condition, a)
+    return made
 
 
 _SIGN = "a / abs(a) if a != 0 else a * 0"
