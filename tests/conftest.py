@@ -14,8 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from example_counts import WHOLE
 from gpu_kinds import REAL
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+from shares import thin_out
 
 import weft
 from weft.frontend.eager.switch import SWITCH
@@ -33,8 +36,14 @@ settings.register_profile(
     print_blob=True,
     derandomize="CI" in os.environ,
     suppress_health_check=[HealthCheck.too_slow],
+    max_examples=100 if WHOLE else 40,
 )
 settings.load_profile("weft")
+if not WHOLE:
+    # Hypothesis draws some numbers and texts from the sources of all modules that are loaded:
+    # reading those of weft and its tests takes 20 s in each process. CI's slow tests do.
+    assert callable(providers._get_local_constants)
+    providers._get_local_constants = lambda: providers._local_constants
 
 # Tests count what is compiled: a developer's warm cache must not change that. Tests of the cache
 # turn it on in a folder of their own.
@@ -61,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--update") and "CI" in os.environ:
         raise pytest.UsageError("--update rewrites the golden files; it is not for CI")
     _keep_bytecode(config)
-    if "CI" in os.environ:
+    if "CI" in os.environ and WHOLE:
         _load_all_of_weft()
 
 
@@ -159,8 +168,16 @@ def _use(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         use_device(kind, monkeypatch)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What measures on a GPU comes last: `pytest -m gpu` checks before it measures."""
+    """Leave to CI's slow tests what is beyond a test's share (`shares.py`), and let those try more
+    examples of every test with hypothesis that says no number of its own. What measures on a GPU
+    comes last: `pytest -m gpu` checks before it measures."""
+    thin_out(items)
+    for item in items:
+        used = getattr(getattr(item, "obj", None), "_hypothesis_internal_use_settings", None)
+        if used is not None and used.max_examples == settings.default.max_examples:
+            item.add_marker(pytest.mark.examples)
     items.sort(key=lambda item: bool(item.get_closest_marker("gpu")) and _alone(item))
 
 

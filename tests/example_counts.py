@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+#: Whether as many examples are tried as there are to be: set for CI's slow tests.
+WHOLE = os.environ.get("WEFT_TEST_EXAMPLES") == "all"
+
 
 def examples(number: int, **more: Any) -> Callable[[Any], Any]:
     """A decorator of a test: so many examples where WEFT_TEST_EXAMPLES is "all", as CI sets it for
-    its slow tests, and an eighth of them elsewhere. `more`: other settings of hypothesis."""
-    whole = os.environ.get("WEFT_TEST_EXAMPLES") == "all"
-    chosen = settings(max_examples=number if whole else -(-number // 8), **more)
+    its slow tests, and a twelfth of them elsewhere. `more`: other settings of hypothesis."""
+    chosen = settings(max_examples=number if WHOLE else -(-number // 12), **more)
     return lambda test: pytest.mark.examples(chosen(test))

@@ -71,6 +71,7 @@ def assert_same(got: np.ndarray, expected: np.ndarray, args: list[np.ndarray], s
     assert bad.size == 0, [(*(a[k] for a in args), got[k], expected[k]) for k in bad]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("op", "dtype"), INTEGER_PAIRS)
 def test_integers_and_bool(op: str, dtype: str) -> None:
     args = operands(op, dtype)

@@ -125,6 +125,7 @@ def test_digamma_of_negative_numbers() -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("op", "dtype"), [(op, d) for op, _ in BOUNDED for d in ("f16", "bf16")])
 def test_halves_round_the_f32_result(op: str, dtype: str) -> None:
     args = arguments(op, dtype)

@@ -238,6 +238,7 @@ def plain_type(dtype: DType) -> Any:
     return TensorType(dtype, (2,))
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("axis", [None, 0, 1])
 @pytest.mark.parametrize("length", [5, 300])

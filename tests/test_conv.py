@@ -234,6 +234,7 @@ def test_depthwise_and_separable() -> None:
     np.testing.assert_allclose(separable, got @ mix[0, 0])
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("window", [2, 3, 5, 7, 8])
 def test_depthwise_rows_of_taps(window: int) -> None:
     # Results side by side share what their taps see: forward and back, by stride and dilation.

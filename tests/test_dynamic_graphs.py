@@ -480,6 +480,7 @@ def test_the_command_line(
     assert "[1., 2.]\nresult 1: f32[2]\n[7., 7.]" in capsys.readouterr().out
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("length", [3, None], ids=["known", "data"])
 @pytest.mark.parametrize("rows", [4, 0, 1])
 def test_gradients_of_loops_over_masked_rows(length: int | None, rows: int) -> None:

@@ -140,6 +140,7 @@ WIDE: dict[str, tuple[Call, Call]] = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", WIDE)
 def test_against_numpy_in_many_sizes(name: str, on: None, natively: Natively) -> None:
     ours, numpys = WIDE[name]

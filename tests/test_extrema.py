@@ -50,6 +50,7 @@ def check(got: Any, wanted: list[float], what: str) -> None:
         assert same, f"{what}, row {k}: {a!r} for {b!r}"
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["max", "min"])
 def test_extrema_along_all_axes(name: str, dtype: str) -> None:

@@ -137,6 +137,7 @@ class TestPositions:
 
 
 class TestSort:
+    @pytest.mark.share(3)
     @pytest.mark.parametrize("n", [1, 2, BLOCK, 2 * BLOCK + 77])
     @pytest.mark.parametrize("descending", [False, True])
     @pytest.mark.parametrize("dtype", ["f4", "f8", ml_dtypes.bfloat16, "i1", "u4", "i8", "bool"])

@@ -138,6 +138,7 @@ def target() -> Iterator[str]:
         server.stop()
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("each", [1, 2])
 @pytest.mark.parametrize("words", [False, True])
 def test_on_a_cluster(target: str, words: bool, each: int) -> None:

@@ -344,6 +344,7 @@ def test_a_new_worker_leaves_no_token_over() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_any_of_them_may_start_again(seed: int) -> None:
     """Workers and the chief end at random places and start again, without a checkpoint: each step

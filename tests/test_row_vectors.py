@@ -135,6 +135,7 @@ FUNCTIONS = (softmax, two_folds, layer_norm_gradients, log_likelihood)
 
 
 class TestRows:
+    @pytest.mark.share(3)
     @pytest.mark.parametrize("n", SIZES)
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     @pytest.mark.parametrize("f", FUNCTIONS)

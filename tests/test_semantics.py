@@ -89,6 +89,7 @@ def run(built: Built, way: str) -> Sequence[Any]:
     return interpret(lowered, built.arrays, state, host=host, schedule=schedule)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name: str, way: str) -> None:
