@@ -23,11 +23,11 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 
 T = TypeVar("T")
