@@ -23,7 +23,6 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -363,6 +362,8 @@ def cache_limit() -> int:
             f"WEFT_CACHE_SIZE={given} is not a number of bytes",
             hint="512M, for example, or 1.5G; WEFT_CACHE=0 turns the cache off",
         )
+    from fractions import Fraction  # with `decimal` 3 ms, for who sets it
+
     return int(Fraction(found[1]) * (1 << _SHIFT[found[2].lower()]))
 
 
