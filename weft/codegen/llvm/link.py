@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -26,7 +26,8 @@ def _libraries() -> list[ctypes.CDLL]:
     """The C library (memcpy), its mathematics, and the compiler's run-time library (16-bit floats,
     128-bit integers)."""
     libraries = [ctypes.CDLL(None)]
-    for find in (mathematics, lambda: ctypes.CDLL("libgcc_s.so.1")):
+    finders: list[Callable[[], ctypes.CDLL]] = [mathematics, lambda: ctypes.CDLL("libgcc_s.so.1")]
+    for find in finders:
         try:
             libraries.append(find())
         except OSError:  # no such library here: its functions are missed when code needs them
