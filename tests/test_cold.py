@@ -77,6 +77,37 @@ def test_the_collector_comes_back_with_the_last_of_several() -> None:
     assert gc.isenabled()
 
 
+def test_modules_count_as_old_and_what_the_user_froze_stays_frozen() -> None:
+    code = """
+import gc, sys, numpy
+def where(thing):
+    return [k for k in range(3) if any(thing is o for o in gc.get_objects(k))]
+def young():
+    return [[]]
+mine = young()
+if sys.argv[1:]:
+    gc.freeze()
+import weft
+from weft.ir.loading import load
+if sys.argv[1:]:
+    assert where(mine) == []  # frozen as before
+else:
+    assert where(mine) == where(vars(weft)) == [2]
+    made = young()
+    assert where(made) == [0]
+    weft.Session
+    assert where(made) == [2]
+    made = young()
+    load("weft.frontend.session.session")  # is there already
+    assert where(made) == [0]
+"""
+    for arguments in ([], ["frozen"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=100
+        )
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_collector_that_is_off_stays_off() -> None:
     gc.disable()
     try:

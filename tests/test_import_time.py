@@ -28,9 +28,9 @@ LOADED = (
 PACKAGES = {
     "weft", "weft.frontend", "weft.frontend.calls", "weft.frontend.eager", "weft.frontend.tracing",
 }  # fmt: skip
-#: Other people's packages that it must not load.
+#: Other people's packages, and Python's own, that it must not load.
 OTHERS = {"numba", "llvmlite", "scipy", "zmq", "msgpack", "networkx", "ray", "rich", "PIL",
-          "asyncio"}  # fmt: skip
+          "asyncio", "subprocess", "shutil", "tempfile", "fractions"}  # fmt: skip
 SOURCE = ast.parse(Path(str(wf.__file__)).read_text(encoding="utf-8"))
 
 
@@ -261,6 +261,7 @@ print(compile_count(), "llvmlite.binding" in sys.modules, *sys.modules)
         assert (done.returncode, done.stderr) == (0, "")
         found = done.stdout.split()
     assert found[:2] == ["0", "False"]
+    assert not {"subprocess", "fractions"} & set(found)
     for folder in ("passes.fusion", "passes.memory.plan", "passes.pipelines", "codegen.nests",
                    "codegen.scalar", "codegen.gemm", "codegen.windows", "codegen.vector",
                    "codegen.steps.plan", "codegen.steps.layout", "runtime.planning"):  # fmt: skip

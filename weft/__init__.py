@@ -19,7 +19,7 @@ from weft.ir.loading import load as _load  # first: it notes the time
 from weft.ir.collector import collector_paused as _collector_paused
 
 # modules are kept: Python's collector would look through their objects time and again
-with _collector_paused():
+with _collector_paused(old=True):
     # methods: imported for its effect, the operators of tensors call the functions below
     from weft.frontend import linalg
     from weft.frontend.ops import methods as _methods  # noqa: F401

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from weft.codegen.cost import is_long, split
 from weft.codegen.jit import Kernel
 from weft.ir.attributes import ConstArray
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Value
 from weft.ir.sizes import is_traced
 

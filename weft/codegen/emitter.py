@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
 from weft.codegen.elements import memory_type
+from weft.ir.dataclass import dataclass
 
 I64 = ir.IntType(64)
 # (context, builder, function, result dtype, operand dtypes, arguments) -> result

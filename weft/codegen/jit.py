@@ -17,13 +17,14 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any, Protocol
 
 from weft.codegen.emitter import Emitter
 from weft.codegen.llvm.target import LEVELS, NATIVE, default_isa, isa, using
 from weft.ir import loading
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.fork import ForkLock, around_fork
 

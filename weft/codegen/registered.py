@@ -12,7 +12,6 @@ import importlib
 import itertools
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.codegen.call import Address, Arg, KernelCall, Status, cut_call
@@ -20,6 +19,7 @@ from weft.codegen.cost import streamed
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel, adopt_kernel
 from weft.ir.attributes import AttrSpec, AttrValue
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType
 from weft.ir.errors import AlreadyExistsError, InternalError, UnsupportedError
 from weft.ir.graph import Operation, Value

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import TypeRuleError, suggest

@@ -3,7 +3,8 @@
 Passes make new ops by the thousand and keep them; every so many of them the collector would look
 through all that there are, without finding anything to free: a quarter of the time that Python
 takes for a transformer's training step. Modules are kept, too: a tenth of the time that loading
-them takes. Reference counts free what is dropped meanwhile.
+them takes; and no collection of the young looks through them afterwards. Reference counts free what
+is dropped meanwhile.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ in_child(_after_fork_in_child)
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
-    """No automatic collections in any thread; only for work that runs none of the user's code."""
+def collector_paused(old: bool = False) -> Iterator[None]:
+    """No automatic collections in any thread; only for work that runs none of the user's code.
+
+    old: whether all objects there are then count as old: only a full collection looks at them.
+    """
     with _lock:
         if not _state["depth"]:
             _state["was_enabled"] = gc.isenabled()
@@ -39,6 +43,9 @@ def collector_paused() -> Iterator[None]:
     try:
         yield
     finally:
+        if old and not gc.get_freeze_count():  # else what the user froze would thaw
+            gc.freeze()
+            gc.unfreeze()  # to the oldest generation, in no time
         with _lock:
             _state["depth"] = max(0, _state["depth"] - 1)
             if not _state["depth"] and _state["was_enabled"]:

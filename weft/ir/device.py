@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.source import Locations, caller_location
 

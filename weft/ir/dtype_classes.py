@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from weft.ir import dtypes
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape
 from weft.ir.dtypes import DType
 from weft.ir.errors import ShapeError, TypeRuleError

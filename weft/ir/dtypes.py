@@ -7,12 +7,12 @@ with a signed integer has no common type and is an error that asks for `astype`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import ml_dtypes
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import TypeRuleError, suggest
 
 Kind = Literal["bool", "int", "uint", "float", "complex", "string"]

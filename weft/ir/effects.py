@@ -9,8 +9,8 @@ orders those in the body of a loop or branch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import OPS
 from weft.ir.types import HandleType, RefType

@@ -9,8 +9,9 @@ in each iteration, so all its inputs must be in one frame.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops.dataflow import DATAFLOW

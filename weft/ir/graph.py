@@ -7,9 +7,10 @@ block.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.attributes import AttrValue
+from weft.ir.dataclass import dataclass
 from weft.ir.source import Locations
 from weft.ir.types import Type
 

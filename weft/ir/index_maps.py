@@ -11,9 +11,10 @@ index operand, each of which adds a `Pick` to the place.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.attributes import ConstArray
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape
 from weft.ir.errors import InternalError
 from weft.ir.graph import Block, Operation, Value

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, InvalidArgumentError
 from weft.ir.frames import Frame, Frames, find_frames, inputs_of, unended_frame
 from weft.ir.graph import Block, Operation, Value

@@ -7,12 +7,12 @@ execution has seen, 0 for None.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from weft.ir.attributes import Attrs
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import ResourceExhaustedError
 from weft.ir.rules import int_attr
 from weft.ir.types import StackType, TensorType, Type

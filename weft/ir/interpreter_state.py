@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from weft.ir.attributes import Attrs
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from weft.ir.graph import Operation

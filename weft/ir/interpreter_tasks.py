@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.frames import find_frames
 from weft.ir.graph import Graph, Operation

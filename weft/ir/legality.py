@@ -10,8 +10,8 @@ a graph is the part of one device, with sends and receives in it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import STAGES, WITH_DEAD_VALUES
 from weft.ir.ops.communication import COMMUNICATION
 from weft.ir.ops.dataflow import DATAFLOW

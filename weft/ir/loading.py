@@ -6,6 +6,7 @@ A child that is forked while a thread loads a module would have half a module: `
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 
 from weft.ir.collector import collector_paused
@@ -18,6 +19,6 @@ LOADED_AT = time.time()
 
 def load(module: str, name: str | None = None) -> object:
     """A module, or what it calls `name`. Errors as those of `import`."""
-    with loading, collector_paused():
+    with loading, collector_paused(old=module not in sys.modules):
         found = importlib.import_module(module)
     return found if name is None else getattr(found, name)

@@ -8,12 +8,12 @@ reference, whose results are checked as ever.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from weft.ir.attributes import Attrs
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType
 from weft.ir.graph import Operation
 from weft.ir.ops import OPS

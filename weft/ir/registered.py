@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import AlreadyExistsError, NotFoundError, suggest
 from weft.ir.fork import ForkLock
 from weft.ir.ops import OPS

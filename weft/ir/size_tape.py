@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.polynomials import (
     FloatTerms,
     Monomial,

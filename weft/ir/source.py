@@ -7,9 +7,10 @@ import itertools
 import os
 import stat
 import sys
-from dataclasses import dataclass
 from functools import cache
 from types import CodeType, FrameType
+
+from weft.ir.dataclass import dataclass
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.ir.attributes import Attrs, AttrSpec
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import TypeRuleError
 from weft.ir.types import TensorType, Type
 

@@ -4,8 +4,8 @@ that order effects."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, product, substitute_dim
 from weft.ir.dtypes import DType
 

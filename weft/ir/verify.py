@@ -14,9 +14,9 @@ from has been through a pass that lost them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.ir.attributes import ConstArray, complete_attrs
+from weft.ir.dataclass import dataclass
 from weft.ir.deadness import Deadness, dead_results, double_merges
 from weft.ir.effects import Access, StateKey, region_keys, unordered
 from weft.ir.errors import VerifyError, WeftError

@@ -11,13 +11,13 @@ that is all there is to padding, and no op needs to know how far it goes at the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from weft.ir.attributes import Attrs, AttrSpec
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.rules import ints_attr
 from weft.ir.spec import Array

@@ -19,8 +19,9 @@ it waited for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from weft.ir.dataclass import dataclass
 from weft.ir.effects import StateKey, accesses
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.source import Locations

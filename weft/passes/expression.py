@@ -8,12 +8,12 @@ take the dtype and shape of the other operand: ``1 - y * y`` appends a scalar co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from weft.ir.attributes import AttrValue, ConstArray
 from weft.ir.builder import Builder
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Shape
 from weft.ir.dtypes import DType, string
 from weft.ir.errors import InternalError

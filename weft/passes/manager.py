@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import PassError, VerifyError, suggest
 from weft.ir.fork import ForkLock
 from weft.ir.graph import WITH_DEAD_VALUES, Graph

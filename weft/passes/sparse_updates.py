@@ -29,12 +29,13 @@ The pass leaves alone what would not pay (`worth_it`), and gradients that are ne
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 import numpy as np
 
 from weft.ir.builder import Builder
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import uint64
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import is_index_map

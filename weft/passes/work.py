@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.index_maps import Read, is_index_map, read_of, static_shape
 from weft.ir.ops import lookup

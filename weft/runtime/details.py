@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from weft.codegen.llvm.target import isa_line, using
 from weft.ir.collector import collector_paused
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError
 from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from weft.ir.dataclass import dataclass
 
 _SYSFS = Path("/sys/devices/system/cpu")
 #: Where the system tells no cache sizes: a first and second level that most machines have.

@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from weft.codegen.kernels.peaks import (
     stream_kernel,
     vector_bytes,
 )
+from weft.ir.dataclass import dataclass
 from weft.runtime.machine import Caches, caches, cpu_name, free_memory
 from weft.runtime.pool.pool import POOL
 from weft.runtime.repeat import Repeat

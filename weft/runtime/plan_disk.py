@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ from weft.codegen.jit import Kernel, Kernels, do_later, load_kernels
 from weft.codegen.llvm.cache import PLAN_SUFFIX, CachedRecord, file_name, plan_cache
 from weft.codegen.llvm.cache_key import describe_kernel, describe_plan
 from weft.ir.attributes import ConstArray
+from weft.ir.dataclass import dataclass
 from weft.ir.digest import digest_graph
 from weft.ir.graph import Graph
 from weft.ir.registered import REGISTERED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from weft.codegen.steps.plan import copy_call, plan_program
 from weft.codegen.steps.program import Node, PlannedCall, all_calls
 from weft.codegen.steps.table import MovingPlace, SlotKey, Table
 from weft.ir.attributes import ConstArray
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import uint8
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.types import TensorType

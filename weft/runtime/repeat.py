@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from weft.codegen.faults import STOPPED, FaultWords
 from weft.codegen.jit import compile_kernels
 from weft.codegen.steps.walker import CALL_WORDS, HEADER, NEXT, SET, WALKER
+from weft.ir.dataclass import dataclass
 from weft.runtime.native.stopping import raise_stopped
 
 Row = tuple[int, int, int, int]

@@ -15,7 +15,6 @@ import copy
 import ctypes
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ import numpy as np
 from weft.codegen.call import Address, Stacks
 from weft.codegen.steps.program import PlannedCall
 from weft.codegen.steps.walker import CALL_WORDS, FIRST_ADDRESS, JUMP, WALK_PARTS
+from weft.ir.dataclass import dataclass
 from weft.ir.types import TensorType
 from weft.runtime.executable import Executable
 from weft.runtime.frame import Frame

@@ -9,7 +9,7 @@ and says where planning would have decided otherwise: then they need another pla
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,6 +18,7 @@ from weft.codegen.faults import STOPPED
 from weft.codegen.jit import hold_kernels
 from weft.codegen.steps.table import Table
 from weft.ir.collector import collector_paused
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType
 from weft.ir.graph import Graph

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from weft.ir.dataclass import dataclass
 from weft.ir.fork import ForkLock
 from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import STANDARD

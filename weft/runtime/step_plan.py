@@ -7,7 +7,6 @@ bytes are JSON and int64 words, checked by the cache that keeps them (`codegen/l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from weft.codegen.steps.arena_flow import leaves_stacks
 from weft.codegen.steps.table import SlotKey, Table
 from weft.ir.attributes import ConstArray
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.graph import Graph, Operation
 from weft.ir.types import TensorType

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from weft.codegen.cuda.report import KernelReport
 from weft.codegen.cuda.toolchain import stamp
 from weft.codegen.llvm.cache import CUBIN_SUFFIX, CachedRecord, kernel_cache
 from weft.codegen.llvm.cache_key import cuda_sources
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import DataLossError, InvalidArgumentError
 
 MANIFEST = "manifest.json"

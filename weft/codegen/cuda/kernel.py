@@ -7,12 +7,12 @@ compiled (`compile.py`) and carried out thread by thread without a GPU (`emulato
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 from weft.codegen.call import Arg
 from weft.codegen.cuda.language import LANGUAGE_VERSION
+from weft.ir.dataclass import dataclass
 from weft.ir.sizes import fixed
 
 #: Blocks of a grid, at most (CUDA C++ Programming Guide, "Technical Specifications").

@@ -6,9 +6,8 @@ granularities: the occupancy calculator of Nsight Compute 2025.3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.codegen.cuda.report import KernelReport
+from weft.ir.dataclass import dataclass
 
 WARP = 32
 REGISTERS = 64 << 10  # of a multiprocessor

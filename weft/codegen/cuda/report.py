@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+
+from weft.ir.dataclass import dataclass
 
 _MAGIC = b"\x7fELF\x02\x01"  # 64-bit, little-endian
 _SYMTAB = 2

@@ -14,11 +14,11 @@ import importlib.metadata
 import importlib.util
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import ToolchainError
 from weft.ir.fork import ForkLock
 

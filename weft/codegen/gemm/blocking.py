@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from weft.codegen.cost import CHUNK_NS, MOST_CHUNKS, WORTH_CUTTING_NS
 from weft.codegen.gemm.product import K_BY_COLUMNS, PACKED_BEFORE
 from weft.codegen.gemm.tile import Tile, converts
+from weft.ir.dataclass import dataclass
 from weft.ir.sizes import of_sizes
 
 #: A run of k: a panel's part of it fits into L1, or of 3 vectors of 512 bits into L2. Longer ones

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.codegen.call import Address, Arg, KernelCall, Pool, Scratch
 from weft.codegen.jit import Kernel
 from weft.codegen.nests.folds import combine_call, lay_out
 from weft.codegen.nests.nest import Access
 from weft.ir.attributes import ConstArray
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 
 

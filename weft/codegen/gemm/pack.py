@@ -21,7 +21,7 @@ group's last p: k in the place of A's groups is one more.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 from llvmlite import ir
@@ -33,9 +33,9 @@ from weft.codegen.gemm.dots import BIASES, add_products
 from weft.codegen.gemm.micro import I32, Vectors, internal_function
 from weft.codegen.gemm.tile import Tile, converts
 from weft.codegen.scalar.half import has_f16_instructions
+from weft.ir.dataclass import dataclass
 
-#: Groups of A that are packed side by side: more would share sets of the cache where they are
-#: written.
+#: Groups of A packed side by side: more would share sets of the cache where they are written.
 STRIP = 4
 
 

@@ -21,8 +21,6 @@ it while it is in the cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
@@ -30,6 +28,7 @@ from weft.codegen.gemm.micro import call_narrowest, emit_micro, for_each_form, r
 from weft.codegen.gemm.pack import emit_pack_a, emit_pack_b, packed_steps
 from weft.codegen.gemm.tile import Tile, tile_of
 from weft.codegen.jit import Kernel
+from weft.ir.dataclass import dataclass
 
 #: Words of a gemm call, in order; `weft.codegen.gemm.call` fills them. Each matrix takes `k` of
 #: `k_all`, the last one what is left.

@@ -10,8 +10,6 @@ left, a tile of fewer rows does not compute the others for nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from weft.codegen.elements import HALVES, INTEGERS, register_type, width_bits
@@ -22,6 +20,7 @@ from weft.codegen.llvm.target import (
     per_isa,
     target_vector_bits,
 )
+from weft.ir.dataclass import dataclass
 
 #: What a product of each dtype of floats is computed in.
 ACCUMULATOR = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32"}

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -36,6 +35,7 @@ from weft.codegen.gemm.blocking import RUN, up
 from weft.codegen.gemm.tile import Tile, tile_of
 from weft.codegen.jit import Kernel
 from weft.codegen.kernels.attention_blocks import Blocks, Rows, Words
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
 from weft.ir.ops.attention import heads_first
 from weft.ir.sizes import of_sizes

@@ -10,7 +10,6 @@ the cut.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from llvmlite import ir
@@ -23,6 +22,7 @@ from weft.codegen.jit import Kernel
 from weft.codegen.kernels.scan import axis_sizes
 from weft.codegen.kernels.shape import tensor
 from weft.codegen.kernels.sort import DIGIT_BITS, DIGITS, key_bits, key_of, lower_sort, value_of
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 
 #: Rows are sorted so if there are fewer and their sides have more bytes: moving what fits into

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -22,6 +21,7 @@ from weft.codegen.kernels.shape import tensor
 from weft.codegen.nests.held import Held
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.units import unit_parts
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 
 #: Rows that are walked side by side, and columns.

@@ -12,7 +12,6 @@ The units are the rows; a binary search's are the values searched for.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -25,6 +24,7 @@ from weft.codegen.kernels.scan import axis_sizes
 from weft.codegen.kernels.shape import tensor
 from weft.codegen.pool.words import repeat_while
 from weft.codegen.scalar.scalar import emit_scalar
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 
 SMALL = 48

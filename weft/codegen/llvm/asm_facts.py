@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from weft.codegen.jit import kernel_asm
+from weft.ir.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

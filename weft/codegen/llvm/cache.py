@@ -23,11 +23,10 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 
 T = TypeVar("T")
@@ -363,6 +362,8 @@ def cache_limit() -> int:
             f"WEFT_CACHE_SIZE={given} is not a number of bytes",
             hint="512M, for example, or 1.5G; WEFT_CACHE=0 turns the cache off",
         )
+    from fractions import Fraction  # with `decimal` 3 ms, for who sets it
+
     return int(Fraction(found[1]) * (1 << _SHIFT[found[2].lower()]))
 
 

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_char_p, c_int, c_size_t, c_void_p
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -26,6 +25,7 @@ from weft.codegen.llvm.library import (
     taken,
 )
 from weft.codegen.llvm.target import binding, create_machine, isa, new_machine
+from weft.ir.dataclass import dataclass
 from weft.ir.fork import ForkLock
 
 #: Bumped whenever the passes below change.

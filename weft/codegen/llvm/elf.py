@@ -14,9 +14,10 @@ import mmap
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from weft.ir.dataclass import dataclass
 
 _MAGIC = b"\x7fELF\x02\x01"  # 64-bit, little-endian
 _RELOCATABLE, _X86_64 = 1, 62  # e_type, e_machine

@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from weft.codegen.llvm.cache_key import describe_kernel
 from weft.codegen.llvm.compile import assembly_text, compile_text, llvm_text, release_memory
 from weft.codegen.llvm.link import Linked, imports_of, link
 from weft.codegen.llvm.target import host, using
+from weft.ir.dataclass import dataclass
 
 # llvmlite 0.50 fills a table when it first prints a string, and a second thread that prints at that
 # time finds half of it: here nobody else prints yet.

@@ -7,9 +7,10 @@ in "Known Maximum Errors in Math Functions" of its manual.
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import importlib
 from functools import cache
+
+from weft.ir.mathematics import mathematics
 
 # f32 and f64 versions exist of each, f32's with the suffix "f".
 REAL_FUNCTIONS = (
@@ -29,7 +30,7 @@ def register_libm() -> None:
 
     The JIT would look through the process's own symbols, among which libm need not be.
     """
-    library = ctypes.CDLL(ctypes.util.find_library("m"))
+    library = mathematics()
     binding = importlib.import_module("llvmlite.binding")
     reals = [name for base in REAL_FUNCTIONS for name in (base, _single(base))]
     for name in (*reals, *COMPLEX_FUNCTIONS):

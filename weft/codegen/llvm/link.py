@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import itertools
 import logging
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 from weft.codegen.llvm.elf import UnsupportedObjectError, is_elf, load, read_object
 from weft.codegen.llvm.target import binding, create_machine
+from weft.ir.mathematics import mathematics
 
 _log = logging.getLogger("weft.compile")
 _library_numbers = itertools.count()
@@ -26,13 +25,11 @@ class UnknownSymbolError(RuntimeError):
 def _libraries() -> list[ctypes.CDLL]:
     """The C library (memcpy), its mathematics, and the compiler's run-time library (16-bit floats,
     128-bit integers)."""
-    # find_library runs programs of the system for it: 5 ms and more
-    mathematics = "libm.so.6" if sys.platform == "linux" else ctypes.util.find_library("m")
-    names = [mathematics, "libgcc_s.so.1"]
     libraries = [ctypes.CDLL(None)]
-    for name in names:
+    finders: list[Callable[[], ctypes.CDLL]] = [mathematics, lambda: ctypes.CDLL("libgcc_s.so.1")]
+    for find in finders:
         try:
-            libraries.append(ctypes.CDLL(name))
+            libraries.append(find())
         except OSError:  # no such library here: its functions are missed when code needs them
             continue
     return libraries

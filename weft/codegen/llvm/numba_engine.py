@@ -12,7 +12,6 @@ import ctypes
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -27,6 +26,7 @@ from weft.codegen.emitter import emit_kernel
 from weft.codegen.jit import Kernel, Outcome
 from weft.codegen.llvm.libm import register_libm
 from weft.codegen.llvm.target import NATIVE, VARIABLE, default_isa
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
 
 # Numba is annotated in part only, and not for its extension interface.

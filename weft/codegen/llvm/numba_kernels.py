@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -21,6 +20,7 @@ from numba.extending import intrinsic
 
 from weft.codegen.llvm.numba_engine import NumbaCode, NumbaLibrary, check_isa
 from weft.codegen.llvm.target import isa
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import TypeRuleError, UnsupportedError
 from weft.ir.source import Locations

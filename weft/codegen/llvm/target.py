@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache, update_wrapper
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from weft.codegen.llvm.library import Machine, library, library_file, text_of
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 
 #: The environment variable that chooses the instruction set, and its value for the host's own.

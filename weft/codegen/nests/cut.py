@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from weft.codegen.call import Address, KernelCall, Scratch
@@ -25,6 +24,7 @@ from weft.codegen.nests.folds import (
     running_dtype,
 )
 from weft.codegen.nests.nest import Access, Nest
+from weft.ir.dataclass import dataclass
 from weft.ir.sizes import smallest
 
 CutKind = Literal["none", "single", "pair", "partial", "partial_pair"]

@@ -7,8 +7,6 @@ depend neither on how many threads there are nor on which of them did what.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall, Scratch, cut_call
@@ -19,6 +17,7 @@ from weft.codegen.jit import Kernel
 from weft.codegen.nests.cost import CHEAP
 from weft.codegen.scalar.float_builder import intrinsic
 from weft.codegen.scalar.scalar import emit_scalar
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 from weft.ir.ops.reduction import FOLDS
 

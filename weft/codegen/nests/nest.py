@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from weft.codegen.nests.cost import interleave, op_nanoseconds
 from weft.codegen.nests.fold_lanes import lanes_key
 from weft.codegen.scalar.scalar import supported
 from weft.ir.attributes import ConstArray
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Operation, Value
 from weft.ir.index_maps import Pick, contiguous_strides, nest_read

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from weft.codegen.element_access import load_element
 from weft.codegen.emitter import Emitter
 from weft.codegen.scalar.scalar import emit_scalar
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 
 LINE = 64

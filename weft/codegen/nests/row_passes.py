@@ -9,11 +9,12 @@ memory of the thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.codegen.elements import HALVES
 from weft.codegen.nests.cost import op_nanoseconds
 from weft.codegen.nests.rows import Node, Output, RowNest
+from weft.ir.dataclass import dataclass
 
 #: A value that costs more than this to compute again (ns an element) is kept: a store and a load.
 KEEP_NS = 0.055

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -29,6 +28,7 @@ from weft.codegen.nests.row_writer import At, RowWriter, Walk
 from weft.codegen.nests.rows import Node, Output, RowNest
 from weft.codegen.scalar.float_builder import splat_constant
 from weft.codegen.scalar.integers import COMPARISONS
+from weft.ir.dataclass import dataclass
 
 #: Elementwise ops whose code is that of vectors, too: no calls, no branches (`emit_scalar`).
 OPS = frozenset(

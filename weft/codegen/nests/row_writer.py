@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -24,6 +23,7 @@ from weft.codegen.nests.row_folds import Accumulator, Adds
 from weft.codegen.nests.row_passes import Pass, Schedule
 from weft.codegen.nests.rows import Node, Output, RowNest
 from weft.codegen.scalar.scalar import emit_scalar
+from weft.ir.dataclass import dataclass
 
 
 @dataclass(slots=True)

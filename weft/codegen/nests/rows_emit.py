@@ -15,7 +15,6 @@ calls add them up (`nests/folds.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -42,6 +41,7 @@ from weft.codegen.nests.row_vectors import VectorRowWriter, is_in_vectors
 from weft.codegen.nests.row_writer import RowWriter, Walk
 from weft.codegen.nests.rows import Node, Output, RowNest
 from weft.ir.attributes import ConstArray
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
 
 #: A block of rows whose results are added up has at least so many rows.

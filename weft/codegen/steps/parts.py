@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.codegen.call import KernelCall, Scratch, Stacks, Status
 from weft.codegen.cost import arithmetic
@@ -25,6 +24,7 @@ from weft.codegen.lowerings import LOWERINGS
 from weft.codegen.nests.emit import nest_calls
 from weft.ir.attributes import Attrs, AttrValue
 from weft.ir.builder import Builder
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import WeftError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.index_maps import is_fold, is_gather

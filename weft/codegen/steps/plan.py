@@ -8,7 +8,7 @@ a plan for another batch size compiles nothing.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llvmlite import ir
 
@@ -29,6 +29,7 @@ from weft.codegen.steps.program import Branch, Loop, Node, PlannedCall
 from weft.codegen.steps.scalar_emit import scalar_loop_call
 from weft.codegen.steps.table import SlotOf
 from weft.codegen.steps.walker import PART_WORDS, WALK_PARTS
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import uint8
 from weft.ir.errors import PassError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.codegen.call import KernelCall
@@ -13,6 +12,7 @@ from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
 from weft.codegen.steps.arena_flow import describe_kept
 from weft.codegen.steps.scalar_check import why_not_in_registers
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ and written at computed indices, and only their newest version may be read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from weft.codegen.cost import arithmetic
 from weft.codegen.elements import DTYPES, HALVES
 from weft.codegen.scalar.scalar import supported
 from weft.codegen.steps.arena_flow import keeps_no_stacks
 from weft.codegen.steps.scalar_small import MOVES, SMALL, elements, fits, is_single, tensor
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.legality import KERNELS
 from weft.ir.ops import lookup

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from weft.codegen.kernels.blas import blas_address
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
 
 SlotKey = tuple[str, int | str]

@@ -7,14 +7,13 @@ J. Laframboise, "Chebyshev approximation of (1 + 2x) exp(x**2) erfc x in 0 <= x 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from weft.codegen.elements import F32, F64
 from weft.codegen.scalar.float_builder import FloatBuilder
 from weft.codegen.vector import exp as vector_exp
 from weft.codegen.vector import lanes, tables
+from weft.ir.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ exchange in 45 digits.  f32 computes in f64.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from weft.codegen.elements import F32, F64
 from weft.codegen.scalar.float_builder import FloatBuilder
 from weft.codegen.vector.log import log, log_wide
+from weft.ir.dataclass import dataclass
 
 
 @dataclass(frozen=True)

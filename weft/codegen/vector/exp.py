@@ -7,13 +7,12 @@ Elementary Functions", 1980) and e**r = 1 + r + r**2 Q(r).  Q is the minimax pol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from weft.codegen.llvm.target import multiplies_and_adds
 from weft.codegen.scalar.float_builder import FloatBuilder
 from weft.codegen.vector import lanes, tables
+from weft.ir.dataclass import dataclass
 
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453

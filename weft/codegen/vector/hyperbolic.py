@@ -7,7 +7,6 @@ formulas with e**x lose.  The inverses compute f32 in f64.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -15,6 +14,7 @@ from weft.codegen.elements import F32, F64
 from weft.codegen.scalar.float_builder import FloatBuilder
 from weft.codegen.vector.exp import decay_parts, half_exp
 from weft.codegen.vector.log import log1p, log1p_wide
+from weft.ir.dataclass import dataclass
 
 
 @dataclass(frozen=True)

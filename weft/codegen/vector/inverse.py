@@ -7,12 +7,12 @@ in the square of the argument are minimax, by Remez exchange in 60 digits.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from weft.codegen.elements import F32, F64
 from weft.codegen.scalar.float_builder import FloatBuilder
+from weft.ir.dataclass import dataclass
 
 
 @dataclass(frozen=True)

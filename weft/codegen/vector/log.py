@@ -9,7 +9,6 @@ at f32 start mantissas at 2/3 and have a polynomial in f.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -17,6 +16,7 @@ from weft.codegen.elements import F64
 from weft.codegen.llvm.target import multiplies_and_adds
 from weft.codegen.scalar.float_builder import FloatBuilder
 from weft.codegen.vector import lanes, tables
+from weft.ir.dataclass import dataclass
 
 
 @dataclass(frozen=True)

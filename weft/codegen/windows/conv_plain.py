@@ -7,8 +7,6 @@ depthwise floats over fixed blocks of the batch, whose sums are added in order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from llvmlite import ir
 
@@ -34,6 +32,7 @@ from weft.codegen.windows.conv_kernel import UNITS, add_parts
 from weft.codegen.windows.folds import Lanes
 from weft.codegen.windows.geometry import Sizes, Table
 from weft.codegen.windows.taps import REACH_WORDS, Reach, Taps, listing_function
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 
 #: A product of integers or complex numbers, with the way to it.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -17,6 +16,7 @@ from weft.codegen.elements import COMPLEXES, HALVES, UNSIGNED, register_type, wi
 from weft.codegen.emitter import Emitter
 from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.scalar.scalar import emit_scalar
+from weft.ir.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

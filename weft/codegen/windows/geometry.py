@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 from weft.ir.rules import int_attr, ints_attr
 from weft.ir.types import TensorType

@@ -7,8 +7,6 @@ channels), which is set to zero and then added to, window by window in row-major
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, WorkerScratch, cut_call, worker_stride
@@ -22,6 +20,7 @@ from weft.codegen.windows.folds import Fold, Lanes, or_first, walk_entries, widt
 from weft.codegen.windows.geometry import triple
 from weft.codegen.windows.reduce import reach_of
 from weft.codegen.windows.taps import Reach, Taps, listing_function
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType
 

@@ -7,8 +7,6 @@ vector of channels with the results in registers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, WorkerScratch, cut_call, worker_stride
@@ -27,6 +25,7 @@ from weft.codegen.windows.folds import (
 )
 from weft.codegen.windows.geometry import Sizes, Triple, triple
 from weft.codegen.windows.taps import Reach, Taps, listing_function
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
 from weft.ir.prices import NS_PER_BYTE_CACHED
 from weft.ir.rules import ints_attr

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 from llvmlite import ir
@@ -18,6 +17,7 @@ from weft.codegen.call import Arg, Pool
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.windows.geometry import Table, Triple
 from weft.ir.attributes import ConstArray
+from weft.ir.dataclass import dataclass
 
 TABLE = I64.as_pointer()
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from weft.codegen.llvm.asm_facts import AsmFacts
+from weft.ir.dataclass import dataclass
 from weft.passes.work import Work
 from weft.runtime.peaks import Peaks
 from weft.runtime.repeat import Timing

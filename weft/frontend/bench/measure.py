@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from weft.codegen.llvm.asm_facts import kernel_facts
 from weft.codegen.llvm.cache import kernel_cache
 from weft.codegen.steps.program import Branch, Loop, Node, PlannedCall
 from weft.frontend.bench.cost import Cost, KernelCost
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
 from weft.ir.rules import int_attr
 from weft.ir.types import TensorType
@@ -54,7 +54,7 @@ def measure(
     inputs: Sequence[Array],
     variables: Mapping[str, VariableState],
     name: str,
-    effort: Effort = Effort(),
+    effort: Effort = Effort(),  # noqa: B008 - frozen
     wanted: Callable[[int, Piece], bool] = lambda number, piece: True,
     peaks: Peaks | None = None,
 ) -> Cost:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -17,6 +17,7 @@ from weft.codegen.cuda.cache import architecture
 from weft.frontend.bench.table import name_text, number, si, source_text, timing_text
 from weft.frontend.bench.targets import Target
 from weft.frontend.bench.timing import machine
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, NotFoundError, UnsupportedError, suggest
 from weft.passes.work import Work, work
 from weft.runtime.repeat import Timing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from weft.frontend.bench.peers import DEFAULT, PEERS, contest, missing
 from weft.frontend.bench.table import WIDTH, cost_table, peaks_lines
 from weft.frontend.bench.targets import Target
 from weft.frontend.bench.timing import Comparison, machine
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
 from weft.runtime.peaks import Peaks
 from weft.runtime.pool.pool import POOL

@@ -8,7 +8,6 @@ import inspect
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from weft.frontend.cli.run import (
     named_pairs,
     static_graph,
 )
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, ParseError, suggest
 from weft.ir.graph import Graph
 from weft.ir.text.parser import parse_graph

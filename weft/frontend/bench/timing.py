@@ -16,11 +16,11 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 
 from weft.codegen.llvm.target import isa_line
+from weft.ir.dataclass import dataclass
 from weft.runtime.machine import cpu_name
 from weft.runtime.repeat import Timing
 

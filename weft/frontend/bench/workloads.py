@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from weft.ir.dataclass import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -4,7 +4,6 @@ differ."""
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from weft.frontend.dlpack import foreign_array, is_foreign
 from weft.frontend.ops.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.trace import check_usable
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import format_shape
 from weft.ir.dlpack import is_on_gpu
 from weft.ir.dtypes import as_dtype

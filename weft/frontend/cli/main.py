@@ -11,7 +11,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from weft.frontend.cli import bench as cli_bench
@@ -25,6 +25,7 @@ from weft.frontend.cli import run as cli_run
 from weft.frontend.cli import top as cli_top
 from weft.frontend.cli import worker as cli_worker
 from weft.frontend.cli.output import write_text
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError, suggest
 from weft.ir.graph import Graph
 from weft.ir.text.diff import diff_graphs

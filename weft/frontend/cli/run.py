@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from weft.frontend.cli.output import writing
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import bfloat16
 from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from weft.ir.dataclass import dataclass
 from weft.runtime.distributed.stats import Stats
 
 #: Task -> what it counts, or why it does not say.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from weft.frontend.data.crew import Crew
 from weft.frontend.data.items import Batch, Function, Item, Items, Mapped, Row, Table, Value
 from weft.frontend.data.parallel import ParallelMap, Prefetched
 from weft.frontend.pytree import tree_map
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.ir.source import Locations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.frontend.extend.ops import op_name
@@ -11,6 +10,7 @@ from weft.frontend.extend.schema import of_weft
 from weft.frontend.ops.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.trace import Trace
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import AlreadyExistsError, GradientError, InvalidArgumentError, WeftError
 from weft.ir.rules import fits
 from weft.ir.source import caller_location

@@ -7,12 +7,12 @@ spatial..., channels) on the way in and what the data format says on the way out
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.frontend.ops.arguments import check_int
 from weft.frontend.ops.shape import permute_dims
 from weft.frontend.tensor import Tensor
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, ShapeError
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType

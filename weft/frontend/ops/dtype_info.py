@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +9,7 @@ import numpy as np
 
 from weft.frontend.ops.promotion import TensorLike, check_dtype, common_dtype, is_scalar
 from weft.frontend.tensor import Tensor, as_tensor
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType, promote, real_of
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.source import caller_location

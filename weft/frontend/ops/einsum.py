@@ -8,7 +8,6 @@ multiply and sum where one side has no axis of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from string import ascii_letters
 
 import numpy as np
@@ -18,6 +17,7 @@ from weft.frontend.ops.linalg import diagonal, product_operands
 from weft.frontend.ops.promotion import TensorLike, broadcast_tensors, expand
 from weft.frontend.ops.shape import moveaxis, permute_dims, reshape
 from weft.frontend.tensor import Tensor
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, broadcast_dim, format_shape, product
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.source import caller_location

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from weft.frontend.ops.dynamic_sizes import nonzero_columns, open_sizes
 from weft.frontend.ops.promotion import broadcast_tensors, cast
 from weft.frontend.ops.shape import permute_dims, reshape
 from weft.frontend.tensor import Tensor, as_tensor
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import (
     Dim,
     Shape,

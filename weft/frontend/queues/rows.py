@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from weft.frontend.ops.index import as_indices
 from weft.frontend.ops.promotion import cast
 from weft.frontend.ops.shape import reshape
 from weft.frontend.tensor import Tensor, as_tensor
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, same
 from weft.ir.dtypes import DType, int32
 from weft.ir.errors import (

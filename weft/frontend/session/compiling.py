@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.frontend.arrays import Array
@@ -13,6 +12,7 @@ from weft.frontend.session.fetching import is_tensor
 from weft.frontend.session.graph import Graph
 from weft.frontend.session.on_gpu import compile_gpu_step, gpu_use
 from weft.frontend.session.step import step_graph
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING
 
 from weft.frontend.session.chrome_trace import chrome_events
 from weft.frontend.session.compiling import Step
 from weft.frontend.session.graph import Graph
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.ir.source import caller_location
 from weft.runtime.dataflow.elsewhere import RegionElsewhere

@@ -4,10 +4,10 @@ device."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from weft.frontend.calls.on_gpu import compile_for_gpu
+from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_DEVICES, LOCAL_JOB, DeviceSpec, local_gpu
 from weft.ir.errors import (
     FailedPreconditionError,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from numbers import Real
 from typing import ClassVar
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.source import caller_location
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from weft.frontend.arrays import Array
 from weft.frontend.session.subgraph import needed_ops
 from weft.frontend.tracing.trace import Trace
+from weft.ir.dataclass import dataclass
 from weft.ir.deadness import Deadness
 from weft.ir.dims import SymbolicDim
 from weft.ir.errors import (

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.ir.attributes import AttrValue
+from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.graph import Operation, Value

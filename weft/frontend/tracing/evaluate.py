@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from weft.frontend import pytree
@@ -14,6 +13,7 @@ from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import Trace, current_trace
 from weft.frontend.tracing.tracing import Argument, result_tensor, trace_function
 from weft.ir.builder import Builder
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.interpreter import interpret
 from weft.ir.types import TensorType

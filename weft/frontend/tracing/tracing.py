@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from weft.frontend import pytree
 from weft.frontend.ops.operators import Operators
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.trace import Effect, Trace
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.graph import Graph

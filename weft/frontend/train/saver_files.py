@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import (
     InvalidArgumentError,
     NotFoundError,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 from weft.frontend.random.state import (
@@ -19,6 +19,7 @@ from weft.frontend.random.state import (
 from weft.frontend.session.graph import get_default_graph
 from weft.frontend.train.optimizer import Optimizer
 from weft.frontend.variable import Variable
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType

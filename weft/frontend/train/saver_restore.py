@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from weft.frontend.random.state import restart_generators
 from weft.frontend.train.saver_items import Awaited, ItemList, Items, random_seeds
 from weft.frontend.variable import Variable
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
 from weft.ir.source import caller_location
 from weft.ir.types import TensorType

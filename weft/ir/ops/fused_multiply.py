@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from weft.ir.mathematics import mathematics
 
 Array = np.ndarray[Any, Any]
 
@@ -39,8 +40,7 @@ def _single(x: Array, y: Array, z: Array) -> Array:
 @functools.cache
 def _double() -> Callable[[float, float, float], float]:
     """C's fma; Python has it since 3.13, where it raises for what IEEE 754 calls invalid."""
-    library = ctypes.util.find_library("m") or ctypes.util.find_library("c")
-    function = ctypes.CDLL(library).fma
+    function = mathematics().fma
     function.restype = ctypes.c_double
     function.argtypes = [ctypes.c_double] * 3
     assert math.isnan(function(math.inf, 0.0, 1.0))

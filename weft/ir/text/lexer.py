@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import ParseError
 from weft.ir.source import Location
 
@@ -13,7 +13,7 @@ from weft.ir.source import Location
 NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 _STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
-_TOKEN = re.compile(
+_TOKEN = (  # compiled when a text is read
     rf"""
       (?P<space>\s+|//[^\n]*)
     | (?P<bytes>b{_STRING})
@@ -25,8 +25,7 @@ _TOKEN = re.compile(
     | (?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
     | (?P<int>[0-9]+)
     | (?P<punct>->|[()\[\]{{}}<>,:=^?*+-])
-    """,
-    re.VERBOSE,
+    """
 )
 _MAX_DIGITS = 4000  # int() refuses more than 4300: a number that long is a corrupt file
 _KIND_NAMES = {
@@ -64,9 +63,9 @@ class TokenStream:
         self.index = 0
 
     def _tokenize(self) -> Iterator[Token]:
-        at, text = 0, self.text
+        at, text, tokens = 0, self.text, re.compile(_TOKEN, re.VERBOSE)
         while at < len(text):
-            match = _TOKEN.match(text, at)
+            match = tokens.match(text, at)
             if match is None:
                 raise self._bad_character(at)
             kind, piece = match.lastgroup or "", match.group()

@@ -13,9 +13,10 @@ for dtypes of 4 bytes and more, whose sums are not made wider than they are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.ir.builder import Builder
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops.control import length_attr
 from weft.ir.rules import ints_attr

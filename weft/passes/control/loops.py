@@ -7,10 +7,11 @@ operands are numbered alike, and so are carries among arguments, operands and re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.ir.attributes import ConstArray
 from weft.ir.builder import Builder
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.control import CONTROL
 from weft.ir.rules import int_attr

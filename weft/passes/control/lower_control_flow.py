@@ -34,12 +34,12 @@ A `scan` is lowered as the while that it is (`scan_to_while`). Which ops are low
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from weft.ir.attributes import AttrValue, ConstArray
 from weft.ir.builder import Builder, make_op
+from weft.ir.dataclass import dataclass
 from weft.ir.effects import StateKey, effect_keys, host_keys, state_key
 from weft.ir.errors import UnsupportedError
 from weft.ir.frames import find_frames, is_dataflow

@@ -13,9 +13,9 @@ region that waits for one message and makes another could wait for itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.ir.builder import Builder
+from weft.ir.dataclass import dataclass
 from weft.ir.deadness import Deadness
 from weft.ir.errors import InternalError
 from weft.ir.frames import Frame, find_frames

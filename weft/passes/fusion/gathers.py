@@ -19,10 +19,11 @@ indices are checked before the nest by a kernel of their own. The rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import TYPE_CHECKING
 
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
 from weft.ir.index_maps import is_gather, is_index_map, read_of, shape_of
 from weft.ir.rules import int_attr

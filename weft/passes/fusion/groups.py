@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.ir.code_size import MOST_INSTRUCTIONS, OF_A_LOAD, instructions
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import (

@@ -20,10 +20,11 @@ is widened is never stored, and several products of narrow integers are one inst
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.ir.attributes import ConstArray
 from weft.ir.builder import Builder
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType, int16, uint8
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import is_index_map

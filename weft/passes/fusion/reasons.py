@@ -7,8 +7,8 @@ left out: variables are read and written where they are, views and index maps ar
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import is_index_map
 from weft.ir.ops.control import CONTROL

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape
 from weft.ir.graph import Operation
 from weft.ir.index_maps import Frame, Read, folded, is_fold, shape_of, wide_axes

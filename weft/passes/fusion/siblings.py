@@ -24,11 +24,12 @@ join (`weft.passes.fusion.fuse`):
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING
 
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape
 from weft.ir.graph import Operation, Value
 from weft.ir.index_maps import (

@@ -20,9 +20,10 @@ copy is never made. The rules:
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.ir.builder import Builder
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import ALL, DType, float32, float64
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.index_maps import contiguous_strides, is_index_map, read_of, static_shape

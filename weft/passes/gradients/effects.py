@@ -10,10 +10,10 @@ gradient.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from weft.ir.attributes import AttrValue
 from weft.ir.builder import Builder
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import GradientError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops.control import CONTROL

@@ -8,8 +8,9 @@ here is found what the results owe to the operands that way.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from weft.ir.dataclass import dataclass
 from weft.ir.effects import StateKey, region_keys, state_key
 from weft.ir.errors import GradientError
 from weft.ir.graph import Block, Operation, Value

@@ -12,9 +12,9 @@ does not depend on the cotangents can be computed in the forward loop. Of that t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.ir.builder import Builder
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import GradientError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup

@@ -9,10 +9,10 @@ op y = f(x) with the complex derivative f' gives the cotangent g * conj(f'(x)).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from weft.ir.attributes import Attrs
 from weft.ir.builder import Builder
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape
 from weft.ir.graph import Operation, Value
 from weft.ir.rules import ints_attr

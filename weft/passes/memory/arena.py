@@ -6,10 +6,10 @@ import heapq
 import sys
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.sizes import at_most, hint, is_traced
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register

@@ -10,8 +10,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.rules import int_attr
 from weft.ir.types import TensorType

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Operation, Value
 from weft.passes.memory.arena import Arena
 

@@ -29,9 +29,9 @@ depend on what is stored beside them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.ir.builder import Builder
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.sizes import hint
 from weft.ir.traced_floats import now

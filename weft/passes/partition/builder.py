@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from weft.ir.attributes import AttrValue, ConstArray
 from weft.ir.builder import make_op
+from weft.ir.dataclass import dataclass
 from weft.ir.deadness import TRUE, Deadness
 from weft.ir.dtypes import bfloat16, float32
 from weft.ir.errors import InternalError, InvalidArgumentError

@@ -12,12 +12,12 @@ that belongs to the body (it is live if and only if the predicate is true) is no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.ir.attributes import AttrValue, ConstArray
+from weft.ir.dataclass import dataclass
 from weft.ir.deadness import TRUE
 from weft.ir.errors import UnsupportedError
 from weft.ir.frames import Frame

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Graph
 from weft.ir.source import Locations
 from weft.ir.text.printer import print_graph

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Graph, Operation
 from weft.passes.placement.constraints import Problem
 from weft.passes.placement.costs import Costs

@@ -9,8 +9,9 @@ devices are the bits of ints.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec
 from weft.ir.effects import StateKey, region_keys, state_key
 from weft.ir.errors import UnsupportedError

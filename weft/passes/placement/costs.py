@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim, substitute_dim
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError
 from weft.ir.graph import Block, Graph, Operation, Value

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import ResourceExhaustedError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops.control import CONTROL

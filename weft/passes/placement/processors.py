@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 
 #: Puts a call at a time.

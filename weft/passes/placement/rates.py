@@ -6,8 +6,7 @@ the device, or what its bytes take, whichever is more; and each op is a launch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType

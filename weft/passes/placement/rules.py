@@ -8,9 +8,10 @@ The device may be a partial spec; an empty one takes the op's constraint away.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from weft.ir.dataclass import dataclass
 from weft.ir.device import canonical_device
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.ir.graph import Graph, Operation

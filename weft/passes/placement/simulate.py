@@ -18,12 +18,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import InvalidArgumentError
 from weft.passes.placement.devices import Links

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.control import CONTROL
 from weft.ir.types import HandleType, RefType

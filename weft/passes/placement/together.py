@@ -9,8 +9,9 @@ Ops around a loop's frame and a switch follow what they pass on; constants follo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from weft.ir.dataclass import dataclass
 from weft.ir.effects import HOST, host_keys
 from weft.ir.frames import find_frames, is_dataflow
 from weft.ir.graph import Block, Graph, Operation

@@ -7,10 +7,11 @@ import stat
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import DataLossError, InvalidArgumentError, UnsupportedError
 from weft.ir.fork import ForkLock
 from weft.runtime.checkpoint.encoding import Array

@@ -19,12 +19,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import ALL, DType, as_dtype, bool_, complex128, string
 from weft.ir.errors import (
     DataLossError,

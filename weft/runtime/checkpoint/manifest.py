@@ -15,11 +15,12 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import DataLossError
 from weft.runtime.checkpoint.atomic import read_whole, write_atomically
 from weft.runtime.checkpoint.names import check_file_name

@@ -14,10 +14,11 @@ import logging
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import DataLossError, InvalidArgumentError, NotFoundError
 from weft.runtime.checkpoint.atomic import read_whole, write_atomically
 from weft.runtime.checkpoint.encoding import Array

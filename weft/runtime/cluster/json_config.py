@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 from weft.runtime.cluster.jobs import Environment, gpus, needed, variables, whole_or
 from weft.runtime.cluster.spec import ClusterSpec, ClusterTask

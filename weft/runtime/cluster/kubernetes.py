@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 from weft.runtime.cluster.addresses import tcp_address
 from weft.runtime.cluster.jobs import (

@@ -6,8 +6,7 @@ user names the hosts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.runtime.cluster.addresses import tcp_address
 from weft.runtime.cluster.hostlist import expand_hostlist

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Self
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,

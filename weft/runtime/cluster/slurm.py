@@ -7,8 +7,8 @@ may be of a larger allocation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.runtime.cluster.addresses import tcp_address
 from weft.runtime.cluster.hostlist import expand_counts, expand_hostlist, expand_ports

@@ -9,10 +9,10 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, TypeRuleError, suggest
 from weft.ir.source import caller_location
 from weft.runtime.cluster.addresses import is_open, parse_address

@@ -4,13 +4,14 @@ static region, which is compiled."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from weft.codegen.steps.arena_flow import leaves_stacks
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.interpreter import evaluate_op

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError
 from weft.runtime.dataflow import layout as at
 

@@ -11,11 +11,11 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Sequence, Sized
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Operation, Value
 from weft.ir.source import Locations

@@ -6,10 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, cast
 
 from weft.codegen.cuda.compile import describe_kernels, emit_ptx
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import ResourceExhaustedError, WeftError
 from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from weft.codegen.cuda.cache import architecture
+from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_DEVICES, LOCAL_TASK, DeviceSpec
 from weft.runtime.device.backends.driver import Driver, version_text
 from weft.runtime.machine import cpu_name

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import WeftError
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType

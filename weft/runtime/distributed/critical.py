@@ -11,10 +11,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.source import Locations
 from weft.runtime.distributed.timeline import CLIENT, PartSpan, Span, Timeline, Transfer
 

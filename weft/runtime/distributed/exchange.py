@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from weft.comm.errors import CommError
 from weft.comm.rendezvous import DEAD as WIRE_DEAD
+from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import AbortedError, DeadlineExceededError, UnavailableError, WeftError
 from weft.ir.graph import Operation

@@ -11,12 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from weft.comm.errors import AuthenticationError, CommError
 from weft.comm.rendezvous import MASTER_SHIFT
+from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import (
     CancelledError,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.comm.errors import CommError
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import CancelledError, UnavailableError, WeftError
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.stepping import Stepping

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from weft.ir.attributes import ConstArray
 from weft.ir.builder import remapped
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.host_function import is_registered

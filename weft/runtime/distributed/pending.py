@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnavailableError, WeftError
 from weft.runtime.distributed.recorded import StepTrace
 from weft.runtime.distributed.wire_errors import Derived

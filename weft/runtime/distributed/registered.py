@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec, short
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Graph, Operation

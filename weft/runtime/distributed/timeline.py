@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 from weft.runtime.dataflow.trace import TraceEvent
 from weft.runtime.distributed.clocks import Clock, Sighting, align

@@ -20,7 +20,7 @@ import os
 import sys
 import sysconfig
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
@@ -29,6 +29,7 @@ import numpy as np
 from weft.codegen import jit
 from weft.codegen.emitter import Emitter
 from weft.codegen.native_language import LANGUAGE_VERSION, emit_source
+from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import float64
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.fork import around_fork

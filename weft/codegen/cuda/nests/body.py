@@ -7,7 +7,6 @@ elements of the last loop; buffers that it walks contiguously are then accessed 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.codegen.call import Address, Arg
 from weft.codegen.cuda.language import LANES, LOADS, STORES, memory_dtype
@@ -16,6 +15,7 @@ from weft.codegen.cuda.scalars.scalar import expression, literal, load, loaded, 
 from weft.codegen.cuda.writer import MANY, IndexDtype, Source, index_dtype, product
 from weft.codegen.nests.nest import Access, Nest
 from weft.ir.attributes import ConstArray
+from weft.ir.dataclass import dataclass
 
 #: At most so many statements, of all lanes together.
 MOST_STATEMENTS = 512

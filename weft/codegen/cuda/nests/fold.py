@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.codegen.call import Arg
 from weft.codegen.cuda.nests.accumulate import Accumulator
@@ -11,6 +10,7 @@ from weft.codegen.cuda.nests.body import Body, Buffers, index_of
 from weft.codegen.cuda.scalars.scalar import stored
 from weft.codegen.cuda.writer import Source, product
 from weft.codegen.nests.nest import Nest, Store
+from weft.ir.dataclass import dataclass
 
 #: So many elements, by vectors or one by one, a thread reads before it adds them up.
 AHEAD = 4

@@ -9,7 +9,6 @@ so the bits are the same on every run and every device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.codegen.call import Scratch
 from weft.codegen.cuda.kernel import THREADS, Launch
@@ -27,6 +26,7 @@ from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.cuda.scalars.scalar import running_dtype, stored
 from weft.codegen.cuda.writer import Source, product
 from weft.codegen.nests.nest import Access, Nest, Store, simplify_nest
+from weft.ir.dataclass import dataclass
 from weft.ir.index_maps import contiguous_strides
 
 #: Folds are split until there are about so many blocks.

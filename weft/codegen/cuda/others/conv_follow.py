@@ -6,8 +6,6 @@ columns are the channels of all groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.codegen.call import Address
 from weft.codegen.cuda.others.sizes import count_of, shape_of
 from weft.codegen.cuda.products.epilogue import index_of_epilogue
@@ -15,6 +13,7 @@ from weft.codegen.cuda.products.fused import Follow, check_operands, over_rows, 
 from weft.codegen.cuda.writer import IndexDtype, index_dtype
 from weft.codegen.gemm.epilogue import operands_of, product_in, without_product
 from weft.codegen.nests.nest import plain_nest
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 
 

@@ -4,10 +4,10 @@ where positions and taps meet."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import product as pairs
 
 from weft.codegen.windows.geometry import Sizes, sizes_of
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 
 #: Rows, columns and k of a product, at least.

@@ -7,12 +7,11 @@ them; long lines are cut into parts, each of which is a block's. Short lines are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.codegen.cuda.kernel import THREADS
 from weft.codegen.cuda.nests.accumulate import WARP
 from weft.codegen.cuda.nests.folds import Split, split
 from weft.codegen.cuda.writer import Source
+from weft.ir.dataclass import dataclass
 from weft.ir.sizes import fixed, next_power
 
 #: Lines of at most so many elements are a thread's; rows of at most so many are a warp's.

@@ -15,7 +15,6 @@ by their rounding, and depend on the part's own updates alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from weft.codegen.call import Address, Scratch
 from weft.codegen.cuda.kernel import Launch
@@ -26,6 +25,7 @@ from weft.codegen.cuda.others.sort import RUN, keys_in_order, passes_of
 from weft.codegen.cuda.scalars.memory import load, loaded, nbytes, stored
 from weft.codegen.cuda.scalars.scalar import literal, register_dtype
 from weft.codegen.cuda.writer import MANY, Source, index_dtype
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Value
 
 #: How many updates of a part are read ahead of the sums, so that these wait for memory once.

@@ -8,8 +8,6 @@ elements a second launch compares. There is one best element, whatever the order
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.codegen.call import Address, Scratch
 from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.nests.accumulate import WARP
@@ -20,6 +18,7 @@ from weft.codegen.cuda.rows.groups import MASK, carried, carrier, given
 from weft.codegen.cuda.scalars.memory import FLOATS, nbytes
 from weft.codegen.cuda.scalars.scalar import load, register_dtype, stored
 from weft.codegen.cuda.writer import Source, index_dtype
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 
 #: Elements that a thread reads before it compares them.

@@ -12,7 +12,6 @@ Decoupled Look-back", 2016, calls this reduce-then-scan).
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 from weft.codegen.call import Address, Scratch
 from weft.codegen.cuda.kernel import Launch
@@ -33,6 +32,7 @@ from weft.codegen.cuda.scalars.scalar import (
     stored,
 )
 from weft.codegen.cuda.writer import Source, index_dtype
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 
 _COMBINE = {

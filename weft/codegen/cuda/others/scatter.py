@@ -10,7 +10,6 @@ that would be more looking than sorting is, the indices are put in order (`order
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 
 from weft.codegen.call import Address
@@ -28,6 +27,7 @@ from weft.codegen.cuda.scalars.scalar import (
     stored,
 )
 from weft.codegen.cuda.writer import Source, index_dtype
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 from weft.ir.index_maps import index_sizes
 from weft.ir.ops.index import COMBINES

@@ -7,13 +7,12 @@ other one. A thread has an element. Elements move as they lie in memory, with th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.codegen.call import Address, Arg, Scratch
 from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.others.sizes import axis_sizes, computed_dtype, count_of
 from weft.codegen.cuda.scalars.memory import FLOATS, load, loaded, nbytes
 from weft.codegen.cuda.writer import Source, index_dtype
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 
 RUN = 256

@@ -7,7 +7,7 @@ nest that only stores it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.codegen.call import Address, Arg
 from weft.codegen.gemm.blocking import Product
@@ -15,6 +15,7 @@ from weft.codegen.gemm.epilogue import operands_of, product_in, result_strides, 
 from weft.codegen.gemm.prologue import is_computed
 from weft.codegen.kernels.linalg import product_of
 from weft.codegen.nests.nest import Access, Nest, Store, plain_nest
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation
 from weft.ir.index_maps import contiguous_strides, read_of, static_shape

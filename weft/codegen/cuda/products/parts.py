@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.codegen.call import Scratch
 from weft.codegen.cuda.kernel import Launch
@@ -13,6 +13,7 @@ from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.cuda.scalars.scalar import expression
 from weft.codegen.cuda.writer import IndexDtype, Source
 from weft.codegen.gemm.blocking import Product
+from weft.ir.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from weft.codegen.call import Address
@@ -10,6 +10,7 @@ from weft.codegen.cuda.products.fused import FusedProduct
 from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.nests.nest import Access, Nest
 from weft.ir.attributes import ConstArray
+from weft.ir.dataclass import dataclass
 
 Activation = Literal["none", "relu"]
 

@@ -14,7 +14,6 @@ thread does an element of C by itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product as pairs
 
 from weft.codegen.cuda.kernel import THREADS, Launch
@@ -27,6 +26,7 @@ from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.cuda.scalars.scalar import expression, literal
 from weft.codegen.cuda.writer import IndexDtype, Source
 from weft.codegen.gemm.blocking import Product
+from weft.ir.dataclass import dataclass
 from weft.ir.sizes import next_power
 
 #: Lines of the short side, at most: more are done in tiles.

@@ -16,13 +16,13 @@ has them (its `MmaSimtPolicy` with `RowMajorInterleaved<2>`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import product as pairs
 
 from weft.codegen.cuda.language import LOADS, STORES
 from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.cuda.scalars.scalar import expression, literal, load
 from weft.codegen.cuda.writer import Source
+from weft.ir.dataclass import dataclass
 
 #: Lanes of a warp below each other and side by side.
 _WARP = (4, 8)

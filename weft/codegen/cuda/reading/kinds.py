@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from weft.codegen.cuda.language import (
     THREE,
     TWO,
 )
+from weft.ir.dataclass import dataclass
 
 #: A dtype ("f32", "bool", ...); "int", "float": a bare literal; "none": of a statement's call.
 Scalar = str

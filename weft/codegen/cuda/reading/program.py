@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.codegen.cuda.kernel import CudaKernel
 from weft.codegen.cuda.reading.faults import EmulationError
 from weft.codegen.cuda.reading.kinds import Kind
+from weft.ir.dataclass import dataclass
 
 
 @dataclass(eq=False)

@@ -8,7 +8,6 @@ folded by one block. Sums of f32 carry along what they round off, as those of lo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.codegen.call import Address, Scratch
 from weft.codegen.cuda.kernel import Launch
@@ -22,6 +21,7 @@ from weft.codegen.cuda.scalars.scalar import (
     stored,
 )
 from weft.codegen.cuda.writer import Source, index_dtype
+from weft.ir.dataclass import dataclass
 from weft.ir.sizes import next_power
 
 #: More units than these are folded in so many runs first, by blocks of their own.

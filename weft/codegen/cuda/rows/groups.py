@@ -6,11 +6,11 @@ Every thread of the group gets the result. All threads of the block must come he
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.codegen.cuda.rows.layout import COLUMNS, WARP
 from weft.codegen.cuda.scalars.scalar import fold_expression, identity
 from weft.codegen.cuda.writer import Source
+from weft.ir.dataclass import dataclass
 
 #: All threads of a warp.
 MASK = "0xFFFFFFFF"

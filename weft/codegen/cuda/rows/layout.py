@@ -11,12 +11,11 @@ a multiple of 128 bits, so that only the first and the last one of a row are not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.codegen.cuda.language import LANES, memory_dtype
 from weft.codegen.cuda.scalars import memory
 from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.nests.rows import Node, Output, RowNest
+from weft.ir.dataclass import dataclass
 from weft.ir.sizes import next_power
 
 WARP = 32

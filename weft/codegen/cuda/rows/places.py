@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.codegen.call import Address
 from weft.codegen.cuda.language import LANES, LOADS, STORES, memory_dtype
 from weft.codegen.cuda.scalars.memory import SIGNED, nbytes
 from weft.codegen.cuda.scalars.scalar import load, loaded, stored
 from weft.codegen.cuda.writer import Source
+from weft.ir.dataclass import dataclass
 
 
 @dataclass(slots=True)

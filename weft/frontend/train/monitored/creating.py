@@ -7,13 +7,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from weft.frontend.session.graph import Graph
 from weft.frontend.session.session import Session
 from weft.frontend.train.monitored.checkpoints import Checkpoints
 from weft.frontend.train.monitored.scaffold import Scaffold
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import (
     AbortedError,
     DeadlineExceededError,

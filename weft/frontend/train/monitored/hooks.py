@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from weft.frontend.session.metadata import RunMetadata
 from weft.frontend.session.options import RunOptions
 from weft.frontend.session.session import Session
+from weft.ir.dataclass import dataclass
 from weft.runtime.resources.coordinator import Coordinator
 
 

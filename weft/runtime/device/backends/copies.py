@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import WeftError
 from weft.runtime.device.backends.memory import Memories, is_pinned
 from weft.runtime.device.backends.streams import CudaMark

@@ -16,11 +16,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from weft.codegen.llvm.cache import CHOICE_SUFFIX, CachedRecord, KernelCache, kernel_cache
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import (
     InvalidArgumentError,
     ResourceExhaustedError,

@@ -9,10 +9,10 @@ other order (cuDNN 9.28, asked without a device), so filters are turned by a ker
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal, cast
 
 from weft.codegen.windows.geometry import sizes_of
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 from weft.ir.math_mode import MathMode
 from weft.ir.rules import ints_attr

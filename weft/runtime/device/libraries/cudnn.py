@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import ToolchainError, UnsupportedError
 from weft.runtime.device.libraries.conv import Conv
 from weft.runtime.device.libraries.cudnn_api import (

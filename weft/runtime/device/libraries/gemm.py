@@ -8,11 +8,11 @@ one that its epilogues know.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
 from weft.codegen.gemm.blocking import Product
+from weft.ir.dataclass import dataclass
 from weft.ir.math_mode import MathMode
 from weft.ir.sizes import same_size
 

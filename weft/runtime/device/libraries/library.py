@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from weft.ir.dataclass import dataclass
 from weft.ir.fork import ForkLock
 from weft.ir.math_mode import MathMode
 from weft.runtime.device.protocol import Array, Device, Memory

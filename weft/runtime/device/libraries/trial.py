@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import ml_dtypes
 import numpy as np
 
 from weft.codegen.cuda.language import memory_dtype
+from weft.ir.dataclass import dataclass
 from weft.runtime.device.libraries.library import Call
 from weft.runtime.device.planning.plan import Place, PlanArg, PlannedLaunch, PlannedProduct
 from weft.runtime.device.protocol import Array, Device, LibraryCall, Memory, Prepared

@@ -7,7 +7,7 @@ tanh has no stated error, and the exact one it does not have.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.codegen.call import Address, Status
 from weft.codegen.cuda.kernel import Launch
@@ -17,6 +17,7 @@ from weft.codegen.cuda.products.simple import simple_epilogue
 from weft.codegen.gemm.blocking import Product
 from weft.codegen.gemm.epilogue import is_product, product_in, result_strides, without_product
 from weft.codegen.nests.nest import Store, build_nest
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation, Value
 from weft.ir.math_mode import MathMode

@@ -11,13 +11,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 
 from weft.comm.rendezvous import Rendezvous
+from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_TASK, DeviceSpec, short
 from weft.ir.errors import CancelledError, DeadlineExceededError, InternalError
 from weft.ir.fork import in_child

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from weft.codegen.cuda.cache import architecture, write_cubins
 from weft.codegen.cuda.compile import compile_kernel
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, InvalidArgumentError
 from weft.ir.graph import Graph
 from weft.passes.manager import Pass

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from weft.ir.dataclass import dataclass
 from weft.runtime.device.planning.plan import FAULT_BYTES, DevicePlan
 
 ALIGNMENT = 256

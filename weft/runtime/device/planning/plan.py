@@ -8,7 +8,7 @@ those before it have ended.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from weft.codegen.cuda.kernel import CudaKernel, Launch
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 from weft.ir.math_mode import MathMode
 from weft.ir.types import TensorType

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from weft.codegen.cuda.cache import architecture
 from weft.codegen.jit import do_later
 from weft.codegen.llvm.cache import CachedRecord
 from weft.ir.attributes import ConstArray
 from weft.ir.collector import collector_paused
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, WeftError
 from weft.ir.graph import Graph
 from weft.ir.math_mode import MathMode

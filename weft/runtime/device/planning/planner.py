@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest, checking_ops
 from weft.ir.attributes import ConstArray
 from weft.ir.builder import Builder
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.index_maps import index_sizes, is_gather

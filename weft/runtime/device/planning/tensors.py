@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from weft.ir.dataclass import dataclass
 from weft.ir.errors import ResourceExhaustedError, WeftError
 from weft.ir.graph import Operation, Value
 from weft.ir.types import TensorType

@@ -8,8 +8,9 @@ waits for the host, so all of it may be recorded and launched as one. What is la
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 from weft.runtime.device.planning.looks import checks, marks
 from weft.runtime.device.planning.plan import (
