@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import field
@@ -149,6 +150,16 @@ def test_a_method_is_compiled_by_its_first_call() -> None:
     assert not any(vars(Lazy)[m] is f for m, f in zip(methods, first, strict=True))
     first[0](a, 3)  # as one who wrapped it before still calls it
     assert a.x == 3
+
+
+def test_signatures_are_the_standard_librarys() -> None:
+    """Before and after the first instance, as `help` and notebooks ask for them."""
+    plain, lazy = _point(dataclasses.dataclass), _point(dataclass)
+    wanted = str(inspect.signature(plain))
+    assert wanted.startswith("(x: 'int', y: 'float' = 1.5, tags: 'list[str]' = <factory>, note")
+    assert str(inspect.signature(lazy)) == wanted
+    lazy(1)
+    assert str(inspect.signature(lazy)) == wanted
 
 
 def test_all_of_weft_uses_it() -> None:

@@ -9,9 +9,11 @@ are its own), and each method is compiled at its first call and replaces itself.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable
 from functools import partial
 from reprlib import recursive_repr
+from types import MethodType
 from typing import Any, TypeVar, dataclass_transform, overload
 
 _C = TypeVar("_C", bound=type[Any])
@@ -41,10 +43,8 @@ def dataclass(
     frozen: bool = False,
     slots: bool = False,
 ) -> Any:
-    """A class decorator, as `dataclasses.dataclass`: the same fields, methods and errors.
-
-    No `InitVar`s; `inspect.signature` sees the parameters of a class from its first instance on.
-    """
+    """A class decorator, as `dataclasses.dataclass`: the same fields, methods and errors. No
+    `InitVar`s."""
     writers: dict[str, Callable[[type[Any]], _Method]] = {"__repr__": _write_repr}
     if init:
         writers["__init__"] = partial(_write_init, frozen=frozen)
@@ -59,7 +59,7 @@ def dataclass(
         own = {name for name, value in cls.__dict__.items() if (name, value) != ("__hash__", None)}
         made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
         for name in writers.keys() - own:
-            _compile_when_called(made, name, writers[name])
+            setattr(made, name, _Uncompiled(made, name, writers[name]))
         others: dict[str, _Method | None] = {}
         if frozen:
             others |= _refusals(made)
@@ -74,19 +74,40 @@ def dataclass(
     return decorate if cls is None else decorate(cls)
 
 
-def _compile_when_called(cls: type[Any], name: str, write: Callable[[type[Any]], _Method]) -> None:
-    compiled: _Method | None = None
+class _Made:
+    """The default of a parameter whose value a factory makes, as signatures show it."""
 
-    def method(*args: Any, **kwargs: Any) -> Any:
-        nonlocal compiled
-        if compiled is None:
-            compiled = write(cls)
-            if vars(cls).get(name) is method:
-                setattr(cls, name, compiled)
-        return compiled(*args, **kwargs)
+    def __repr__(self) -> str:
+        return "<factory>"
 
-    method.__name__, method.__qualname__ = name, f"{cls.__qualname__}.{name}"
-    setattr(cls, name, method)
+
+_MADE = _Made()
+
+
+class _Uncompiled:
+    """A method until its first call, or until `inspect.signature` asks for its parameters."""
+
+    def __init__(self, cls: type[Any], name: str, write: Callable[[type[Any]], _Method]) -> None:
+        self.cls, self.write = cls, write
+        self.__name__, self.__qualname__ = name, f"{cls.__qualname__}.{name}"
+        self.__module__ = cls.__module__
+
+    def compiled(self) -> _Method:
+        """The method, which takes this object's place in the class."""
+        method = self.write(self.cls)
+        if vars(self.cls).get(self.__name__) is self:
+            setattr(self.cls, self.__name__, method)
+        return method
+
+    @property
+    def __signature__(self) -> Any:
+        return importlib.import_module("inspect").signature(self.compiled())
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.compiled()(*args, **kwargs)
 
 
 def _compiled(cls: type[Any], name: str, parameters: str, body: str, **scope: Any) -> _Method:
@@ -99,16 +120,16 @@ def _compiled(cls: type[Any], name: str, parameters: str, body: str, **scope: An
 
 def _write_init(cls: type[Any], frozen: bool) -> _Method:
     """Parameters that are keywords only come last, and defaults stand in the method's globals."""
-    scope: dict[str, Any] = {"_set": object.__setattr__, "_MISSING": dataclasses.MISSING}
+    scope: dict[str, Any] = {"_set": object.__setattr__, "_MADE": _MADE}
     parameters: dict[bool, list[str]] = {False: ["self"], True: []}  # by whether a keyword only
     lines = []
     for field in dataclasses.fields(cls):
         name, value, default = field.name, field.name, ""
         if field.default_factory is not dataclasses.MISSING:
             scope[f"_make_{name}"] = field.default_factory
-            default = "=_MISSING"
+            default = "=_MADE"
             value = f"_make_{name}()"
-            value += f" if {name} is _MISSING else {name}" if field.init else ""
+            value += f" if {name} is _MADE else {name}" if field.init else ""
         elif field.default is not dataclasses.MISSING:
             scope[f"_default_{name}"] = field.default
             default = f"=_default_{name}"
@@ -122,7 +143,10 @@ def _write_init(cls: type[Any], frozen: bool) -> _Method:
         lines.append("self.__post_init__()")
     every = parameters[False] + (["*", *parameters[True]] if parameters[True] else [])
     body = "\n".join(f" {line}" for line in lines or ["pass"])
-    return _compiled(cls, "__init__", ", ".join(every), body, **scope)
+    method = _compiled(cls, "__init__", ", ".join(every), body, **scope)
+    types = {field.name: field.type for field in dataclasses.fields(cls) if field.init}
+    method.__annotations__ = {**types, "return": None}
+    return method
 
 
 def _write_repr(cls: type[Any]) -> _Method:
