@@ -69,6 +69,15 @@ def test_equal_in_two_processes(tmp_path: Path) -> None:
     lowered = (cpu / "sessions/queue_to_training/auto/ir.txt").read_text()
     assert "dequeue(" in lowered
     assert str(Path(__file__).parent) not in lowered
+    kernel = tmp_path / "b" / "x86-64-v4/training/lstm/function/kernels/gemm_f32.ll"
+    text = kernel.read_text()
+    kernel.unlink()  # others may be the same file
+    kernel.write_text(text.replace("nounwind", "nounwind cold", 1))
+    done = run("diff", str(tmp_path / "a"), str(tmp_path / "b"))
+    assert done.returncode == 1
+    assert (
+        "changed: x86-64-v4/training/lstm/function\n  kernels/gemm_f32.ll: 2 lines" in done.stdout
+    )
 
 
 @pytest.mark.slow
@@ -101,6 +110,7 @@ def test_a_changed_kernel_is_shown_once(tmp_path: Path) -> None:
     made = difference(before, after)
     assert (sorted(made.changed), made.equal) == (["p/function", "q/function"], ["r/function"])
     said = "\n".join(report(made))
+    assert "changed files: 2 *.ll" in said
     assert said.count("-define one") == said.count("+define three") == 1
     assert "kernels/add_mul.ll: as in p/function/kernels/add_mul.ll" in said
     done = run("diff", str(before), str(after), "--quiet")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,6 +153,9 @@ def report(made: Difference, lines: int = MOST_SHOWN) -> Iterator[str]:
     if made.renamed:
         yield f"{len(made.renamed)} kernels are called otherwise, with the same content"
         yield from _some("  ", [f"{a} -> {b}" for a, b in sorted(made.renamed.items())])
+    if made.changed:
+        kinds = Counter(_kind(path) for c in made.changed.values() for path in c.changed)
+        yield "changed files: " + ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
     shown: dict[tuple[str, str], str] = {}
     for name, change in made.changed.items():
         yield f"changed: {name}"
@@ -165,6 +169,12 @@ def report(made: Difference, lines: int = MOST_SHOWN) -> Iterator[str]:
             text = list(_diff(path, *pair)) if lines > 0 else [f"  {path}: not shown"]
             lines -= len(text)
             yield from text
+
+
+def _kind(path: str) -> str:
+    """`plan.txt`; of kernels the suffix."""
+    name = path.rpartition("/")[2]
+    return f"*.{name.rpartition('.')[2]}" if _is_kernel(path) else name
 
 
 def _some(head: str, names: list[str], most: int = 20) -> Iterator[str]:

@@ -56,6 +56,8 @@ from weft.runtime.variables import VariableState
 Files = dict[str, str]
 #: The compute capability that PTX is for.
 CC = (9, 0)
+#: Numbers on a line.
+LINE = 12
 
 
 # ------------------------------------------------------------------------- programs to their plans
@@ -131,8 +133,8 @@ def files_of(step: Any, shapes: Sequence[tuple[int, ...]] = ()) -> Files:
             exact = step.plan._exact([np.broadcast_to(np.float32(0), s) for s in shapes])
             numbers = step.plan.numbers(tuple(shapes))
             rows = [] if numbers is None else numbers.tolist()
-            sizes = f"conditions {step.plan.conditions}\nnumbers {_row(rows)}\n"
-            return {**_native(exact), "sizes.txt": sizes}
+            sizes = [f"conditions {step.plan.conditions}", *_rows("numbers", rows)]
+            return {**_native(exact), "sizes.txt": "\n".join(sizes) + "\n"}
         case DeviceExecutable():
             return _on_gpu(step)
         case GpuRegion():
@@ -163,11 +165,11 @@ def _native(step: Executable) -> Files:
             held = [_array(a) for a in held]
         if field.name == "kernels":
             held = [kernels[key] for key in held]
-        rows.append(f"{field.name} {_row(held)}")
+        rows += _rows(field.name, held)
     for field in fields(step.plan):
         held = getattr(step.plan, field.name)
         if field.name != "table":
-            rows.append(f"plan.{field.name} {_row(held)}")
+            rows += _rows(f"plan.{field.name}", held)
     files |= {
         "plan.txt": _DIGEST.sub("", step.describe()) + "\n",
         "table.txt": "\n".join(rows) + "\n",
@@ -310,11 +312,15 @@ _DIGEST = re.compile(r"  # (?:\S+ )?(?:nest|rows)-[0-9a-f]{32}$", re.MULTILINE)
 
 
 # ---------------------------------------------------------------------------------------- numbers
-def _row(held: Any) -> str:
-    """A field of a plan on one line."""
+def _rows(name: str, held: Any) -> Iterator[str]:
+    """A field of a plan: lists a few numbers a line, so that a difference is seen where it is."""
     if isinstance(held, (frozenset, set)):
-        return str(sorted(held))
-    return str(dict(held)) if isinstance(held, Mapping) else str(held)
+        held = sorted(held)
+    if not isinstance(held, list) or len(held) <= LINE:
+        yield f"{name} {dict(held) if isinstance(held, Mapping) else held}"
+        return
+    for first in range(0, len(held), LINE):
+        yield f"{name}[{first}] {held[first : first + LINE]}"
 
 
 def _array(array: np.ndarray[Any, Any]) -> str:
