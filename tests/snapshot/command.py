@@ -46,7 +46,9 @@ def _parser() -> argparse.ArgumentParser:
         "--only", action="append", default=[], metavar="PART", help="of the names of programs"
     )
     dump.add_argument(
-        "--optimized", action="store_true", help="LLVM IR after LLVM's passes: ten times as long"
+        "--optimized",
+        action="store_true",
+        help="LLVM IR after LLVM's passes, which take several times as long",
     )
     dump.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)
     diff = commands.add_parser("diff", help="what is different in the second folder")

@@ -78,6 +78,7 @@ def _functions() -> Iterator[Program]:
     for f in CHAINS:
         xs = tuple(np.ones(1 << 16, np.float32) for _ in range(3))
         yield _function(f"chains/{f.__name__}", partial(Call, partial(f, Weft), xs), True)
+    yield Program("functions/donated", {"function": _donated}, {"gpu": partial(_donated, "gpu:0")})
     for name, optimizer in OPTIMIZERS.items():
         yield _function(f"optimizers/{name}", partial(_training_by, optimizer))
     count: dict[str, int] = {}
@@ -85,6 +86,12 @@ def _functions() -> Iterator[Program]:
         count[case.name] = count.get(case.name, 0) + 1
         name = f"api/{case.name}" + f" {count[case.name]}" * (count[case.name] > 1)
         yield _function(name, partial(Call, case.call, case.inputs))
+
+
+def _donated(device: str = "cpu") -> Files:
+    """An update in the memory of what it is of."""
+    xs = tuple(np.ones((64, 32), np.float32) for _ in range(2))
+    return inside.function_files(lambda p, g: p - 0.1 * wf.tanh(g), xs, donate="p", device=device)
 
 
 def _made(make: Callable[[], Any], args: tuple[Any, ...]) -> Call:
@@ -202,7 +209,7 @@ def _steps(name: str, build: Callable[[], Steps], **options: Any) -> Files:
 
 def _tasks(name: str, build: Callable[[], Steps]) -> Files:
     graph, steps = _built(name, build)
-    return inside.task_files(graph, steps.fetches, steps.feeds[0], TASKS)
+    return inside.task_files(graph, steps.fetches, steps.feeds[0], TASKS, **steps.options)
 
 
 def _built(name: str, build: Callable[[], Steps]) -> tuple[wf.Graph, Steps]:

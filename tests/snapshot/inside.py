@@ -107,14 +107,18 @@ def gpu_graph_files(graph: Graph) -> Files:
 
 
 def task_files(
-    graph: wf.Graph, fetches: Any, feeds: Mapping[Any, Any], devices: Sequence[str]
+    graph: wf.Graph,
+    fetches: Any,
+    feeds: Mapping[Any, Any],
+    devices: Sequence[str],
+    bfloat16_sendrecv: bool = False,
 ) -> Files:
     """Of a step of a session on a cluster with these devices: the text of the parts and the plan of
     each."""
     values, _ = fetch_values(graph, fetches)
     step = pruned(graph, values, feed_values(graph, feeds))
     placed = place(tie_sizes(step), [Device(name) for name in devices])
-    made = partition(placed.graph, devices[0])
+    made = partition(placed.graph, devices[0], bfloat16=bfloat16_sendrecv)
     states = {name: v.state for name, v in graph._trace.variables.items()}
     files = {"parts.txt": str(made)}
     for part in made.parts:

@@ -136,6 +136,12 @@ def replicas() -> Steps:
     return Steps([loss, train], [feeds])
 
 
+def replicas_in_bfloat16() -> Steps:
+    """What goes between tasks is rounded."""
+    made = replicas()
+    return Steps(made.fetches, made.feeds, {"bfloat16_sendrecv": True})
+
+
 def loop_over_tasks() -> Steps:
     """A loop led from one task, half of whose body is on another one, and its gradient."""
     x, n = wf.placeholder(wf.float32, [4]), wf.placeholder(wf.int32, [])
@@ -183,7 +189,14 @@ def queue_of_another_task() -> Steps:
 
 ON_TASKS: dict[str, Callable[[], Steps]] = {
     f.__name__: f
-    for f in (replicas, loop_over_tasks, branch_over_tasks, unplaced, queue_of_another_task)
+    for f in (
+        replicas,
+        replicas_in_bfloat16,
+        loop_over_tasks,
+        branch_over_tasks,
+        unplaced,
+        queue_of_another_task,
+    )
 }
 
 

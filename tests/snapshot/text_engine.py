@@ -1,5 +1,5 @@
-"""An engine that makes text of kernels and no code: ten times as fast as compiling them, and for
-any instruction set, whatever this machine has. What needs an address of a kernel gets one that
+"""An engine that makes text of kernels and no code: several times as fast as compiling them, and
+for any instruction set, whatever this machine has. What needs an address of a kernel gets one that
 ends the process: nothing may run.
 """
 
