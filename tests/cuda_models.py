@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,6 +31,22 @@ def normal(*shape: int, dtype: Any = F32) -> Array:
     return np.random.default_rng(0).standard_normal(shape).astype(dtype)
 
 
+@dataclass(frozen=True)
+class Call:
+    """A function and what it is called with."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+    def kernels(self) -> list[CudaKernel]:
+        """Of its plan for a GPU."""
+        return kernels_of(self.function, *self.args)
+
+
+def call(function: Callable[..., Any], *args: Any) -> Call:
+    return Call(function, args)
+
+
 def kernels_of(function: Callable[..., Any], *args: Any) -> list[CudaKernel]:
     """The kernels of a function's plan for a GPU."""
     return graph_kernels(wf.compile(function).trace(*args))
@@ -50,7 +67,7 @@ def _no_device() -> NoReturn:
 # ---------------------------------------------------------------------------------------- models
 
 
-def digits_step() -> list[CudaKernel]:
+def digits_step() -> Call:
     """Figure 1: a training step of two layers, with its optimizer."""
     w1, b1 = wf.Variable(normal(784, 100)), wf.Variable(normal(100))
     w2, b2 = wf.Variable(normal(100, 10)), wf.Variable(normal(10))
@@ -62,10 +79,10 @@ def digits_step() -> list[CudaKernel]:
         optimizer.minimize(loss)
         return loss
 
-    return kernels_of(step, normal(128, 784), np.eye(10, dtype=F32)[np.arange(128) % 10])
+    return call(step, normal(128, 784), np.eye(10, dtype=F32)[np.arange(128) % 10])
 
 
-def adam_step() -> list[CudaKernel]:
+def adam_step() -> Call:
     w = wf.Variable(normal(300, 40))
     optimizer = wf.train.AdamOptimizer(0.1)
 
@@ -74,17 +91,17 @@ def adam_step() -> list[CudaKernel]:
         optimizer.minimize(loss)
         return loss
 
-    return kernels_of(step, normal(64, 300))
+    return call(step, normal(64, 300))
 
 
-def with_gradients(function: Callable[..., Any], *args: Array) -> list[CudaKernel]:
+def with_gradients(function: Callable[..., Any], *args: Array) -> Call:
     """Forward and backward."""
 
     def both(*xs: Any) -> Any:
         y = function(*xs)
         return y, wf.gradients([wf.sum(y * y)], list(xs))
 
-    return kernels_of(both, *args)
+    return call(both, *args)
 
 
 def layer_norm(x: Any, gain: Any, offset: Any) -> Any:
@@ -127,7 +144,7 @@ class Vocabulary:
 Vocabulary.softmax = staticmethod(wf.nn.softmax)
 
 
-def model_step(model: models.Model) -> list[CudaKernel]:
+def model_step(model: models.Model) -> Call:
     """The loss and all gradients of a model of the benchmarks."""
     names = list(model.params)
 
@@ -135,10 +152,10 @@ def model_step(model: models.Model) -> list[CudaKernel]:
         loss = model.loss(Vocabulary, dict(zip(names, values, strict=True)), x, labels)
         return loss, wf.gradients([loss], list(values))
 
-    return kernels_of(step, model.x, model.labels, *model.params.values())
+    return call(step, model.x, model.labels, *model.params.values())
 
 
-def lstm_step() -> list[CudaKernel]:
+def lstm_step() -> Call:
     """The loss and all gradients of the benchmarks' LSTM, a scan."""
     params, x = models.lstm_inputs()
 
@@ -149,10 +166,10 @@ def lstm_step() -> list[CudaKernel]:
     def scan(body: Any, carry: Any, xs: Any) -> Any:
         return wf.scan(body, init=carry, xs=xs)
 
-    return kernels_of(step, x, *params)
+    return call(step, x, *params)
 
 
-MODELS: dict[str, Callable[[], list[CudaKernel]]] = {
+MODELS: dict[str, Callable[[], Call]] = {
     "digits step": digits_step,
     "adam step": adam_step,
     "softmax": lambda: with_gradients(wf.nn.softmax, normal(64, 1000)),
@@ -165,84 +182,78 @@ MODELS: dict[str, Callable[[], list[CudaKernel]]] = {
 }
 
 
-def program_step(name: str) -> list[CudaKernel]:
+def program_step(name: str) -> Call:
     """A training program of the tests: an LSTM, an embedding, attention, dropout, loops."""
     make, args = test_gpu_programs.PROGRAMS[name]
-    return kernels_of(make(), *args)
+    return call(make(), *args)
 
 
-PROGRAMS: dict[str, Callable[[], list[CudaKernel]]] = {
+PROGRAMS: dict[str, Callable[[], Call]] = {
     name: partial(program_step, name) for name in test_gpu_programs.PROGRAMS
 }
 
 # ------------------------------------------------------------------------------------ single ops
 
-OPS: dict[str, Callable[[], list[CudaKernel]]] = {
-    "chain": lambda: kernels_of(lambda x, y: wf.exp(x) * y + wf.tanh(x), *2 * [normal(1 << 12)]),
-    "gelu f16": lambda: kernels_of(wf.nn.gelu, normal(4096, dtype=np.float16)),
-    "chain bf16": lambda: kernels_of(
+OPS: dict[str, Callable[[], Call]] = {
+    "chain": lambda: call(lambda x, y: wf.exp(x) * y + wf.tanh(x), *2 * [normal(1 << 12)]),
+    "gelu f16": lambda: call(wf.nn.gelu, normal(4096, dtype=np.float16)),
+    "chain bf16": lambda: call(
         lambda x: wf.astype(wf.exp(wf.astype(x, wf.bfloat16)), wf.float32), normal(4096)
     ),
-    "chain f64": lambda: kernels_of(lambda x: wf.exp(x) * x + 1, normal(4096, dtype=np.float64)),
-    "integers": lambda: kernels_of(lambda x: (x * 3 + 1) // 7 % 5, np.arange(4096, dtype=np.int32)),
-    "broadcast": lambda: kernels_of(
+    "chain f64": lambda: call(lambda x: wf.exp(x) * x + 1, normal(4096, dtype=np.float64)),
+    "integers": lambda: call(lambda x: (x * 3 + 1) // 7 % 5, np.arange(4096, dtype=np.int32)),
+    "broadcast": lambda: call(
         lambda x, y, z: x * y + z, normal(64, 100), normal(100), normal(64, 1)
     ),
-    "transposed": lambda: kernels_of(
+    "transposed": lambda: call(
         lambda x, y: wf.permute_dims(x, (1, 0)) + y, normal(70, 90), normal(90, 70)
     ),
-    "sum": lambda: kernels_of(wf.sum, normal(1 << 14)),
-    "sum of rows": lambda: kernels_of(lambda x: wf.sum(wf.exp(x), axis=1), normal(100, 300)),
-    "sum of columns": lambda: kernels_of(lambda x: wf.sum(wf.exp(x), axis=0), normal(300, 100)),
-    "mean f16": lambda: kernels_of(
-        lambda x: wf.mean(x, axis=1), normal(100, 300, dtype=np.float16)
-    ),
-    "max f64": lambda: kernels_of(lambda x: wf.max(x, axis=1), normal(100, 300, dtype=np.float64)),
-    "argmax": lambda: kernels_of(lambda x: wf.argmax(x, axis=1), normal(100, 300)),
-    "cumsum": lambda: kernels_of(lambda x: wf.cumulative_sum(x, axis=1), normal(100, 300)),
-    "gather": lambda: kernels_of(
-        lambda x, i: wf.take(x, i, axis=0), normal(100, 30), np.arange(50)
-    ),
-    "segment sum": lambda: kernels_of(
+    "sum": lambda: call(wf.sum, normal(1 << 14)),
+    "sum of rows": lambda: call(lambda x: wf.sum(wf.exp(x), axis=1), normal(100, 300)),
+    "sum of columns": lambda: call(lambda x: wf.sum(wf.exp(x), axis=0), normal(300, 100)),
+    "mean f16": lambda: call(lambda x: wf.mean(x, axis=1), normal(100, 300, dtype=np.float16)),
+    "max f64": lambda: call(lambda x: wf.max(x, axis=1), normal(100, 300, dtype=np.float64)),
+    "argmax": lambda: call(lambda x: wf.argmax(x, axis=1), normal(100, 300)),
+    "cumsum": lambda: call(lambda x: wf.cumulative_sum(x, axis=1), normal(100, 300)),
+    "gather": lambda: call(lambda x, i: wf.take(x, i, axis=0), normal(100, 30), np.arange(50)),
+    "segment sum": lambda: call(
         lambda x, i: wf.segment_sum(x, i, 10), normal(100, 30), np.arange(100) // 10
     ),
-    "one hot": lambda: kernels_of(lambda i: wf.one_hot(i, 10), np.arange(100) % 10),
-    "random": lambda: kernels_of(
+    "one hot": lambda: call(lambda i: wf.one_hot(i, 10), np.arange(100) % 10),
+    "random": lambda: call(
         lambda x: x * wf.random.bernoulli(wf.random.key(3), 0.5, x.shape), normal(100, 30)
     ),
-    "scatter": lambda: kernels_of(
+    "scatter": lambda: call(
         lambda x, u: wf.scatter_nd_max(x, np.arange(8)[:, None], u), normal(100, 30), normal(8, 30)
     ),
-    "sort": lambda: kernels_of(
-        lambda x: (wf.sort(x, axis=1), wf.argsort(x, axis=0)), normal(3, 600)
-    ),
+    "sort": lambda: call(lambda x: (wf.sort(x, axis=1), wf.argsort(x, axis=0)), normal(3, 600)),
     "convolution": lambda: with_gradients(wf.nn.conv2d, normal(2, 9, 9, 4), normal(3, 3, 4, 8)),
     "pooling": lambda: with_gradients(
         lambda x: wf.nn.max_pool2d(x, 2) + wf.nn.avg_pool2d(x, 2), normal(2, 8, 8, 4)
     ),
-    "matmul large tiles": lambda: kernels_of(wf.matmul, *2 * [np.ones((1250, 1250), np.float32)]),
-    "matmul f16": lambda: kernels_of(wf.matmul, *2 * [normal(128, 128, dtype=np.float16)]),
-    "matmul f64": lambda: kernels_of(wf.matmul, *2 * [normal(128, 128, dtype=np.float64)]),
-    "matmul i32": lambda: kernels_of(wf.matmul, *2 * [np.ones((40, 40), np.int32)]),
-    "matmul batched": lambda: kernels_of(wf.matmul, normal(6, 64, 40), normal(6, 40, 64)),
-    "matmul few rows": lambda: kernels_of(
+    "matmul large tiles": lambda: call(wf.matmul, *2 * [np.ones((1250, 1250), np.float32)]),
+    "matmul f16": lambda: call(wf.matmul, *2 * [normal(128, 128, dtype=np.float16)]),
+    "matmul f64": lambda: call(wf.matmul, *2 * [normal(128, 128, dtype=np.float64)]),
+    "matmul i32": lambda: call(wf.matmul, *2 * [np.ones((40, 40), np.int32)]),
+    "matmul batched": lambda: call(wf.matmul, normal(6, 64, 40), normal(6, 40, 64)),
+    "matmul few rows": lambda: call(
         lambda x, y, z: (wf.exp(x @ y), wf.exp(x @ z.T)),
         normal(16, 99),
         normal(99, 99),
         normal(99, 99),
     ),
-    "matmul few rows, many columns": lambda: kernels_of(
+    "matmul few rows, many columns": lambda: call(
         lambda x, y: wf.exp(x @ y.T), normal(4, 40), np.ones((9000, 40), np.float32)
     ),
-    "matmul gelu": lambda: kernels_of(
+    "matmul gelu": lambda: call(
         lambda x, y, b, r: wf.nn.gelu(x @ y + b) * r,
         *(np.ones(shape, np.float32) for shape in ((1250, 40), (40, 1252), 1252, (1250, 1252))),
     ),
-    "matmul tanh bf16": lambda: kernels_of(
+    "matmul tanh bf16": lambda: call(
         lambda x, y, b: wf.tanh(x @ y + b),
         *(np.ones(shape, ml_dtypes.bfloat16) for shape in ((1250, 40), (40, 1280), 1280)),
     ),
-    "matmul sums of columns": lambda: kernels_of(
+    "matmul sums of columns": lambda: call(
         lambda x, y: (wf.tanh(x @ y), wf.sum(wf.tanh(x @ y), axis=0)),
         np.ones((1250, 40), np.float32),
         np.ones((40, 1252), np.float32),

@@ -59,7 +59,7 @@ def faults(kernel: CudaKernel, cc: Cc) -> list[str]:
 
 @pytest.mark.parametrize("program", ["chain", "broadcast", "sum of columns"])
 def test_budgets_on_one_architecture(program: str) -> None:
-    kernels = (MODELS | OPS)[program]()
+    kernels = (MODELS | OPS)[program]().kernels()
     assert kernels
     assert [fault for kernel in kernels for fault in faults(kernel, (9, 0))] == []
 
@@ -67,7 +67,7 @@ def test_budgets_on_one_architecture(program: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [*MODELS, *OPS, *PROGRAMS])
 def test_budgets(program: str) -> None:
-    kernels = (MODELS | OPS | PROGRAMS)[program]()
+    kernels = (MODELS | OPS | PROGRAMS)[program]().kernels()
     assert kernels
     assert [f for kernel in kernels for cc in TARGETS for f in faults(kernel, cc)] == []
 

@@ -26,7 +26,7 @@ class DataflowStep:
     Any number of threads may call it at once, each with a state of its own. An error in one node
     ends the step and cancels the host nodes that wait; what other nodes wrote to variables before
     stays written. passes: for the regions that are compiled. elsewhere: the device that they run on
-    if it is not this processor; a call ends when all is done there.
+    if it is not this processor; a call ends when all is done there. `graph` stays for people.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class DataflowStep:
         passes: Sequence[Pass] = STANDARD,
         elsewhere: Elsewhere | None = None,
     ) -> None:
-        self.name = graph.name
+        self.name, self.graph = graph.name, graph
         with collector_paused():
             self.built = build(
                 graph, variables or {}, resources or {}, passes, threads, deterministic, elsewhere
