@@ -83,10 +83,9 @@ def loop_kernel(op: str, dtype: str, target: str | None = None) -> Kernel:
 
 
 @cache
-def _addresses() -> dict[str, int]:
-    kernels = [loop_kernel(op, dtype) for op, dtype in PAIRS]
-    kernels += [loop_kernel(*cast) for cast in CASTS]
-    return compile_kernels(kernels)
+def _address(op: str, dtype: str, target: str | None) -> int:
+    kernel = loop_kernel(op, dtype, target)
+    return compile_kernels([kernel])[kernel.key]
 
 
 def call(address: int, *arrays: np.ndarray) -> None:
@@ -101,8 +100,8 @@ def run(op: str, dtype: str, *arrays: np.ndarray, target: str | None = None) -> 
     """The compiled op on arrays of its operand dtypes."""
     attrs = {} if target is None else {"dtype": target}
     out = np.empty(arrays[-1].size, NUMPY[result_dtype(op, dtype, attrs)])
-    address = _addresses()[loop_kernel(op, dtype, target).key]
-    call(address, *(np.ascontiguousarray(array) for array in arrays), out)
+    operands = (np.ascontiguousarray(array) for array in arrays)
+    call(_address(op, dtype, target), *operands, out)
     return out
 
 
