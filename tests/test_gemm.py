@@ -346,11 +346,11 @@ def test_four_vectors_of_columns_are_one_panel() -> None:
 
 @pytest.mark.parametrize("isa", host_isas())
 def test_rows_of_a_are_asked_for_ahead(isa: str) -> None:
-    """Of an A that is larger than the cache and whose rows are read where they are."""
+    """Of an A that is larger than the cache and whose rows are read where they are, not by SSE."""
     with using(isa):
         cut = cut_of(25088, 64, 256)
         rows = (tile_of("f32").wide if cut.wide else tile_of("f32")).rows
-        assert cut.ahead == rows * 256
+        assert cut.ahead == (0 if isa == "x86-64-v2" else rows * 256)
         assert cut_of(100, 64, 256).ahead == 0
         assert cut_of(25088, 64, 256, (True, False)).ahead == 0
 

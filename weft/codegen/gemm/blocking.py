@@ -141,7 +141,7 @@ def blocking(p: Product, tile: Tile, computed: tuple[bool, bool] = (False, False
     tile = tile.wide if wide and tile.wide else tile
     rows, columns, chunk = _blocks(*sizes, tile, pack_b, most, BLOCK_COLUMNS, computed, widens)
     columns = up(columns, tile.columns) if pack_b else columns  # packed: whole panels
-    streams = not pack_a and not computed[0] and p.a_steps[1] == 1
+    streams = tile.asks_ahead and not (pack_a or computed[0]) and p.a_steps[1] == 1
     streams = streams and len(p.a_at) * p.m * p.k * item > NEAR_A_BYTES
     ahead = tile.rows * p.a_steps[0] if streams else 0
     return Blocking(rows, columns, k, pack_a, pack_b, chunk, ahead, wide)

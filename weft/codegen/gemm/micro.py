@@ -63,7 +63,7 @@ def _micro(e: Emitter, tile: Tile, rows: int, vectors: int, args: list[ir.Value]
         first = [b.load(e.at(start, b.mul(count, a_k))) for start in starts]
         sums = [accumulators.v.splat(value) for value in first for _ in range(vectors)]
     at = e.index(0), e.index(0)
-    soon = ahead if rows > tile.few_rows else None
+    soon = ahead if tile.asks_ahead and rows > tile.few_rows else None
     sums = accumulators.run(starts, at, (a_k, b_k), b_at, count, guarded, sums, soon)
     places = [lambda i=i: e.at(c, b.mul(e.index(i), c_row)) for i in range(rows)]
     accumulators.store(sums, places, given, add)

@@ -55,7 +55,7 @@ FRAME = ("tile", "tile_row", "row", "rows", "column", "columns", "matrix", "word
 def gemm_kernel(dtype: str) -> Kernel:
     """The kernel of products of `dtype`: any sizes, transposed or not, with or without epilogue."""
     tile = tile_of(dtype)
-    key = f"gemm-14-{dtype}-{tile.key}"
+    key = f"gemm-15-{dtype}-{tile.key}"
     # its vectors are written out: half the time to compile, the same speed
     return Kernel(key, f"gemm_{dtype}", lambda e: _Gemm(e, tile, dtype).write(), loops=False)
 

@@ -65,6 +65,12 @@ class Tile:
         return self.lanes * self.itemsize == 64
 
     @property
+    def asks_ahead(self) -> bool:
+        """Whether rows of A are asked for before their tile: not with vectors of 128 bits, SSE
+        multiplies more slowly than they come."""
+        return self.lanes * self.itemsize > 16
+
+    @property
     def few_rows(self) -> int:
         """Rows of the smaller tile, for the end of a block."""
         return 4
