@@ -64,6 +64,7 @@ def small_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
             "DIRECT_RUN_BYTES": 0,
             "PACKED_B_BYTES": once << 30,
             "PACKED_BEFORE_BYTES": before << 30,
+            "NEAR_A_BYTES": 0,
         }.items():
             patch.setattr(gemm_blocking, name, value)
         POOL.set_limit(16)
@@ -158,6 +159,7 @@ class TestSmallBlocks:
             (((), ()), (50, 101, 100)),
             (((2,), (2,)), (33, 64, 31)),
             (((3,), ()), (17, 49, 65)),
+            (((), ()), (50, 64, 100)),
         ):
             check(*operands(batches, sizes, flags, dtype), flags, dtype)
 
@@ -244,12 +246,13 @@ def test_accumulators_stay_in_registers(isa: str, dtype: str, instruction: str) 
     blocks = re.split(r"^\.?L\S+:|^\S+:", kernel_asm(kernel.key), flags=re.M)
     spill = re.compile(r"v?mov\w+\s+%[xyz]mm\d+, -?\w*\(|v?mov\w+\s+-?\w*\(%r[sb]p\), %[xyz]mm")
     mask = re.compile(r"maskmov|%k\d|pcmp|blendv")
-    for rows in {tile.rows, tile.few_rows}:
-        for vectors in range(1, tile.vectors + 1):
-            found = [b for b in blocks if len(re.findall(instruction, b)) == rows * vectors]
-            loops = [b for b in found if tile.mask_registers or not mask.search(b)]
-            assert loops
-            assert not [line for b in loops for line in b.splitlines() if spill.search(line)]
+    forms = set(itertools.product((tile.rows, tile.few_rows), range(1, tile.vectors + 1)))
+    wide = {(tile.wide.rows, tile.wide.vectors)} if tile.wide else set()
+    for rows, vectors in forms | wide:
+        found = [b for b in blocks if len(re.findall(instruction, b)) == rows * vectors]
+        loops = [b for b in found if tile.mask_registers or not mask.search(b)]
+        assert len(loops) >= sum(r * v == rows * vectors for r, v in forms | wide)
+        assert not [line for b in loops for line in b.splitlines() if spill.search(line)]
 
 
 def test_nothing_outside_of_b_is_read() -> None:
@@ -263,7 +266,18 @@ def test_nothing_outside_of_b_is_read() -> None:
     product = {isa: wf.compile(lambda x, y: x @ y, target=isa) for isa in host_isas()}
     whole = np.frombuffer(memory, np.float32, page // 4)
     whole[:] = np.arange(page // 4) % 7
-    for k, n in [(1, 1), (3, 2), (2, 3), (5, 7), (1, 17), (4, 9), (30, 31), (3, 49), (2, 100)]:
+    for k, n in [
+        (1, 1),
+        (3, 2),
+        (2, 3),
+        (5, 7),
+        (1, 17),
+        (4, 9),
+        (30, 31),
+        (3, 49),
+        (3, 64),
+        (2, 100),
+    ]:
         b = whole[page // 4 - k * n :].reshape(k, n)
         for m in (1, 2, 5, 6, 7, 8, 9, 11, 13):
             a = np.arange(m * k, dtype=np.float32).reshape(m, k) % 5
@@ -304,3 +318,56 @@ def test_rows_that_are_pages_apart_are_packed_in_strips(dtype: str, m: int) -> N
     assert gemm_blocking.blocking(sizes, tile_of(dtype)).pack_a or m * held.itemsize < 4096
     wanted = (a.astype(np.float64).T @ b.astype(np.float64)).astype(held)  # sums are exact
     np.testing.assert_array_equal(np.asarray(product(a, b)), wanted)
+
+
+def cut_of(m: int, n: int, k: int, flags: tuple[bool, bool] = (False, False)) -> Any:
+    sizes = gemm_blocking.dense_product("f32", (m, n, k), (0,), (0,), flags)
+    return gemm_blocking.blocking(sizes, tile_of("f32"))
+
+
+@pytest.mark.skipif("x86-64-v4" not in host_isas(), reason="not an x86-64-v4 processor")
+def test_four_vectors_of_columns_are_one_panel() -> None:
+    """Of an AVX-512 tile's own three vectors and one more the rows of A would be read twice."""
+    with using("x86-64-v4"):
+        tile = tile_of("f32").wide
+        assert tile is not None
+        for m, k in ((1, 300), (64, 64), (25088, 256)):
+            cut = cut_of(m, 64, k)
+            assert cut.wide
+            assert cut.columns == tile.columns
+            assert cut.rows % tile.rows == 0
+        # as wide as before, packed, rows of B inside cache lines, or a step of A pages away
+        others = [cut_of(100, n, 64) for n in (48, 60, 65, 128)]
+        others += [cut_of(100, 64, 64, (False, True)), cut_of(1024, 64, 64, (True, False))]
+        assert not any(cut.wide for cut in others)
+    with using("x86-64-v3"):
+        assert not cut_of(25088, 64, 256).wide
+
+
+@pytest.mark.parametrize("isa", host_isas())
+def test_rows_of_a_are_asked_for_ahead(isa: str) -> None:
+    """Of an A that is larger than the cache and whose rows are read where they are, not by SSE."""
+    with using(isa):
+        cut = cut_of(25088, 64, 256)
+        rows = (tile_of("f32").wide if cut.wide else tile_of("f32")).rows
+        assert cut.ahead == (0 if isa == "x86-64-v2" else rows * 256)
+        assert cut_of(100, 64, 256).ahead == 0
+        assert cut_of(25088, 64, 256, (True, False)).ahead == 0
+
+
+@pytest.mark.skipif("x86-64-v4" not in host_isas(), reason="not an x86-64-v4 processor")
+def test_rows_of_b_inside_cache_lines_are_packed() -> None:
+    with using("x86-64-v4"):
+        assert cut_of(1024, 100, 784).pack_b == gemm_blocking.PACKED_BEFORE
+        in_place = [cut_of(1024, 112, 784), cut_of(100, 100, 784), cut_of(1024, 40, 784)]
+        assert not any(cut.pack_b for cut in in_place)
+
+
+@pytest.mark.skipif("x86-64-v4" not in host_isas(), reason="not an x86-64-v4 processor")
+def test_products_of_few_steps_are_cut() -> None:
+    """Ten steps of k are as long as the calls of the tiles and their stores."""
+    flags = (False, True)
+    op = product(*operands(((), ()), (1024, 100, 10), flags, "f32"), flags).block.ops[0]
+    with using("x86-64-v4"):
+        *_, call = gemm_call.gemm_calls(product_of(op), *map(Address, (op.result, *op.operands)))
+    assert call.chunk

@@ -25,6 +25,8 @@ RUN = 256
 #: Steps of k in A so many bytes apart and more are packed: they share few sets of the cache, and
 #: pages.
 FAR_STEP_BYTES = 4096
+#: Bytes of a cache line.
+LINE = 64
 #: Rows of a block of C, at most: they and their part of A stay in L2.
 BLOCK_ROWS = 96
 #: The columns of a block of C, at most: their part of a run of B stays in L2 too.
@@ -42,13 +44,15 @@ MANY_ROWS = 512
 #: From so many rows and panels on B is packed where a panel has one cache line of each row of B
 #: (16 registers): read in place, the lines beside it take their room in L1.
 NARROW_ROWS, NARROW_PANELS = 192, 4
+#: A is asked for a tile ahead if it has more bytes than this: half of the L2 cache or more.
+NEAR_A_BYTES = 1 << 20
 #: Up to so many bytes of B a call before the product packs all of it; of more, each chunk packs
 #: the columns that it needs: they stay in L2, and the step's memory does not grow by all of B.
 PACKED_BEFORE_BYTES = 1 << 19
 
 #: Cycles of a step of k for a tile of 1, 2, 3 vectors, by the vectors of a whole tile: of a single
 #: vector the loads of 8 rows bind, and the latency of 6 sums.
-VECTOR_CYCLES = {3: (0, 5, 8, 12), 2: (0, 4, 6)}
+VECTOR_CYCLES = {4: (0, 4, 6, 9, 12), 3: (0, 5, 8, 12), 2: (0, 4, 6)}
 #: What a tile takes beside its steps of k: the call, its sums to memory.
 TILE_CYCLES = 40
 #: What a block takes beside its tiles.
@@ -101,6 +105,8 @@ class Blocking:
     """Block sizes of C and k. pack_b: 0 read B where it is, 1 pack it once for a range of units, 2
     pack each run of k anew for each unit, PACKED_BEFORE a call of its own packs all of it.
     chunk: the units of a chunk if they share what they pack; 0: that does not matter.
+    ahead: the elements of A between a tile's rows and the next one's, if those are to be asked for.
+    wide: a block is one panel of `Tile.wide`.
     """
 
     rows: int
@@ -109,6 +115,8 @@ class Blocking:
     pack_a: bool
     pack_b: int
     chunk: int = 0
+    ahead: int = 0
+    wide: bool = False
 
 
 def blocking(p: Product, tile: Tile, computed: tuple[bool, bool] = (False, False)) -> Blocking:
@@ -127,11 +135,16 @@ def blocking(p: Product, tile: Tile, computed: tuple[bool, bool] = (False, False
         fit = COMPUTED_BYTES // (computed_row(p.k) * item)
         most = max(tile.rows, min(most, fit // tile.rows * tile.rows))
     widens = converts(p.dtype)
-    rows, columns, chunk = _blocks(*sizes, tile, pack_b, most, BLOCK_COLUMNS, computed, widens)
     far = p.a_steps[1] * item >= FAR_STEP_BYTES and p.n > tile.columns
-    pack_a = widens or far
+    pack_a = widens or (far and not computed[0])
+    wide = not (pack_a or pack_b) and _is_wide(p, tile)
+    tile = tile.wide if wide and tile.wide else tile
+    rows, columns, chunk = _blocks(*sizes, tile, pack_b, most, BLOCK_COLUMNS, computed, widens)
     columns = up(columns, tile.columns) if pack_b else columns  # packed: whole panels
-    return Blocking(rows, columns, k, pack_a, pack_b, chunk)
+    streams = tile.asks_ahead and not (pack_a or computed[0]) and p.a_steps[1] == 1
+    streams = streams and len(p.a_at) * p.m * p.k * item > NEAR_A_BYTES
+    ahead = tile.rows * p.a_steps[0] if streams else 0
+    return Blocking(rows, columns, k, pack_a, pack_b, chunk, ahead, wide)
 
 
 def computed_row(k: int) -> int:
@@ -145,19 +158,35 @@ def up(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
+def _is_wide(p: Product, tile: Tile) -> bool:
+    """Whether all columns are one panel of the wide tile. Not if rows of B begin inside a cache
+    line: each of four loads would be two."""
+    wide = tile.wide
+    return (
+        wide is not None
+        and tile.columns < p.n <= wide.columns
+        and p.b_steps[0] * tile.itemsize % LINE == 0
+    )
+
+
 def _packing(p: Product, tile: Tile, item: int) -> int:
     few = p.m < MANY_ROWS  # packing B costs as much as what it gives to some 500 rows
     direct = p.b_steps[1] == 1 and not converts(p.dtype)
-    one_line = tile.columns * item <= 64
+    one_line = tile.columns * item <= LINE
     if one_line and p.m >= NARROW_ROWS and p.n >= NARROW_PANELS * tile.columns:
         direct = False
+    width, steps = up(p.n, tile.columns), tile.steps(p.k)
+    read = up(p.n, tile.lanes) * steps * item  # of a panel, the vectors that have columns
+    before = len(set(p.b_at)) == 1 and p.m > BLOCK_ROWS and 0 < read <= PACKED_BEFORE_BYTES
+    # rows of B that begin inside a line: most of its vectors would be two loads
+    split = tile.mask_registers and p.b_steps[0] * item % LINE != 0 and p.m >= NARROW_ROWS
+    if split and before and p.n > (tile.wide or tile).columns:
+        return PACKED_BEFORE
     if direct and p.k * p.n * item <= DIRECT_B_BYTES << few:
         return 0
     if direct and min(p.k, RUN) * p.n * item <= DIRECT_RUN_BYTES:
         return 0
-    width, steps = up(p.n, tile.columns), tile.steps(p.k)
-    shared = len(set(p.b_at)) == 1 and p.m > BLOCK_ROWS
-    if shared and 0 < width * steps * item <= PACKED_BEFORE_BYTES:
+    if before:
         return PACKED_BEFORE
     least = min(width, 2 * tile.columns)
     return 1 if steps * least * item <= PACKED_B_BYTES else 2
@@ -215,7 +244,8 @@ def _grid(
     if work < WORTH_CUTTING_NS * tile.multiply_adds_per_ns / 2:
         return size.grid(largest, wide, 0)
     heights = _row_choices(size.down, most_rows // tile.rows, pack_b)
-    widths = [wide] if computed[0] else _column_choices(size, wide)
+    whole = computed[0] or tile == tile.wide  # whose blocks are one panel
+    widths = [wide] if whole else _column_choices(size, wide)
     candidates = itertools.product([largest] if computed[1] else heights, widths)
     grids = (g for rows, columns in candidates for g in size.grids(rows, columns))
     return min(grids, key=lambda g: g.badness)

@@ -87,7 +87,7 @@ def gemm_calls(
         c, a, b, _offsets(p.a_at), _offsets(p.b_at), _offsets(p.c_at), p.c_row,
         WorkerScratch(scratch), scratch, p.m, p.n, p.k, *_steps(p, cut, before),
         cut.rows, cut.columns, cut.k, pack_a, cut.pack_b, b_bytes, a_bytes, packed, k_all or WHOLE,
-        _code(before[0]), a_words, _code(before[1]), a_words + len(made[0]),
+        _code(before[0]), a_words, _code(before[1]), a_words + len(made[0]), cut.ahead, cut.wide,
         _code(follow), *words, *made[0], *made[1],
     )  # fmt: skip
     each = _nanoseconds(p, cut, follow, before)
@@ -118,10 +118,11 @@ def _steps(p: Product, cut: Blocking, before: Prologues) -> tuple[int, int, int,
 
 
 def _nanoseconds(p: Product, cut: Blocking, follow: Follow | None, before: Prologues) -> float:
-    """Of one unit. A vector operation costs about as much as eight multiply-adds in the tile."""
+    """Of one unit. A vector operation costs about as much as eight multiply-adds in the tile, and
+    so does an element of C beside its sum: calls, loads and stores."""
     tile = tile_of(p.dtype)
     rows, columns = smallest(p.m, cut.rows), smallest(p.n, cut.columns)
-    work = rows * columns * (max(tile.steps(p.k), 8) + 8 * (follow.statements if follow else 0))
+    work = rows * columns * (tile.steps(p.k) + 8 + 8 * (follow.statements if follow else 0))
     for made, size in zip(before, (rows, columns), strict=True):
         work += 8 * p.k * size * (made.statements if made else 0)
     return work / tile.multiply_adds_per_ns

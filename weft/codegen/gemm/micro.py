@@ -1,6 +1,6 @@
 """The micro-kernel of matrix multiplication: one register tile of C over a run of k.
 
-    micro(a, a_row, a_k, b, b_k, k, guarded, rows, columns, c, c_row, add)
+    micro(a, a_row, a_k, b, b_k, k, guarded, rows, columns, c, c_row, add, ahead)
 
     c[i, j] = sum over p of a[i, p] * b[p, j]  (+ c[i, j] if add)   for i < rows, j < columns
 
@@ -8,7 +8,8 @@
 neighbours. Nothing in it depends on how A and B got there: packed panels and operands where they
 are go through the same code. Rows past `rows` compute the last row again and are not stored;
 columns past `columns` are lanes of their own, so nothing that they hold can reach a result. In the
-last `guarded` steps of k nothing of B past `columns` is read (see `Accumulators`).
+last `guarded` steps of k nothing of B past `columns` is read (see `Accumulators`). While a row of A
+is read, the lines `ahead` elements after it are asked for, if that is not 0.
 
 Of narrow integers an element of both operands is several neighbours of k (`Tile.depth`), and k
 counts such elements; what the sums of a row begin with may follow its last one.
@@ -18,14 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from llvmlite import ir
 
 from weft.codegen.emitter import I64, Emitter
-from weft.codegen.gemm.dots import add_products
 from weft.codegen.gemm.tile import Tile
+from weft.codegen.gemm.vectors import I32, Vectors
 
-I1, I32 = ir.IntType(1), ir.IntType(32)
+I1 = ir.IntType(1)
 
 
 @contextmanager
@@ -41,132 +43,28 @@ def internal_function(
     inner.builder.ret_void()
 
 
-class Vectors:
-    """Vector instructions of one tile's type at an emitter's position."""
-
-    def __init__(self, e: Emitter, tile: Tile, lanes: int | None = None) -> None:
-        self.e = e
-        self.tile = tile
-        self.lanes = lanes or tile.lanes
-        self.kind = ir.VectorType(tile.element, self.lanes)
-        self.bytes = tile.itemsize
-
-    def pointer(self, place: ir.Value) -> ir.Value:
-        """`place`, a pointer to elements, as pointer to vectors."""
-        return self.e.builder.bitcast(place, self.kind.as_pointer())
-
-    def load(self, place: ir.Value) -> ir.Value:
-        """The vector at an element pointer, which need not be aligned."""
-        return self.e.builder.load(self.pointer(place), align=self.bytes)
-
-    def store(self, value: ir.Value, place: ir.Value) -> None:
-        """Write a vector to an element pointer, which need not be aligned."""
-        self.e.builder.store(value, self.pointer(place), align=self.bytes)
-
-    def splat(self, value: ir.Value, kind: ir.VectorType | None = None) -> ir.Value:
-        """All lanes the same scalar; kind: of a vector of another type than the tile's."""
-        b, kind = self.e.builder, kind or self.kind
-        first = b.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(I32, 0))
-        lanes = ir.Constant(ir.VectorType(I32, self.lanes), None)
-        return b.shuffle_vector(first, ir.Constant(kind, ir.Undefined), lanes)
-
-    def zero(self) -> ir.Constant:
-        """All lanes 0."""
-        return ir.Constant(self.kind, None)
-
-    def mask(self, count: ir.Value) -> ir.Value:
-        """Lane l is on if l < count (i64)."""
-        b = self.e.builder
-        kind = ir.VectorType(I64, self.lanes)
-        counts = self.splat(count, kind)
-        return b.icmp_signed("<", ir.Constant(kind, list(range(self.lanes))), counts)
-
-    def masked_load(self, place: ir.Value, mask: ir.Value) -> ir.Value:
-        """The lanes of `mask`, 0 elsewhere; lanes that are off touch no memory."""
-        pointer = self.pointer(place)
-        kind = ir.FunctionType(self.kind, [pointer.type, I32, mask.type, self.kind])
-        load = self._intrinsic("masked.load", kind, ".p0")
-        return self.e.builder.call(load, [pointer, ir.Constant(I32, self.bytes), mask, self.zero()])
-
-    def masked_store(self, value: ir.Value, place: ir.Value, mask: ir.Value) -> None:
-        """Write the lanes of `mask`."""
-        pointer = self.pointer(place)
-        kind = ir.FunctionType(ir.VoidType(), [self.kind, pointer.type, I32, mask.type])
-        store = self._intrinsic("masked.store", kind, ".p0")
-        self.e.builder.call(store, [value, pointer, ir.Constant(I32, self.bytes), mask])
-
-    def store_first(self, value: ir.Value, place: ir.Value, count: ir.Value) -> None:
-        """Write the first `count` lanes, fewer than all: halves, quarters, ... as `count` has bits.
-        A masked store of AVX2 takes AMD's processors 20 steps and more; SSE has none."""
-        b, size = self.e.builder, self.lanes // 2
-        while size:
-            fits = b.icmp_unsigned("!=", b.and_(count, self.e.index(size)), self.e.index(0))
-            low, high = (
-                b.shuffle_vector(
-                    value,
-                    ir.Constant(value.type, ir.Undefined),
-                    ir.Constant(ir.VectorType(I32, size), list(range(start, start + size))),
-                )
-                for start in (0, size)
-            )
-            with b.if_then(fits):
-                b.store(low, b.bitcast(place, low.type.as_pointer()), align=self.bytes)
-            value = b.select(fits, high, low)
-            place = b.select(fits, self.e.at(place, self.e.index(size)), place)
-            size //= 2
-
-    def prefetch(self) -> ir.Function:
-        """llvm.prefetch(address, 1 to write, locality, 1 for data)"""
-        module, byte = self.e.module, ir.IntType(8).as_pointer()
-        held = module.globals.get("llvm.prefetch.p0")
-        if held is not None:
-            return held
-        kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
-        return ir.Function(module, kind, "llvm.prefetch.p0")
-
-    def _intrinsic(self, what: str, kind: ir.FunctionType, suffix: str = "") -> ir.Function:
-        name = f"llvm.{what}.v{self.lanes}{self.tile.dtype}{suffix}"
-        held = self.e.module.globals.get(name)
-        return held if held is not None else ir.Function(self.e.module, kind, name)
-
-    def multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """a * b + c, in one rounding where the machine has it; integers wrap. Of packed integers
-        all products of a lane + c."""
-        if self.tile.depth > 1:
-            return add_products(self.e, a, b, c, self.tile.depth)
-        if isinstance(self.tile.element, ir.IntType):
-            return self.e.builder.add(self.e.builder.mul(a, b), c)
-        kind = ir.FunctionType(self.kind, [self.kind] * 3)
-        return self.e.builder.call(self._intrinsic("fmuladd", kind), [a, b, c])
-
-    def add(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """a + b"""
-        whole = isinstance(self.tile.element, ir.IntType)
-        return (self.e.builder.add if whole else self.e.builder.fadd)(a, b)
-
-
 def emit_micro(e: Emitter, tile: Tile, rows: int, vectors: int) -> ir.Function:
     """Define the micro-kernel for tiles of up to `rows` rows and `vectors` vectors a row."""
     pointer = tile.element.as_pointer()
-    kinds = [pointer, I64, I64, pointer, I64, I64, I64, I64, I64, pointer, I64, I1]
+    kinds = [pointer, I64, I64, pointer, I64, I64, I64, I64, I64, pointer, I64, I1, I64]
     with internal_function(e, f"micro{rows}x{vectors}", kinds, (9,)) as (function, f):
         _micro(f, tile, rows, vectors, list(function.args))
     return function
 
 
 def _micro(e: Emitter, tile: Tile, rows: int, vectors: int, args: list[ir.Value]) -> None:
-    a, a_row, a_k, b_at, b_k, count, guarded, given, columns, c, c_row, add = args
+    a, a_row, a_k, b_at, b_k, count, guarded, given, columns, c, c_row, add, ahead = args
     b = e.builder
     accumulators = Accumulators(e, tile, rows, vectors, columns)
-    numbers = clamped_rows(e, rows, given)
-    starts = [e.at(a, b.mul(i, a_row)) for i in numbers]
-    accumulators.fetch([e.at(c, b.mul(i, c_row)) for i in numbers])
+    accumulators.fetch(_row_places(e, rows, given, c, c_row))
+    starts = _row_places(e, rows, given, a, a_row)
     sums = [accumulators.v.zero()] * (rows * vectors)
     if tile.has_starts:
         first = [b.load(e.at(start, b.mul(count, a_k))) for start in starts]
         sums = [accumulators.v.splat(value) for value in first for _ in range(vectors)]
     at = e.index(0), e.index(0)
-    sums = accumulators.run(starts, at, (a_k, b_k), b_at, count, guarded, sums)
+    soon = ahead if tile.asks_ahead and rows > tile.few_rows else None
+    sums = accumulators.run(starts, at, (a_k, b_k), b_at, count, guarded, sums, soon)
     places = [lambda i=i: e.at(c, b.mul(e.index(i), c_row)) for i in range(rows)]
     accumulators.store(sums, places, given, add)
 
@@ -241,6 +139,18 @@ def clamped_rows(e: Emitter, rows: int, given: ir.Value) -> list[ir.Value]:
     return [b.select(b.icmp_signed("<", i, last), i, last) for i in numbers]
 
 
+def _row_places(
+    e: Emitter, rows: int, given: ir.Value, first: ir.Value, row: ir.Value
+) -> list[ir.Value]:
+    """Where rows 0, 1, ... begin, the last of `given` again from there on. Additions one after the
+    other: products by numbers that are selected first take one port longer than all of this."""
+    b, places = e.builder, [first]
+    for i in range(1, rows):
+        there = b.icmp_signed("<", e.index(i), given)
+        places.append(e.at(places[-1], b.select(there, row, e.index(0))))
+    return places
+
+
 class Accumulators:
     """A register tile of sums at an emitter's position: its loops over k, and its way to memory.
 
@@ -248,7 +158,8 @@ class Accumulators:
     row of B are B's own (its next row), the loop reads the whole vector, and what the lanes past
     the columns hold is never stored; where they may lie outside of B, a mask keeps to the row. A
     mask in the loop costs AVX2 as much as the products, so only the last steps have one there, in a
-    loop of their own; where masks have registers all steps have it.
+    loop of their own; where masks have registers, all steps have it, or of the largest tile none: a
+    masked load is one more step on the ports that multiply.
     """
 
     def __init__(self, e: Emitter, tile: Tile, rows: int, vectors: int, columns: ir.Value) -> None:
@@ -267,40 +178,51 @@ class Accumulators:
         count: ir.Value,
         guarded: ir.Value | None,
         sums: Sequence[ir.Value],
+        ahead: ir.Value | None = None,
     ) -> list[ir.Value]:
         """The sums after `count` steps of k from the offsets `start` of A's rows and of B's. The
-        last `guarded` must not read past the columns; None: all may."""
+        last `guarded` must not read past the columns; None: all may. ahead: see above."""
         b, zero = self.e.builder, self.e.index(0)
-        if guarded is None or self._mask is not None:
-            masked = guarded is not None
-            return self._loop(a_rows, start, strides, b_at, count, sums, masked)[0]
+        at = start[0], self.e.at(b_at, start[1])
+        loop = self._loop if ahead is None else partial(self._stretches, ahead)
+        if guarded is None:
+            return loop(a_rows, at, strides, count, sums, False)[0]
+        if self._mask is not None and self.rows * self.vectors < self.tile.rows * self.tile.vectors:
+            return loop(a_rows, at, strides, count, sums, True)[0]
+        if self._mask is not None:
+            ends = []
+            with b.if_else(self.full) as branches:
+                for branch, masked in zip(branches, (False, True), strict=True):
+                    with branch:
+                        made = loop(a_rows, at, strides, count, sums, masked)[0]
+                        ends.append((made, b.block))
+            return _joined(b, ends)
         plain = b.sub(count, guarded)
         plain = b.select(b.icmp_signed(">", plain, zero), plain, zero)
         plain = b.select(self.full, count, plain)
-        sums, start = self._loop(a_rows, start, strides, b_at, plain, sums, False)
-        return self._loop(a_rows, start, strides, b_at, b.sub(count, plain), sums, True)[0]
+        sums, at = loop(a_rows, at, strides, plain, sums, False)
+        return self._loop(a_rows, at, strides, b.sub(count, plain), sums, True)[0]
 
     def _loop(
         self,
         a_rows: Sequence[ir.Value],
         start: tuple[ir.Value, ir.Value],
         strides: tuple[ir.Value, ir.Value],
-        b_at: ir.Value,
         count: ir.Value,
         sums: Sequence[ir.Value],
         masked: bool,
     ) -> tuple[list[ir.Value], tuple[ir.Value, ir.Value]]:
-        """One loop: the sums after it, and the offsets then."""
+        """One loop: the sums after it, and where it is then, the offset of A's rows and the row of
+        B. It counts down: with 8 rows of A the general registers are few."""
         e, b, v = self.e, self.e.builder, self.v
         before = b.block
         head, body, after = (b.append_basic_block(n) for n in ("k.head", "k.body", "k.after"))
         b.branch(head)
         b.position_at_end(head)
-        p, at_a, at_b = (b.phi(I64) for _ in range(3))
+        left, at_a, row_b = (b.phi(x.type) for x in (count, *start))
         held = [b.phi(v.kind) for _ in sums]
-        b.cbranch(b.icmp_signed("<", p, count), body, after)
+        b.cbranch(b.icmp_signed(">", left, e.index(0)), body, after)
         b.position_at_end(body)
-        row_b = e.at(b_at, at_b)
         places = [e.at(row_b, e.index(k * self.tile.lanes)) for k in range(self.vectors)]
         b_row = [v.load(place) for place in (places[:-1] if masked else places)]
         if masked:
@@ -311,8 +233,8 @@ class Accumulators:
             factor = v.splat(b.load(e.at(row, at_a)))
             own = held[i * self.vectors : (i + 1) * self.vectors]
             following += [v.multiply_add(factor, x, s) for x, s in zip(b_row, own, strict=True)]
-        steps = [b.add(p, e.index(1)), b.add(at_a, strides[0]), b.add(at_b, strides[1])]
-        for phi, first, step in zip((p, at_a, at_b), (e.index(0), *start), steps, strict=True):
+        steps = [b.sub(left, e.index(1)), b.add(at_a, strides[0]), e.at(row_b, strides[1])]
+        for phi, first, step in zip((left, at_a, row_b), (count, *start), steps, strict=True):
             phi.add_incoming(first, before)
             phi.add_incoming(step, b.block)
         for phi, first, value in zip(held, sums, following, strict=True):
@@ -321,18 +243,55 @@ class Accumulators:
         jump = b.branch(head)
         jump.set_metadata("llvm.loop", _no_unroll(e))
         b.position_at_end(after)
-        return held, (at_a, at_b)
+        return held, (at_a, row_b)
+
+    def _stretches(
+        self,
+        ahead: ir.Value,
+        a_rows: Sequence[ir.Value],
+        start: tuple[ir.Value, ir.Value],
+        strides: tuple[ir.Value, ir.Value],
+        count: ir.Value,
+        sums: Sequence[ir.Value],
+        masked: bool,
+    ) -> tuple[list[ir.Value], tuple[ir.Value, ir.Value]]:
+        """`_loop` for as many steps of k at a time as a cache line of a row of A has; before them
+        the lines that are `ahead` of these are asked for. All steps at once if that is 0."""
+        e, b = self.e, self.e.builder
+        line, zero = e.index(64 // self.tile.itemsize), e.index(0)
+        wanted = b.icmp_signed("!=", ahead, zero)
+        stretch = b.select(wanted, line, count)
+        before = b.block
+        head, body, after = (b.append_basic_block(n) for n in ("line.head", "line", "line.after"))
+        b.branch(head)
+        b.position_at_end(head)
+        left, at_a, row_b = (b.phi(x.type) for x in (count, *start))
+        held = [b.phi(self.v.kind) for _ in sums]
+        b.cbranch(b.icmp_signed(">", left, zero), body, after)
+        b.position_at_end(body)
+        with b.if_then(wanted):
+            self._ask([e.at(row, b.add(at_a, ahead)) for row in a_rows])
+        steps = b.select(b.icmp_signed("<", left, stretch), left, stretch)
+        made, at = self._loop(a_rows, (at_a, row_b), strides, steps, held, masked)
+        phis = (left, at_a, row_b, *held)
+        following = (b.sub(left, steps), *at, *made)
+        for phi, first, value in zip(phis, (count, *start, *sums), following, strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(value, b.block)
+        b.branch(head)
+        b.position_at_end(after)
+        return held, (at_a, row_b)
 
     def fetch(self, rows: Sequence[ir.Value]) -> None:
         """Ask for the tile's cache lines of C, which `store` needs after the loop."""
-        e, b = self.e, self.e.builder
-        line = 64 // self.tile.itemsize
-        prefetch = self.v.prefetch()
-        hints = [ir.Constant(I32, x) for x in (0, 2, 1)]  # to write, into L1, data
-        byte = ir.IntType(8).as_pointer()
-        for row in rows:
-            for k in range(0, self.vectors * self.tile.lanes, line):
-                b.call(prefetch, [b.bitcast(e.at(row, e.index(k)), byte), *hints])
+        line, end = 64 // self.tile.itemsize, self.vectors * self.tile.lanes
+        self._ask([self.e.at(row, self.e.index(k)) for row in rows for k in range(0, end, line)])
+
+    def _ask(self, places: Sequence[ir.Value]) -> None:
+        b, prefetch = self.e.builder, self.v.prefetch()
+        hints = [ir.Constant(I32, x) for x in (0, 2, 1)]  # to read, into L2, data
+        for place in places:
+            b.call(prefetch, [b.bitcast(place, ir.IntType(8).as_pointer()), *hints])
 
     def store(
         self,
@@ -386,6 +345,17 @@ class Accumulators:
                     v.masked_store(total, to, part)
         b.branch(done)
         b.position_at_end(done)
+
+
+def _joined(b: ir.IRBuilder, ends: Sequence[tuple[Sequence[ir.Value], ir.Block]]) -> list[ir.Value]:
+    """The values of the branch that was taken; ends: each branch's values and last block."""
+    joined = []
+    for values in zip(*(values for values, _ in ends), strict=True):
+        phi = b.phi(values[0].type)
+        for value, (_, block) in zip(values, ends, strict=True):
+            phi.add_incoming(value, block)
+        joined.append(phi)
+    return joined
 
 
 def _no_unroll(e: Emitter) -> ir.MDValue:

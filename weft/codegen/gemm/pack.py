@@ -30,8 +30,9 @@ from weft.codegen.element_access import load_element
 from weft.codegen.elements import is_signed, memory_type, width_bits
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.gemm.dots import BIASES, add_products
-from weft.codegen.gemm.micro import I32, Vectors, internal_function
+from weft.codegen.gemm.micro import internal_function
 from weft.codegen.gemm.tile import Tile, converts
+from weft.codegen.gemm.vectors import I32, Vectors
 from weft.codegen.scalar.half import has_f16_instructions
 from weft.ir.dataclass import dataclass
 
@@ -193,9 +194,8 @@ class _Pack:
         v = Vectors(self.e, self.tile, self.own)
         with self.e.for_range(self.e.index(0), self.whole_steps) as p:
             places = [self.e.at(source, start) for start in self._along_k(p)]
-            v.store(
-                self._joined([self._load(place, v) for place in places]), self._moved(target, p)
-            )
+            parts = [self._load(place, v) for place in places]
+            v.store(self._joined(parts), self._moved(target, p))
 
     def _along_k(self, p: ir.Value) -> list[ir.Value]:
         """The offsets of the neighbours of k that are element p of an item."""

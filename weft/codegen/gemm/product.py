@@ -36,7 +36,7 @@ WORDS = (
     "c", "a", "b", "a_offsets", "b_offsets", "c_offsets", "c_row", "scratch", "scratch_bytes",
     "m", "n", "k", "a_row", "a_k", "b_k", "b_column", "block_rows", "block_columns", "block_k",
     "pack_a", "pack_b", "b_bytes", "a_bytes", "b_packed", "k_all", "a_code", "a_words", "b_code",
-    "b_words", "epilogue",
+    "b_words", "ahead", "wide", "epilogue",
 )  # fmt: skip
 #: `k_all` of products that are no pieces of one.
 WHOLE = 1 << 62
@@ -54,7 +54,7 @@ FRAME = ("tile", "tile_row", "row", "rows", "column", "columns", "matrix", "word
 def gemm_kernel(dtype: str) -> Kernel:
     """The kernel of products of `dtype`: any sizes, transposed or not, with or without epilogue."""
     tile = tile_of(dtype)
-    key = f"gemm-12-{dtype}-{tile.key}"
+    key = f"gemm-15-{dtype}-{tile.key}"
     # its vectors are written out: half the time to compile, the same speed
     return Kernel(key, f"gemm_{dtype}", lambda e: _Gemm(e, tile, dtype).write(), loops=False)
 
@@ -127,6 +127,8 @@ class _Gemm:
     def write(self) -> None:
         e, b, tile, w = self.e, self.e.builder, self.tile, self.word
         self.micro = for_each_form(tile, lambda rows, v: emit_micro(e, tile, rows, v))
+        if tile.wide is not None:
+            self.wide = emit_micro(e, tile, tile.wide.rows, tile.wide.vectors)
         self.packing_a = emit_pack_a(e, tile, self.dtype)
         self.packing_b = emit_pack_b(e, tile, self.dtype)
         self.packed = e.alloca(I64)  # the block of B that is in b_pack, by its address
@@ -207,16 +209,34 @@ class _Gemm:
         a_k = b.select(a_packed, e.index(tile.packed_rows), w["a_k"])
         c, c_row = at.c, at.c_row
         add = b.icmp_signed(">", p, zero)
-        with e.for_range(zero, columns, lanes) as j:
+        wide = b.icmp_signed("!=", w["wide"], zero)
+        if tile.wide is not None:
+            with b.if_then(wide):
+                run = [a_row, a_k, b_start, b_k, steps, guarded]
+                self._wide(a_start, run, at, add)
+        with e.for_range(b.select(wide, columns, zero), columns, lanes) as j:
             b_tile = e.at(b_start, b.mul(j, b_panel))
             width = self._least(b.sub(columns, j), lanes)
+            # the first panel's rows come from memory, the next ones' from the cache
+            ahead = b.select(b.icmp_signed("==", j, zero), w["ahead"], zero)
             with row_tiles(e, tile, rows, a_packed) as (i, few, height):
                 panel = b.mul(b.sdiv(i, e.index(tile.rows)), a_panel)
                 a_tile = e.at(a_start, b.select(a_packed, panel, b.mul(i, w["a_row"])))
                 c_tile = e.at(c, b.add(b.mul(i, c_row), j))
                 run = [a_tile, a_row, a_k, b_tile, b_k, steps, guarded]
-                args = [*run, height, width, c_tile, c_row, add]
+                args = [*run, height, width, c_tile, c_row, add, ahead]
                 call_narrowest(e, tile, self.micro, (few, width), args)
+
+    def _wide(self, a: ir.Value, run: list[ir.Value], at: _Block, add: ir.Value) -> None:
+        """All tiles of a block whose columns are one panel of `Tile.wide`; run: what is the same
+        for all of them."""
+        e, b, tile = self.e, self.e.builder, self.tile.wide
+        assert tile is not None
+        with e.for_range(e.index(0), at.rows, e.index(tile.rows)) as i:
+            height = self._least(b.sub(at.rows, i), e.index(tile.rows))
+            a_tile, c_tile = e.at(a, b.mul(i, run[0])), e.at(at.c, b.mul(i, at.c_row))
+            args = [a_tile, *run, height, at.columns, c_tile, at.c_row, add, self.word["ahead"]]
+            b.call(self.wide, args)
 
     def _pack_b(self, p: ir.Value, k: ir.Value, at: _Block, fresh: ir.Value) -> ir.Value:
         """Where the run of B is, if it is packed: packed here or by its prologue, or before."""

@@ -5,10 +5,13 @@ runs (K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplic
 34(3), 2008; F. Van Zee and R. van de Geijn, "BLIS", ACM TOMS 41(3), 2015). Of 32 registers
 (AVX-512, NEON) 24 hold the tile, 8 rows of 3 vectors; of 16 (AVX2, SSE) 12, 6 rows of 2, as in
 BLIS: with 4 rows of 3 vectors no register is left for an element of A. Where a block has few rows
-left, a tile of fewer rows does not compute the others for nothing.
+left, a tile of fewer rows does not compute the others for nothing; where a product has one vector
+of columns more than the tile, another shape takes them all (`Tile.wide`).
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from llvmlite import ir
 
@@ -63,9 +66,23 @@ class Tile:
         return self.lanes * self.itemsize == 64
 
     @property
+    def asks_ahead(self) -> bool:
+        """Whether rows of A are asked for before their tile: not with vectors of 128 bits, SSE
+        multiplies more slowly than they come."""
+        return self.lanes * self.itemsize > 16
+
+    @property
     def few_rows(self) -> int:
         """Rows of the smaller tile, for the end of a block."""
         return 4
+
+    @property
+    def wide(self) -> Tile | None:
+        """The tile of a product whose columns are one vector more than this one's, if there is
+        another: its rows of A are read once, not for three vectors and then for one."""
+        if not self.mask_registers or isinstance(self.element, ir.IntType):
+            return None
+        return replace(self, rows=6, vectors=4)
 
     @property
     def packed_rows(self) -> int:

@@ -9,8 +9,6 @@ from llvmlite import ir
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.gemm.micro import (
     I1,
-    I32,
-    Vectors,
     call_narrowest,
     emit_micro,
     for_each_form,
@@ -19,6 +17,7 @@ from weft.codegen.gemm.micro import (
 )
 from weft.codegen.gemm.pack import emit_pack_b
 from weft.codegen.gemm.tile import Tile
+from weft.codegen.gemm.vectors import I32, Vectors
 from weft.codegen.scalar.float_builder import FloatBuilder, splat_constant
 from weft.codegen.vector import exp as vector_exp
 from weft.codegen.vector import log as vector_log
@@ -102,6 +101,7 @@ class Blocks:
                 args = [
                     f.at(a, b.mul(i, a_row)), a_row, a_k, f.at(panels, b.mul(j, depth)), wide, k,
                     f.index(0), height, width, f.at(c, b.add(b.mul(i, c_row), j)), c_row, add,
+                    f.index(0),
                 ]  # fmt: skip
                 call_narrowest(f, tile, forms, (few, width), args)
 

@@ -18,8 +18,8 @@ from llvmlite import ir
 from weft.codegen.element_access import constant
 from weft.codegen.elements import I64
 from weft.codegen.emitter import Emitter
-from weft.codegen.gemm.micro import Vectors
 from weft.codegen.gemm.tile import tile_of
+from weft.codegen.gemm.vectors import Vectors
 from weft.codegen.nests.cost import INTERLEAVE
 from weft.codegen.nests.folds import SUM_BLOCK, fold, identity, is_wide_sum
 from weft.codegen.nests.held import Held, counting, is_in_bits
