@@ -398,7 +398,7 @@ def test_a_link_that_is_lost_after_the_service_ended() -> None:
     # A peer may go between the end of the service thread and that of the links. libzmq's thread
     # told a monitor that was closed before its socket, for ever, and held the GIL: hence a process.
     code = """
-import os, time
+import os, threading, time
 import numpy as np
 from comm_peers import Here
 a, b = Here("a", shared=False), Here("b")
@@ -408,7 +408,9 @@ b.take(1, 1)
 assert a.peers.find("b").bulk is not None
 a.service.stop()
 b.service.stop()
-b._context.destroy(0)  # without a goodbye
+threading.Thread(target=b._context.term, daemon=True).start()
+b._inbox.thread.join(10)  # its own thread closes the socket, without a goodbye
+assert not b._inbox.thread.is_alive()
 time.sleep(0.5)
 a.close()
 print("closed", flush=True)
