@@ -38,11 +38,11 @@ import weft as wf
 from weft.codegen.cuda.llvm.ptx import llvm_version
 from weft.codegen.cuda.toolchain import toolchain
 from weft.frontend.cli.compile import targets_of
+from weft.passes.analysis.cost import work
 from weft.passes.fusion.epilogues import fuse_epilogues
-from weft.passes.fusion.strided import stride_all_products
+from weft.passes.fusion.strided_products import stride_all_products
 from weft.passes.manager import Pass
 from weft.passes.pipelines import GPU
-from weft.passes.work import work
 from weft.runtime.device.executable import DeviceExecutable
 from weft.runtime.device.planning.plan import DevicePlan, PlannedCopy
 

@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 from scaling_windows import Figure, cores, in_turns, processes
 
-from weft.passes.placement.processors import Ends, Machine
-from weft.passes.placement.simulate import Cluster, Workload, simulate
+from weft.passes.placement.simulate import Cluster, Ends, Machine, Workload, simulate
 from weft.runtime.dataflow.lent import LEAST_BYTES
 
 #: Messages of a null step, or of a trip, for each server.

@@ -15,13 +15,13 @@ import ml_dtypes
 import numpy as np
 
 from weft.codegen.vector.functions import ULP_BOUND
-from weft.ir.attributes import Attrs
-from weft.ir.builder import Builder
 from weft.ir.dtypes import ALL, DType, as_dtype, int64
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Value
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops import OPS
+from weft.ir.ops.builder import Builder
+from weft.ir.spec import Attrs
 from weft.ir.types import TensorType
 from weft.passes.fusion.fuse import fuse
 from weft.passes.pipelines import STANDARD

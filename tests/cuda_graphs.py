@@ -14,9 +14,9 @@ from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.lowerings import GPU_LOWERINGS, fused_launches, launches_of
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.interpreter import carry_out
+from weft.ir.interpreter.evaluate import carry_out
 from weft.ir.types import TensorType
-from weft.passes.memory.in_place import UPDATES
+from weft.passes.analysis.in_place import UPDATES
 
 Array = np.ndarray[Any, Any]
 #: Carries out one launch on the memory of its parameters.

@@ -14,12 +14,12 @@ from weft.codegen.cuda.faults import fault_of
 from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.language import memory_dtype
 from weft.codegen.cuda.lowerings import check_launches, fused_launches, launches_of
+from weft.ir.analysis.index_maps import is_gather
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.index_maps import is_gather
-from weft.ir.interpreter import carry_out
+from weft.ir.interpreter.evaluate import carry_out
 from weft.ir.types import TensorType
-from weft.passes.memory.in_place import UPDATES
+from weft.passes.analysis.in_place import UPDATES
 
 Array = np.ndarray[Any, Any]
 #: Ops that move or name what is in memory: the plan has no launch for them.

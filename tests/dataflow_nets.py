@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from weft.ir.attributes import AttrValue, ConstArray
-from weft.ir.builder import Builder
-from weft.ir.deadness import Deadness
+from weft.ir.analysis.deadness import Deadness
+from weft.ir.analysis.frames import find_frames
+from weft.ir.analysis.verify import find_faults
 from weft.ir.dtypes import bool_, float32, int64
-from weft.ir.frames import find_frames
 from weft.ir.graph import Graph, Value
-from weft.ir.source import Location
+from weft.ir.locations import Location
+from weft.ir.ops.builder import Builder
+from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import TensorType, TokenType, tensor_type
-from weft.ir.verify import find_faults
 
 #: A number from low to high, both included.
 Number = Callable[[int, int], int]

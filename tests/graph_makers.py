@@ -19,18 +19,16 @@ import graph_makers_window as window
 from graph_makers_array import wanted_dtypes
 from graphs import GraphMaker, Unfit, random_array
 
-from weft.ir.attributes import Attrs
-from weft.ir.builder import Builder
 from weft.ir.dtypes import ALL, bool_
 from weft.ir.errors import WeftError
 from weft.ir.graph import Value
 from weft.ir.ops import OPS
-from weft.ir.ops.communication import COMMUNICATION
-from weft.ir.ops.dataflow import DATAFLOW
-from weft.ir.ops.files import TABLE as FILE_TABLE
-from weft.ir.ops.queue import TABLE as QUEUE_TABLE
-from weft.ir.ops.resources import TABLE as RESOURCE_TABLE
+from weft.ir.ops.builder import Builder
+from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
+from weft.ir.ops.io import FILE_TABLE
+from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.strings import TABLE as STRING_TABLE
+from weft.ir.spec import Attrs
 from weft.ir.types import TensorType
 
 Maker = Callable[[GraphMaker, str], Any]

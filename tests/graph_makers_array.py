@@ -8,11 +8,11 @@ from typing import Any
 
 from graphs import GraphMaker, Unfit
 
-from weft.ir.attributes import Attrs
+from weft.ir.analysis.verify import illegal
 from weft.ir.dtypes import ALL, DType, uint32
 from weft.ir.errors import WeftError
-from weft.ir.legality import illegal
 from weft.ir.ops import OPS
+from weft.ir.spec import Attrs
 from weft.ir.types import TensorType
 
 INTEGERS = [d for d in ALL if d.is_integer]

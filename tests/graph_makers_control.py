@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from graphs import GraphMaker, Unfit
 
-from weft.ir.builder import Builder
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import bool_
 from weft.ir.errors import WeftError
 from weft.ir.graph import Block, Value
+from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType, Type
 
 Makers = Mapping[str, Callable[[GraphMaker, str], Any]]

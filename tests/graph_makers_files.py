@@ -9,7 +9,7 @@ from graphs import GraphMaker, Unfit
 
 from weft.ir.dtypes import ALL, bool_, float32, float64, int32, int64, string
 from weft.ir.graph import Value
-from weft.ir.ops.files import READER_KINDS
+from weft.ir.ops.io import READER_KINDS
 from weft.ir.types import TensorType
 
 PARTS = ("f32[2]", "i64[]", "string[1,2]")

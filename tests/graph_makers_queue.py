@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphs import GraphMaker, Unfit
 
 from weft.ir.graph import Value
-from weft.ir.ops.queue import QUEUE_KINDS
+from weft.ir.ops.resources import QUEUE_KINDS
 from weft.ir.types import TensorType
 
 

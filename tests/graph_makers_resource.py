@@ -6,9 +6,9 @@ from typing import Any
 
 from graphs import GraphMaker, Unfit, random_array
 
-from weft.ir.attributes import ConstArray
 from weft.ir.dtypes import DType, float16, float32, float64, int32, int64, string
 from weft.ir.graph import Value
+from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 
 FLOATS: list[DType] = [float16, float32, float64]

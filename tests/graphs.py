@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from weft.ir.attributes import AttrValue, ConstArray
-from weft.ir.builder import Builder
 from weft.ir.dims import Dim, Shape, SymbolicDim
 from weft.ir.dtypes import ALL, DType, string
 from weft.ir.errors import WeftError
 from weft.ir.graph import STAGES, Block, Graph, Value
+from weft.ir.locations import Location
 from weft.ir.ops import OPS
-from weft.ir.source import Location
+from weft.ir.ops.builder import Builder
+from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]

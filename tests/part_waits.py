@@ -6,12 +6,12 @@ from typing import Any
 
 import networkx as nx
 
-from weft.ir.frames import find_frames
+from weft.ir.analysis.frames import find_frames
 from weft.ir.graph import Operation
+from weft.passes.control.dataflow_regions import control_operands, data_operands, plan_regions
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.control.plan_regions import control_operands, data_operands, plan_regions
-from weft.passes.partition.parts import Part, Partitioned
-from weft.passes.tie_sizes import tie_sizes
+from weft.passes.partition.partition import Part, Partitioned
+from weft.passes.sizes.tie_sizes import tie_sizes
 
 #: Where enters, next_iterations and exits of loops are, by the names of their frames.
 _Loops = dict[tuple[str, ...], tuple[list[object], list[object]]]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.types import TensorType
-from weft.passes.memory.plan_memory import MemoryPlan, Slot
+from weft.passes.memory.block import MemoryPlan, Slot
 
 #: Contents of a range: (identity, offset in it, bytes), one after another.
 Contents = tuple[tuple[object, int, int], ...]

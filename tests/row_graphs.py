@@ -15,10 +15,10 @@ import numpy as np
 from graphs import Case
 from hypothesis import strategies as st
 
-from weft.ir.builder import Builder
 from weft.ir.dtypes import DType, int32, int64, uint8
 from weft.ir.errors import ShapeError
 from weft.ir.graph import Value
+from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]

@@ -13,11 +13,11 @@ import numpy as np
 from graphs import Case
 from hypothesis import strategies as st
 
-from weft.ir.builder import Builder
 from weft.ir.dtypes import DType
 from weft.ir.graph import Value
+from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
-from weft.passes.fusion import siblings
+from weft.passes.fusion import horizontal as siblings
 
 Array = np.ndarray[Any, Any]
 Draw = Any

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.interpreter_control import RUN_REGIONS
+from weft.ir.interpreter.evaluate import RUN_REGIONS
 from weft.ir.ops import lookup
-from weft.ir.ops.control import CONTROL
-from weft.passes.updates import expand_updates
+from weft.ir.ops.control_flow import CONTROL
+from weft.passes.simplify.effects import expand_updates
 
 Array = np.ndarray[Any, Any]
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from weft.ir.attributes import AttrValue, ConstArray
-from weft.ir.builder import Builder
 from weft.ir.dtypes import bool_, float32, int64
 from weft.ir.graph import Block, Graph, Value
-from weft.ir.source import Location
+from weft.ir.locations import Location
+from weft.ir.ops.builder import Builder
+from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import Type, tensor_type
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

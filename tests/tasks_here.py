@@ -11,7 +11,7 @@ import numpy as np
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InternalError
 from weft.ir.graph import Operation
-from weft.passes.partition.parts import Part, Partitioned
+from weft.passes.partition.partition import Part, Partitioned
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.host_ops.row import DEAD
 from weft.runtime.dataflow.lowered import dataflow_step

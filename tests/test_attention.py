@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.codegen.llvm.target import host_isas, using
-from weft.ir.builder import Builder
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.graph import Graph
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 from weft.runtime.executable import compile_graph
 from weft.runtime.pool.pool import POOL

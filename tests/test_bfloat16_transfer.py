@@ -13,12 +13,12 @@ from session_programs import step_of
 from tasks_here import run_steps, steps_of
 
 import weft as wf
-from weft.ir.interpreter import DictState, interpret
-from weft.ir.interpreter_tasks import interpret_parts
+from weft.ir.analysis.verify import verify
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.partitioned import interpret_parts
+from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
-from weft.ir.verify import verify
-from weft.passes.partition.partition import partition
-from weft.passes.partition.parts import Partitioned
+from weft.passes.partition.partition import Partitioned, partition
 from weft.runtime.distributed.server import Server
 
 VALUES = np.array([1.001, -3.14159, 1e-40, 3.4e38, np.inf, np.nan, 65504.5, 0.1], np.float32)

@@ -25,13 +25,14 @@ import numpy as np
 import pytest
 
 from weft.frontend.cli.main import before_partition, passes_named
+from weft.ir.analysis.verify import verify
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, interpret
-from weft.ir.interpreter_tasks import interpret_parts
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.partitioned import interpret_parts
+from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
-from weft.ir.verify import verify
 from weft.passes.differential import random_inputs, random_sizes, random_state
 from weft.passes.manager import PassOptions, run_passes
 from weft.passes.partition.partition import partition

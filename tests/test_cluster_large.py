@@ -11,8 +11,8 @@ from comm_hostile import wait_for
 
 import weft as wf
 from weft.comm import wire
-from weft.comm.lending import Lending
-from weft.comm.shared import AVAILABLE
+from weft.comm.shared_memory import AVAILABLE
+from weft.comm.zero_copy import Lending
 from weft.runtime.dataflow import lent
 from weft.runtime.distributed import master, worker
 from weft.runtime.distributed.server import Server

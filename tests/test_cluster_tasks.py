@@ -31,10 +31,10 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.ir.source import Location
+from weft.ir.locations import Location
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
-from weft.passes.partition.parts import Part
+from weft.passes.partition.partition import Part
 from weft.runtime.distributed import definition, master, messages, worker
 from weft.runtime.distributed.definition import ClusterStep
 from weft.runtime.distributed.master import Master
@@ -392,8 +392,8 @@ def test_a_closed_master(cluster: Cluster) -> None:
 # ------------------------------------------------------------------------------------------ pieces
 def test_constants_are_lifted() -> None:
     big = np.arange(40_000, dtype=np.float32)
-    from weft.ir.attributes import ConstArray
-    from weft.ir.builder import Builder
+    from weft.ir.ops.builder import Builder
+    from weft.ir.spec import ConstArray
 
     builder = Builder([TensorType(float32, (40_000,))])
     held = builder.emit1("constant", value=ConstArray(big), locations=())

@@ -26,12 +26,12 @@ from weft.codegen.llvm import engine as llvm_engine
 from weft.codegen.llvm.cache import CachedObject
 from weft.codegen.llvm.engine import LlvmCode, LlvmEngine
 from weft.codegen.nests import folds as nest_folds
-from weft.ir.collector import collector_paused
 from weft.ir.graph import Graph, canonical
+from weft.ir.process import collector_paused
 from weft.ir.text.parser import parse_graph
-from weft.passes.named import STANDARD
+from weft.passes.manager import STANDARD
 from weft.passes.pipelines import PIPELINES
-from weft.passes.updates import expand_updates
+from weft.passes.simplify.effects import expand_updates
 from weft.runtime import ahead
 from weft.runtime.ahead import compile_products_ahead
 from weft.runtime.executable import compile_graph
@@ -88,7 +88,7 @@ mine = young()
 if sys.argv[1:]:
     gc.freeze()
 import weft
-from weft.ir.loading import load
+from weft.ir.process import load
 if sys.argv[1:]:
     assert where(mine) == []  # frozen as before
 else:

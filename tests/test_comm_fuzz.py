@@ -19,7 +19,7 @@ from weft.comm.errors import CommError
 from weft.comm.keys import Secret
 from weft.comm.limits import MIB, Limits
 from weft.comm.link import Link
-from weft.comm.security import Keys
+from weft.comm.sockets import Keys
 
 TIGHT = Limits(
     **TIMES,  # type: ignore[arg-type]

@@ -18,15 +18,14 @@ import pytest
 from comm_hostile import Attacker, wait_for
 from comm_peers import LEND, TIMES, Here, spawn
 
-from weft.comm import arena as arena_module
+from weft.comm import shared_memory as arena_module
 from weft.comm import wire
-from weft.comm.arena import ALIGNMENT, Arena, Block
 from weft.comm.errors import AddressError, LimitError, PeerLostError
-from weft.comm.lending import _PLACE
 from weft.comm.limits import MIB, Limits
 from weft.comm.link import Link
 from weft.comm.rendezvous import DEAD
-from weft.comm.shared import AVAILABLE, PeerMemory
+from weft.comm.shared_memory import ALIGNMENT, AVAILABLE, Arena, Block, PeerMemory
+from weft.comm.zero_copy import _PLACE
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="memfd is Linux's")
 SMALL = Limits(lent_bytes=8 * MIB, landing_bytes=4 * MIB, **TIMES)  # type: ignore[arg-type]

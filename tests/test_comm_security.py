@@ -19,8 +19,7 @@ from weft.comm import wire
 from weft.comm.addresses import parse_address
 from weft.comm.errors import AuthenticationError, CommError, InsecureAddressError, KeyFileError
 from weft.comm.keys import SECRET_BYTES, Secret
-from weft.comm.security import Keys
-from weft.comm.sockets import dealer
+from weft.comm.sockets import Keys, dealer
 from weft.frontend.cli.main import ERROR, SUCCESS, main
 
 SECRET = Secret(bytes(range(SECRET_BYTES)))

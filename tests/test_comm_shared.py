@@ -16,7 +16,7 @@ from comm_peers import READ, Here, spawn
 from weft.comm import wire
 from weft.comm.errors import BadFrameError
 from weft.comm.limits import CHUNK_BYTES, MIB
-from weft.comm.shared import AVAILABLE, PeerMemory, Proof, Region, Ring
+from weft.comm.shared_memory import AVAILABLE, PeerMemory, Proof, Region, Ring
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="memfd is Linux's")
 

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from stable_results import Overflow, stable_results
 
 from weft.ir import dtypes
-from weft.ir.builder import Builder
+from weft.ir.analysis.verify import verify
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.ir.ops import OPS
+from weft.ir.ops.builder import Builder
 from weft.ir.types import tensor_type
-from weft.ir.verify import verify
 from weft.passes.fusion.fuse import fuse
-from weft.passes.updates import expand_updates
+from weft.passes.simplify.effects import expand_updates
 from weft.runtime.executable import compile_graph
 from weft.runtime.variables import VariableState
 

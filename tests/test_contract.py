@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.codegen.llvm.target import multiplies_and_adds
-from weft.ir.interpreter import evaluate_op, interpret
-from weft.passes.contract import contract
+from weft.ir.interpreter.evaluate import evaluate_op, interpret
 from weft.passes.manager import run_passes
 from weft.passes.pipelines import STANDARD
+from weft.passes.simplify.contract import contract
 from weft.runtime.executable import compile_graph
 
 SINGLES = st.floats(width=32, allow_subnormal=True)

@@ -22,8 +22,7 @@ from weft.ir.errors import (
     TypeRuleError,
     UnsupportedError,
 )
-from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.control.lowering_choice import lowering_reasons
+from weft.passes.control.lower_control_flow import lower_control_flow, lowering_reasons
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.ir.verify import verify
+from weft.ir.analysis.verify import verify
 
 
 class State(NamedTuple):

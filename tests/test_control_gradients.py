@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
+from weft.ir.analysis.verify import verify
 from weft.ir.graph import Graph
-from weft.ir.interpreter import interpret
-from weft.ir.verify import verify
+from weft.ir.interpreter.evaluate import interpret
 from weft.passes.pipelines import STANDARD
 
 Array = np.ndarray[Any, Any]

@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weft.ir.builder import Builder
+from weft.ir.analysis.verify import verify
 from weft.ir.dtypes import bool_, float32, int64
 from weft.ir.errors import ParseError, ShapeError, TypeRuleError, VerifyError
 from weft.ir.graph import Block, Graph
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.ops.builder import Builder
 from weft.ir.text.dot import dot
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.types import TensorType, Type, tensor_type
-from weft.ir.verify import verify
-from weft.passes.dce import dce
 from weft.passes.differential import check_same_meaning
-from weft.passes.specialize import specialize
+from weft.passes.simplify.cse_dce import dce
+from weft.passes.sizes.specialize import specialize
 
 F, B, N = tensor_type(float32), tensor_type(bool_), tensor_type(int64)
 F2 = tensor_type(float32, 2)

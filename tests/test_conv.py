@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.codegen.jit import compile_count
-from weft.ir.builder import Builder
 from weft.ir.graph import Graph
-from weft.ir.interpreter import evaluate_op, interpret, type_of
+from weft.ir.interpreter.evaluate import evaluate_op, interpret, type_of
+from weft.ir.ops.builder import Builder
+from weft.passes.fusion.epilogues import fuse_matmul
 from weft.passes.fusion.fuse import fuse
-from weft.passes.fusion.matmul import fuse_matmul
 from weft.runtime.executable import compile_graph
 from weft.runtime.pool.pool import POOL
 

@@ -22,7 +22,8 @@ from weft.codegen.cuda import writer
 from weft.codegen.cuda.lowerings import launches_of
 from weft.codegen.cuda.others import conv_geometry, conv_tiles
 from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, TILES_OF_64, Tile
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(9)

@@ -21,7 +21,7 @@ from weft.codegen.cuda.lowerings import fused_launches
 from weft.codegen.cuda.others import conv_geometry, conv_tiles
 from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, Tile
 from weft.ir.graph import Graph
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 
 Array = np.ndarray[Any, Any]
 

@@ -19,7 +19,7 @@ from weft.codegen.cuda.lowerings import GPU_LOWERINGS
 from weft.ir import dtypes
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops import OPS
 from weft.passes.manager import run_passes
 from weft.passes.pipelines import GPU

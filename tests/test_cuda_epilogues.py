@@ -25,7 +25,7 @@ from weft.codegen.cuda.products.fused import fused_product
 from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, Tile
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 from weft.passes.fusion.epilogues import epilogue_reasons, fuse_epilogues
 from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import run_passes

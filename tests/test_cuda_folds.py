@@ -26,7 +26,7 @@ from weft.codegen.cuda.scalars.memory import DTYPES
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.graph import Graph
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 from weft.passes.fusion.fuse import fuse
 
 Array = np.ndarray[Any, Any]

@@ -17,9 +17,10 @@ from test_cuda_others import graph_of, of
 from weft.codegen.cuda.compile import assemble, emit_ptx
 from weft.codegen.cuda.lowerings import GPU_LOWERINGS, launches_of
 from weft.codegen.lowerings import LOWERINGS
+from weft.ir.analysis.index_maps import INDEX_MAPS
 from weft.ir.errors import UnsupportedError
-from weft.ir.index_maps import INDEX_MAPS
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.ir.ops import OPS
 from weft.ir.ops.state import UPDATES
 from weft.runtime.device.planning.planner import NO_CODE

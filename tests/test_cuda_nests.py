@@ -30,11 +30,11 @@ from weft.codegen.cuda.scalars.memory import DTYPES
 from weft.codegen.cuda.writer import Source, index_dtype, multiplier
 from weft.codegen.nests.nest import Access, Nest, Statement, Store
 from weft.ir import dtypes
-from weft.ir.attributes import ConstArray
-from weft.ir.builder import Builder
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.ops.builder import Builder
+from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 from weft.passes.fusion.fuse import fuse
 

@@ -34,7 +34,8 @@ from weft.codegen.cuda.scalars import memory
 from weft.ir import dtypes
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]

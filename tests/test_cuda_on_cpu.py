@@ -19,7 +19,7 @@ from weft.codegen.cuda.emulator import run as emulate
 from weft.codegen.cuda.kernel import CudaKernel
 from weft.codegen.cuda.language import CASTS
 from weft.codegen.cuda.reading.kinds import NUMPY
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 from weft.passes.manager import run_passes
 from weft.passes.pipelines import GPU
 

@@ -10,10 +10,11 @@ from cuda_ops import run_graph
 
 from weft.codegen.cuda import writer
 from weft.codegen.cuda.lowerings import launches_of
-from weft.ir.builder import Builder
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
+from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]

@@ -12,11 +12,12 @@ from shares import every
 from weft.codegen.cuda.lowerings import launches_of
 from weft.codegen.cuda.products import matmul, thin
 from weft.codegen.cuda.products.tiles import TILES, TILES_OF_64, Tile
-from weft.ir.builder import Builder
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
+from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]

@@ -24,9 +24,9 @@ from weft.codegen.cuda.occupancy import occupancy
 from weft.codegen.cuda.products import matmul
 from weft.codegen.cuda.products.choice import choose
 from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, TILES_OF_64, Tile
+from weft.ir.analysis.index_maps import static_shape
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
-from weft.ir.index_maps import static_shape
 
 Array = np.ndarray[Any, Any]
 EACH = [*((tile, "f32") for tile in TILES), *((tile, "f64") for tile in TILES_OF_64)]

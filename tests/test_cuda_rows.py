@@ -21,11 +21,12 @@ from weft.codegen.cuda import writer
 from weft.codegen.cuda.lowerings import fused_launches
 from weft.codegen.cuda.rows import combine
 from weft.ir import dtypes
-from weft.ir.builder import Builder
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph, Value
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
+from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 from weft.passes.fusion.fuse import fuse
 

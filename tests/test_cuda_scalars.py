@@ -35,7 +35,7 @@ from weft.codegen.scalar.scalar import supported as supported_on_cpu
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import UnsupportedError
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops import OPS
 from weft.passes.fusion.fuse import fuse
 

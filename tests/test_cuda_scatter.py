@@ -22,7 +22,8 @@ from weft.codegen.cuda.emulator.memory import Elements
 from weft.codegen.cuda.lowerings import launches_of
 from weft.codegen.cuda.others import ordered
 from weft.ir.dtypes import as_dtype
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(3)

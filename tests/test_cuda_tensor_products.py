@@ -23,7 +23,8 @@ from weft.codegen.cuda.products import matmul
 from weft.codegen.cuda.products.choice import choose
 from weft.codegen.cuda.products.tiles import TENSOR_TILES, Tile
 from weft.codegen.cuda.writer import MANY
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 
 Array = np.ndarray[Any, Any]
 NUMPY = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}

@@ -20,7 +20,7 @@ from weft.codegen.cuda.nests.transposed import MOST_BYTES, TILE
 from weft.codegen.cuda.scalars.memory import DTYPES, nbytes
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, as_dtype
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 
 Array = np.ndarray[Any, Any]
 by_name = pytest.mark.parametrize

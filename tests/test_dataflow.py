@@ -14,14 +14,15 @@ import pytest
 from test_cases import CASES, read_cases
 
 from weft.frontend.cli.main import main
-from weft.ir.deadness import check_dataflow
+from weft.ir.analysis.deadness import check_dataflow
+from weft.ir.analysis.verify import verify
 from weft.ir.dtypes import int64
 from weft.ir.errors import InternalError, InvalidArgumentError, VerifyError
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
-from weft.ir.verify import verify
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.variables import VariableState
 

@@ -14,7 +14,8 @@ from test_dataflow_nets import held
 
 import weft as wf
 from weft.ir.dtypes import int64
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.executor import DataflowStep

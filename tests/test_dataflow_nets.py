@@ -14,7 +14,8 @@ from example_counts import examples
 from hypothesis import assume, event, given
 
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.state import State

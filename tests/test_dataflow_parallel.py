@@ -23,9 +23,8 @@ import weft as wf
 from weft.ir.dtypes import float32
 from weft.ir.graph import Graph
 from weft.ir.text.parser import parse_graph
-from weft.passes.control import split_regions as splitting
-from weft.passes.control.plan_regions import plan_regions, users
-from weft.passes.control.split_regions import split_regions
+from weft.passes.control import dataflow_regions as splitting
+from weft.passes.control.dataflow_regions import plan_regions, split_regions, users
 from weft.runtime.dataflow import build as building
 from weft.runtime.dataflow import helpers as helping
 from weft.runtime.dataflow import layout as at

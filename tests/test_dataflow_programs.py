@@ -14,7 +14,8 @@ from structured_programs import Program, programs
 
 import weft as wf
 from weft.ir.dtypes import as_dtype
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.executable import compile_graph

@@ -14,17 +14,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.ir.builder import Builder
-from weft.ir.deadness import FALSE, TRUE, Conditions, Deadness, check_dataflow
+from weft.ir.analysis.deadness import FALSE, TRUE, Conditions, Deadness, check_dataflow
+from weft.ir.analysis.frames import find_frames
+from weft.ir.analysis.verify import verify
 from weft.ir.dtypes import bool_, int64
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.frames import find_frames
 from weft.ir.graph import Graph, Value
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.ops.builder import Builder
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.types import tensor_type
-from weft.ir.verify import verify
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 PREDICATES = 3

@@ -29,8 +29,8 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.ir import dtypes
-from weft.ir.builder import Builder
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.ops.builder import Builder
 from weft.ir.types import tensor_type
 from weft.runtime.device import registry
 from weft.runtime.device.executable import compile_for_device

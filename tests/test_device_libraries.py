@@ -32,7 +32,7 @@ from weft.codegen.call import Address
 from weft.codegen.gemm.blocking import Product
 from weft.codegen.llvm.cache import KernelCache
 from weft.ir import dtypes
-from weft.ir.builder import Builder
+from weft.ir.ops.builder import Builder
 from weft.ir.types import tensor_type
 from weft.runtime.device import registry
 from weft.runtime.device.backends.driver import Driver

@@ -14,10 +14,10 @@ from test_reproducible import EVERY
 
 import weft as wf
 from weft.codegen.cuda.compile import emit_ptx
-from weft.ir.builder import Builder
 from weft.ir.graph import Graph, Operation, Value
+from weft.ir.ops.builder import Builder
 from weft.passes.pipelines import GPU_REPRODUCIBLE
-from weft.passes.strip import strip_gradient_ops
+from weft.passes.simplify.effects import strip_gradient_ops
 from weft.runtime.device import registry
 from weft.runtime.device.executable import DeviceExecutable, compile_for_device
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.ir.builder import Builder
 from weft.ir.device import LOCAL_TASK, DeviceSpec, canonical_device
-from weft.ir.digest import digest_graph
 from weft.ir.dtypes import float32
 from weft.ir.graph import Graph, Operation, canonical
+from weft.ir.ops.builder import Builder
+from weft.ir.text.digest import digest_graph
 from weft.ir.text.dot import dot
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 import weft as wf
 from weft.ir.dims import SymbolicDim
 from weft.ir.errors import InvalidArgumentError, ShapeError, TracerError
-from weft.ir.text.parse_dim import parse_dim
+from weft.ir.text.parser import parse_dim
 
 N = SymbolicDim.symbol("n")
 

@@ -17,11 +17,11 @@ import weft as wf
 from weft.frontend.cli.main import main
 from weft.frontend.session.step import step_graph
 from weft.frontend.tracing.trace import suspend_trace
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 from weft.ir.text.parser import parse_graph
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.specialize import specialize_inputs
-from weft.passes.tie_sizes import tie_sizes
+from weft.passes.sizes.specialize import specialize_inputs
+from weft.passes.sizes.tie_sizes import tie_sizes
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.lazy import MOST_SIZES, LazyRegion
 from weft.runtime.dataflow.lowered import dataflow_step

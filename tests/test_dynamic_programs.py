@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 
 import weft as wf
 from weft.frontend.session.step import step_graph
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 from weft.passes.control.lower_control_flow import lower_control_flow
 
 Array = np.ndarray[Any, Any]

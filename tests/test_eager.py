@@ -31,7 +31,7 @@ from weft.frontend.eager.quick import tensor_of
 from weft.frontend.eager.switch import LARGE, SWITCH
 from weft.frontend.ops import promotion
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, WeftError
-from weft.ir.quiet import QUIET, quietly
+from weft.ir.spec import QUIET, quietly
 
 RNG = np.random.default_rng(5)
 Call = Callable[..., Any]

@@ -22,7 +22,7 @@ from weft.frontend.tracing.trace import at_once as at_once_here
 from weft.frontend.tracing.trace import set_thread_default
 from weft.ir.errors import InvalidArgumentError, ShapeError
 from weft.ir.ops.elementwise import choose
-from weft.ir.quiet import QUIET
+from weft.ir.spec import QUIET
 from weft.runtime import machine
 
 Array = np.ndarray[Any, Any]

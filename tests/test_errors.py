@@ -18,7 +18,7 @@ import pytest
 import weft as wf
 from weft.frontend.pytree import tree_map
 from weft.frontend.tensor import as_tensor
-from weft.ir.builder import Builder, make_op
+from weft.ir.analysis.verify import verify
 from weft.ir.errors import (
     FailedPreconditionError,
     GradientError,
@@ -34,9 +34,9 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.graph import Block, Graph, Operation
+from weft.ir.ops.builder import Builder, make_op
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
-from weft.ir.verify import verify
 
 X = np.ones((2, 3), np.float32)
 N = np.arange(3)

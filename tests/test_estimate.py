@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft.ir.text.parser import parse_graph
-from weft.passes.estimate import FLOP_NS, PRODUCT_NS, WIDE_PRODUCT_NS, nanoseconds
+from weft.passes.analysis.cost import FLOP_NS, PRODUCT_NS, WIDE_PRODUCT_NS, nanoseconds
 from weft.passes.placement import CostModel
 from weft.passes.placement.costs import KERNEL_NS
 

@@ -15,8 +15,8 @@ from weft.ir.errors import (
     PassError,
 )
 from weft.ir.types import TensorType
-from weft.passes.dce import dce
 from weft.passes.fusion.fuse import fuse
+from weft.passes.simplify.cse_dce import dce
 
 ONES = np.ones(3, np.float32)
 ROWS = np.ones((64, 32), np.float32)

@@ -19,9 +19,8 @@ from hypothesis.extra import numpy as hnp
 
 import weft as wf
 from weft.frontend.extend.ops import unregister_op
-from weft.ir.interpreter import interpret
-from weft.ir.ops import OPS
-from weft.ir.registered import REGISTERED
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.ops import OPS, REGISTERED
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 

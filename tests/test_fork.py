@@ -16,8 +16,8 @@ from weft.frontend.calls import bound
 from weft.frontend.calls.waiting import TraceLock
 from weft.frontend.random import state as random_state
 from weft.frontend.session import graph
-from weft.ir import collector
-from weft.ir.fork import ForkLock
+from weft.ir import process as collector
+from weft.ir.process import ForkLock
 from weft.passes import manager
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

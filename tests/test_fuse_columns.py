@@ -19,9 +19,10 @@ from test_fuse_rows import FLOATS, HALVES, WHOLE, check_cuts, nests
 import weft as wf
 from weft.codegen.jit import compile_count
 from weft.ir import dtypes
-from weft.ir.index_maps import frame_of
-from weft.ir.interpreter import DictState, interpret
-from weft.ir.verify import verify
+from weft.ir.analysis.index_maps import frame_of
+from weft.ir.analysis.verify import verify
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.passes.fusion.fuse import fuse
 
 Array = np.ndarray[Any, Any]

@@ -20,12 +20,13 @@ from test_compiled_random import check_exactly, check_roughly
 import weft as wf
 from weft.codegen.nests.emit import nest_calls
 from weft.ir import dtypes
+from weft.ir.analysis.index_maps import frame_of
+from weft.ir.analysis.verify import verify
 from weft.ir.graph import Graph
-from weft.ir.index_maps import frame_of
-from weft.ir.interpreter import DictState, interpret
-from weft.ir.verify import verify
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.passes.fusion.fuse import fuse
-from weft.passes.strip import strip_gradient_ops
+from weft.passes.simplify.effects import strip_gradient_ops
 
 Array = np.ndarray[Any, Any]
 

@@ -20,18 +20,19 @@ from test_fuse_rows import FLOATS, HALVES, WHOLE, check_cuts, nests
 import weft as wf
 from weft.codegen.jit import compile_count
 from weft.ir import dtypes
-from weft.ir.builder import Builder
+from weft.ir.analysis.verify import verify
 from weft.ir.graph import Graph, Value
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
+from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
-from weft.ir.verify import verify
-from weft.passes.dce import dce
-from weft.passes.effects import order_effects
-from weft.passes.fusion import groups
+from weft.passes.analysis.metrics import bytes_moved
+from weft.passes.fusion import fuse as groups
+from weft.passes.fusion.explain import fusion_reasons, shared_reads
 from weft.passes.fusion.fuse import fuse
-from weft.passes.fusion.reasons import fusion_reasons, shared_reads
 from weft.passes.memory.plan_memory import plan_memory
-from weft.passes.metrics import bytes_moved
+from weft.passes.simplify.cse_dce import dce
+from weft.passes.simplify.effects import order_effects
 
 Array = np.ndarray[Any, Any]
 STATE = [

@@ -20,9 +20,10 @@ from test_fuse_rows import check_cuts
 
 import weft as wf
 from weft.ir import dtypes
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.analysis.verify import verify
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
-from weft.ir.verify import verify
 from weft.passes.fusion import gathers
 from weft.passes.fusion.fuse import fuse
 from weft.passes.memory.plan_memory import plan_memory

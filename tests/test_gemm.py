@@ -26,10 +26,10 @@ from weft.codegen.gemm.tile import tile_of
 from weft.codegen.jit import compile_kernels, kernel_asm
 from weft.codegen.kernels.linalg import product_of
 from weft.codegen.llvm.target import host_isas, using
-from weft.ir.builder import Builder
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 from weft.passes.fusion.fuse import fuse
 from weft.runtime.executable import compile_graph

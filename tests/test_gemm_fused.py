@@ -11,9 +11,9 @@ from cut_calls import cut_everything, same_in_cuts
 
 import weft as wf
 from weft.codegen.gemm import blocking as gemm_blocking
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.passes.fusion.epilogues import fuse_matmul
 from weft.passes.fusion.fuse import fuse
-from weft.passes.fusion.matmul import fuse_matmul
 from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.pool.pool import POOL
 

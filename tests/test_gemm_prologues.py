@@ -11,13 +11,13 @@ from cut_calls import cut_everything, same_in_cuts
 
 import weft as wf
 from weft.codegen.gemm import blocking as gemm_blocking
-from weft.ir.interpreter import interpret
-from weft.ir.row_strides import over_rows
+from weft.ir.analysis.index_maps import over_rows
+from weft.ir.interpreter.evaluate import interpret
 from weft.passes.fusion import prologues
+from weft.passes.fusion.epilogues import fuse_matmul
 from weft.passes.fusion.fuse import fuse
-from weft.passes.fusion.matmul import fuse_matmul
 from weft.passes.fusion.prologues import fuse_prologues, prologue_reasons
-from weft.passes.fusion.strided import stride_products
+from weft.passes.fusion.strided_products import stride_products
 from weft.runtime.executable import Executable, compile_graph
 
 Array = np.ndarray[Any, Any]

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.passes.fusion.epilogues import fuse_matmul
 from weft.passes.fusion.fuse import fuse
-from weft.passes.fusion.matmul import fuse_matmul
-from weft.passes.fusion.strided import stride_products
+from weft.passes.fusion.strided_products import stride_products
 from weft.runtime.executable import Executable, compile_graph
 
 Array = np.ndarray[Any, Any]

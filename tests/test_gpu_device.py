@@ -31,15 +31,15 @@ from test_gradients import Case as RuleCase
 
 import weft as wf
 from weft.frontend import pytree
-from weft.ir.attributes import ConstArray
-from weft.ir.builder import Builder
 from weft.ir.dtypes import float32
 from weft.ir.errors import GradientError, UnsupportedError
 from weft.ir.graph import Value
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.ops.builder import Builder
+from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
-from weft.passes.autodiff import differentiate
-from weft.passes.expression import Expr
+from weft.passes.autodiff.reverse_mode import differentiate
+from weft.passes.rewriting.expression import Expr
 from weft.runtime.device import registry
 
 Array = np.ndarray[Any, Any]

@@ -15,24 +15,24 @@ import pytest
 from scipy.special import polygamma
 from shares import every
 
-from weft.ir.attributes import ConstArray
-from weft.ir.builder import Builder
+from weft.ir.analysis.verify import verify
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import as_dtype, complex128, float32, float64, int64
 from weft.ir.errors import GradientError, WeftError
 from weft.ir.graph import Graph, Value
-from weft.ir.interpreter import DictState, evaluate_op, interpret, type_of
+from weft.ir.interpreter.evaluate import evaluate_op, interpret, type_of
+from weft.ir.interpreter.state import DictState
+from weft.ir.locations import Location
 from weft.ir.ops import OPS
-from weft.ir.ops.communication import COMMUNICATION
-from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.ops.builder import Builder
+from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.state import UPDATES
-from weft.ir.source import Location
+from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType, tensor_type
-from weft.ir.verify import verify
-from weft.passes.autodiff import differentiate, gradients
-from weft.passes.dce import dce
-from weft.passes.expression import Expr
-from weft.passes.gradients import GRADIENTS, NO_GRADIENT
+from weft.passes.autodiff.reverse_mode import differentiate, gradients
+from weft.passes.autodiff.table import GRADIENTS, NO_GRADIENT
+from weft.passes.rewriting.expression import Expr
+from weft.passes.simplify.cse_dce import dce
 
 Array = np.ndarray[Any, Any]
 Build = Callable[[Builder, Sequence[Value]], Sequence[Value]]

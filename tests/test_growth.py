@@ -19,16 +19,16 @@ from hypothesis import given
 import weft as wf
 from weft.codegen.llvm import engine
 from weft.codegen.nests.emit import nest_calls
-from weft.ir.builder import Builder
-from weft.ir.code_size import MOST_INSTRUCTIONS, instructions
+from weft.ir.cost import MOST_INSTRUCTIONS, instructions
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation
 from weft.ir.ops import OPS
+from weft.ir.ops.builder import Builder
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import tensor_type
-from weft.passes.fusion.groups import Group, Grouping
-from weft.passes.fusion.siblings import MOST_TRIED, _Joiner
+from weft.passes.fusion.fuse import Group, Grouping
+from weft.passes.fusion.horizontal import MOST_TRIED, _Joiner
 
 ROOT = Path(__file__).resolve().parent.parent
 X = np.ones(8, np.float32)

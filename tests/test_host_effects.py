@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.ir.effects import HOST, effect_keys, host_keys
+from weft.ir.analysis.effects import HOST, effect_keys, host_keys
+from weft.ir.analysis.verify import find_faults, verify
 from weft.ir.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -17,16 +18,18 @@ from weft.ir.errors import (
     UnsupportedError,
 )
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
-from weft.ir.verify import find_faults, verify
-from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.control.lowering_choice import lowering_reasons
-from weft.passes.control.plan_regions import plan_regions
-from weft.passes.control.scan_to_while import scan_to_while
-from weft.passes.dce import dce
-from weft.passes.gradients.effects import without_effects
+from weft.passes.autodiff.reverse_mode import without_effects
+from weft.passes.control.dataflow_regions import plan_regions
+from weft.passes.control.lower_control_flow import (
+    lower_control_flow,
+    lowering_reasons,
+    scan_to_while,
+)
+from weft.passes.simplify.cse_dce import dce
 from weft.runtime.dataflow.host_objects import HostObjects
 from weft.runtime.dataflow.lowered import executor_op
 

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from structured_programs import Program, programs
 
 import weft as wf
+from weft.ir.analysis.verify import verify
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, interpret
-from weft.ir.verify import verify
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.pipelines import STANDARD
 from weft.runtime.dataflow.executor import DataflowStep

@@ -209,7 +209,7 @@ def test_what_is_registered_during_a_fork_waits_for_the_next() -> None:
     """Nothing runs behind a fork that did not run ahead of it; one that raises keeps none back."""
     program = """
 import os
-from weft.ir.fork import around_fork, in_child
+from weft.ir.process import around_fork, in_child
 said = []
 def before():
     said.append("before")

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 
 SHAPES = st.lists(st.integers(0, 4), min_size=1, max_size=4).map(tuple)
 

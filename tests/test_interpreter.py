@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.ir import dtypes
-from weft.ir.attributes import Attrs, ConstArray
-from weft.ir.builder import Builder
+from weft.ir.analysis.verify import verify
 from weft.ir.dims import SymbolicDim
 from weft.ir.errors import (
     FailedPreconditionError,
@@ -28,15 +27,16 @@ from weft.ir.errors import (
     UnsupportedError,
 )
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.interpreter import DictState, as_array, bind_symbols, evaluate_op, interpret
+from weft.ir.interpreter.evaluate import as_array, bind_symbols, evaluate_op, interpret
+from weft.ir.interpreter.state import DictState
+from weft.ir.locations import Location
 from weft.ir.ops import OPS
-from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.ops.builder import Builder
+from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.ops.state import UPDATES
-from weft.ir.source import Location
-from weft.ir.spec import OpSpec
+from weft.ir.spec import Attrs, ConstArray, OpSpec
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import TOKEN, TensorType, tensor_type
-from weft.ir.verify import verify
 
 Array = np.ndarray[Any, Any]
 F32 = np.float32

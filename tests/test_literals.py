@@ -8,10 +8,10 @@ import shares
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.ir.attributes import ConstArray
-from weft.ir.builder import Builder
 from weft.ir.dtypes import ALL, DType, bfloat16, float16, float64, string
 from weft.ir.graph import Graph
+from weft.ir.ops.builder import Builder
+from weft.ir.spec import ConstArray
 from weft.ir.text.literals import format_float_bits
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import format_attr, print_graph

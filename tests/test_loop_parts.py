@@ -23,7 +23,8 @@ from weft.codegen.jit import compile_count
 from weft.codegen.steps import parts, scalar_check
 from weft.codegen.steps.parts import Parts, parts_of, runs_in_parts
 from weft.codegen.steps.program import Loop
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import run_passes
 from weft.passes.memory.plan_memory import plan_memory

@@ -23,7 +23,7 @@ from weft.codegen.steps import scalar_check
 from weft.codegen.steps.program import Branch, Loop
 from weft.codegen.steps.scalar_check import in_registers, why_not_in_registers
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import run_passes
 from weft.passes.memory.plan_memory import plan_memory

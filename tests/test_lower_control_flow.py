@@ -14,15 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structured_programs import Program, programs
 
-from weft.ir.deadness import Deadness
-from weft.ir.frames import find_frames
+from weft.ir.analysis.deadness import Deadness
+from weft.ir.analysis.frames import find_frames
+from weft.ir.analysis.verify import verify
 from weft.ir.graph import Block, Graph
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
-from weft.ir.verify import verify
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.dce import dce
+from weft.passes.simplify.cse_dce import dce
 
 
 def run(graph: Graph, program: Program, schedule: int | None = None) -> list[Any]:

@@ -15,14 +15,15 @@ from test_compiled_random import TRACED, WHOLE, check_exactly, states
 
 from weft.codegen.jit import compile_count
 from weft.ir import dtypes
-from weft.ir.attributes import ConstArray
-from weft.ir.builder import Builder
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, ShapeError
 from weft.ir.graph import Graph, Value
+from weft.ir.ops.builder import Builder
+from weft.ir.spec import ConstArray
 from weft.ir.types import tensor_type
 from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import run_passes
-from weft.passes.memory.plan_memory import MemoryPlan, Slot, plan_memory
+from weft.passes.memory.block import MemoryPlan, Slot
+from weft.passes.memory.plan_memory import plan_memory
 from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.variables import VariableState
 

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.ir.builder import Builder
+from weft.ir.analysis.verify import verify
 from weft.ir.dtypes import float32
 from weft.ir.graph import Graph, Value
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.ops.builder import Builder
 from weft.ir.types import tensor_type
-from weft.ir.verify import verify
-from weft.passes.control import merge
-from weft.passes.control.merge import merge_loops
+from weft.passes.control import merge_loops as merge
+from weft.passes.control.merge_loops import merge_loops
 from weft.passes.control.simplify import simplify_control
-from weft.passes.cse import cse
-from weft.passes.expression import Expr
-from weft.passes.rewrite import with_block
+from weft.passes.rewriting.expression import Expr
+from weft.passes.rewriting.rewrite import with_block
+from weft.passes.simplify.cse_dce import cse
 
 LENGTH, ROW = 3, tensor_type(float32, 2)
 ROWS = tensor_type(float32, LENGTH, 2)

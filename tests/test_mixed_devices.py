@@ -25,12 +25,12 @@ from structured_programs import Program, programs
 import weft as wf
 from weft.codegen import python_text
 from weft.ir.dtypes import as_dtype
-from weft.ir.interpreter import DictState, interpret
-from weft.ir.interpreter_tasks import interpret_parts
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.partitioned import interpret_parts
+from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
+from weft.passes.control.dataflow_regions import plan_regions, steering
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.control.plan_regions import plan_regions
-from weft.passes.control.steering import steering
 from weft.passes.partition.partition import partition
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.executable import DeviceExecutable

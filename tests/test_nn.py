@@ -11,7 +11,7 @@ import pytest
 import scipy.special as sp
 
 import weft as wf
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(4, 5)) * 3

@@ -9,16 +9,14 @@ from pathlib import Path
 
 from weft.codegen.lowerings import LOWERINGS
 from weft.codegen.steps.plan import NO_CODE
+from weft.ir.analysis.index_maps import INDEX_MAPS
 from weft.ir.ops import OPS
-from weft.ir.ops.communication import TABLE as COMMUNICATION_TABLE
-from weft.ir.ops.control import CONTROL
-from weft.ir.ops.dataflow import DATAFLOW
-from weft.ir.ops.stack import STACK_OPS
+from weft.ir.ops.control_flow import COMMUNICATION_TABLE, CONTROL, DATAFLOW, STACK_OPS
 from weft.ir.ops.state import TABLE as STATE_TABLE
 from weft.ir.ops.state import UPDATES
 from weft.ir.ops.strings import TABLE as STRING_TABLE
-from weft.passes.fusion.fuse import INDEX_MAPS, REDUCTIONS
-from weft.passes.gradients import GRADIENTS, NO_GRADIENT
+from weft.passes.autodiff.table import GRADIENTS, NO_GRADIENT
+from weft.passes.fusion.rules import REDUCTIONS
 from weft.runtime.dataflow.host_ops import HOST_OPS
 
 WEFT = Path(__file__).parents[1] / "weft"

@@ -13,10 +13,9 @@ from example_counts import examples
 from hypothesis import given
 
 import weft as wf
-from weft.ir.dims import SymbolicDim, substitute_dim
+from weft.ir.dims import SymbolicDim, divided, largest, least, positive, substitute_dim
 from weft.ir.errors import ShapeError
-from weft.ir.size_functions import divided, largest, least, positive
-from weft.ir.text.parse_dim import parse_dim
+from weft.ir.text.parser import parse_dim
 
 Array = np.ndarray[Any, Any]
 BOUNDS = st.none() | st.integers(-12, 30)

@@ -14,7 +14,7 @@ from api_cases import ELEMENTWISE, REDUCTIONS, Case
 from api_cases_array import CREATION, EINSUM, INDEXING, LINALG, SHAPES
 
 import weft as wf
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 
 CASES = ELEMENTWISE + REDUCTIONS + CREATION + SHAPES + INDEXING + LINALG + EINSUM
 

@@ -14,7 +14,7 @@ from weft.ir import dtypes
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType
 from weft.ir.errors import ShapeError, TypeRuleError
-from weft.ir.interpreter import evaluate_op
+from weft.ir.interpreter.evaluate import evaluate_op
 from weft.ir.ops import OPS
 from weft.ir.ops.random import threefry2x32
 from weft.ir.types import tensor_type

@@ -18,7 +18,7 @@ import scipy.special
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.errors import TypeRuleError
-from weft.ir.interpreter import evaluate_op
+from weft.ir.interpreter.evaluate import evaluate_op
 from weft.ir.ops import OPS
 from weft.ir.ops.elementwise import BINARY, UNARY
 from weft.ir.spec import OpSpec

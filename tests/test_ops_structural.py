@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from weft.ir import dtypes
-from weft.ir.attributes import Attrs, complete_attrs
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.dtypes import DType
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, WeftError
-from weft.ir.interpreter import as_array, evaluate_op
+from weft.ir.interpreter.evaluate import as_array, evaluate_op
 from weft.ir.ops import lookup
+from weft.ir.spec import Attrs, complete_attrs
 from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]

@@ -17,17 +17,17 @@ from placed_programs import place_at_random
 from structured_programs import PAIR, Program, programs
 
 import weft as wf
+from weft.ir.analysis.verify import verify
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, interpret
-from weft.ir.interpreter_tasks import interpret_parts
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.partitioned import interpret_parts
+from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
-from weft.ir.verify import verify
-from weft.passes.autodiff import differentiate
+from weft.passes.autodiff.reverse_mode import differentiate
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.partition.partition import partition
-from weft.passes.partition.parts import Partitioned
-from weft.passes.rewrite import extend
+from weft.passes.partition.partition import Partitioned, partition
+from weft.passes.rewriting.rewrite import extend
 from weft.runtime.dataflow.host_objects import HostObjects
 
 SEEDS = st.integers(0, 2**32)

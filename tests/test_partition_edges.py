@@ -10,15 +10,15 @@ import pytest
 from part_waits import cycle_of
 from tasks_here import run_steps
 
+from weft.ir.analysis.verify import verify
 from weft.ir.errors import InternalError, InvalidArgumentError, VerifyError
 from weft.ir.graph import Block, Graph
-from weft.ir.interpreter import DictState, interpret
-from weft.ir.interpreter_tasks import interpret_parts
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.partitioned import interpret_parts
+from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
-from weft.ir.verify import verify
-from weft.passes.partition.partition import partition
-from weft.passes.partition.parts import Part
+from weft.passes.partition.partition import Part, partition
 from weft.runtime.dataflow.lowered import dataflow_step
 
 PS, WORKER = "/job:ps/task:0/cpu:0", "/job:worker/task:0/cpu:0"

@@ -12,7 +12,8 @@ from structured_programs import Program, programs
 from tasks_here import run_steps
 
 from weft.ir.dtypes import as_dtype
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.passes.partition.partition import partition
 from weft.runtime.dataflow.lowered import dataflow_step
 from weft.runtime.variables import VariableState

@@ -13,12 +13,13 @@ from test_reproducible import held_of, same
 
 import weft as wf
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, interpret
-from weft.ir.interpreter_tasks import interpret_parts
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.partitioned import interpret_parts
+from weft.ir.interpreter.state import DictState
 from weft.ir.types import RefType
 from weft.passes.partition.partition import partition
 from weft.passes.pipelines import REPRODUCIBLE
-from weft.passes.strip import strip_gradient_ops
+from weft.passes.simplify.effects import strip_gradient_ops
 from weft.runtime.executable import compile_graph
 
 SIZE = 4

@@ -12,8 +12,9 @@ from session_programs import step_of
 from tasks_here import run_steps, steps_of
 
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, interpret
-from weft.ir.interpreter_tasks import interpret_parts
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.partitioned import interpret_parts
+from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
 from weft.passes.partition.partition import partition
 from weft.passes.placement import Device, place

@@ -12,18 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weft.ir.attributes import ConstArray
-from weft.ir.builder import Builder
 from weft.ir.errors import PassError
 from weft.ir.graph import Graph, Operation, Value
+from weft.ir.ops.builder import Builder
+from weft.ir.spec import ConstArray
 from weft.ir.text.parser import parse_graph
 from weft.passes import manager
-from weft.passes.cse import cse
-from weft.passes.dce import dce
 from weft.passes.differential import difference
 from weft.passes.manager import PassOptions, PassReport, run_passes
 from weft.passes.pipelines import PASSES, STANDARD
-from weft.passes.rewrite import rewrite
+from weft.passes.rewriting.rewrite import rewrite
+from weft.passes.simplify.cse_dce import cse, dce
 
 LOGGER = re.compile(r'getLogger\("weft\.(\w+)"\)')
 TEXT = """

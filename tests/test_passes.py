@@ -15,14 +15,16 @@ from graphs import Case, graph_and_inputs, graphs
 from hypothesis import assume, given
 
 import weft as wf
-from weft.ir.attributes import ConstArray
+from weft.ir.analysis.verify import verify
 from weft.ir.dtypes import ALL, float64
 from weft.ir.errors import ShapeError, WeftError
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, evaluate_op, interpret
+from weft.ir.interpreter.evaluate import evaluate_op, interpret
+from weft.ir.interpreter.state import DictState
+from weft.ir.spec import ConstArray
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
-from weft.ir.verify import verify
+from weft.passes.analysis.metrics import bytes_moved, kernel_count, peak_bytes
 from weft.passes.differential import (
     difference,
     random_inputs,
@@ -30,10 +32,9 @@ from weft.passes.differential import (
     random_state,
     unequal,
 )
-from weft.passes.metrics import bytes_moved, kernel_count, peak_bytes
 from weft.passes.pipelines import PASSES, PIPELINES, STANDARD
-from weft.passes.simplify import is_lossless, simplify
-from weft.passes.specialize import infer_sizes, specialize
+from weft.passes.simplify.algebra import is_lossless, simplify
+from weft.passes.sizes.specialize import infer_sizes, specialize
 
 Array = np.ndarray[Any, Any]
 #: Linear ops: rounding differences stay small.

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structured_programs import Program, programs
 
-from weft.ir.builder import Builder
+from weft.ir.analysis.verify import verify
 from weft.ir.device import DeviceSpec
 from weft.ir.dtypes import float32
 from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.ops.builder import Builder
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.types import RefType, tensor_type
-from weft.ir.verify import verify
 from weft.passes.placement import CostModel, Device, Links, Placement, PlacementError, place
-from weft.passes.placement.choose import MARGIN
 from weft.passes.placement.constraints import Constraint, inside, uses_handle
+from weft.passes.placement.placer import MARGIN
 
 WORKER, OTHER, PS, PS1 = (
     Device(f"/job:{job}/cpu:0")

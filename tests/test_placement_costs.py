@@ -12,11 +12,11 @@ import pytest
 
 import weft as wf
 from weft.frontend.cli.main import main
-from weft.ir.builder import Builder
 from weft.ir.dtypes import float32
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.ir.graph import Graph, Operation
-from weft.ir.source import Location, Locations
+from weft.ir.locations import Location, Locations
+from weft.ir.ops.builder import Builder
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import tensor_type
 from weft.passes.placement import (
@@ -28,9 +28,9 @@ from weft.passes.placement import (
     place,
     read_devices,
 )
-from weft.passes.placement.network import Network
-from weft.passes.placement.report import explain_placement
-from weft.passes.placement.rules import Rule, constrain
+from weft.passes.placement.constraints import Rule, constrain
+from weft.passes.placement.placer import explain_placement
+from weft.passes.placement.timing import Network
 
 HOME, OTHER = Device("/job:worker/task:0/cpu:0"), Device("/job:worker/task:1/cpu:0")
 PS = Device("/job:ps/task:0/cpu:0")

@@ -20,16 +20,16 @@ from test_cuda_lowerings import names_after
 import weft as wf
 from weft.codegen.cuda.kinds import gpu_ops
 from weft.frontend.cli.main import main
+from weft.ir.analysis.verify import verify
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, WeftError
 from weft.ir.graph import Graph
 from weft.ir.ops import OPS
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
-from weft.ir.verify import verify
 from weft.passes.placement import CostModel, Device, Links, Placement, PlacementError, Rates, place
 from weft.passes.placement.constraints import Constraint, uses_handle
-from weft.passes.placement.network import Network
+from weft.passes.placement.timing import Network
 from weft.runtime.device import registry
 from weft.runtime.device.parts.placing import gpu_device, place_step
 

@@ -9,8 +9,15 @@ from dataclasses import replace
 import pytest
 
 from weft.ir.errors import InvalidArgumentError
-from weft.passes.placement.processors import Ends, Machine, Processors, Thread
-from weft.passes.placement.simulate import Cluster, Workload, simulate
+from weft.passes.placement.simulate import (
+    Cluster,
+    Ends,
+    Machine,
+    Processors,
+    Thread,
+    Workload,
+    simulate,
+)
 
 PLAIN = Machine(2, Ends(1e-3), Ends(1e-3), tasks=2, balance_s=0.0)
 

@@ -13,12 +13,13 @@ from structured_programs import Program, programs
 
 import weft as wf
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, interpret
-from weft.ir.interpreter_tasks import interpret_parts
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.partitioned import interpret_parts
+from weft.ir.interpreter.state import DictState
 from weft.ir.types import StackType
 from weft.passes.partition.partition import partition
 from weft.passes.placement import CostModel, Device, Links, place
-from weft.passes.strip import strip_gradient_ops
+from weft.passes.simplify.effects import strip_gradient_ops
 
 DEVICES = [Device(f"/job:{t}/cpu:0") for t in ("worker/task:0", "worker/task:1", "ps/task:0")]
 #: Links so fast that placement uses all devices.

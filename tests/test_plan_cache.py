@@ -30,10 +30,10 @@ from weft.codegen.jit import wait_for_background
 from weft.codegen.llvm import cache_key
 from weft.codegen.llvm.cache import PLAN_SUFFIX, KernelCache, plan_cache
 from weft.frontend.cli.main import main
-from weft.ir.digest import digest_graph
 from weft.ir.dtypes import bool_, float16, float32, float64, int32, int64, uint8
 from weft.ir.graph import Graph
 from weft.ir.ops import lookup
+from weft.ir.text.digest import digest_graph
 from weft.ir.text.parser import parse_graph
 from weft.passes.pipelines import PASSES, STANDARD
 from weft.runtime import details, executable, plan_arrays

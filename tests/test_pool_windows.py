@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_conv import DTYPES, check, graph_of, numbers
 
 import weft as wf
-from weft.ir.interpreter import evaluate_op, interpret
+from weft.ir.interpreter.evaluate import evaluate_op, interpret
 from weft.runtime.executable import compile_graph
 from weft.runtime.pool.pool import POOL
 

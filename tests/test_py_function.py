@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 

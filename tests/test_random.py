@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 
 import weft as wf
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 
 N = 50_000
 KEY = wf.random.key(42)

@@ -10,9 +10,9 @@ import numpy as np
 
 import weft as wf
 from weft.codegen.jit import compile_count
+from weft.ir.analysis.verify import verify
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
-from weft.ir.verify import verify
 
 README = Path(__file__).parents[1] / "README.md"
 

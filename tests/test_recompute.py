@@ -16,14 +16,14 @@ from test_compiled_random import check_exactly
 import weft as wf
 from weft.codegen.llvm.target import multiplies_and_adds
 from weft.ir import dtypes
+from weft.ir.analysis.verify import verify
 from weft.ir.graph import Graph
-from weft.ir.interpreter import interpret
-from weft.ir.verify import verify
-from weft.passes import recompute_choice as module
-from weft.passes.contract import contract
+from weft.ir.interpreter.evaluate import interpret
+from weft.passes.fusion import recompute as module
 from weft.passes.fusion.fuse import fuse
+from weft.passes.fusion.recompute import recompute, recompute_reasons
 from weft.passes.memory.plan_memory import plan_memory
-from weft.passes.recompute import recompute, recompute_reasons
+from weft.passes.simplify.contract import contract
 from weft.runtime.executable import compile_graph
 
 X, W, G = (np.random.default_rng(k).standard_normal((64, 64)).astype(np.float32) for k in range(3))

@@ -17,18 +17,19 @@ from test_compiled_random import WHOLE, check_exactly
 from test_passes import bits_are_defined, exactly, results
 
 import weft as wf
+from weft.ir.analysis.verify import verify
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
-from weft.ir.verify import verify
-from weft.passes.effects import order_effects
+from weft.passes.fusion import rematerialize as module
 from weft.passes.fusion.fuse import fuse
+from weft.passes.fusion.rematerialize import rematerialization_reasons, rematerialize
 from weft.passes.manager import run_passes
-from weft.passes.memory import rematerialize as module
 from weft.passes.memory.plan_memory import plan_memory
-from weft.passes.memory.rematerialize import rematerialization_reasons, rematerialize
 from weft.passes.memory.schedule import copied_bytes
 from weft.passes.pipelines import STANDARD
+from weft.passes.simplify.effects import order_effects
 
 
 def with_limits(**limits: float) -> ExitStack:

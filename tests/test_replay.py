@@ -18,7 +18,7 @@ from weft.ir.dtypes import as_dtype, bool_, float16, float32, float64, int32, in
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
-from weft.passes.work import work
+from weft.passes.analysis.cost import work
 from weft.runtime import peaks as module
 from weft.runtime.executable import compile_graph
 from weft.runtime.peaks import MEMORY, Peaks, machine_peaks

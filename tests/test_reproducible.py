@@ -25,7 +25,7 @@ from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
 from weft.passes.partition.partition import partition
 from weft.passes.pipelines import REPRODUCIBLE
-from weft.passes.strip import strip_gradient_ops
+from weft.passes.simplify.effects import strip_gradient_ops
 from weft.runtime.dataflow.lowered import dataflow_step
 from weft.runtime.executable import compile_graph
 from weft.runtime.variables import VariableState

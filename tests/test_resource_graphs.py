@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
+from weft.ir.analysis.verify import verify
 from weft.ir.text.parser import parse_graph
-from weft.ir.verify import verify
 from weft.runtime.dataflow.host_ops.row import after
 
 E = wf.errors

@@ -19,10 +19,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.ir.interpreter import DictState, interpret
-from weft.ir.verify import verify
+from weft.ir.analysis.verify import verify
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.tie_sizes import tie_sizes
+from weft.passes.sizes.tie_sizes import tie_sizes
 from weft.runtime.dataflow.host_objects import HostObjects
 
 #: ("name of an op", number of a value) or ("cond" / "loop", number of a value, bodies).

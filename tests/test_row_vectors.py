@@ -28,7 +28,7 @@ from weft.codegen.nests.row_vectors import OPS
 from weft.codegen.scalar.scalar import emit_scalar, load_element, store_element
 from weft.ir import dtypes
 from weft.passes.fusion.fuse import fuse
-from weft.passes.strip import strip_gradient_ops
+from weft.passes.simplify.effects import strip_gradient_ops
 
 Array = np.ndarray[Any, Any]
 pytestmark = pytest.mark.skipif(not tile_of("f32").masks, reason="needs masked vector loads")

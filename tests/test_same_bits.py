@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.ir.graph import Graph
-from weft.ir.interpreter import interpret
-from weft.passes.control.unroll import unroll
+from weft.ir.interpreter.evaluate import interpret
+from weft.passes.control.lower_control_flow import unroll
 from weft.passes.manager import run_passes
 from weft.passes.pipelines import STANDARD
 from weft.runtime.dataflow.lowered import dataflow_step

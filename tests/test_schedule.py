@@ -15,10 +15,10 @@ from test_compiled_random import WHOLE, check_exactly
 from test_passes import bits_are_defined, exactly, results
 
 import weft as wf
-from weft.ir.effects import unordered
+from weft.ir.analysis.effects import unordered
+from weft.ir.analysis.verify import verify
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Graph
-from weft.ir.verify import verify
 from weft.passes.manager import run_passes
 from weft.passes.memory import schedule as module
 from weft.passes.memory.plan_memory import plan_memory

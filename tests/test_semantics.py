@@ -25,12 +25,12 @@ from weft.frontend import pytree
 from weft.frontend.session.step import step_graph
 from weft.frontend.tracing.evaluate import BoundState
 from weft.frontend.tracing.trace import Effect
-from weft.ir.frames import is_dataflow
+from weft.ir.analysis.frames import is_dataflow
+from weft.ir.analysis.verify import verify
 from weft.ir.graph import Graph
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 from weft.ir.text.printer import print_graph
 from weft.ir.types import TensorType
-from weft.ir.verify import verify
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.runtime.dataflow.host_objects import HostObjects
 from weft.runtime.dataflow.lowered import executor_op

@@ -17,9 +17,9 @@ from shares import every
 
 import weft as wf
 from weft.frontend.extend.ops import unregister_op
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 from weft.ir.sizes import is_traced
-from weft.passes.specialize import specialize_inputs
+from weft.passes.sizes.specialize import specialize_inputs
 from weft.runtime import size_plan
 from weft.runtime.dataflow import lazy
 from weft.runtime.dataflow.lazy import LazyRegion

@@ -15,7 +15,7 @@ from weft.ir.errors import InvalidArgumentError
 from weft.ir.text.parser import parse_graph
 from weft.passes.memory.plan_memory import plan_memory
 from weft.passes.pipelines import PASSES, STANDARD
-from weft.passes.sparse_updates import sparse_updates
+from weft.passes.simplify.sparse_updates import sparse_updates
 from weft.runtime.executable import compile_graph
 from weft.runtime.variables import VariableState
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import weft as wf
+from weft.ir.analysis.verify import verify
 from weft.ir.graph import Graph
-from weft.ir.interpreter import interpret
-from weft.ir.verify import verify
+from weft.ir.interpreter.evaluate import interpret
+from weft.passes.fusion.epilogue_split import split_tails
+from weft.passes.fusion.epilogues import fuse_matmul
 from weft.passes.fusion.fuse import fuse
-from weft.passes.fusion.matmul import fuse_matmul
-from weft.passes.fusion.tails import split_tails
 from weft.runtime.executable import compile_graph
 
 RNG = np.random.default_rng(3)

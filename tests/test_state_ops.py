@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import weft as wf
-from weft.ir.builder import Builder
 from weft.ir.dtypes import bool_, float32, int32, int64
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
+from weft.ir.ops.builder import Builder
 from weft.ir.ops.state import UPDATES
 from weft.ir.types import TensorType
+from weft.passes.analysis.cost import work
 from weft.passes.pipelines import STANDARD
-from weft.passes.work import work
 
 E = wf.errors
 MODES = ("native", "dataflow")

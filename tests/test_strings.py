@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.ir.string_hash import fingerprint64, murmur64
+from weft.ir.ops.strings import fingerprint64, murmur64
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 

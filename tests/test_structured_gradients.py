@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from structured_programs import PAIR, Program, programs
 
 from weft.ir.graph import Graph
-from weft.ir.interpreter import interpret
-from weft.passes.autodiff import differentiate
+from weft.ir.interpreter.evaluate import interpret
+from weft.passes.autodiff.reverse_mode import differentiate
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.manager import run_passes
 from weft.passes.pipelines import STANDARD
-from weft.passes.rewrite import extend
+from weft.passes.rewriting.rewrite import extend
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.executable import compile_graph
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.ir.verify import verify
+from weft.ir.analysis.verify import verify
 
 X = np.arange(3, dtype=np.float32)
 

@@ -10,15 +10,15 @@ from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.ir.analysis.verify import verify
 from weft.ir.dtypes import float32
 from weft.ir.errors import ParseError
 from weft.ir.graph import STAGES, Block, Graph, Operation, Value
+from weft.ir.locations import Location
 from weft.ir.ops import OPS
-from weft.ir.source import Location
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_block, print_graph
 from weft.ir.types import TensorType
-from weft.ir.verify import verify
 
 SAMPLE = """\
 // what people write by hand

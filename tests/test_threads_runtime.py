@@ -13,9 +13,9 @@ from compiled_checks import variable
 
 from weft.codegen.jit import compile_count
 from weft.ir import dtypes
-from weft.ir.builder import Builder
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Graph
+from weft.ir.ops.builder import Builder
 from weft.ir.types import tensor_type
 from weft.passes.fusion.fuse import fuse
 from weft.runtime.executable import Executable, compile_graph

@@ -14,7 +14,7 @@ import pytest
 from trace_format import read_trace
 
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.source import Location
+from weft.ir.locations import Location
 from weft.runtime.dataflow.trace import TraceEvent
 from weft.runtime.distributed.critical import busy_ns, critical_path, on_path, straggler
 from weft.runtime.distributed.recorded import (

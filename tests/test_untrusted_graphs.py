@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.frontend.cli.main import main
-from weft.ir.attributes import ConstArray
-from weft.ir.builder import Builder
+from weft.ir.analysis.verify import verify
 from weft.ir.graph import Graph as IRGraph
-from weft.ir.ops.files import USES_FILES
-from weft.ir.source import Location
+from weft.ir.locations import Location
+from weft.ir.ops.builder import Builder
+from weft.ir.ops.io import USES_FILES
+from weft.ir.spec import ConstArray
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.types import TensorType
-from weft.ir.verify import verify
 from weft.runtime.distributed.registered import read_part
 from weft.runtime.distributed.store import Store
 from weft.runtime.files.leave import confined, grant

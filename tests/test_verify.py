@@ -10,20 +10,18 @@ import numpy as np
 import pytest
 
 from weft.ir import dtypes
-from weft.ir.attributes import AttrValue, ConstArray
-from weft.ir.builder import Builder
-from weft.ir.effects import accesses, unordered
+from weft.ir.analysis.effects import accesses, unordered
+from weft.ir.analysis.verify import LEGALITY, find_faults, verify
 from weft.ir.errors import VerifyError
 from weft.ir.graph import STAGES, Block, Graph, Operation, Value
-from weft.ir.legality import LEGALITY
+from weft.ir.locations import Location, Locations
 from weft.ir.ops import OPS
-from weft.ir.ops.communication import COMMUNICATION
-from weft.ir.ops.dataflow import DATAFLOW
+from weft.ir.ops.builder import Builder
+from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.state import UPDATES
-from weft.ir.source import Location, Locations
+from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import TOKEN, RefType, StackType, TensorType, Type, tensor_type
-from weft.ir.verify import find_faults, verify
 
 F2 = tensor_type(dtypes.float32, 2)
 F3 = tensor_type(dtypes.float32, 3)

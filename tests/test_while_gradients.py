@@ -23,16 +23,16 @@ from hypothesis import given, settings
 from structured_programs import Program, programs
 
 import weft as wf
-from weft.ir.builder import Builder
+from weft.ir.analysis.verify import verify
 from weft.ir.graph import Block, Graph
-from weft.ir.interpreter import interpret
-from weft.ir.source import Location
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.locations import Location
+from weft.ir.ops.builder import Builder
 from weft.ir.text.parser import parse_graph
-from weft.ir.verify import verify
-from weft.passes.autodiff import differentiate
+from weft.passes.autodiff.reverse_mode import differentiate
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.expression import Expr
 from weft.passes.pipelines import STANDARD
+from weft.passes.rewriting.expression import Expr
 from weft.runtime import stacks
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.hosts import kept_to_the_end

@@ -10,7 +10,7 @@ import weft as wf
 from weft.ir.graph import Operation
 from weft.ir.ops import OPS
 from weft.ir.text.parser import parse_graph
-from weft.passes.work import ARITHMETIC, MOVES, TRANSCENDENTAL, Work, has_rule, work
+from weft.passes.analysis.cost import ARITHMETIC, MOVES, TRANSCENDENTAL, Work, has_rule, work
 
 
 def ones(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:

@@ -15,8 +15,8 @@ import math as _math
 import sys as _sys
 from typing import TYPE_CHECKING
 
-from weft.ir.loading import load as _load  # first: it notes the time
-from weft.ir.collector import collector_paused as _collector_paused
+from weft.ir.process import load as _load  # first: it notes the time
+from weft.ir.process import collector_paused as _collector_paused
 
 # modules are kept: Python's collector would look through their objects time and again
 with _collector_paused(old=True):

@@ -34,8 +34,8 @@ from weft.passes.differential import random_sizes
 from weft.passes.partition.partition import partition
 from weft.passes.pipelines import STANDARD
 from weft.passes.placement import Device, place
-from weft.passes.specialize import is_symbolic, specialize
-from weft.passes.tie_sizes import tie_sizes
+from weft.passes.sizes.specialize import is_symbolic, specialize
+from weft.passes.sizes.tie_sizes import tie_sizes
 from weft.runtime.dataflow.build import Built
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.lazy import LazyRegion

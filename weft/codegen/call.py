@@ -8,10 +8,10 @@ import numpy as np
 
 from weft.codegen.cost import is_long, split
 from weft.codegen.jit import Kernel
-from weft.ir.attributes import ConstArray
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Value
 from weft.ir.sizes import is_traced
+from weft.ir.spec import ConstArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 The answer depends on the call's sizes and on the width of the target's vectors, never on the thread
 count: what a thread takes at a time is the same for any number of them, and so are the bits. The
-prices of arithmetic and of streamed bytes are in `weft.ir.prices`.
+prices of arithmetic and of streamed bytes are in `weft.ir.cost`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weft.codegen.llvm.target import target_vector_bits
-from weft.ir import prices
-from weft.ir.prices import NS_PER_BYTE_CACHED, streamed
-from weft.ir.sizes import hint, is_wide, of_sizes
-from weft.ir.traced_floats import now
+from weft.ir import cost as prices
+from weft.ir.cost import NS_PER_BYTE_CACHED, streamed
+from weft.ir.sizes import hint, is_wide, now, of_sizes
 
 __all__ = [
     "NS_PER_BYTE", "NS_PER_BYTE_CACHED", "arithmetic", "is_long", "narrower", "split", "streamed",

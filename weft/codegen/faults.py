@@ -12,8 +12,8 @@ from llvmlite import ir
 
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.pool.words import emit_function, emit_pause, repeat_while
+from weft.ir.analysis.index_maps import index_operand
 from weft.ir.graph import Operation
-from weft.ir.index_maps import index_operand
 from weft.ir.types import TensorType
 
 #: Where the word keeps the number of the failed op of a call that holds several.

@@ -23,10 +23,10 @@ from typing import Any, Protocol
 
 from weft.codegen.emitter import Emitter
 from weft.codegen.llvm.target import LEVELS, NATIVE, default_isa, isa, using
-from weft.ir import loading
+from weft.ir import process as loading
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
-from weft.ir.fork import ForkLock, around_fork
+from weft.ir.process import ForkLock, around_fork
 
 __all__ = [
     "CodegenError",

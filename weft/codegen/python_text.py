@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 
-from weft.ir.fork import ForkLock
+from weft.ir.process import ForkLock
 
 _lock = ForkLock()
 

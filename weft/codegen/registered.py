@@ -15,16 +15,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.codegen.call import Address, Arg, KernelCall, Status, cut_call
-from weft.codegen.cost import streamed
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel, adopt_kernel
-from weft.ir.attributes import AttrSpec, AttrValue
+from weft.ir.cost import streamed
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType
 from weft.ir.errors import AlreadyExistsError, InternalError, UnsupportedError
 from weft.ir.graph import Operation, Value
-from weft.ir.ops import lookup
-from weft.ir.registered import registration
+from weft.ir.ops import lookup, registration
+from weft.ir.spec import AttrSpec, AttrValue
 from weft.ir.types import TensorType
 
 DEVICES = ("cpu",)

@@ -1,4 +1,5 @@
-"""One task's end of all its links: control messages out and in, tensors into its rendezvous."""
+"""The endpoint of a task: sends and receives control messages over all its links, and moves tensors
+to and from its rendezvous."""
 
 from __future__ import annotations
 
@@ -20,8 +21,7 @@ import zmq
 from weft.comm import addresses, sockets, wire
 from weft.comm.addresses import Address, check_free, check_reach, parse_address
 from weft.comm.bulk import Transfers
-from weft.comm.connections import Connections
-from weft.comm.entries import Key
+from weft.comm.connections import Connections, Service
 from weft.comm.errors import (
     AddressError,
     BackpressureError,
@@ -32,17 +32,12 @@ from weft.comm.errors import (
     UnreachableError,
     UnsendableError,
 )
-from weft.comm.inbox import Inbox
 from weft.comm.keys import Secret
-from weft.comm.limits import Limits
-from weft.comm.link import Frame, Link
-from weft.comm.peers import Peer
-from weft.comm.protocol import MAX_NAME, Allocate, Message, Protocol, own_message
-from weft.comm.rejections import STRAY, Rejections
-from weft.comm.rendezvous import DEAD, Rendezvous
-from weft.comm.security import Keys
-from weft.comm.service import Service
-from weft.comm.zap import Gate
+from weft.comm.limits import STRAY, Limits, Rejections
+from weft.comm.link import Frame, Link, Peer
+from weft.comm.protocol import MAX_NAME, Allocate, Inbox, Message, Protocol, own_message
+from weft.comm.rendezvous import DEAD, Key, Rendezvous
+from weft.comm.sockets import Gate, Keys
 
 _log = logging.getLogger("weft.comm")
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()

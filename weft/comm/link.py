@@ -1,4 +1,7 @@
-"""The sending half of a connection to one incarnation of a peer. Never used for another one."""
+"""Links: the sending half of a connection to one incarnation of a peer, and the table of links.
+
+A link is never used for another incarnation. `Peers` finds it by the peer's name, by what its
+frames carry, and by what ours do."""
 
 from __future__ import annotations
 
@@ -6,22 +9,30 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from weft.comm import wire
-from weft.comm.arena import Arena
-from weft.comm.errors import AddressError, BackpressureError, CommError, PeerLostError
+from weft.comm.errors import (
+    AddressError,
+    BackpressureError,
+    CommError,
+    LimitError,
+    PeerLostError,
+    UnknownPeerError,
+)
 from weft.comm.limits import CHUNK_BYTES
-from weft.comm.shared import PeerMemory, Ring
+from weft.comm.shared_memory import Arena, PeerMemory, Ring
 from weft.comm.sockets import Socket
 from weft.comm.wire import INLINE_BYTES
 
 if TYPE_CHECKING:
     from weft.comm.wire import Array
+
 
 MAX_REASON = 500
 _EVENTS = (
@@ -233,3 +244,109 @@ class Link:
         with contextlib.suppress(zmq.ContextTerminated):  # the endpoint is being closed
             self._ctl.disable_monitor()
         self._ctl.close(self._linger_ms)
+
+
+LINGER_MS = 200  # for the last words to a peer that is slow
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a link."""
+
+    name: str
+    address: str
+    incarnation: int
+
+
+class Peers:
+    """Thread-safe. `on_gone(link, error, told)` is called once for each link that is lost, outside
+    of the lock; `told`: somebody wants to hear of it."""
+
+    def __init__(self, most: int, on_gone: Callable[[Link, CommError, bool], None]) -> None:
+        self._most = most
+        self._on_gone = on_gone
+        self._lock = threading.Lock()
+        self._all: set[Link] = set()
+        self._by_name: dict[str, Link] = {}
+        self._by_source: dict[int, Link] = {}
+        self._by_token: dict[int, Link] = {}
+        self.closed: CommError | None = None
+
+    def check_room(self) -> None:
+        """LimitError if no further link may be made; the closing error if none is."""
+        if self.closed is not None:
+            raise self.closed
+        if len(self._all) >= self._most:
+            raise LimitError(f"{len(self._all)} links already (Limits.peers)")
+
+    def add(self, link: Link) -> None:
+        """A new link, whose peer may not be known yet."""
+        with self._lock:
+            self._all.add(link)
+            self._by_token[link.token] = link
+            if link.name:
+                self._by_name[link.name] = link
+
+    def know(self, link: Link, name: str, incarnation: int, source: int) -> None:
+        """The peer has said who it is, and what its frames carry. The link is up."""
+        with self._lock:
+            if not link.alive:
+                return
+            if self._by_name.get(link.name) is link:
+                del self._by_name[link.name]
+            link.name, link.incarnation, link.source = name, incarnation, source
+            self._by_name[name] = link
+            self._by_source[source] = link
+        link.up.set()
+
+    def named(self, name: str) -> Link:
+        """UnknownPeerError if there is none that is up, or the closing error."""
+        link = self._by_name.get(name)
+        if link is None or not link.source:
+            raise self.closed or UnknownPeerError(f"there is no link to {name!r}")
+        return link
+
+    def find(self, name: str) -> Link | None:
+        return self._by_name.get(name)
+
+    def name_at(self, address: str) -> str:
+        """The name of the peer that is known to be at the address, or ""."""
+        return next((x.name for x in self.links() if x.source and x.address == address), "")
+
+    @property
+    def by_source(self) -> Mapping[int, Link]:
+        """The links by what the frames of their peers carry."""
+        return self._by_source
+
+    def of_source(self, source: int) -> Link | None:
+        return self._by_source.get(source)
+
+    def of_token(self, token: int) -> Link | None:
+        return self._by_token.get(token)
+
+    def links(self) -> list[Link]:
+        with self._lock:
+            return list(self._all)
+
+    def abandon(self, error: CommError) -> None:
+        """In the child of a fork: the links are the parent's. No lock, whose holder is not here."""
+        self.closed = error
+        self._all, self._by_name, self._by_source, self._by_token = set(), {}, {}, {}
+
+    def lose(self, link: Link, error: CommError, *, tell: bool = True) -> bool:
+        """End a link: nothing is sent or accepted on it any more, and the peer is told if it can
+        be. False if the link was lost before."""
+        with self._lock:
+            if not link.alive:
+                return False
+            link.alive = False
+            link.cause = error
+            self._all.discard(link)
+            del self._by_token[link.token]
+            if self._by_name.get(link.name) is link:
+                del self._by_name[link.name]
+            self._by_source.pop(link.source, None)
+        link.close(str(error), LINGER_MS)
+        self._on_gone(link, error, tell and link.up.is_set())
+        link.up.set()
+        return True

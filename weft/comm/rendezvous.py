@@ -1,37 +1,94 @@
-"""Where tensors of a step meet those who wait for them, by (step, key, iterations).
+"""The rendezvous: where tensors of a step meet their readers, by (step, key, iterations).
 
 Nothing here blocks, and callbacks run outside of the lock: in `put`'s thread if somebody waited, in
 `get`'s if the value was there first. A large tensor may first be offered by its sender: it is
 fetched when somebody asks for it, or earlier if there is room (`offer`'s `claim`).
 
 A reader names who sends what it waits for. What others put under its key is refused: at once if it
-waits, else when it comes; until then both lie there, so whoever is first keeps nobody out.
-"""
+waits, else when it comes; until then both lie there, so whoever is first keeps nobody out."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from weft.comm.entries import (
-    STRAYS,
-    Callback,
-    Entry,
-    Key,
-    Offer,
-    Several,
-    Strays,
-    Value,
-    Waiter,
-    each,
-    fits,
-    wrong_sender,
-)
-from weft.comm.errors import DuplicateKeyError, LimitError, StepOverError
+from weft.comm.errors import DuplicateKeyError, LimitError, StepOverError, WrongSenderError
 from weft.comm.limits import Limits
+
+#: The number of the message in the partitioned program, and the counters of the enclosing loops.
+Key = tuple[int, tuple[int, ...]]
+#: Takes the value, DEAD, or an exception.
+Callback = Callable[[Any], None]
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """bytes: that count as held. source: who has sent it; None: it is not said."""
+
+    value: Any
+    bytes: int
+    on_taken: Callable[[], None] | None
+    source: str | None
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """source: who is to send it; None: anyone. offered: its bytes are on their way."""
+
+    callback: Callback
+    since: float
+    source: str | None
+    offered: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Offer:
+    """claim: fetches it."""
+
+    claim: Callable[[], None]
+    source: str | None
+
+
+@dataclass(slots=True, eq=False)
+class Several:
+    """What several senders have put under one key; `source` fits no reader."""
+
+    held: list[Value | Offer]
+    source: str = ""
+
+
+Held = Value | Offer | Several
+Entry = Held | Waiter
+
+
+class Strays:
+    """Stands for: others than the sender have put something there."""
+
+
+STRAYS: Final = Strays()
+
+
+def each(entries: Iterable[Entry]) -> Iterator[Value | Offer]:
+    """The values and offers among them."""
+    for entry in entries:
+        if isinstance(entry, Several):
+            yield from entry.held
+        elif not isinstance(entry, Waiter):
+            yield entry
+
+
+def fits(sender: str | None, expected: str | None) -> bool:
+    """Whether a reader takes it. None, of either: it is not said who sends it."""
+    return sender == expected or sender is None or (expected is None and sender != "")
+
+
+def wrong_sender(step: int, key: Key, sender: str | None, expected: str | None) -> WrongSenderError:
+    """What is refused."""
+    return WrongSenderError(f"{sender} sent key {key} of step {step}, which is {expected}'s")
+
 
 MASTER_SHIFT: Final = 36  # a step's number: its master's (28 bits), and that one's count of steps
 

@@ -1,15 +1,62 @@
-"""ZeroMQ sockets as every link has them: no queue for the dead, bounded queues and frames, signs of
-life, keys."""
+"""ZeroMQ sockets of links: bounded queues and frames, heartbeats, CURVE keys and authentication.
+
+Two CURVE key pairs are derived from the cluster's secret (BLAKE2b, one person string each): every
+inbox proves that it has the server's, and admits only who has the client's. CURVE without such a
+list (ZAP, ZeroMQ RFC 27) would admit anybody who knows the server's public key."""
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import resource
+from typing import Final
 
 import zmq
+from zmq.utils import z85
 
-from weft.comm.limits import FRAME_BYTES, Limits
-from weft.comm.security import Keys
+from weft.comm.errors import AuthenticationError
+from weft.comm.keys import Secret
+from weft.comm.limits import FRAME_BYTES, Limits, Rejections
+
+_DOMAIN: Final = b"weft"
+
+
+class Keys:
+    """The CURVE key pairs of a secret, in z85."""
+
+    __slots__ = ("_client", "_client_public", "_server", "_server_public")
+
+    def __init__(self, secret: Secret) -> None:
+        if not zmq.has("curve"):
+            raise AuthenticationError("this libzmq was built without CURVE")
+        self._server = z85.encode(secret.derive(b"weft-server"))
+        self._client = z85.encode(secret.derive(b"weft-client"))
+        self._server_public = zmq.curve_public(self._server)
+        self._client_public = zmq.curve_public(self._client)
+
+    def serve(self, socket: zmq.Socket[bytes]) -> None:
+        """Make `socket` an inbox that only holders of the secret can write to."""
+        socket.set(zmq.CURVE_SERVER, 1)
+        socket.set(zmq.CURVE_SECRETKEY, self._server)
+        socket.set(zmq.CURVE_PUBLICKEY, self._server_public)
+        socket.set(zmq.ZAP_DOMAIN, _DOMAIN)
+
+    def call(self, socket: zmq.Socket[bytes]) -> None:
+        """Make `socket` talk to inboxes of holders of the secret only."""
+        socket.set(zmq.CURVE_SERVERKEY, self._server_public)
+        socket.set(zmq.CURVE_SECRETKEY, self._client)
+        socket.set(zmq.CURVE_PUBLICKEY, self._client_public)
+
+    def admits(self, domain: bytes, mechanism: bytes, credentials: list[bytes]) -> bool:
+        """Whether a handshake's client is one of ours (ZeroMQ RFC 27; its key is 32 bytes)."""
+        return (
+            domain == _DOMAIN
+            and mechanism == b"CURVE"
+            and len(credentials) == 1
+            and len(credentials[0]) == 32
+            and hmac.compare_digest(z85.encode(credentials[0]), self._client_public)
+        )
+
 
 INBOX_HWM = 16  # messages of one connection that wait for the inbox; a chunk of 1 MB is one
 CTL_HWM = 256  # messages that wait for one peer's connection; tensors among them up to 256 KB
@@ -68,3 +115,26 @@ def make_context(peers: int) -> Context:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
     return context
+
+
+ZAP_ADDRESS = "inproc://zeromq.zap.01"
+
+
+class Gate:
+    """The handler of one context; `answer` is called when its socket is readable."""
+
+    def __init__(self, context: Context, keys: Keys, rejections: Rejections) -> None:
+        self._keys = keys
+        self._rejections = rejections
+        self.socket: Socket = context.socket(zmq.REP)
+        self.socket.set(zmq.LINGER, 0)
+        self.socket.bind(ZAP_ADDRESS)
+
+    def answer(self) -> None:
+        """Answer one request. Its form is libzmq's own, so a wrong one is an error of this code."""
+        version, request, domain, address, _, mechanism, *credentials = self.socket.recv_multipart()
+        admitted = version == b"1.0" and self._keys.admits(domain, mechanism, credentials)
+        if not admitted:
+            self._rejections.count("unknown key", f" from {address.decode('ascii', 'replace')}")
+        status = [b"200", b"OK", b"member"] if admitted else [b"400", b"unknown key", b""]
+        self.socket.send_multipart([b"1.0", request, *status, b""])

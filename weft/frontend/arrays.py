@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.ir.dtypes import DType, as_dtype, int64, string
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 Array = np.ndarray[Any, Any]
 #: Python's own arrays, which NumPy takes by their buffers; bytes are a string.

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 from weft.ir.errors import TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 _current: ContextVar[str] = ContextVar("weft_container", default="")
 

@@ -22,7 +22,7 @@ from weft.ir.dims import Shape
 from weft.ir.dlpack import CPU, is_on_gpu
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 from weft.runtime.device.dlpack import borrowed, export, interface
 

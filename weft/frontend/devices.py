@@ -28,7 +28,7 @@ from weft.ir.device import DeviceSpec
 from weft.ir.dtypes import bfloat16, float32
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.graph import Operation, Value
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.resources.attempts import Resource
 
 

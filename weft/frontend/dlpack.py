@@ -15,7 +15,7 @@ from weft.frontend.arrays import Array
 from weft.ir.dlpack import CPU, Fields
 from weft.ir.dtypes import bfloat16
 from weft.ir.errors import TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def is_foreign(x: object) -> bool:

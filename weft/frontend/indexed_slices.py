@@ -20,7 +20,7 @@ from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import format_shape, same
 from weft.ir.dtypes import DType, as_dtype, int64
 from weft.ir.errors import ShapeError, TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 class IndexedSlices:

@@ -20,7 +20,7 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.variables import VariableState
 
 

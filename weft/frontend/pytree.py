@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from weft.ir.dtypes import DType
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from weft.frontend.tracing.trace import Effect
 from weft.frontend.updates import assert_initialized, by_place, graph_or_none
 from weft.frontend.variable import Variable
 from weft.ir.errors import TypeRuleError, UnsupportedError
-from weft.ir.interpreter_state import missing_names
-from weft.ir.source import caller_location
+from weft.ir.interpreter.state import missing_names
+from weft.ir.locations import caller_location
 
 
 def _variable(ref: Any, function: str) -> Variable:

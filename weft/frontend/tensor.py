@@ -43,7 +43,7 @@ from weft.ir.dtypes import (
     string,
 )
 from weft.ir.errors import InvalidArgumentError, TracerError, TypeRuleError, WeftError
-from weft.ir.source import Location, caller_location
+from weft.ir.locations import Location, caller_location
 from weft.ir.types import TensorType
 
 if TYPE_CHECKING:

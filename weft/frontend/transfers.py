@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 LEVELS = ("allow", "log", "disallow")
 _log = logging.getLogger("weft.transfers")

@@ -14,8 +14,8 @@ from weft.ir.dims import Shape, broadcast_shapes, format_shape
 from weft.ir.dtypes import DType
 from weft.ir.errors import ShapeError, TypeRuleError, UnsupportedError, WeftError
 from weft.ir.graph import Value
-from weft.ir.interpreter_state import check_initialized
-from weft.ir.source import caller_location
+from weft.ir.interpreter.state import check_initialized
+from weft.ir.locations import caller_location
 
 if TYPE_CHECKING:
     from weft.frontend.variable import Variable

@@ -46,7 +46,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.graph import Value
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 from weft.runtime.variables import VariableState, copy_name
 

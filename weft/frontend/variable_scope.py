@@ -29,8 +29,8 @@ from weft.ir.errors import (
     WeftError,
     suggest,
 )
-from weft.ir.fork import ForkLock
-from weft.ir.source import Locations, caller_location
+from weft.ir.locations import Locations, caller_location
+from weft.ir.process import ForkLock
 
 
 class _AutoReuse:

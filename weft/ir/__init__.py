@@ -1,5 +1,5 @@
-"""The intermediate representation: what a weft program is and what it means.
+"""The intermediate representation: graphs, and the types, sizes and op specifications they use.
 
-Reading order: `dtypes`, `dims`, `types`, `attributes`, `graph`, `spec`, the tables of `ops`,
-`builder`, `printer`, `parser`, `verify`, `interpreter`.
-"""
+Enters: ops that the frontend or a pass builds. Leaves: immutable graphs. Imports: NumPy; of weft
+nothing but these files, on which `ops`, `text`, `analysis` and `interpreter` stand, in that order.
+Read `graph`, `types`, `dims`, `spec`, then `ops/builder`, `text/printer`, `analysis/verify`."""

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, WeftError
-from weft.ir.source import Locations, caller_location
+from weft.ir.locations import Locations, caller_location
 
 #: The job of a session without a cluster; it has one task.
 LOCAL_JOB = "localhost"

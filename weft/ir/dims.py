@@ -1,13 +1,18 @@
 """Symbolic dimensions: integer polynomials over named sizes, such as `b*28+1`.
 
 A dimension of a shape is an `int`, a `SymbolicDim`, or None (unknown, printed `?`). Symbols come
-from placeholders; `substitute_dim` gives them their sizes when a graph is specialised. A factor may
-also be no polynomial of others (`Factor`): `x[1::2]` has `div(max(b-1,0)+1,2)` rows.
+from placeholders; `substitute_dim` gives them their sizes when a graph is specialised, and
+`solve_dims` finds those sizes from dimensions that are known.
 
 With integers and dimensions, `+`, `-`, `*`, exact `//` and `**` give dimensions. Everything else
 needs the value: an operator with a tensor or a float works on the size as a tensor, which the
 frontend makes; a comparison with an integer, `int(dim)` and `range(dim)` are errors.
-"""
+
+A factor may also be no polynomial of others (`Factor`): `max(p,0)`, and `p // q` as `div(p,q)`. A
+slice of an axis whose size is a symbol has them in its bounds, as Python cuts bounds off at the
+ends: x[1:] of `b` rows has `max(b-1,0)`, x[1::2] `div(max(b-1,0)+1,2)`. Sizes are never negative,
+by which many are simplified: `max(max(b-1,0)-1,0)` is `max(b-2,0)`, `div(div(b,2),2)` is
+`div(b,4)`."""
 
 from __future__ import annotations
 
@@ -15,12 +20,12 @@ import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Integral, Number
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, TypeAlias
 
 from weft.ir.errors import ShapeError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 Monomial = tuple[str, ...]  # sorted factors, repeated for powers; () is the constant term
 Operator = Callable[[Any, Any], Any]
@@ -328,3 +333,160 @@ def format_dim(dim: Dim) -> str:
 def format_shape(shape: Shape) -> str:
     """`[2,b,?]`."""
     return "[" + ",".join(format_dim(d) for d in shape) + "]"
+
+
+Size: TypeAlias = int | SymbolicDim
+
+_LONGEST = 2000  # letters of a factor, which may double with each slice of a slice
+
+
+class _Function(Factor):
+    """`max(first,0)` or `div(first,second)`."""
+
+    __slots__ = ("first", "name", "second")
+    name: str
+    first: Size
+    second: Size
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols in its operands."""
+        parts = (self.first, self.second)
+        return frozenset().union(*(p.symbols for p in parts if isinstance(p, SymbolicDim)))
+
+    def at(self, sizes: Mapping[str, int]) -> Size:
+        """Itself with the sizes of symbols filled in."""
+        first, second = _filled(self.first, sizes), _filled(self.second, sizes)
+        return positive(first) if self.name == "max" else divided(first, second)
+
+
+def _filled(value: Size, sizes: Mapping[str, int]) -> Size:
+    found = substitute_dim(value, sizes)
+    assert found is not None
+    return found
+
+
+def _dim(name: str, first: Size, second: Size) -> SymbolicDim:
+    factor = _Function(f"{name}({first},{second})")
+    if len(factor) > _LONGEST:
+        raise ShapeError(
+            f"a size is too involved: {factor[:80]}...",
+            hint="slices of slices of an axis whose size is known only when the graph runs: cut "
+            "once, or give its size when building the graph",
+            location=caller_location(),
+        )
+    factor.name, factor.first, factor.second = name, first, second
+    return SymbolicDim({(factor,): 1})
+
+
+def positive(value: Size) -> Size:
+    """max(value, 0)."""
+    if isinstance(value, int):
+        return max(value, 0)
+    if never_negative(value):
+        return value
+    if never_negative(-value):
+        return 0
+    for _, inner, none, itself in _maxima(value):
+        # where the inner max is 0, the outer one is, too, and would be without it
+        if _never_positive(none, -inner - 1) and _never_positive(itself, -inner - 1):
+            return positive(itself)
+        if _never_positive(none, inner) and _never_positive(itself, inner):
+            return positive(none)
+    return _dim("max", value, 0)
+
+
+def least(a: Size, b: Size) -> Size:
+    """The smaller of two sizes."""
+    one, other = (b, a) if isinstance(a, int) else (a, b)
+    return one - positive(one - other)
+
+
+def largest(a: Size, b: Size) -> Size:
+    """The larger of two sizes."""
+    one, other = (b, a) if isinstance(a, int) else (a, b)
+    return other + positive(one - other)
+
+
+def divided(a: Size, b: Size) -> Size:
+    """a // b, rounded down, for a that is never negative and b that is never 0. ShapeError where
+    that is not seen."""
+    if not (never_negative(a) and never_negative(b - 1)):
+        raise ShapeError(f"{a} // {b} is not known to be a size", location=caller_location())
+    if isinstance(b, int):
+        if isinstance(a, int) or b == 1:
+            return a // b
+        for mono, factor in terms_of(a).items():  # (p // q + r) // b is (p + r * q) // (q * b)
+            inner = _function(mono, "div")
+            if inner is None or factor != 1 or not isinstance(inner.second, int):
+                continue
+            rest = a - SymbolicDim({mono: 1})
+            if isinstance(rest, int) and rest >= 0:
+                return divided(inner.first + rest * inner.second, inner.second * b)
+    return _dim("div", a, b)
+
+
+def never_negative(value: Size, tries: int = 6) -> bool:
+    """Whether that is seen, as no symbol and no factor is negative and max(p,0) is p or 0: `tries`
+    such factors are looked into."""
+    if min(terms_of(value).values(), default=0) >= 0:
+        return True
+    for times, _, none, itself in _maxima(value) if tries else ():
+        if never_negative(none, tries - 1):
+            if times > 0 or never_negative(itself, tries - 1):
+                return True
+        elif times > 0 and never_negative(itself, tries - 1):
+            return True
+    return False
+
+
+def _never_positive(value: Size, given: Size) -> bool:
+    """Whether that is seen for all sizes for which `given` is not negative."""
+    return any(never_negative(-value - given * k, 3) for k in range(3))
+
+
+def _maxima(value: Size) -> Iterator[tuple[int, Size, Size, Size]]:
+    """For each term max(p,0): how often it is added, p, and the value with 0 and with p for it."""
+    terms = terms_of(value)
+    for mono, times in terms.items():
+        inner = _function(mono, "max")
+        if inner is not None:
+            none = sum_of({m: c for m, c in terms.items() if m != mono})
+            yield times, inner.first, none, none + inner.first * times
+
+
+def _function(mono: Monomial, name: str) -> _Function | None:
+    """What a monomial is, if it is that alone."""
+    factor = mono[0] if len(mono) == 1 else None
+    return factor if isinstance(factor, _Function) and factor.name == name else None
+
+
+def solve_dims(
+    pairs: Iterable[tuple[Dim, int]], known: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The sizes of symbols, `known` and those that follow from pairs (dimension, its size).
+
+    A symbol follows where a dimension is ``coefficient*symbol + constant`` with no other symbol
+    that is not known. Whether all pairs agree is for the caller to check.
+    """
+    sizes = dict(known or {})
+    left = [(d, n) for d, n in pairs if isinstance(d, SymbolicDim)]
+    while any(_solve(dim, size, sizes) for dim, size in left):
+        pass  # each round may settle one of two symbols in another dimension
+    return sizes
+
+
+def _solve(dim: Dim, size: int, sizes: dict[str, int]) -> bool:
+    """Note the size of the one unknown symbol of a linear dimension; whether one was found."""
+    rest = substitute_dim(dim, sizes)
+    if not isinstance(rest, SymbolicDim) or len(rest.symbols) != 1:
+        return False
+    (name,) = rest.symbols
+    terms = dict(rest.terms)
+    coefficient, constant = terms.pop((name,), 0), terms.pop((), 0)
+    if terms or not coefficient or (size - constant) % coefficient:
+        return False
+    value = (size - constant) // coefficient
+    if value >= 0:
+        sizes[name] = value
+    return value >= 0

@@ -1,19 +1,25 @@
-"""Data types and the promotion rules of the Python array API standard.
+"""Data types, the promotion rules of the Python array API standard, and the modes of f32 products.
 
 Beyond the standard: bool mixes with numbers (the number wins), an integer array with a floating
 array gives the floating type (as in JAX and PyTorch), float16 with bfloat16 gives float32. uint64
 with a signed integer has no common type and is an error that asks for `astype`.
-"""
+
+`MathMode` says how products and convolutions of f32 may be computed on a GPU. "ieee": their
+elements are multiplied as f32. "tf32": libraries may round them to 10 bits of mantissa first
+(TensorFloat-32, NVIDIA A100 whitepaper, 2020), which tensor cores multiply several times as fast;
+sums stay f32. It is a permission, as JAX's `jax_default_matmul_precision` and PyTorch's
+`allow_tf32` are: weft's own kernels, and the CPU, always compute as "ieee" says."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import ml_dtypes
 import numpy as np
 
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import TypeRuleError, suggest
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, suggest
+from weft.ir.locations import caller_location
 
 Kind = Literal["bool", "int", "uint", "float", "complex", "string"]
 
@@ -195,3 +201,19 @@ def promote_scalar(array: DType, value: bool | int | float | complex) -> DType:
     if kind == "complex" and array.is_floating:
         return complex_of(array)
     return scalar_dtype(value)
+
+
+MathMode = Literal["ieee", "tf32"]
+MATH_MODES: tuple[MathMode, ...] = get_args(MathMode)
+
+
+def checked_math(mode: str, what: str) -> MathMode:
+    """The mode of this name. InvalidArgumentError, saying `what` was given it, for another one."""
+    for known in MATH_MODES:
+        if mode == known:
+            return known
+    raise InvalidArgumentError(
+        f"{what}: there is no math mode {mode!r}{suggest(str(mode), MATH_MODES)}",
+        hint=f"the modes are: {', '.join(MATH_MODES)}",
+        location=caller_location(),
+    )

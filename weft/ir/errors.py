@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.ir.source import Location
+from weft.ir.locations import Location
 
 
 class WeftError(Exception):

@@ -1,18 +1,45 @@
 """The SSA graph: values, operations with regions, blocks, and the graph around the top block.
 
-Everything here is immutable once built (passes make new graphs); only `ir.builder` appends to a
-block.
-"""
+Everything here is immutable once built (passes make new graphs); only `Builder` appends to a
+block. `stable_order` sorts ops, or whatever else depends on each other, topologically."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
-from weft.ir.attributes import AttrValue
 from weft.ir.dataclass import dataclass
-from weft.ir.source import Locations
+from weft.ir.locations import Locations
+from weft.ir.spec import AttrValue
 from weft.ir.types import Type
+
+T = TypeVar("T", bound=Hashable)
+
+
+def stable_order(items: Sequence[T], before: Callable[[T], Iterable[T]]) -> list[T]:
+    """The items, each after those of them that `before` names, else as they are given (Kahn 1962).
+
+    What lies on a cycle, or after one, is left out.
+    """
+    position = {item: i for i, item in enumerate(items)}
+    after: dict[T, list[T]] = {item: [] for item in items}
+    missing = dict.fromkeys(items, 0)
+    for item in items:
+        for first in dict.fromkeys(before(item)):
+            after[first].append(item)
+            missing[item] += 1
+    ready = [i for item, i in position.items() if not missing[item]]
+    out: list[T] = []
+    while ready:
+        item = items[heapq.heappop(ready)]
+        out.append(item)
+        for follower in after[item]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                heapq.heappush(ready, position[follower])
+    return out
 
 
 class Value:

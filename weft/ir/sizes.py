@@ -1,18 +1,466 @@
-"""Sizes that a plan is made for and that may become others: what passes and planning say of them.
+"""Traced sizes: numbers that record guards on a `size_tape.Tape`, and the queries passes make of
+them.
 
-A size is an `int`, or a `traced_sizes.Traced`, which behaves as one and notes what depends on it.
-Where a number only steers speed, or is in a text for people, `hint` gives it without a note.
-"""
+A size in a pass is an `int`, or a `Traced`: it behaves as the number that it is now, and remembers
+how it was computed. A comparison gives a plain bool and records a guard, unless what is known
+answers it; so does whatever needs the number itself: `int(n)`, `range(n)`, `f"{n}"`, NumPy. Prices
+computed from sizes are `TracedFloat`s. Both say that their class is `int` or `float`, as code asks
+by `isinstance`, but they are no subclasses: C code that would take a subclass's digits without
+asking asks these.
+
+Code that handles sizes uses the functions at the end of this file. Where a number only steers
+speed, or is in a text for people, `hint` gives it without a guard."""
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from weft.ir.polynomials import Terms, atoms_in, subtracted, text_of
-from weft.ir.size_tape import FAR, Tape
-from weft.ir.traced_floats import OnTape, now
-from weft.ir.traced_sizes import Traced
+import numpy as np
+
+from weft.ir.size_tape import (
+    FAR,
+    FloatTerms,
+    Fraction,
+    Monomial,
+    Tape,
+    Terms,
+    added,
+    atoms_in,
+    cancelled,
+    float_product,
+    floor_apart,
+    fraction_sum,
+    multiplied,
+    subtracted,
+    text_of,
+)
+
+
+class TracedNumber:
+    """A number of a tape: what it is now, and the polynomial that it is."""
+
+    __slots__ = ("tape", "terms", "value")
+    __array_ufunc__ = None  # NumPy leaves `scalar * size` to __rmul__
+
+    tape: Tape
+    terms: Any
+    value: Any
+    text: Any  # as an expression
+    atoms: Any  # frozenset[int]: that it is made of
+    #: Makes an integer; `traced_sizes` sets it.
+    size: ClassVar[Callable[[Tape, int, Any], Any]]
+
+
+class TracedFloat(TracedNumber):
+    """A float: a polynomial over the atoms of its tape, divided by a positive monomial."""
+
+    __slots__ = ("by",)
+    terms: FloatTerms
+    value: float
+
+    def __init__(self, tape: Tape, value: float, terms: FloatTerms, by: Monomial = ()) -> None:
+        self.tape, self.value, self.terms, self.by = tape, value, terms, by
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return float
+
+    @property
+    def text(self) -> str:
+        """As an expression."""
+        by = "".join(f" / x{k}" for k in self.by)
+        return f"({text_of(self.terms)}{by})"
+
+    @property
+    def atoms(self) -> frozenset[int]:
+        """The atoms that it is made of."""
+        return atoms_in((*self.terms, self.by))
+
+    # ---------------------------------------------------------------------------------- arithmetic
+    def _sum(self, other: Any, value: float, sign: int) -> Any:
+        given = fraction_of(self.tape, other)
+        if given is None:
+            return NotImplemented
+        terms, by = fraction_sum((self.terms, self.by), given, sign)
+        return TracedFloat(self.tape, value, terms, by)
+
+    def __add__(self, other: Any) -> Any:
+        return self._sum(other, self.value + now(other), 1)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self._sum(other, self.value - now(other), -1)
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def __mul__(self, other: Any) -> Any:
+        given = fraction_of(self.tape, other)
+        if given is None:
+            return NotImplemented
+        terms, by = given
+        if is_size(other) and self.by:
+            alias = self.tape.alias(other.terms)
+            if alias is not None and alias in self.by:
+                terms = {(alias,): 1.0}
+        made = cancelled(float_product(self.terms, terms), tuple(sorted(self.by + by)))
+        return TracedFloat(self.tape, self.value * now(other), *made)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Any:
+        return self * -1.0
+
+    def __truediv__(self, other: Any) -> Any:
+        if fraction_of(self.tape, other) is None:
+            return NotImplemented
+        value = self.value / now(other)
+        if is_size(other) and other.tape is self.tape:
+            return TracedFloat(self.tape, value, *_divide(self, other))
+        by = float(other)  # of a traced float: a condition
+        return TracedFloat(self.tape, value, {m: c / by for m, c in self.terms.items()}, self.by)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / float(self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return float(math.floor(self / other))
+
+    def __floor__(self) -> Any:
+        value = math.floor(self.value)
+        try:
+            floor_apart(self.value)
+        except ValueError:  # these sizes are for another plan
+            self.tape.pin(dict.fromkeys([*self.terms, self.by], 1))
+            return value
+        (terms,) = self.tape.opaque(f"floor{self.text}", self.atoms, [value], (-FAR, FAR))
+        return TracedNumber.size(self.tape, value, terms)
+
+    def __ceil__(self) -> Any:
+        return -math.floor(-self)
+
+    # --------------------------------------------------------------------------------- comparisons
+    def _is_more(self, other: Any, *, less: bool = False) -> Any:
+        """self > other; less: the other way round."""
+        given = fraction_of(self.tape, other)
+        if given is None:
+            return NotImplemented
+        terms, _ = fraction_sum(
+            (self.terms, self.by), given, -1
+        )  # what they are divided by is positive
+        a, b = self.value, float(now(other))
+        by = math.prod(self.tape.atoms[k].value for k in (*self.by, *given[1]))
+        terms = {m: -c for m, c in terms.items()} if less else terms
+        return self.tape.is_more(terms, (b - a if less else a - b) * by, (abs(a) + abs(b)) * by)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._is_more(other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._is_more(other, less=True)
+
+    def __ge__(self, other: Any) -> bool:
+        return not self < other
+
+    def __le__(self, other: Any) -> bool:
+        return not self > other
+
+    def __eq__(self, other: object) -> bool:
+        return not (self > other or self < other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __bool__(self) -> bool:
+        return self != 0.0
+
+    def __hash__(self) -> int:
+        return hash((self.by, frozenset(self.terms.items())))
+
+    def __float__(self) -> float:
+        for number in self.atoms:  # a condition: it is what it is now
+            int(TracedNumber.size(self.tape, self.tape.atoms[number].value, {(number,): 1}))
+        return self.value
+
+    def __int__(self) -> int:
+        return int(math.floor(self) if self >= 0 else math.ceil(self))
+
+    def __repr__(self) -> str:
+        return repr(float(self))
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec)
+
+
+def is_size(x: Any) -> bool:
+    """Whether x is an integer of a tape."""
+    return isinstance(x, TracedNumber) and type(x) is not TracedFloat
+
+
+def now(x: Any) -> Any:
+    """The number as it is."""
+    return x.value if isinstance(x, TracedNumber) else x
+
+
+def is_number(x: Any) -> bool:
+    """Whether x is an integer or a float, of NumPy or a tape, too."""
+    return isinstance(x, (int, float, np.integer, np.floating))
+
+
+def as_float(tape: Tape, x: Any) -> TracedFloat:
+    """A number as a float of a tape."""
+    terms, by = fraction_of(tape, x) or ({}, ())
+    return TracedFloat(tape, float(now(x)), terms, by)
+
+
+def fraction_of(tape: Tape, x: Any) -> Fraction | None:
+    """A number as a polynomial of floats and what that is divided by; None for anything else."""
+    if type(x) is TracedFloat and x.tape is tape:
+        return x.terms, x.by
+    if is_size(x) and x.tape is tape:
+        return {m: float(c) for m, c in x.terms.items()}, ()
+    x = now(x)
+    if not is_number(x):
+        return None
+    return ({(): float(x)} if x else {}), ()
+
+
+def _divide(a: TracedFloat, b: Any) -> Fraction:
+    """a / b; a denominator of several terms, or one that may be negative, is an atom."""
+    tape = a.tape
+    low, _ = tape.interval(b.terms)
+    if low <= 0 and not b > 0:
+        int(b)
+    if len(b.terms) == 1:
+        ((by, factor),) = b.terms.items()
+        if all(tape.atoms[k].low > 0 for k in by):
+            terms = {m: c / factor for m, c in a.terms.items()}
+            return cancelled(terms, tuple(sorted(a.by + by)))
+    (made,) = tape.opaque(text_of(b.terms), atoms_in(b.terms), [b.value], tape.interval(b.terms))
+    ((by, _),) = made.items()
+    return cancelled(a.terms, tuple(sorted(a.by + by)))
+
+
+Operator = Callable[[Any, Any], Any]
+
+
+class Traced(TracedNumber):
+    """An integer: a polynomial over the atoms of its tape."""
+
+    __slots__ = ()
+    terms: Terms
+    value: int
+
+    def __init__(self, tape: Tape, value: int, terms: Terms) -> None:
+        self.tape, self.value, self.terms = tape, value, terms
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return int
+
+    @property
+    def text(self) -> str:
+        """As an expression."""
+        return text_of(self.terms)
+
+    @property
+    def atoms(self) -> frozenset[int]:
+        """The atoms that it is made of."""
+        return atoms_in(self.terms)
+
+    # ---------------------------------------------------------------------------------- arithmetic
+    def _make(self, terms: Terms, value: int) -> Any:
+        if not terms:
+            return 0
+        if len(terms) == 1 and () in terms:
+            return terms[()]
+        return Traced(self.tape, value, terms)
+
+    def _quotient(self, a: Terms, now: int, b: Terms, by: int) -> Any:
+        return self._make(self.tape.quotient(a, b, now // by), now // by)
+
+    def _float(self) -> TracedFloat:
+        terms = {m: float(c) for m, c in self.terms.items()}
+        return TracedFloat(self.tape, float(self.value), terms)
+
+    def _apart(self, compute: Operator, other: Any, *, reflected: bool = False) -> Any:
+        """An operation with what is no integer, or whose result is none."""
+        if isinstance(other, np.ndarray):
+            return compute(other, int(self)) if reflected else compute(int(self), other)
+        if fraction_of(self.tape, other) is None:
+            return NotImplemented  # `[0] * n`: Python then asks for the number
+        if reflected:
+            return compute(as_float(self.tape, other), self)
+        return compute(self._float(), other)
+
+    def __add__(self, other: Any) -> Any:
+        given = _operand(self.tape, other)
+        if given is None:
+            return self._apart(operator.add, other)
+        return self._make(added(self.terms, given[0]), self.value + given[1])
+
+    def __sub__(self, other: Any) -> Any:
+        given = _operand(self.tape, other)
+        if given is None:
+            return self._apart(operator.sub, other)
+        return self._make(subtracted(self.terms, given[0]), self.value - given[1])
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def __mul__(self, other: Any) -> Any:
+        given = _operand(self.tape, other)
+        if given is None:
+            return self._apart(operator.mul, other)
+        return self._make(multiplied(self.terms, given[0]), self.value * given[1])
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __neg__(self) -> Any:
+        return self._make({m: -c for m, c in self.terms.items()}, -self.value)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return -self if self < 0 else self
+
+    def __pow__(self, other: Any) -> Any:
+        return math.prod([self] * operator.index(other))
+
+    def __floordiv__(self, other: Any) -> Any:
+        given = _operand(self.tape, other)
+        if given is None:
+            return self._apart(operator.floordiv, other)
+        return self._quotient(self.terms, self.value, *given)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        given = _operand(self.tape, other)
+        if given is None:
+            return self._apart(operator.floordiv, other, reflected=True)
+        return self._quotient(*given, self.terms, self.value)
+
+    def __mod__(self, other: Any) -> Any:
+        return self - self // other * other if _operand(self.tape, other) else NotImplemented
+
+    def __rmod__(self, other: Any) -> Any:
+        return other - other // self * self if _operand(self.tape, other) else NotImplemented
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._apart(operator.truediv, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._apart(operator.truediv, other, reflected=True)
+
+    def __lshift__(self, other: Any) -> Any:
+        return self * (1 << operator.index(other))
+
+    def __rlshift__(self, other: Any) -> Any:
+        return other << int(self)
+
+    def __rshift__(self, other: Any) -> Any:
+        return self // (1 << operator.index(other))
+
+    def __and__(self, other: Any) -> Any:
+        return int(self) & other
+
+    def __or__(self, other: Any) -> Any:
+        return int(self) | other
+
+    __rand__, __ror__ = __and__, __or__
+
+    def __floor__(self) -> Any:
+        return self
+
+    __ceil__ = __trunc__ = __floor__
+
+    def __round__(self, digits: None = None) -> Any:
+        return self
+
+    # --------------------------------------------------------------------------------- comparisons
+    def __eq__(self, other: object) -> bool:
+        given = _operand(self.tape, other)
+        if given is None:
+            return self._float() == other if is_number(other) else False
+        if self.terms == given[0]:
+            return True
+        return self.tape.is_zero(subtracted(self.terms, given[0]), self.value - given[1])
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __lt__(self, other: Any) -> Any:
+        given = _operand(self.tape, other)
+        if given is None:
+            return self._apart(operator.lt, other)
+        return self.tape.is_positive(subtracted(given[0], self.terms), given[1] - self.value)
+
+    def __gt__(self, other: Any) -> Any:
+        given = _operand(self.tape, other)
+        if given is None:
+            return self._apart(operator.gt, other)
+        return self.tape.is_positive(subtracted(self.terms, given[0]), self.value - given[1])
+
+    def __le__(self, other: Any) -> Any:
+        return not self > other if is_number(other) else self._apart(operator.le, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return not self < other if is_number(other) else self._apart(operator.ge, other)
+
+    def __bool__(self) -> bool:
+        return self != 0
+
+    def __hash__(self) -> int:
+        """What a table says of sizes that it holds is a condition only where it finds one: a pass
+        that does not see that two are equal now, and may be others later, is right, too."""
+        return hash(frozenset(self.terms.items()))
+
+    # ---------------------------------------------------------------------------- the number itself
+    def __index__(self) -> int:
+        if self != self.value:  # notes that it is
+            raise AssertionError
+        return self.value
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        return float(int(self))
+
+    def bit_length(self) -> int:
+        """As `int.bit_length`."""
+        return int(self).bit_length()
+
+    def __repr__(self) -> str:
+        return repr(int(self))
+
+    def __format__(self, spec: str) -> str:
+        return format(int(self), spec)
+
+
+def _operand(tape: Tape, x: Any) -> tuple[Terms, int] | None:
+    """An integer's polynomial and value; None for anything else. One of another tape is what a
+    cache has kept: a plain number here."""
+    if type(x) is Traced:
+        if x.tape is tape:
+            return x.terms, x.value
+        x = x.value
+    if isinstance(x, (int, np.integer)):
+        value = int(x)
+        return ({(): value} if value else {}), value
+    return None
+
+
+TracedNumber.size = Traced
 
 
 def new_size(tape: Tape, value: int) -> int:
@@ -58,7 +506,7 @@ def terms_of(x: Any) -> Terms:
 
 def is_wide(x: object) -> bool:
     """Whether the number comes from a tape that is to serve as many sizes as it can."""
-    return isinstance(x, OnTape) and x.tape.wide
+    return isinstance(x, TracedNumber) and x.tape.wide
 
 
 def same_size(a: int, b: int) -> bool:
@@ -105,7 +553,7 @@ def of_sizes(function: Callable[..., tuple[int, ...]]) -> Callable[..., tuple[in
     other ones: what it compares is no condition. How many it gives must not depend on them."""
 
     def call(*args: Any) -> tuple[int, ...]:
-        tape = next((a.tape for a in args if isinstance(a, OnTape)), None)
+        tape = next((a.tape for a in args if isinstance(a, TracedNumber)), None)
         if tape is None:
             return function(*args)
         values = [now(a) for a in args]
@@ -146,7 +594,7 @@ class _Partial:
 def _called(
     tape: Tape, function: Callable[..., Any], args: Iterable[Any], found: tuple[int, ...]
 ) -> tuple[int, ...]:
-    given = [a for a in args if isinstance(a, OnTape)]
+    given = [a for a in args if isinstance(a, TracedNumber)]
     atoms = frozenset(k for a in given for k in a.atoms)
     text = f"{tape.called(function)}({', '.join(a.text for a in given)})"
     text += "[0]" if len(found) == 1 else ""

@@ -14,17 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.builder import Builder
+from weft.ir.analysis.verify import find_faults
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType
 from weft.ir.errors import PassError, WeftError
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.interpreter import DictState, interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
+from weft.ir.ops.builder import Builder
 from weft.ir.text.printer import print_graph
 from weft.ir.types import RefType, TensorType, substitute_type
-from weft.ir.verify import find_faults
-from weft.passes.dce import dce
+from weft.passes.simplify.cse_dce import dce
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Graph], Graph]

@@ -1,9 +1,11 @@
-"""Run a pipeline: each pass timed, verified, dumped and logged, as the environment asks.
+"""The pass manager: run a pipeline, with each pass timed, verified, dumped and logged as asked.
 
 WEFT_VERIFY=ir   verify the graph after each pass; `run` also executes it before and after each
 WEFT_DUMP=dir    write dir/GRAPH/00-traced.weft, and NN-PASS.weft for each pass that changed it
 WEFT_LOG=a,b     log the topics a and b (`passes`, `compile`, ...) to stderr
-"""
+
+`NamedPipeline` is a pipeline of `pipelines` by its name: a step whose plan is on disk never loads
+the passes themselves."""
 
 from __future__ import annotations
 
@@ -17,16 +19,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import overload
 
+from weft.ir.analysis.verify import verify
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import PassError, VerifyError, suggest
-from weft.ir.fork import ForkLock
 from weft.ir.graph import WITH_DEAD_VALUES, Graph
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.process import ForkLock, load
 from weft.ir.text.printer import print_graph
-from weft.ir.verify import verify
+from weft.passes.analysis.metrics import bytes_moved, kernel_count, peak_bytes
 from weft.passes.differential import check_same_meaning
-from weft.passes.metrics import bytes_moved, kernel_count, peak_bytes
 
 Pass = Callable[[Graph], Graph]
 log = logging.getLogger("weft.passes")
@@ -268,3 +271,39 @@ def configure_logging(topics: frozenset[str]) -> None:
             for handler in before:
                 logger.removeHandler(handler)
                 logger.setLevel(handler.before)
+
+
+class NamedPipeline(Sequence["Pass"]):
+    """The passes of `pipelines.PIPELINES[name]`, loaded when somebody looks at one of them."""
+
+    __slots__ = ("_passes", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._passes: tuple[Pass, ...] | None = None
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes in order."""
+        if self._passes is None:
+            pipelines = load("weft.passes.pipelines", "PIPELINES")
+            assert isinstance(pipelines, dict)
+            self._passes = pipelines[self.name]
+        return self._passes
+
+    def __len__(self) -> int:
+        return len(self.passes)
+
+    @overload
+    def __getitem__(self, index: int) -> Pass: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Pass, ...]: ...
+    def __getitem__(self, index: int | slice) -> Pass | tuple[Pass, ...]:
+        return self.passes[index]
+
+    def __reduce__(self) -> tuple[type[NamedPipeline], tuple[str]]:
+        return NamedPipeline, (self.name,)
+
+
+#: What `@wf.compile` does unless it is told otherwise.
+STANDARD = NamedPipeline("standard")

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from weft.passes.autodiff import differentiate
-from weft.passes.contract import contract
-from weft.passes.control.layout import transpose_outside_loops
+from weft.passes.autodiff.reverse_mode import differentiate
+from weft.passes.control.loop_products import transpose_outside_loops
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.control.lower_stacks import lower_stacks
 from weft.passes.control.simplify import simplify_control, simplify_control_exactly
-from weft.passes.cse import cse
-from weft.passes.dce import dce
-from weft.passes.effects import order_effects
-from weft.passes.fold import fold, fold_exactly
 from weft.passes.fusion.attention import fuse_attention
-from weft.passes.fusion.epilogues import fuse_epilogues
+from weft.passes.fusion.epilogue_split import split_tails
+from weft.passes.fusion.epilogues import fuse_epilogues, fuse_matmul
 from weft.passes.fusion.fuse import fuse, fuse_elementwise, fuse_folds
-from weft.passes.fusion.matmul import fuse_matmul
-from weft.passes.fusion.narrow import narrow_products
+from weft.passes.fusion.narrow_products import narrow_products
 from weft.passes.fusion.prologues import fuse_prologues
-from weft.passes.fusion.strided import stride_all_products, stride_products
-from weft.passes.fusion.tails import split_tails
+from weft.passes.fusion.recompute import recompute
+from weft.passes.fusion.rematerialize import rematerialize
+from weft.passes.fusion.strided_products import stride_all_products, stride_products
 from weft.passes.manager import Pass
-from weft.passes.memory.rematerialize import rematerialize
 from weft.passes.memory.schedule import schedule
-from weft.passes.recompute import recompute
-from weft.passes.simplify import simplify, simplify_exactly
-from weft.passes.sparse_updates import sparse_updates
-from weft.passes.strip import strip_gradient_ops
-from weft.passes.updates import expand_updates
+from weft.passes.simplify.algebra import simplify, simplify_exactly
+from weft.passes.simplify.contract import contract
+from weft.passes.simplify.cse_dce import cse, dce
+from weft.passes.simplify.effects import expand_updates, order_effects, strip_gradient_ops
+from weft.passes.simplify.fold import fold, fold_exactly
+from weft.passes.simplify.sparse_updates import sparse_updates
 
 #: Every pass by name, as `weft opt --passes=cse,dce` takes them.
 PASSES: dict[str, Pass] = {

@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from weft.codegen.llvm.target import isa_line, using
-from weft.ir.collector import collector_paused
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError
-from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph
-from weft.ir.loading import load
+from weft.ir.process import ForkLock, collector_paused, load
 from weft.passes.manager import PassOptions, PassReport
 from weft.runtime.step_plan import StepPlan
 
 if TYPE_CHECKING:
     from weft.codegen.steps.program import Node, PlannedCall
-    from weft.passes.memory.plan import MemoryPlan
+    from weft.passes.memory.block import MemoryPlan
     from weft.runtime.program import StepProgram
 
 

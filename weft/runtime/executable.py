@@ -21,7 +21,6 @@ from weft.codegen.jit import (
     load_count,
 )
 from weft.codegen.llvm.target import isa
-from weft.ir.collector import collector_paused
 from weft.ir.errors import (
     InternalError,
     InvalidArgumentError,
@@ -30,14 +29,15 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.graph import Graph
-from weft.ir.ops.stack import STACK_OPS
+from weft.ir.ops.control_flow import STACK_OPS
+from weft.ir.process import collector_paused
 from weft.passes.manager import (
     PLAN_FILE,
+    STANDARD,
     PassOptions,
     configure_logging,
     dump_folder,
 )
-from weft.passes.named import STANDARD
 from weft.runtime.ahead import compile_ahead, compile_products_ahead, native_walker
 from weft.runtime.details import CompileReport, Details, Once, details_again, planned
 from weft.runtime.frame import Frame, LinkedPlan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.ir.device import DeviceSpec, check_local
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.passes.rewrite import bind, rebuilt, with_block, with_operands
+from weft.passes.rewriting.rewrite import bind, rebuilt, with_block, with_operands
 from weft.runtime.device.names import local_devices
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.attributes import ConstArray
 from weft.ir.dtypes import as_dtype
+from weft.ir.spec import ConstArray
 
 Array = np.ndarray[Any, Any]
 #: Plans whose constants, those of the traced graph not counted, are larger are not kept on disk.

@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 from weft.codegen.jit import Kernel, Kernels, do_later, load_kernels
 from weft.codegen.llvm.cache import PLAN_SUFFIX, CachedRecord, file_name, plan_cache
 from weft.codegen.llvm.cache_key import describe_kernel, describe_plan
-from weft.ir.attributes import ConstArray
 from weft.ir.dataclass import dataclass
-from weft.ir.digest import digest_graph
 from weft.ir.graph import Graph
-from weft.ir.registered import REGISTERED
-from weft.passes.manager import PassOptions, pass_name
-from weft.passes.named import NamedPipeline
+from weft.ir.ops import REGISTERED
+from weft.ir.spec import ConstArray
+from weft.ir.text.digest import digest_graph
+from weft.passes.manager import NamedPipeline, PassOptions, pass_name
 from weft.runtime.step_plan import StepPlan, kernel_files, pack_plan, unpack_plan
 
 T = TypeVar("T")

@@ -13,7 +13,8 @@ from weft.codegen.steps.scalar_check import in_registers
 from weft.ir.graph import Graph, Operation
 from weft.passes.fusion.fuse import fuse_folds
 from weft.passes.manager import PassOptions, PassReport, run_passes
-from weft.passes.memory.plan_memory import MemoryPlan, plan_memory
+from weft.passes.memory.block import MemoryPlan
+from weft.passes.memory.plan_memory import plan_memory
 from weft.runtime.program import StepProgram, step_program
 from weft.runtime.step_passes import for_machine
 

@@ -14,12 +14,12 @@ from weft.codegen.steps.layout import build_table, kernels_of
 from weft.codegen.steps.plan import copy_call, plan_program
 from weft.codegen.steps.program import Node, PlannedCall, all_calls
 from weft.codegen.steps.table import MovingPlace, SlotKey, Table
-from weft.ir.attributes import ConstArray
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import uint8
 from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
-from weft.passes.memory.plan_memory import Copy, MemoryPlan, Slot
+from weft.passes.memory.block import Copy, MemoryPlan, Slot
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """One plan for many sets of sizes: made once, its numbers computed anew for each.
 
 While passes and planning run, the open sizes are numbers that remember how they came about
-(`ir/traced_sizes.py`). So are the words of the table that comes out, the offsets in the arena, the
+(`ir/sizes.py`). So are the words of the table that comes out, the offsets in the arena, the
 shapes of the results. `SizePlan.numbers` computes them for other sizes, in some ten microseconds,
 and says where planning would have decided otherwise: then they need another plan.
 """
@@ -17,13 +17,12 @@ import numpy as np
 from weft.codegen.faults import STOPPED
 from weft.codegen.jit import hold_kernels
 from weft.codegen.steps.table import Table
-from weft.ir.collector import collector_paused
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType
 from weft.ir.graph import Graph
-from weft.ir.polynomials import Terms
-from weft.ir.size_tape import LEAST, Sizes, Tape
+from weft.ir.process import collector_paused
+from weft.ir.size_tape import LEAST, Sizes, Tape, Terms
 from weft.ir.sizes import hint, is_traced, new_size, terms_of
 from weft.ir.types import TensorType, Type
 from weft.passes.manager import Pass, PassOptions

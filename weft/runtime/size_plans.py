@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from weft.ir.dataclass import dataclass
-from weft.ir.fork import ForkLock
+from weft.ir.process import ForkLock
 from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import STANDARD
 from weft.runtime.size_plan import Array, Numbers, Shapes, SizedGraph, SizePlan

@@ -17,8 +17,8 @@ from typing import Any
 from weft.codegen.kernels.arena_words import WORD_COUNT, WORDS, element_bytes
 from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError
 from weft.ir.graph import Block, Graph, Operation
-from weft.ir.interpreter_stack import CHECKPOINT_HINT, too_large
-from weft.ir.rules import int_attr
+from weft.ir.interpreter.stacks import CHECKPOINT_HINT, too_large
+from weft.ir.type_rules import int_attr
 from weft.ir.types import TensorType
 
 #: What a frame keeps for its next step, or an eighth of the machine's memory.

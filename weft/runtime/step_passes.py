@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.codegen.llvm.target import multiplies_and_adds
-from weft.passes.contract import contract
 from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import Pass
 from weft.passes.pipelines import GPU, GPU_REPRODUCIBLE, REPRODUCIBLE
+from weft.passes.simplify.contract import contract
 
 #: Regions of a graph that has gone through all passes as a whole: what lowering has added.
 REGION: tuple[Pass, ...] = (fuse,)

@@ -13,17 +13,17 @@ import numpy as np
 
 from weft.codegen.steps.arena_flow import leaves_stacks
 from weft.codegen.steps.table import SlotKey, Table
-from weft.ir.attributes import ConstArray
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.graph import Graph, Operation
+from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 from weft.runtime.plan_arrays import pack_arrays, unpack_arrays
 
 if TYPE_CHECKING:  # a plan that comes from disk needs none of what makes plans
     from weft.codegen.steps.program import Node, PlannedCall
     from weft.passes.manager import PassReport
-    from weft.passes.memory.plan import MemoryPlan
+    from weft.passes.memory.block import MemoryPlan
     from weft.runtime.program import StepProgram
 
 #: Steps that take less keep the GIL: giving it away and taking it back costs 0.1 us and more.

@@ -13,9 +13,9 @@ import numpy as np
 
 from weft.ir.dtypes import DType
 from weft.ir.errors import FailedPreconditionError, ShapeError
-from weft.ir.fork import around_fork
 from weft.ir.graph import Graph
-from weft.ir.interpreter_state import counted
+from weft.ir.interpreter.state import counted
+from weft.ir.process import around_fork
 from weft.ir.types import RefType, TensorType
 
 Array = np.ndarray[Any, Any]

@@ -20,7 +20,7 @@ from weft.codegen.cuda.toolchain import Toolchain, UnknownTarget, Version, toolc
 from weft.codegen.jit import CodegenError
 from weft.codegen.llvm.library import LlvmError
 from weft.ir.errors import ToolchainError, UnsupportedError
-from weft.ir.fork import ForkLock
+from weft.ir.process import ForkLock
 
 #: The oldest architecture: what CUDA 13 compiles for begins with it.
 OLDEST: Cc = (7, 5)

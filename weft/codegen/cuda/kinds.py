@@ -9,10 +9,9 @@ from __future__ import annotations
 from weft.codegen.cuda.lowerings import GPU_LOWERINGS
 from weft.codegen.cuda.scalars.memory import DTYPES
 from weft.codegen.steps.plan import NO_CODE
-from weft.ir.index_maps import INDEX_MAPS
+from weft.ir.analysis.index_maps import INDEX_MAPS
 from weft.ir.ops import OPS
-from weft.ir.ops.control import CONTROL
-from weft.ir.ops.stack import STACK_OPS
+from weft.ir.ops.control_flow import CONTROL, STACK_OPS
 from weft.ir.ops.state import UPDATES
 
 #: What passes take away or make other ops of before there are launches.

@@ -34,9 +34,9 @@ from weft.codegen.cuda.scalars.memory import DTYPES
 from weft.codegen.gemm.epilogue import is_product, product_in
 from weft.codegen.nests.nest import Nest, build_nest
 from weft.codegen.nests.rows import RowNest, build_rows
+from weft.ir.analysis.index_maps import frame_of
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation
-from weft.ir.index_maps import frame_of
 from weft.ir.types import TensorType
 
 __all__ = ["GPU_LOWERINGS", "check_launches", "fused_launches", "launches_of"]

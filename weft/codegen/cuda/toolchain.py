@@ -20,7 +20,7 @@ from typing import Any
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import ToolchainError
-from weft.ir.fork import ForkLock
+from weft.ir.process import ForkLock
 
 INSTALL = "pip install 'weft[cuda13]' (driver 580 or newer), or 'weft[cuda]' (driver 570 or newer)"
 # The packages whose versions machine code depends on: names on PyPI of CUDA 13 and of CUDA 12.

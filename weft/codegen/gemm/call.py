@@ -16,7 +16,6 @@ from weft.codegen.call import (
     cut_call,
     table_of,
 )
-from weft.codegen.cost import streamed
 from weft.codegen.gemm.blocking import (
     RUN,
     Blocking,
@@ -37,7 +36,7 @@ from weft.codegen.gemm.product import (
 )
 from weft.codegen.gemm.tile import Tile, converts, tile_of
 from weft.codegen.nests.folds import Partials, combine_call
-from weft.ir.deep_products import k_pieces
+from weft.ir.cost import k_pieces, streamed
 from weft.ir.dtypes import as_dtype
 from weft.ir.sizes import smallest
 
@@ -139,7 +138,7 @@ def stored_calls(p: Product, c: Address, a: Address, b: Address) -> list[KernelC
 
 
 def deep_calls(p: Product, c: Address, a: Address, b: Address, pieces: int) -> list[KernelCall]:
-    """C = A B as the sum of products of pieces of k; see `weft.ir.deep_products`."""
+    """C = A B as the sum of products of pieces of k; see `weft.ir.cost`."""
     wide = tile_of(p.dtype).dtype if converts(p.dtype) else p.dtype
     k = up(-(-p.k // pieces), RUN)
     starts = range(0, p.k, k)

@@ -34,11 +34,16 @@ from weft.codegen.jit import Kernel
 from weft.codegen.nests.cut import cut_kind
 from weft.codegen.nests.nest import Access, Nest, Statement, Store, plain_nest
 from weft.codegen.nests.writer import NestWriter, output_of
-from weft.ir.builder import Builder
+from weft.ir.analysis.index_maps import (
+    contiguous_strides,
+    is_index_map,
+    over_rows,
+    read_of,
+    static_shape,
+)
 from weft.ir.errors import InternalError
 from weft.ir.graph import Operation, Value
-from weft.ir.index_maps import contiguous_strides, is_index_map, read_of, static_shape
-from weft.ir.row_strides import over_rows
+from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 
 Walk = Access | Store
@@ -106,7 +111,7 @@ def operands_of(op: Operation) -> list[Address]:
 
 def unconverted(value: Value) -> Value:
     """What packing reads of an operand of a product in a region: the narrow integers that it is
-    converted from (`weft.passes.fusion.narrow`), others as they are.
+    converted from (`weft.passes.fusion.narrow_products`), others as they are.
     """
     made = value.op
     if made is None or made.name != "astype":

@@ -9,9 +9,9 @@ from weft.codegen.call import Address, Arg, KernelCall, Pool, Scratch
 from weft.codegen.jit import Kernel
 from weft.codegen.nests.folds import combine_call, lay_out
 from weft.codegen.nests.nest import Access
-from weft.ir.attributes import ConstArray
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
+from weft.ir.spec import ConstArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from weft.codegen.jit import Kernel
 from weft.codegen.nests.cut import cut_kind
 from weft.codegen.nests.nest import Nest, plain_nest
 from weft.codegen.nests.writer import NestWriter
-from weft.ir.builder import Builder
+from weft.ir.analysis.index_maps import read_of
 from weft.ir.graph import Operation, Value
-from weft.ir.index_maps import read_of
+from weft.ir.ops.builder import Builder
 
 
 def prologues(op: Operation) -> tuple[Before | None, Before | None]:

@@ -35,8 +35,8 @@ from weft.codegen.kernels.arena_words import (
 from weft.codegen.kernels.shape import tensor
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.ir.graph import Operation
-from weft.ir.ops.stack import element_type
-from weft.ir.rules import int_attr
+from weft.ir.ops.control_flow import element_type
+from weft.ir.type_rules import int_attr
 
 _VERSION = 1
 #: Sizes of elements that are one load and one store.

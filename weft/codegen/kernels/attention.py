@@ -37,7 +37,7 @@ from weft.codegen.jit import Kernel
 from weft.codegen.kernels.attention_blocks import Blocks, Rows, Words
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
-from weft.ir.ops.attention import heads_first
+from weft.ir.ops.products import heads_first
 from weft.ir.sizes import of_sizes
 from weft.ir.types import TensorType
 

@@ -8,7 +8,7 @@ from weft.codegen.jit import Kernel
 from weft.codegen.kernels.index import checked_index, report_index
 from weft.codegen.kernels.shape import tensor
 from weft.ir.graph import Operation
-from weft.ir.rules import int_attr
+from weft.ir.type_rules import int_attr
 
 
 def lower_first_occurrence(op: Operation) -> list[KernelCall]:

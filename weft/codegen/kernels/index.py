@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Status, cut_call, table_of
-from weft.codegen.cost import streamed
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.faults import emit_fault
@@ -21,8 +20,9 @@ from weft.codegen.jit import Kernel
 from weft.codegen.kernels.shape import strided_copy, tensor
 from weft.codegen.scalar.scalar import emit_scalar
 from weft.codegen.units import unit_parts
+from weft.ir.analysis.index_maps import contiguous_strides, index_sizes
+from weft.ir.cost import streamed
 from weft.ir.graph import Operation, Value
-from weft.ir.index_maps import contiguous_strides, index_sizes
 from weft.ir.ops.index import COMBINES
 
 #: To check one index and to begin its run of elements; where a gather's runs are single elements.

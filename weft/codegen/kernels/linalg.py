@@ -20,11 +20,10 @@ from weft.codegen.gemm.prologue import is_computed
 from weft.codegen.gemm.tile import converts
 from weft.codegen.jit import Kernel
 from weft.codegen.kernels.blas import LETTER
-from weft.ir.attributes import ConstArray
+from weft.ir.analysis.index_maps import Read, contiguous_strides, over_rows, read_of
 from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Operation, Value
-from weft.ir.index_maps import Read, contiguous_strides, read_of
-from weft.ir.row_strides import over_rows
+from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 
 I32 = ir.IntType(32)

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall, Scratch, cut_call
-from weft.codegen.cost import streamed
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import COMPLEXES, HALVES, INTEGERS, width_bits
 from weft.codegen.emitter import Emitter
@@ -35,6 +34,7 @@ from weft.codegen.kernels.scan import (
 from weft.codegen.kernels.shape import tensor
 from weft.codegen.pool.words import repeat_while
 from weft.codegen.scalar.scalar import emit_scalar
+from weft.ir.cost import streamed
 from weft.ir.graph import Operation
 
 #: Elements of a block.

@@ -10,8 +10,8 @@ import math
 from weft.codegen.call import Address, KernelCall
 from weft.codegen.nests.emit import call_nest
 from weft.codegen.nests.nest import Access, Nest, Store, simplify_nest
+from weft.ir.analysis.index_maps import contiguous_strides
 from weft.ir.graph import Operation, Value
-from weft.ir.index_maps import contiguous_strides
 from weft.ir.types import TensorType
 
 #: The dtype that stands for elements of so many bytes.

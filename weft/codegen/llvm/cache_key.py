@@ -20,7 +20,7 @@ import numpy as np
 from weft.codegen.jit import LOADED_AT, Kernel
 from weft.codegen.llvm.compile import PIPELINE_VERSION
 from weft.codegen.llvm.target import machine_line, per_isa
-from weft.ir.fork import ForkLock
+from weft.ir.process import ForkLock
 
 #: Bumped when the layout of a file in the cache changes.
 FORMAT_VERSION = 1
@@ -48,8 +48,8 @@ def describe_plan(
 ) -> str | None:
     """All that the plan of a traced graph depends on; None if that cannot be known.
 
-    graph: its digest (`ir/digest.py`). target: what it is for, if not for this processor. Constants
-    are folded with NumPy.
+    graph: its digest (`ir/text/digest.py`). target: what it is for, if not for this processor.
+    Constants are folded with NumPy.
     """
     common, sources = _common_once(), _plan_sources()
     if common is None or sources is None:

@@ -26,7 +26,7 @@ from weft.codegen.llvm.library import (
 )
 from weft.codegen.llvm.target import binding, create_machine, isa, new_machine
 from weft.ir.dataclass import dataclass
-from weft.ir.fork import ForkLock
+from weft.ir.process import ForkLock
 
 #: Bumped whenever the passes below change.
 PIPELINE_VERSION = 4

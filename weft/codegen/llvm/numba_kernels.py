@@ -23,7 +23,7 @@ from weft.codegen.llvm.target import isa
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import TypeRuleError, UnsupportedError
-from weft.ir.source import Locations
+from weft.ir.locations import Locations
 
 # Numba is annotated in part only, and not for its extension interface.
 _numba: Any = numba

@@ -1,6 +1,6 @@
 """What elementwise work costs in loops: for keeping values, and for how loops are written.
 
-Prices of single ops are those of `weft.ir.prices` for any target: nanoseconds for one element in a
+Prices of single ops are those of `weft.ir.cost` for any target: nanoseconds for one element in a
 vectorised loop. Nothing but speed depends on them.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from weft.ir.prices import arithmetic
+from weft.ir.cost import arithmetic
 
 #: A plain vector instruction, memory included: of folds that add up partial results.
 CHEAP = 0.05

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Literal
 
 from weft.codegen.call import Address, KernelCall, Scratch
-from weft.codegen.cost import arithmetic, streamed
+from weft.codegen.cost import arithmetic
 from weft.codegen.elements import width_bits
 from weft.codegen.nests.folds import (
     MOST_PARTIALS,
@@ -24,6 +24,7 @@ from weft.codegen.nests.folds import (
     running_dtype,
 )
 from weft.codegen.nests.nest import Access, Nest
+from weft.ir.cost import streamed
 from weft.ir.dataclass import dataclass
 from weft.ir.sizes import smallest
 

@@ -19,10 +19,10 @@ from weft.codegen.nests.nest import Access, Nest, Store, build_nest
 from weft.codegen.nests.rows import RowNest, build_rows
 from weft.codegen.nests.rows_emit import rows_calls
 from weft.codegen.nests.writer import NestWriter, output_of, store_dtype
-from weft.ir.attributes import ConstArray
+from weft.ir.analysis.index_maps import frame_of
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Operation
-from weft.ir.index_maps import frame_of
+from weft.ir.spec import ConstArray
 
 
 def nest_calls(

@@ -16,12 +16,12 @@ from typing import Literal
 from weft.codegen.nests.cost import interleave, op_nanoseconds
 from weft.codegen.nests.fold_lanes import lanes_key
 from weft.codegen.scalar.scalar import supported
-from weft.ir.attributes import ConstArray
+from weft.ir.analysis.index_maps import Pick, contiguous_strides, nest_read
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Operation, Value
-from weft.ir.index_maps import Pick, contiguous_strides, nest_read
 from weft.ir.ops import lookup
+from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 
 #: Bumped whenever the code that is emitted for a nest changes.

@@ -16,11 +16,7 @@ from typing import Literal
 from weft.codegen.nests.cost import interleave
 from weft.codegen.nests.fold_lanes import lanes_key
 from weft.codegen.nests.nest import EMITTER_VERSION, Leaf, check_native, describe_leaf, pattern
-from weft.ir.attributes import ConstArray
-from weft.ir.dataclass import dataclass
-from weft.ir.errors import InternalError
-from weft.ir.graph import Operation, Value
-from weft.ir.index_maps import (
+from weft.ir.analysis.index_maps import (
     Frame,
     Read,
     contiguous_strides,
@@ -31,7 +27,11 @@ from weft.ir.index_maps import (
     static_shape,
     wide_axes,
 )
+from weft.ir.dataclass import dataclass
+from weft.ir.errors import InternalError
+from weft.ir.graph import Operation, Value
 from weft.ir.ops import lookup
+from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 
 

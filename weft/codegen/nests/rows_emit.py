@@ -29,7 +29,7 @@ from weft.codegen.call import (
     cut_call,
     worker_stride,
 )
-from weft.codegen.cost import arithmetic, streamed
+from weft.codegen.cost import arithmetic
 from weft.codegen.elements import memory_type, width_bits
 from weft.codegen.emitter import Emitter
 from weft.codegen.jit import Kernel
@@ -40,9 +40,10 @@ from weft.codegen.nests.row_passes import Schedule, schedule
 from weft.codegen.nests.row_vectors import VectorRowWriter, is_in_vectors
 from weft.codegen.nests.row_writer import RowWriter, Walk
 from weft.codegen.nests.rows import Node, Output, RowNest
-from weft.ir.attributes import ConstArray
+from weft.ir.cost import streamed
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype
+from weft.ir.spec import ConstArray
 
 #: A block of rows whose results are added up has at least so many rows.
 LEAST_ROWS = 8

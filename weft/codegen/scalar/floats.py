@@ -1,7 +1,8 @@
 """Elementwise operations on floats, as LLVM at f32 or f64 (16-bit floats compute in f32).
 
 Every op is rounded by itself, so its bits do not depend on what is in the kernel with it; where a
-product and a sum are rounded together, the graph says so (`fma`, from `passes/contract.py`).
+product and a sum are rounded together, the graph says so (`fma`, from
+`passes/simplify/contract.py`).
 Comparisons, NaN, inf and signed zero behave as in NumPy.
 """
 

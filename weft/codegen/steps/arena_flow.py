@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from weft.codegen.kernels.arena_words import element_bytes
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.rules import int_attr
+from weft.ir.type_rules import int_attr
 from weft.ir.types import TensorType
 
 _MAKERS = frozenset({"arena_push", "arena_add"})

@@ -35,10 +35,10 @@ from weft.codegen.steps.walker import (
     STEP,
     TABLE,
 )
-from weft.ir.attributes import ConstArray
 from weft.ir.errors import InternalError
 from weft.ir.graph import Operation
 from weft.ir.sizes import largest
+from weft.ir.spec import ConstArray
 
 if TYPE_CHECKING:
     from weft.codegen.steps.parts import Parts

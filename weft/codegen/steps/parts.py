@@ -22,15 +22,15 @@ from weft.codegen.gemm.tile import ACCUMULATOR, multiply_adds_per_ns
 from weft.codegen.kernels.products import fused_product_calls
 from weft.codegen.lowerings import LOWERINGS
 from weft.codegen.nests.emit import nest_calls
-from weft.ir.attributes import Attrs, AttrValue
-from weft.ir.builder import Builder
+from weft.ir.analysis.index_maps import is_fold, is_gather
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import WeftError
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.index_maps import is_fold, is_gather
 from weft.ir.ops import lookup
-from weft.ir.ops.control import CONTROL
-from weft.ir.rules import int_attr, ints_attr
+from weft.ir.ops.builder import Builder
+from weft.ir.ops.control_flow import CONTROL
+from weft.ir.spec import Attrs, AttrValue
+from weft.ir.type_rules import int_attr, ints_attr
 from weft.ir.types import TensorType
 
 #: Parts of one loop, at most.

@@ -13,7 +13,6 @@ from dataclasses import replace
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Scratch, Status, cut_call
-from weft.codegen.cost import streamed
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.gemm.epilogue import is_product
 from weft.codegen.jit import Kernel
@@ -29,13 +28,14 @@ from weft.codegen.steps.program import Branch, Loop, Node, PlannedCall
 from weft.codegen.steps.scalar_emit import scalar_loop_call
 from weft.codegen.steps.table import SlotOf
 from weft.codegen.steps.walker import PART_WORDS, WALK_PARTS
+from weft.ir.analysis.index_maps import index_sizes, is_gather
+from weft.ir.cost import streamed
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import uint8
 from weft.ir.errors import PassError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.index_maps import index_sizes, is_gather
-from weft.ir.rules import int_attr
-from weft.ir.source import Locations
+from weft.ir.locations import Locations
+from weft.ir.type_rules import int_attr
 from weft.ir.types import RefType, TensorType, Type
 
 __all__ = ["PlannedCall", "check_supported", "copy_call", "large_scratch", "plan_program"]

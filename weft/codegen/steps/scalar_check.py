@@ -15,14 +15,14 @@ from weft.codegen.elements import DTYPES, HALVES
 from weft.codegen.scalar.scalar import supported
 from weft.codegen.steps.arena_flow import keeps_no_stacks
 from weft.codegen.steps.scalar_small import MOVES, SMALL, elements, fits, is_single, tensor
+from weft.ir.analysis.verify import KERNELS
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.legality import KERNELS
 from weft.ir.ops import lookup
-from weft.ir.ops.control import CONTROL
+from weft.ir.ops.control_flow import CONTROL
 from weft.ir.ops.index import COMBINES
 from weft.ir.ops.reduction import FOLDS
-from weft.ir.rules import int_attr
+from weft.ir.type_rules import int_attr
 
 #: Reads of one element at an index in memory.
 READS = frozenset({"gather_nd", "take"})

@@ -32,13 +32,13 @@ from weft.codegen.steps.scalar_small import (
     tensor,
 )
 from weft.codegen.steps.scalar_stacks import emit_pop, emit_push
-from weft.ir.attributes import ConstArray
+from weft.ir.analysis.verify import KERNELS
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.interpreter import evaluate_op
-from weft.ir.legality import KERNELS
-from weft.ir.ops.control import CONTROL
+from weft.ir.interpreter.evaluate import evaluate_op
+from weft.ir.ops.control_flow import CONTROL
 from weft.ir.ops.reduction import FOLDS
-from weft.ir.rules import int_attr
+from weft.ir.spec import ConstArray
+from weft.ir.type_rules import int_attr
 
 #: The registers of a value's elements; of an array in memory, its address.
 Held = list[ir.Value]

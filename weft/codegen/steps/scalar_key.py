@@ -15,12 +15,12 @@ from collections.abc import Iterable
 from weft.codegen.call import Arg, Pool, Stacks
 from weft.codegen.steps.scalar_check import READS, STACKS, WRITES, sequences_of
 from weft.codegen.steps.scalar_small import MOVES, fits, is_single, tensor
-from weft.ir.attributes import ConstArray
+from weft.ir.analysis.verify import KERNELS
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.legality import KERNELS
-from weft.ir.ops.control import CONTROL
+from weft.ir.ops.control_flow import CONTROL
 from weft.ir.ops.reduction import FOLDS
-from weft.ir.rules import int_attr, ints_attr
+from weft.ir.spec import ConstArray
+from weft.ir.type_rules import int_attr, ints_attr
 
 #: Bumped whenever the code that is emitted changes.
 EMITTER_VERSION = 3

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from weft.ir.graph import Operation, Value
-from weft.ir.interpreter import evaluate_op
+from weft.ir.interpreter.evaluate import evaluate_op
 from weft.ir.types import TensorType
 
 #: The most elements of a value that is kept in registers, where a loop is on small arrays.

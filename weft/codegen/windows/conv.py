@@ -46,7 +46,7 @@ from weft.codegen.windows.geometry import (
     forward_patch,
 )
 from weft.codegen.windows.micro import TABLE, emit_patch_copy, emit_tiles
-from weft.ir.attributes import ConstArray
+from weft.ir.spec import ConstArray
 
 WORDS = (
     "out", "source", "panels", "scratch", "scratch_bytes", "pixels", "phases", "phase_count",

@@ -21,7 +21,6 @@ from weft.codegen.call import (
     cut_call,
     worker_stride,
 )
-from weft.codegen.cost import streamed
 from weft.codegen.element_access import load_element, store_element
 from weft.codegen.elements import HALVES
 from weft.codegen.emitter import Emitter
@@ -31,6 +30,7 @@ from weft.codegen.jit import Kernel
 from weft.codegen.windows.conv import least, panel_vectors, pool
 from weft.codegen.windows.geometry import Sizes, Table, forward_patch
 from weft.codegen.windows.micro import TABLE, emit_patch_copy, emit_tiles
+from weft.ir.cost import streamed
 from weft.ir.graph import Operation
 
 WORDS = (

@@ -22,7 +22,7 @@ import numpy as np
 
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
-from weft.ir.rules import int_attr, ints_attr
+from weft.ir.type_rules import int_attr, ints_attr
 from weft.ir.types import TensorType
 
 Triple = tuple[int, int, int]
@@ -43,7 +43,7 @@ def triple(values: Sequence[int], fill: int) -> Triple:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of x, w, y (`weft.ir.ops.conv`): large, window, small are the spatial sizes, inside and
+    """Of x, w, y (`weft.ir.ops.windows`): large, window, small are the spatial sizes, inside and
     outside the channels of one group.
     """
 

@@ -53,7 +53,7 @@ def lower_conv(op: Operation) -> list[KernelCall]:
 def conv_with(
     op: Operation, a: Address, b: Address, epilogue: Callable[[int], Follow], before: Prologues
 ) -> list[KernelCall]:
-    """A conv or conv_input, `weft.ir.ops.conv.is_dense`, whose blocks go to an epilogue.
+    """A conv or conv_input, `weft.ir.ops.windows.is_dense`, whose blocks go to an epilogue.
 
     Convolutions have no prologues.
     """

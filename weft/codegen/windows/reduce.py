@@ -25,10 +25,10 @@ from weft.codegen.windows.folds import (
 )
 from weft.codegen.windows.geometry import Sizes, Triple, triple
 from weft.codegen.windows.taps import Reach, Taps, listing_function
+from weft.ir.cost import NS_PER_BYTE_CACHED
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
-from weft.ir.prices import NS_PER_BYTE_CACHED
-from weft.ir.rules import ints_attr
+from weft.ir.type_rules import ints_attr
 from weft.ir.types import TensorType
 
 

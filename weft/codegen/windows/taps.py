@@ -16,8 +16,8 @@ from llvmlite import ir
 from weft.codegen.call import Arg, Pool
 from weft.codegen.emitter import I64, Emitter
 from weft.codegen.windows.geometry import Table, Triple
-from weft.ir.attributes import ConstArray
 from weft.ir.dataclass import dataclass
+from weft.ir.spec import ConstArray
 
 TABLE = I64.as_pointer()
 

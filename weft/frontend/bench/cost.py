@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.codegen.llvm.asm_facts import AsmFacts
 from weft.ir.dataclass import dataclass
-from weft.passes.work import Work
+from weft.passes.analysis.cost import Work
 from weft.runtime.peaks import Peaks
 from weft.runtime.repeat import Timing
 
@@ -40,8 +40,8 @@ class KernelCost:
     number: from 1, in the order of the step. runs: how often one call of the function runs it, None
     if that depends on values. one, all: seconds of one run with one thread and with all (None: it
     is never cut over threads); both None: this call did not reach it. work: exact counts of one run
-    (`weft.passes.work`). dtype: the floating type that it computes in. lines: "file:line" of the
-    user's code. keys: content keys of its kernels.
+    (`weft.passes.analysis.cost`). dtype: the floating type that it computes in. lines: "file:line"
+    of the user's code. keys: content keys of its kernels.
     """
 
     number: int

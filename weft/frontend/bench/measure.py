@@ -14,11 +14,11 @@ from weft.codegen.steps.program import Branch, Loop, Node, PlannedCall
 from weft.frontend.bench.cost import Cost, KernelCost
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
-from weft.ir.rules import int_attr
+from weft.ir.type_rules import int_attr
 from weft.ir.types import TensorType
-from weft.passes.control.trip_count import trip_count
+from weft.passes.analysis.cost import Work, work
+from weft.passes.analysis.trip_count import trip_count
 from weft.passes.differential import random_array
-from weft.passes.work import Work, work
 from weft.runtime.executable import Executable
 from weft.runtime.peaks import Peaks, machine_peaks
 from weft.runtime.replay import Piece, PieceTime, Replay, pieces_of

@@ -19,7 +19,7 @@ from weft.frontend.bench.targets import Target
 from weft.frontend.bench.timing import machine
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, NotFoundError, UnsupportedError, suggest
-from weft.passes.work import Work, work
+from weft.passes.analysis.cost import Work, work
 from weft.runtime.repeat import Timing
 
 if TYPE_CHECKING:

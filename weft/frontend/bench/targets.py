@@ -27,12 +27,12 @@ from weft.frontend.cli.run import (
     named_pairs,
     static_graph,
 )
+from weft.ir.analysis.verify import verify
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, ParseError, suggest
 from weft.ir.graph import Graph
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
-from weft.ir.verify import verify
 from weft.passes.differential import random_array
 from weft.passes.pipelines import GPU
 from weft.runtime.device.step import DeviceStep

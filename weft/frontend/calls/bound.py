@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, suggest
-from weft.ir.fork import ForkLock
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.process import ForkLock
 
 T = TypeVar("T")
 _ATTRIBUTE = "__weft_compiled__"

@@ -17,9 +17,9 @@ from weft.frontend.calls.on_gpu import GpuCall, compile_for_gpu, not_on_gpu
 from weft.frontend.calls.signature import Signature
 from weft.frontend.calls.specializations import Specialization
 from weft.frontend.tracing.tracing import Traced
-from weft.ir.fork import ForkLock
-from weft.ir.math_mode import MathMode
-from weft.ir.source import Locations, caller_location
+from weft.ir.dtypes import MathMode
+from weft.ir.locations import Locations, caller_location
+from weft.ir.process import ForkLock
 from weft.passes.manager import Pass, PassReport, run_passes
 from weft.runtime.device.step import DeviceStep
 from weft.runtime.executable import Executable, compile_graph

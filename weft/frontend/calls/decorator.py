@@ -11,8 +11,8 @@ from weft.frontend.calls.bound import below
 from weft.frontend.calls.on_gpu import gpu_number
 from weft.frontend.calls.pipeline import pipeline_of
 from weft.frontend.calls.threads import checked
-from weft.ir.loading import load
-from weft.ir.math_mode import checked_math
+from weft.ir.dtypes import checked_math
+from weft.ir.process import load
 from weft.passes.manager import Pass
 from weft.runtime.ahead import compile_ahead
 

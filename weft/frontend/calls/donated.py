@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
-from weft.ir.source import Locations, caller_location
+from weft.ir.locations import Locations, caller_location
 
 
 class Donated:

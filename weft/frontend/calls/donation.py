@@ -25,8 +25,8 @@ from weft.frontend.calls.signature import Signature
 from weft.frontend.device_array import DeviceArray
 from weft.frontend.tensor import Tensor
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
-from weft.ir.fork import ForkLock
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.process import ForkLock
 from weft.runtime.executable import Executable
 
 if TYPE_CHECKING:

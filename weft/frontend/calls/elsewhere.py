@@ -7,7 +7,7 @@ import warnings
 from weft.frontend.tracing.device_scope import device_scopes, scopes_spec
 from weft.frontend.tracing.trace import Trace
 from weft.ir.device import local_gpu
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 class DeviceWarning(UserWarning):

@@ -6,24 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from weft.codegen.jit import kept_limit
 from weft.codegen.registered import choose_kernel
+from weft.ir.analysis.index_maps import is_index_map
 from weft.ir.errors import PassError, UnsupportedError, suggest
 from weft.ir.graph import Graph, Operation
-from weft.ir.index_maps import is_index_map
-from weft.ir.ops.control import CONTROL
-from weft.ir.registered import REGISTERED
-from weft.ir.source import Locations, caller_location
+from weft.ir.locations import Locations, caller_location
+from weft.ir.ops import REGISTERED
+from weft.ir.ops.control_flow import CONTROL
 from weft.passes.fusion.attention import attention_reasons
-from weft.passes.fusion.epilogues import epilogue_reasons
-from weft.passes.fusion.matmul import is_product, product_reasons
-from weft.passes.fusion.narrow import narrow_reasons
+from weft.passes.fusion.epilogues import epilogue_reasons, is_product, product_reasons
+from weft.passes.fusion.explain import fusion_reasons, shared_reads
+from weft.passes.fusion.narrow_products import narrow_reasons
 from weft.passes.fusion.prologues import prologue_reasons
-from weft.passes.fusion.reasons import fusion_reasons, shared_reads
-from weft.passes.fusion.strided import copy_reasons, copy_reasons_on_gpu
+from weft.passes.fusion.recompute import recompute_reasons
+from weft.passes.fusion.rematerialize import rematerialization_reasons
+from weft.passes.fusion.strided_products import copy_reasons, copy_reasons_on_gpu
 from weft.passes.manager import PassReport
-from weft.passes.memory.rematerialize import rematerialization_reasons
 from weft.passes.memory.schedule import order_reasons
-from weft.passes.recompute import recompute_reasons
-from weft.passes.sparse_updates import sparse_reasons
+from weft.passes.simplify.sparse_updates import sparse_reasons
 from weft.runtime.executable import Executable
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from weft.frontend.calls.explain import heading, pass_table, product_lines
-from weft.ir.source import Locations
+from weft.ir.locations import Locations
 from weft.runtime.device.step import DeviceStep
 
 #: What each math mode means, for people.

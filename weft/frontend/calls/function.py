@@ -45,10 +45,9 @@ from weft.frontend.tracing.tracing import (
     identifier,
     trace_function,
 )
-from weft.ir.dtypes import as_dtype
+from weft.ir.dtypes import MathMode, as_dtype
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
-from weft.ir.math_mode import MathMode
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 from weft.passes.manager import Pass
 from weft.runtime.native.api import is_native_api_known

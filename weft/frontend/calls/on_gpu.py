@@ -9,10 +9,10 @@ import numpy as np
 
 from weft.frontend.transfers import guarded, transfer
 from weft.ir.device import is_local, local_gpu, named_device
+from weft.ir.dtypes import MathMode
 from weft.ir.errors import UnsupportedError, WeftError
 from weft.ir.graph import Graph
-from weft.ir.math_mode import MathMode
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.passes.manager import Pass
 from weft.runtime.device.step import DeviceStep
 from weft.runtime.variables import VariableState

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.ir.errors import PassError, suggest
-from weft.ir.source import caller_location
-from weft.passes.manager import Pass
-from weft.passes.named import STANDARD
+from weft.ir.locations import caller_location
+from weft.passes.manager import STANDARD, Pass
 
 
 def pipeline_of(passes: str | Sequence[Pass | str] | None) -> Sequence[Pass]:

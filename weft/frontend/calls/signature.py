@@ -20,7 +20,7 @@ from weft.ir.dims import format_shape
 from weft.ir.dlpack import is_on_gpu
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import TypeRuleError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 
 if TYPE_CHECKING:

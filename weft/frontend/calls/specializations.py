@@ -9,8 +9,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from weft.frontend.calls.waiting import TraceLock
 from weft.ir.errors import FailedPreconditionError
-from weft.ir.fork import ForkLock
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.process import ForkLock
 
 
 class RecompileWarning(UserWarning):

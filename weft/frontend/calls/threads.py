@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.pool.limits import check_threads
 from weft.runtime.pool.pool import POOL
 

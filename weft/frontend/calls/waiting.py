@@ -15,8 +15,8 @@ from concurrent.futures import Future
 from types import FrameType
 
 from weft.ir.errors import FailedPreconditionError
-from weft.ir.fork import ForkLock, in_child
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.process import ForkLock, in_child
 
 _POLL = 0.05  # seconds between two looks at what the holder does
 PATIENCE = 60.0  # seconds that the holder may spend in one wait for what cannot be told

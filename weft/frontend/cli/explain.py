@@ -10,7 +10,7 @@ from weft.frontend.cli.place import add_placement_arguments, placed_by
 from weft.frontend.cli.run import compiled_for, given_arrays
 from weft.frontend.session.explain import describe_nodes
 from weft.ir.graph import Graph
-from weft.passes.placement.report import explain_placement
+from weft.passes.placement.placer import explain_placement
 from weft.runtime.executable import Executable
 
 

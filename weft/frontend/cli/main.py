@@ -25,6 +25,7 @@ from weft.frontend.cli import run as cli_run
 from weft.frontend.cli import top as cli_top
 from weft.frontend.cli import worker as cli_worker
 from weft.frontend.cli.output import write_text
+from weft.ir.analysis.verify import verify
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError, suggest
 from weft.ir.graph import Graph
@@ -32,7 +33,6 @@ from weft.ir.text.diff import diff_graphs
 from weft.ir.text.dot import dot
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
-from weft.ir.verify import verify
 from weft.passes.manager import Pass, PassOptions, PassReport, run_passes
 from weft.passes.partition.partition import partition
 from weft.passes.pipelines import PASSES, PIPELINES, TRANSFORMS

@@ -8,8 +8,8 @@ from dataclasses import replace
 from weft.ir.graph import Graph
 from weft.ir.text.printer import print_graph
 from weft.passes.placement import CostModel, Device, Placement, place, read_devices
-from weft.passes.placement.report import explain_placement
-from weft.passes.placement.rules import Rule, constrain
+from weft.passes.placement.constraints import Rule, constrain
+from weft.passes.placement.placer import explain_placement
 
 
 def add_arguments(parser: ArgumentParser) -> None:

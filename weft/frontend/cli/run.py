@@ -16,10 +16,11 @@ from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import bfloat16
 from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
 from weft.ir.graph import Graph
-from weft.ir.interpreter import DictState, as_array, bind_symbols, interpret, type_of
+from weft.ir.interpreter.evaluate import as_array, bind_symbols, interpret, type_of
+from weft.ir.interpreter.state import DictState
 from weft.ir.types import RefType, TensorType, Type
 from weft.passes.differential import random_inputs, random_sizes, random_state
-from weft.passes.specialize import specialize
+from weft.passes.sizes.specialize import specialize
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.lowered import dataflow_step, executor_op
 from weft.runtime.executable import Executable, compile_graph

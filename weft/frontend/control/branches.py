@@ -38,7 +38,7 @@ from weft.frontend.tracing.region_trace import must_be_live
 from weft.frontend.tracing.trace import current_trace
 from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 
 

@@ -31,10 +31,10 @@ from weft.frontend.tracing.evaluate import run_traced
 from weft.frontend.tracing.region_trace import graph_around, must_be_live
 from weft.frontend.tracing.trace import Effect, current_trace
 from weft.frontend.variable import Variable
-from weft.ir.attributes import AttrValue
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
-from weft.ir.rules import int_attr
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.spec import AttrValue
+from weft.ir.type_rules import int_attr
 
 
 def while_loop(

@@ -10,9 +10,9 @@ from weft.frontend.ops.dispatch import apply_many
 from weft.frontend.ops.promotion import TensorLike
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.trace import Effect, current_trace
-from weft.ir.attributes import AttrValue
 from weft.ir.errors import TypeRuleError, UnsupportedError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.spec import AttrValue
 
 
 def switch(data: TensorLike, pred: TensorLike) -> tuple[Tensor, Tensor]:

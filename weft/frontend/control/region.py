@@ -23,12 +23,12 @@ from weft.frontend.tracing.region_trace import RegionTrace, graph_around, must_b
 from weft.frontend.tracing.trace import Effect, current_trace
 from weft.frontend.tracing.tracing import definition, result_tensor
 from weft.frontend.variable import Variable
-from weft.ir.builder import Builder
 from weft.ir.dims import same
 from weft.ir.dtypes import DType, bool_, complex128, float64, int64, promote_scalar
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.graph import Block, Value
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 
 #: What an argument of a body is: its type, and whether it yields to the dtype of what it meets.

@@ -32,7 +32,7 @@ from weft.frontend.tracing.evaluate import run_traced
 from weft.frontend.tracing.trace import current_trace
 from weft.ir.dims import Dim, same
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 
 _MISSING: Any = object()

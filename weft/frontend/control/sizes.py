@@ -11,7 +11,7 @@ from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import current_trace
 from weft.ir.dims import Dim, Shape, SymbolicDim
 from weft.ir.errors import ShapeError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def meeting(a: Shape, b: Shape, own: set[str] | None = None) -> Shape:

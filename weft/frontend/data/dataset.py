@@ -26,7 +26,7 @@ from weft.frontend.pytree import flatten
 from weft.frontend.random.state import default_generator
 from weft.frontend.tracing.trace import current_trace
 from weft.ir.errors import InvalidArgumentError, NotFoundError, UnsupportedError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.files.streams import Path
 
 

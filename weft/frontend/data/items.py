@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.frontend.pytree import Structure, flatten, unflatten
 from weft.ir.errors import InvalidArgumentError, WeftError
-from weft.ir.source import Locations
+from weft.ir.locations import Locations
 from weft.runtime.files.example import bytes_array
 
 Array = np.ndarray[Any, Any]

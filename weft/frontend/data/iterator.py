@@ -12,7 +12,7 @@ from typing import Any, Self
 from weft.frontend.data.items import Items
 from weft.frontend.data.stages import Prefetch, Run, Shuffle, Stage, at_least
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 class DatasetIterator:

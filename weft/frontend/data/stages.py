@@ -19,7 +19,7 @@ from weft.frontend.data.parallel import ParallelMap, Prefetched
 from weft.frontend.pytree import tree_map
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
-from weft.ir.source import Locations
+from weft.ir.locations import Locations
 
 
 @dataclass

@@ -17,7 +17,7 @@ from weft.frontend import pytree
 from weft.frontend.eager.keys import NotPlain
 from weft.frontend.tensor import Tensor
 from weft.ir.errors import WeftError
-from weft.ir.quiet import QUIET
+from weft.ir.spec import QUIET
 
 Array = np.ndarray[Any, Any]
 Run = Callable[..., Any]

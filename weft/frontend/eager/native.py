@@ -38,8 +38,8 @@ from weft.ir.errors import (
     ShapeError,
     WeftError,
 )
-from weft.ir.fork import ForkLock
-from weft.ir.quiet import QUIET
+from weft.ir.process import ForkLock
+from weft.ir.spec import QUIET
 
 if TYPE_CHECKING:
     from weft.frontend.eager.kinds import Kind
@@ -189,9 +189,8 @@ class EagerCalls:
         """The call as (graph, what packs its results or None for one tensor, its
         results); None if it is more than arithmetic."""
         from weft.frontend.calls.accessors import packer
-        from weft.passes.cse import cse
-        from weft.passes.dce import dce
-        from weft.passes.strip import strip_gradient_ops
+        from weft.passes.simplify.cse_dce import cse, dce
+        from weft.passes.simplify.effects import strip_gradient_ops
 
         wanted = self._function(*args, **kwargs)
         weak = [row[2] for row in key if is_operand(row)]

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.eager.quick import REDUCTIONS, tensor_of
-from weft.ir.attributes import ConstArray
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops import OPS
 from weft.ir.ops.elementwise import FUNCTIONS, choose
+from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]

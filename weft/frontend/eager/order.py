@@ -19,7 +19,7 @@ from weft.frontend.eager.quick import tensor_of
 from weft.frontend.eager.switch import SWITCH
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import at_once
-from weft.ir.quiet import QUIET
+from weft.ir.spec import QUIET
 
 #: Integers as wide as a float, and the least of them, which is -0.
 _BITS = {"f": (np.dtype(np.int32), -(2**31)), "d": (np.dtype(np.int64), -(2**63))}

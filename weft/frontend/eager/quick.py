@@ -21,7 +21,7 @@ from weft.ir.dtypes import as_dtype
 from weft.ir.errors import WeftError
 from weft.ir.ops import lookup
 from weft.ir.ops.elementwise import FUNCTIONS, choose
-from weft.ir.quiet import QUIET, quietly
+from weft.ir.spec import QUIET, quietly
 from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]

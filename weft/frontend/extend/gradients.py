@@ -12,11 +12,11 @@ from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.trace import Trace
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import AlreadyExistsError, GradientError, InvalidArgumentError, WeftError
-from weft.ir.rules import fits
-from weft.ir.source import caller_location
-from weft.passes.expression import Expr
-from weft.passes.gradients import GRADIENTS
-from weft.passes.gradients.rule import Site
+from weft.ir.locations import caller_location
+from weft.ir.type_rules import fits
+from weft.passes.autodiff.rule import Site
+from weft.passes.autodiff.table import GRADIENTS
+from weft.passes.rewriting.expression import Expr
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from weft.codegen.registered import DEVICES, add_kernel
 from weft.frontend.extend.ops import op_name
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError
+from weft.ir.locations import caller_location
 from weft.ir.ops import lookup
-from weft.ir.source import caller_location
 
 Function = Callable[..., Any]
 

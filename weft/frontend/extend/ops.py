@@ -20,7 +20,6 @@ from weft.frontend.extend.schema import (
 from weft.frontend.ops.dispatch import apply_many
 from weft.frontend.ops.promotion import broadcast_tensors, promote_tensors, strong_tensor
 from weft.frontend.tensor import Tensor
-from weft.ir.attributes import Attrs, AttrSpec
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import (
@@ -33,15 +32,14 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.graph import Block
-from weft.ir.interpreter import type_of
-from weft.ir.ops import lookup
-from weft.ir.registered import REGISTERED, register, registration, unregister
+from weft.ir.interpreter.evaluate import type_of
+from weft.ir.locations import caller_location
+from weft.ir.ops import REGISTERED, lookup, register, registration, unregister
 from weft.ir.sizes import fixed
-from weft.ir.source import caller_location
-from weft.ir.spec import OpSpec, tensors
+from weft.ir.spec import Attrs, AttrSpec, OpSpec, tensors
 from weft.ir.types import TensorType, Type
-from weft.passes.gradients import GRADIENTS
-from weft.passes.gradients.rule import Site
+from weft.passes.autodiff.rule import Site
+from weft.passes.autodiff.table import GRADIENTS
 
 Array = np.ndarray[Any, Any]
 

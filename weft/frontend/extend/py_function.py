@@ -16,7 +16,6 @@ from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.region_trace import graph_around
 from weft.frontend.tracing.running import Running, inside_step
 from weft.frontend.tracing.trace import Trace, current_trace, suspend_trace
-from weft.ir.attributes import AttrValue
 from weft.ir.dtypes import DType
 from weft.ir.errors import (
     InvalidArgumentError,
@@ -26,8 +25,9 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.ir.ops.host_function import FunctionName, register_host_function
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.ops.io import FunctionName, register_host_function
+from weft.ir.spec import AttrValue
 from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]

@@ -9,9 +9,9 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
-from weft.ir.attributes import REQUIRED, AttrKind, Attrs, AttrSpec, AttrValue, ConstArray
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError, suggest
+from weft.ir.spec import REQUIRED, AttrKind, Attrs, AttrSpec, AttrValue, ConstArray
 
 KINDS: tuple[str, ...] = get_args(AttrKind)
 _OF_CLASS = {int: "int", float: "float", bool: "bool", str: "str", DType: "dtype"}

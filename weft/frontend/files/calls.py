@@ -11,11 +11,11 @@ from weft.frontend.ops.dynamic_sizes import fresh_sizes
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.region_trace import graph_around
 from weft.frontend.tracing.trace import Effect, Trace, current_trace
-from weft.ir.attributes import AttrValue
 from weft.ir.dtypes import string
 from weft.ir.errors import TypeRuleError, UnsupportedError, WeftError
 from weft.ir.graph import Value
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.spec import AttrValue
 from weft.runtime.dataflow.alone import run_alone
 
 P = ParamSpec("P")

@@ -19,9 +19,9 @@ from weft.frontend.queues.in_graph import (
 from weft.frontend.queues.values import eager, integer, label, seconds
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import Effect, Trace
-from weft.ir.attributes import AttrValue
 from weft.ir.dtypes import string
 from weft.ir.errors import TypeRuleError
+from weft.ir.spec import AttrValue
 from weft.runtime.files.records import Layout
 from weft.runtime.files.streams import check_compression
 from weft.runtime.resources.cancel import CancelToken

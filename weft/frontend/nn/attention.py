@@ -14,7 +14,7 @@ from weft.frontend.ops.shape import reshape
 from weft.frontend.tensor import Tensor
 from weft.ir.dims import format_shape
 from weft.ir.errors import ShapeError, TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 _NAME = "nn.scaled_dot_product_attention"
 

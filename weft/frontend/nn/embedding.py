@@ -26,7 +26,7 @@ from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def embedding_lookup(

@@ -51,7 +51,7 @@ from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import Dim, format_shape, same
 from weft.ir.dtypes import int64, real_of
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 class Moments(NamedTuple):

@@ -16,7 +16,7 @@ from weft.frontend.ops.promotion import TensorLike, cast, inexact_tensor, strong
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dtypes import bfloat16, float16, float32
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def max_pool(

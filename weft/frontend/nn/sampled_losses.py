@@ -33,8 +33,8 @@ from weft.frontend.tracing.autodiff import stop_gradient
 from weft.ir.dims import format_shape, same
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError
-from weft.ir.rules import fits
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.type_rules import fits
 
 Parts = TensorLike | Sequence[TensorLike]
 #: What is added to the logit of a sampled class that is a true one; TensorFlow's -FLT_MAX.

@@ -45,7 +45,7 @@ from weft.frontend.tracing.autodiff import stop_gradient
 from weft.ir.dims import format_shape, same
 from weft.ir.dtypes import bool_, float32, float64, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 class Candidates(NamedTuple):

@@ -22,7 +22,7 @@ from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import int64
 from weft.ir.errors import ShapeError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def sharded_softmax_cross_entropy(

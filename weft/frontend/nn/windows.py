@@ -14,7 +14,7 @@ from weft.frontend.ops.shape import permute_dims
 from weft.frontend.tensor import Tensor
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, ShapeError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 
 #: `padding=`: "SAME", "VALID", a number for all sides, or one number or pair for each spatial axis.

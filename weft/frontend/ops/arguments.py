@@ -11,7 +11,7 @@ import numpy as np
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, product
 from weft.ir.errors import InvalidArgumentError, ShapeError, TracerError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 Axes = int | Sequence[int] | None
 

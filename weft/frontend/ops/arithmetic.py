@@ -33,7 +33,7 @@ from weft.frontend.ops.promotion import (
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dtypes import bool_
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:

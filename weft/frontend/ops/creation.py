@@ -43,7 +43,7 @@ from weft.ir.dtypes import (
     int64,
 )
 from weft.ir.errors import InvalidArgumentError, TracerError, TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def asarray(x: TensorLike, /, *, dtype: object = None, copy: bool | None = None) -> Tensor:

@@ -12,11 +12,11 @@ from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.device_scope import device_scopes
 from weft.frontend.tracing.eager_device import check_eager_device
 from weft.frontend.tracing.trace import check_usable, current_trace
-from weft.ir.attributes import AttrValue
 from weft.ir.dims import SymbolicDim, format_shape
 from weft.ir.errors import TracerError, WeftError
-from weft.ir.interpreter import evaluate_op
-from weft.ir.source import caller_location
+from weft.ir.interpreter.evaluate import evaluate_op
+from weft.ir.locations import caller_location
+from weft.ir.spec import AttrValue
 
 
 def apply(op_name: str, *operands: Tensor, **attrs: AttrValue) -> Tensor:

@@ -12,7 +12,7 @@ from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType, promote, real_of
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 _KINDS: dict[str, tuple[str, ...]] = {
     "bool": ("bool",),

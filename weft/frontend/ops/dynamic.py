@@ -41,12 +41,12 @@ from weft.frontend.ops.shape import flatten, reshape
 from weft.frontend.ops.sort import argsort, searchsorted
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.trace import current_trace
-from weft.ir.attributes import AttrValue
 from weft.ir.dims import format_shape, product, same
 from weft.ir.dtypes import bool_, int32, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
-from weft.ir.rules import fits
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.spec import AttrValue
+from weft.ir.type_rules import fits
 
 
 class UniqueAll(NamedTuple):

@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 from weft.frontend.ops.dispatch import apply, apply_many
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import Trace, current_trace, suspend_trace, unique_name
-from weft.ir.attributes import AttrValue
 from weft.ir.errors import TracerError
 from weft.ir.graph import Value
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.spec import AttrValue
 from weft.ir.types import TensorType, Type
 
 #: For each trace, what ops on which operands gave. Values, as tensors keep their trace.

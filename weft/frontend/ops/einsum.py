@@ -20,7 +20,7 @@ from weft.frontend.tensor import Tensor
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, broadcast_dim, format_shape, product
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 #: Stand for the axes of an ellipsis, the last axis first, so that they broadcast from the right.
 _ELLIPSIS_LABELS = "0123456789"

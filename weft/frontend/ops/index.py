@@ -45,8 +45,8 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.ir.rules import fits
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.type_rules import fits
 
 
 def getitem(x: TensorLike, key: Any) -> Tensor:

@@ -28,12 +28,13 @@ from weft.ir.dims import (
     SymbolicDim,
     broadcast_shapes,
     format_shape,
+    least,
+    positive,
     same,
 )
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, TracerError, UnsupportedError, WeftError
-from weft.ir.size_functions import least, positive
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 Bounds = tuple[Dim, Dim, int]  # start, stop, step as the IR's `slice` wants them
 NEW = -1  # in a layout: an axis of size 1 made by None

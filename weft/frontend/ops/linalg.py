@@ -32,7 +32,7 @@ from weft.frontend.tensor import Tensor
 from weft.ir.dims import format_shape, product, same
 from weft.ir.dtypes import bool_
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def product_operands(op: str, preferred: object, *xs: TensorLike) -> list[Tensor]:

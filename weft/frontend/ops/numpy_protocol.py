@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.frontend.ops.operators import BINARY, METHODS, Operators
 from weft.ir.errors import TracerError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 if TYPE_CHECKING:
     from weft.frontend.tensor import Tensor

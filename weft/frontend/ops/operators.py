@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import numpy as np
 
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 if TYPE_CHECKING:
     from weft.frontend.tensor import Tensor

@@ -35,8 +35,8 @@ from weft.ir.dtypes import (
     scalar_dtype,
 )
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
-from weft.ir.quiet import QUIET
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.spec import QUIET
 
 #: What every op takes: tensors, variables, NumPy arrays and scalars, Python scalars, nested lists.
 TensorLike: TypeAlias = Any

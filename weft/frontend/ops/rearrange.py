@@ -33,11 +33,21 @@ from weft.frontend.ops.promotion import (
 )
 from weft.frontend.ops.shape import expand_dims, flatten, reshape, squeeze, swapaxes
 from weft.frontend.tensor import Tensor, as_tensor
-from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, product, same
+from weft.ir.dims import (
+    Dim,
+    Shape,
+    SymbolicDim,
+    divided,
+    format_shape,
+    largest,
+    least,
+    positive,
+    product,
+    same,
+)
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
-from weft.ir.rules import fits
-from weft.ir.size_functions import divided, largest, least, positive
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.type_rules import fits
 
 
 def _joined(op: str, arrays: Sequence[TensorLike] | Tensor) -> list[Tensor]:

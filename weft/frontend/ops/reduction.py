@@ -50,8 +50,8 @@ from weft.ir.dtypes import (
     uint64,
 )
 from weft.ir.errors import InvalidArgumentError
+from weft.ir.locations import caller_location
 from weft.ir.sizes import is_traced
-from weft.ir.source import caller_location
 
 
 def _reduce(op: str, t: Tensor, axis: Axes, keepdims: bool) -> Tensor:

@@ -23,8 +23,8 @@ from weft.frontend.tensor import Tensor
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError
-from weft.ir.rules import fits
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.type_rules import fits
 
 
 def segment_sum(data: TensorLike, segment_ids: TensorLike, num_segments: int) -> Tensor:

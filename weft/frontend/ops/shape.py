@@ -31,7 +31,7 @@ from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import format_shape, product
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor:

@@ -18,7 +18,7 @@ from weft.frontend.ops.rearrange import cut
 from weft.frontend.tensor import Tensor
 from weft.ir.dims import format_shape
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 class TopK(NamedTuple):

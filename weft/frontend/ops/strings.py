@@ -19,7 +19,7 @@ from weft.frontend.tracing.trace import current_trace
 from weft.ir.dims import Shape
 from weft.ir.dtypes import float32
 from weft.ir.errors import InvalidArgumentError, ShapeError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = None) -> Tensor:

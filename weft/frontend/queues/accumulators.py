@@ -19,7 +19,7 @@ from weft.frontend.tensor import Tensor
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, as_dtype, int64
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.resources.accumulators import Accumulator, DenseAccumulator, SparseAccumulator
 from weft.runtime.resources.cancel import CancelToken
 

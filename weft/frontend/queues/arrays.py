@@ -27,7 +27,7 @@ from weft.frontend.tracing.trace import current_trace
 from weft.ir.dims import Shape, format_shape
 from weft.ir.dtypes import DType, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.resources.components import (
     Array,
     stack_arrays,

@@ -17,7 +17,7 @@ from weft.frontend.session.scopes import control_dependencies
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dtypes import DType
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.components import Array, Components, ComponentShape, Element
 from weft.runtime.resources.queue import Queue

@@ -15,7 +15,7 @@ from weft.frontend.tracing.trace import Effect, Trace, current_trace, suspend_tr
 from weft.ir.dtypes import DType
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
 from weft.ir.graph import Value
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import HandleType
 from weft.runtime.resources.attempts import Resource
 from weft.runtime.resources.queue import Queue

@@ -13,10 +13,10 @@ from weft.frontend.queues.in_graph import converted, handle, refuse_waiting
 from weft.frontend.queues.values import integer, value_of
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.trace import Effect, Trace
-from weft.ir.attributes import Attrs
 from weft.ir.dtypes import DType, int64, string
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.graph import Value
+from weft.ir.spec import Attrs
 from weft.runtime.resources.attempts import Resource
 from weft.runtime.resources.components import ComponentShape
 

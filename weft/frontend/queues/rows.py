@@ -30,7 +30,7 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -19,7 +19,7 @@ from weft.frontend.session.graph import get_default_graph
 from weft.frontend.session.session import Session
 from weft.frontend.tracing.trace import Effect
 from weft.ir.errors import InvalidArgumentError, OutOfRangeError
-from weft.ir.fork import ForkLock
+from weft.ir.process import ForkLock
 from weft.runtime.resources.coordinator import Coordinator
 
 _log = logging.getLogger("weft.resources")

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from weft.frontend.containers import current_container
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.fork import ForkLock
+from weft.ir.process import ForkLock
 
 
 class Shareable(Protocol):

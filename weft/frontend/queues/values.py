@@ -17,7 +17,7 @@ from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.trace import current_trace
 from weft.ir.dtypes import DType, as_dtype, string
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.resources.attempts import check_timeout
 from weft.runtime.resources.components import Array, ComponentShape, describe_array
 

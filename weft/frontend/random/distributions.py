@@ -42,7 +42,7 @@ from weft.frontend.tensor import Tensor
 from weft.ir.dims import Dim, Shape, format_shape, product
 from weft.ir.dtypes import DEFAULT_FLOAT, DEFAULT_INT, DType
 from weft.ir.errors import InvalidArgumentError, ShapeError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def _unit(op: str, key: TensorLike, shape: Any, dtype: object) -> tuple[Tensor, DType]:

@@ -58,7 +58,7 @@ from weft.ir.dtypes import (
     uint64,
 )
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 #: Explicit bits of the significand, and the implied one: how many random bits a uniform number has.
 _PRECISION = {float16: 11, bfloat16: 8, float32: 24, float64: 53}

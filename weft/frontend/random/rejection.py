@@ -45,7 +45,7 @@ from weft.frontend.tracing.autodiff import stop_gradient
 from weft.ir.dims import Shape, broadcast_shapes
 from weft.ir.dtypes import DEFAULT_INT, DType, float64, promote
 from weft.ir.errors import InvalidArgumentError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 #: Rounds at the most. Each rejects at worst a third of the elements.
 _ROUNDS = 200

@@ -20,7 +20,7 @@ from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import current_trace, suspend_trace
 from weft.frontend.variable import Variable
 from weft.ir.dtypes import DEFAULT_FLOAT
-from weft.ir.fork import ForkLock
+from weft.ir.process import ForkLock
 from weft.runtime.variables import VariableState
 
 _DEFAULT_SEED = 0

@@ -11,7 +11,7 @@ from weft.frontend.ops.operators import Operators
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.effect import Effect
 from weft.ir.errors import FailedPreconditionError, TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 if TYPE_CHECKING:
     from weft.frontend.session.session import Session

@@ -13,8 +13,8 @@ from weft.frontend.session.on_gpu import gpu_use
 from weft.ir.device import short
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
-from weft.ir.source import caller_location
-from weft.passes.control.lowering_choice import lowering_reasons
+from weft.ir.locations import caller_location
+from weft.passes.control.lower_control_flow import lowering_reasons
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Built
 from weft.runtime.dataflow.elsewhere import RegionElsewhere
@@ -78,7 +78,7 @@ def _on_devices(graph: Graph, ir: IRGraph, step: StepOnDevices, control_flow: st
     count = "1 part" if len(step.parts) == 1 else f"{len(step.parts)} parts"
     yield f"  runs in {count}, on {names}: {why}"
     if step.placement is not None:
-        from weft.passes.placement.report import explain_placement  # only such steps need it
+        from weft.passes.placement.placer import explain_placement  # only such steps need it
 
         yield ""
         yield explain_placement(step.placement)

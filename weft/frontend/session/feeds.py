@@ -12,7 +12,7 @@ from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import SymbolicDim, format_shape
 from weft.ir.dtypes import DType, as_dtype, string
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 
 

@@ -14,7 +14,7 @@ from weft.frontend.tracing.trace import Effect, Trace
 from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.graph import Value
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 
 #: None for an effect that is done already.

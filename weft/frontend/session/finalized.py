@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from weft.ir.builder import Builder
 from weft.ir.errors import FailedPreconditionError
 from weft.ir.graph import Operation, Value
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.ops.builder import Builder
 from weft.ir.types import Type
 
 

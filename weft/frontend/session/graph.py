@@ -39,9 +39,9 @@ from weft.ir.errors import (
     WeftError,
     suggest,
 )
-from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph as IRGraph
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.process import ForkLock
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.types import TensorType

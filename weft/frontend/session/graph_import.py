@@ -18,8 +18,6 @@ from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import Effect, Trace, unique_name
 from weft.frontend.tracing.tracing import identifier
 from weft.frontend.variable import Variable, _restored
-from weft.ir.attributes import AttrValue, ConstArray
-from weft.ir.builder import Builder, make_op
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.errors import (
     InvalidArgumentError,
@@ -27,11 +25,13 @@ from weft.ir.errors import (
 )
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.graph import Graph as IRGraph
+from weft.ir.locations import caller_location
+from weft.ir.ops.builder import Builder, make_op
 from weft.ir.ops.state import UPDATES
-from weft.ir.source import caller_location
+from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import HandleType, RefType, TensorType, TokenType
-from weft.passes.specialize import specialize
-from weft.passes.tie_sizes import made_symbols
+from weft.passes.sizes.specialize import specialize
+from weft.passes.sizes.tie_sizes import made_symbols
 from weft.runtime.resources.remake import remake
 from weft.runtime.variables import VariableState
 

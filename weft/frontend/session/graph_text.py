@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from weft.frontend.queues.sharing import shared_as
 from weft.frontend.session.graph_import import LOCAL, SHARED, STARTED, TRAINABLE
 from weft.frontend.session.import_names import INITIAL
-from weft.ir.attributes import ConstArray
-from weft.ir.builder import make_op
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Block, Value
 from weft.ir.graph import Graph as IRGraph
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.ops.builder import make_op
+from weft.ir.spec import ConstArray
 
 if TYPE_CHECKING:
     from weft.frontend.session.graph import Graph

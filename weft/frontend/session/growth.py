@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from weft.frontend.calls.specializations import RecompileWarning
 from weft.ir.graph import Operation
-from weft.ir.source import Location
+from weft.ir.locations import Location
 
 #: So many step definitions may each follow ops added on one line.
 MOST_ADDITIONS = 8

@@ -10,7 +10,7 @@ from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.errors import NotFoundError, ShapeError, TypeRuleError, suggest
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import TensorType, Type
 
 #: The result that is the initial value of a variable, after its name.

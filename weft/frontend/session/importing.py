@@ -13,7 +13,7 @@ from weft.frontend.tracing.effect import Effect
 from weft.frontend.tracing.trace import set_thread_default
 from weft.ir.errors import TypeRuleError
 from weft.ir.graph import Graph as IRGraph
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.text.parser import parse_graph
 from weft.runtime.files.leave import AllowFiles, grant
 

@@ -12,7 +12,7 @@ from weft.frontend.tracing.trace import Effect, Trace
 from weft.frontend.variable import Variable
 from weft.ir.graph import Operation, Value
 from weft.ir.ops import lookup
-from weft.passes.rewrite import with_control
+from weft.passes.rewriting.rewrite import with_control
 
 
 def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Effect:

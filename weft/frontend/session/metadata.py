@@ -13,7 +13,7 @@ from weft.frontend.session.compiling import Step
 from weft.frontend.session.graph import Graph
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.dataflow.elsewhere import RegionElsewhere
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.layout import HOST

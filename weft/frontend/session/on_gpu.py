@@ -9,6 +9,7 @@ from functools import partial
 from weft.frontend.calls.on_gpu import compile_for_gpu
 from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_DEVICES, LOCAL_JOB, DeviceSpec, local_gpu
+from weft.ir.dtypes import MathMode
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -17,7 +18,6 @@ from weft.ir.errors import (
 )
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation
-from weft.ir.math_mode import MathMode
 from weft.passes.manager import Pass
 from weft.runtime.dataflow.hosts import Resources
 from weft.runtime.dataflow.lowered import executor_op, holds_strings

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -16,8 +16,9 @@ import numpy as np
 from weft.frontend.arrays import Array
 from weft.frontend.session.subgraph import needed_ops
 from weft.frontend.tracing.trace import Trace
+from weft.ir.analysis.deadness import Deadness
+from weft.ir.analysis.frames import find_frames
 from weft.ir.dataclass import dataclass
-from weft.ir.deadness import Deadness
 from weft.ir.dims import SymbolicDim
 from weft.ir.errors import (
     FailedPreconditionError,
@@ -25,12 +26,11 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.ir.fork import ForkLock
-from weft.ir.frames import find_frames
 from weft.ir.graph import Operation, Value
+from weft.ir.locations import caller_location
 from weft.ir.ops import lookup
-from weft.ir.ops.dataflow import DATAFLOW
-from weft.ir.source import caller_location
+from weft.ir.ops.control_flow import DATAFLOW
+from weft.ir.process import ForkLock
 from weft.ir.types import TensorType, TokenType
 
 _ONCE = frozenset({"reads_state", "writes_state", "host", "no_dce"})

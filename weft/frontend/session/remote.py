@@ -12,18 +12,16 @@ from weft.frontend.queues.sharing import shared_as
 from weft.frontend.session.compiling import Step, pruned
 from weft.frontend.session.graph import Graph
 from weft.ir.device import DeviceSpec
-from weft.ir.dtypes import bfloat16
+from weft.ir.dtypes import MathMode, bfloat16
 from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
-from weft.ir.math_mode import MathMode
-from weft.ir.ops.dataflow import DATAFLOW
-from weft.ir.source import caller_location
-from weft.passes.partition.partition import partition
-from weft.passes.partition.parts import Partitioned
+from weft.ir.locations import caller_location
+from weft.ir.ops.control_flow import DATAFLOW
+from weft.passes.partition.partition import Partitioned, partition
 from weft.passes.placement import Device, Placement, place
-from weft.passes.placement.report import explain_placement
-from weft.passes.tie_sizes import tie_sizes
+from weft.passes.placement.placer import explain_placement
+from weft.passes.sizes.tie_sizes import tie_sizes
 from weft.runtime.cluster.spec import ClusterSpec
 from weft.runtime.distributed.definition import ClusterStep
 from weft.runtime.distributed.master import CONNECT_SECONDS, Master

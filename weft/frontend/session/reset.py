@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weft.frontend.queues.sharing import forget
 from weft.ir.errors import TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.variables import clear_containers
 
 

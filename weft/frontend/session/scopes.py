@@ -13,7 +13,7 @@ from weft.frontend.tracing.region_trace import RegionTrace, graph_around
 from weft.frontend.tracing.trace import Effect, Trace, check_usable, current_trace
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.graph import Value
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 @contextmanager

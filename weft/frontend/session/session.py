@@ -37,6 +37,7 @@ from weft.frontend.session.reset import reset
 from weft.frontend.session.sizes import SizedSteps, own_step, steps_of
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.effect import Effect
+from weft.ir.dtypes import checked_math
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -44,9 +45,8 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.graph import Value
-from weft.ir.math_mode import checked_math
-from weft.ir.source import caller_location
-from weft.passes.control.lowering_choice import MODES
+from weft.ir.locations import caller_location
+from weft.passes.control.lower_control_flow import MODES
 from weft.passes.pipelines import PIPELINES
 from weft.runtime.files.leave import AllowFiles
 from weft.runtime.resources.cancel import CancelToken

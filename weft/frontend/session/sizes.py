@@ -17,9 +17,9 @@ from weft.frontend.session.graph import Graph
 from weft.frontend.session.on_gpu import gpu_use
 from weft.frontend.session.open_steps import OpenStep, OpenSteps, may_be_open
 from weft.frontend.session.step import step_graph
+from weft.ir.dtypes import MathMode
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
-from weft.ir.math_mode import MathMode
 from weft.ir.types import TensorType
 from weft.passes.pipelines import PIPELINES
 from weft.runtime.device.step import DeviceStep

@@ -10,19 +10,18 @@ import numpy as np
 
 from weft.frontend.session.subgraph import needed_ops
 from weft.frontend.tracing.trace import Trace, unique_name
-from weft.ir.attributes import ConstArray
-from weft.ir.builder import Builder, remapped
+from weft.ir.analysis.effects import accesses, state_key
 from weft.ir.dims import format_shape
-from weft.ir.effects import accesses, state_key
 from weft.ir.errors import InvalidArgumentError, ShapeError, WeftError
-from weft.ir.graph import Graph, Operation, Value
-from weft.ir.ops.dataflow import DATAFLOW
-from weft.ir.order import stable_order
-from weft.ir.source import caller_location
+from weft.ir.graph import Graph, Operation, Value, stable_order
+from weft.ir.locations import caller_location
+from weft.ir.ops.builder import Builder, remapped
+from weft.ir.ops.control_flow import DATAFLOW
+from weft.ir.spec import ConstArray
 from weft.ir.types import RefType, TensorType
 from weft.passes.control.enter_invariants import enter_invariants
-from weft.passes.specialize import infer_sizes, specialize
-from weft.passes.tie_sizes import has_sizes, made_symbols, tie_sizes
+from weft.passes.sizes.specialize import infer_sizes, specialize
+from weft.passes.sizes.tie_sizes import has_sizes, made_symbols, tie_sizes
 
 Feed = tuple[Value, tuple[int, ...]]
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from weft.frontend.tensor import Tensor
-from weft.ir.builder import Builder
 from weft.ir.graph import Operation, Value
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops import lookup
-from weft.passes.tie_sizes import needed_sizes, size_givers
+from weft.ir.ops.builder import Builder
+from weft.passes.sizes.tie_sizes import needed_sizes, size_givers
 
 _STATE = frozenset({"reads_state", "writes_state"})
 

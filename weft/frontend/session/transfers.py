@@ -15,7 +15,7 @@ from weft.frontend.session.graph import Graph
 from weft.frontend.transfers import guarded, transfer
 from weft.ir.device import DeviceSpec, short
 from weft.ir.graph import Value
-from weft.ir.source import Locations
+from weft.ir.locations import Locations
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.device.step import DeviceStep, StepOnDevices
 

@@ -40,8 +40,8 @@ from weft.frontend.tracing.update_gradients import of_value_before, refuse_live
 from weft.frontend.variable import Variable
 from weft.ir.errors import GradientError, InvalidArgumentError
 from weft.ir.graph import Value
-from weft.ir.source import caller_location
-from weft.passes.autodiff import gradients as _graph_gradients
+from weft.ir.locations import caller_location
+from weft.passes.autodiff.reverse_mode import gradients as _graph_gradients
 
 
 def grad(fn: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from weft.frontend.tensor import Tensor, as_tensor
 from weft.frontend.tracing.trace import check_usable, current_trace
 from weft.ir.dims import format_shape, same
 from weft.ir.errors import GradientError, InvalidArgumentError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 ArgNums = int | Sequence[int]
 

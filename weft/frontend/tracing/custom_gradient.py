@@ -16,7 +16,7 @@ from weft.frontend.tracing.trace import Trace, current_trace
 from weft.ir.dims import same
 from weft.ir.errors import GradientError
 from weft.ir.graph import Block, Value
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from weft.ir.attributes import AttrValue
 from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.graph import Operation, Value
+from weft.ir.spec import AttrValue
 from weft.ir.types import HandleType, RefType, TensorType, Type
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weft.frontend.tracing.device_scope import device_scopes, scopes_spec
 from weft.frontend.tracing.trace import is_suspended
 from weft.ir.device import check_local
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def check_eager_device() -> None:

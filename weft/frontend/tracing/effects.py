@@ -6,8 +6,8 @@ from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weft.frontend.tracing.device_scope import place
-from weft.ir.attributes import AttrValue
 from weft.ir.graph import Value
+from weft.ir.spec import AttrValue
 
 if TYPE_CHECKING:
     from weft.frontend.tracing.trace import Trace

@@ -12,13 +12,13 @@ from weft.frontend.arrays import Array, contiguous
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import Trace, current_trace
 from weft.frontend.tracing.tracing import Argument, result_tensor, trace_function
-from weft.ir.builder import Builder
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.interpreter import interpret
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
-from weft.passes.specialize import is_symbolic, specialize_inputs
-from weft.passes.tie_sizes import deciding
+from weft.passes.sizes.specialize import is_symbolic, specialize_inputs
+from weft.passes.sizes.tie_sizes import deciding
 from weft.runtime.local_graph import on_local_device
 from weft.runtime.variables import VariableState
 

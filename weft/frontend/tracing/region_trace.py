@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import Effects, Trace
-from weft.ir.attributes import Attrs
-from weft.ir.effects import StateKey, effect_keys
+from weft.ir.analysis.effects import StateKey, effect_keys
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
+from weft.ir.spec import Attrs
 
 if TYPE_CHECKING:
     from weft.frontend.variable import Variable

@@ -6,9 +6,9 @@ from weft.frontend.indexed_slices import IndexedSlices, added
 from weft.frontend.ops.shape import reshape
 from weft.frontend.tensor import Tensor
 from weft.ir.graph import Value
-from weft.ir.rules import int_attr
+from weft.ir.type_rules import int_attr
 from weft.ir.types import TensorType
-from weft.passes.fold import uniform
+from weft.passes.simplify.fold import uniform
 
 
 def as_slices(gradient: Tensor) -> IndexedSlices | None:

@@ -27,13 +27,13 @@ from weft.frontend.tracing.effect import Effect as Effect
 from weft.frontend.tracing.effects import Effects as Effects
 from weft.frontend.tracing.effects import unique_name as unique_name
 from weft.frontend.tracing.running import Running
-from weft.ir.attributes import Attrs, ConstArray
-from weft.ir.builder import Builder
+from weft.ir.analysis.frames import is_dataflow
 from weft.ir.dtypes import DType
 from weft.ir.errors import FailedPreconditionError, TracerError, UnsupportedError
-from weft.ir.frames import is_dataflow
 from weft.ir.graph import Block, Graph, Value
-from weft.ir.source import Locations, caller_location
+from weft.ir.locations import Locations, caller_location
+from weft.ir.ops.builder import Builder
+from weft.ir.spec import Attrs, ConstArray
 from weft.ir.types import Type
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.graph import Graph
-from weft.ir.source import Locations, caller_location, definition_location
+from weft.ir.locations import Locations, caller_location, definition_location
 from weft.ir.types import TensorType
 from weft.runtime.variables import VariableState
 

@@ -11,7 +11,7 @@ from weft.frontend.session.subgraph import needed_ops
 from weft.frontend.tensor import Tensor
 from weft.frontend.tracing.trace import Trace
 from weft.frontend.variable import Variable
-from weft.ir.effects import accesses
+from weft.ir.analysis.effects import accesses
 from weft.ir.errors import GradientError
 from weft.ir.graph import Operation, Value
 

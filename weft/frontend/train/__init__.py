@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys as _sys
 from typing import TYPE_CHECKING
 
-from weft.ir.loading import load as _load
+from weft.ir.process import load as _load
 
 # Names are loaded when they are used first, as those of weft itself: who trains in one process does
 # not wait for the modules of sessions, queues and clusters.

@@ -14,7 +14,7 @@ from weft.frontend.ops.promotion import TensorLike, cast, common_dtype, inexact_
 from weft.frontend.ops.reduction import sum
 from weft.frontend.tensor import Tensor
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 @overload

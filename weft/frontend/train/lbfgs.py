@@ -41,7 +41,7 @@ from weft.frontend.tracing.trace import Effect, current_trace, suspend_trace
 from weft.frontend.train.optimizer import Hyper, Optimizer, dense_gradient, hyper
 from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 
 #: Pairs with less curvature than this are not remembered (PyTorch's bound).

@@ -31,9 +31,9 @@ from weft.ir.errors import (
     TypeRuleError,
     UnsupportedError,
 )
-from weft.ir.fork import ForkLock
-from weft.ir.rules import fits
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.process import ForkLock
+from weft.ir.type_rules import fits
 from weft.ir.types import TensorType
 
 GradientAndVariable: TypeAlias = tuple[Tensor | IndexedSlices | None, Variable]

@@ -31,7 +31,7 @@ from weft.frontend.train.saver_items import ItemList, VarList
 from weft.frontend.train.saver_restore import STATE_PREFIX, RestoreReport, restore_file
 from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.checkpoint.encoding import Array, encode_tree
 from weft.runtime.checkpoint.folder import SaveJob
 from weft.runtime.checkpoint.format import SUFFIX

@@ -15,7 +15,7 @@ from weft.frontend.tracing.trace import current_trace
 from weft.frontend.train.saver_files import PathLike, as_path
 from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.checkpoint.format import SUFFIX
 
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 from weft.frontend.train.saver_arguments import base_path, count, positive
 from weft.frontend.train.saver_files import PathLike, check_mode, state_file
 from weft.ir.errors import DataLossError, InvalidArgumentError
-from weft.ir.fork import ForkLock
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.process import ForkLock
 from weft.runtime.checkpoint.folder import candidates, log
 from weft.runtime.checkpoint.manifest import Manifest, Retention, load_manifest
 from weft.runtime.checkpoint.sharded import checkpoint_name

@@ -14,7 +14,7 @@ from weft.ir.errors import (
     UnsupportedError,
     suggest,
 )
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.checkpoint.encoding import RESERVED, Array
 from weft.runtime.checkpoint.manifest import (
     STATE_FILE,

@@ -21,7 +21,7 @@ from weft.frontend.train.optimizer import Optimizer
 from weft.frontend.variable import Variable
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 from weft.runtime.checkpoint.encoding import RESERVED
 from weft.runtime.checkpoint.format import Entry

@@ -12,7 +12,7 @@ from weft.frontend.train.saver_items import Awaited, ItemList, Items, random_see
 from weft.frontend.variable import Variable
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 from weft.runtime.checkpoint.encoding import RESERVED, Array, decode_tree
 from weft.runtime.checkpoint.folder import log

@@ -39,7 +39,7 @@ from weft.frontend.ops.elementwise import cos, exp, pow
 from weft.frontend.ops.promotion import TensorLike, cast, inexact_tensor, strong_tensor
 from weft.frontend.tensor import Tensor
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def _start(learning_rate: TensorLike, global_step: TensorLike) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from weft.frontend.session.session import Session
 from weft.frontend.tracing.trace import current_trace
 from weft.frontend.variable import Variable
 from weft.ir.errors import AlreadyExistsError, FailedPreconditionError, TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 NAME = "global_step"
 

@@ -1,31 +1,38 @@
-"""The op table: every op of the IR by name, collected from its modules."""
+"""Ops: the table of all ops by name, one file for each family, and the builder that appends them.
+
+Enters: operands' types and attributes. Leaves: `OpSpec` rows (type rule, NumPy reference) in `OPS`,
+to which `register` adds those of the user's program. Imports: the files of `weft/ir` itself."""
 
 from __future__ import annotations
 
-from weft.ir.errors import NotFoundError, suggest
-from weft.ir.ops import attention as ops_attention
-from weft.ir.ops import communication as ops_communication
-from weft.ir.ops import control as ops_control
-from weft.ir.ops import conv as ops_conv
+import itertools
+
+from weft.ir.dataclass import dataclass
+from weft.ir.errors import AlreadyExistsError, NotFoundError, suggest
+from weft.ir.ops import control_flow as ops_communication
+from weft.ir.ops import control_flow as ops_control
+from weft.ir.ops import control_flow as ops_dataflow
+from weft.ir.ops import control_flow as ops_stack
 from weft.ir.ops import core as ops_core
-from weft.ir.ops import dataflow as ops_dataflow
 from weft.ir.ops import dynamic as ops_dynamic
 from weft.ir.ops import elementwise as ops_elementwise
-from weft.ir.ops import files as ops_files
-from weft.ir.ops import host_function as ops_host_function
 from weft.ir.ops import index as ops_index
-from weft.ir.ops import linalg as ops_linalg
-from weft.ir.ops import queue as ops_queue
+from weft.ir.ops import io as ops_files
+from weft.ir.ops import io as ops_host_function
+from weft.ir.ops import io as ops_report
+from weft.ir.ops import products as ops_attention
+from weft.ir.ops import products as ops_linalg
 from weft.ir.ops import random as ops_random
 from weft.ir.ops import reduction as ops_reduction
-from weft.ir.ops import report as ops_report
+from weft.ir.ops import reduction as ops_sort
+from weft.ir.ops import resources as ops_queue
 from weft.ir.ops import resources as ops_resources
 from weft.ir.ops import shape as ops_shape
-from weft.ir.ops import sort as ops_sort
-from weft.ir.ops import stack as ops_stack
 from weft.ir.ops import state as ops_state
 from weft.ir.ops import strings as ops_strings
-from weft.ir.ops import window as ops_window
+from weft.ir.ops import windows as ops_conv
+from weft.ir.ops import windows as ops_window
+from weft.ir.process import ForkLock
 from weft.ir.spec import OpSpec
 
 _TABLES = (
@@ -33,25 +40,25 @@ _TABLES = (
     ops_state.TABLE,
     ops_elementwise.TABLE,
     ops_shape.TABLE,
-    ops_reduction.TABLE,
+    ops_reduction.REDUCTION_TABLE,
     ops_index.TABLE,
-    ops_sort.TABLE,
-    ops_linalg.TABLE,
-    ops_attention.TABLE,
+    ops_sort.SORT_TABLE,
+    ops_linalg.MATMUL_TABLE,
+    ops_attention.ATTENTION_TABLE,
     ops_random.TABLE,
-    ops_control.TABLE,
-    ops_dataflow.TABLE,
+    ops_control.STRUCTURED_TABLE,
+    ops_dataflow.DATAFLOW_TABLE,
     ops_dynamic.TABLE,
-    ops_queue.TABLE,
-    ops_resources.TABLE,
-    ops_host_function.TABLE,
-    ops_conv.TABLE,
-    ops_window.TABLE,
+    ops_queue.QUEUE_TABLE,
+    ops_resources.RESOURCE_TABLE,
+    ops_host_function.HOST_FUNCTION_TABLE,
+    ops_conv.CONV_TABLE,
+    ops_window.WINDOW_TABLE,
     ops_strings.TABLE,
-    ops_files.TABLE,
-    ops_report.TABLE,
-    ops_stack.TABLE,
-    ops_communication.TABLE,
+    ops_files.FILE_TABLE,
+    ops_report.REPORT_TABLE,
+    ops_stack.STACK_TABLE,
+    ops_communication.COMMUNICATION_TABLE,
 )
 
 OPS: dict[str, OpSpec] = {spec.name: spec for table in _TABLES for spec in table}
@@ -63,3 +70,62 @@ def lookup(name: str) -> OpSpec:
     if spec is None:
         raise NotFoundError(f"there is no op '{name}'{suggest(name, list(OPS))}")
     return spec
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """number: another one for each registration, so that two ops of one name are told apart.
+
+    inputs: the names of the operands, None if there may be any number. elementwise: each element
+    of the results depends on the same element of each operand.
+    """
+
+    number: int
+    inputs: tuple[str, ...] | None
+    elementwise: bool
+
+
+#: The ops of the table that the user's program registered.
+REGISTERED: dict[str, Registration] = {}
+_numbers = itertools.count()
+_lock = ForkLock()
+
+
+def register(
+    spec: OpSpec, inputs: tuple[str, ...] | None, elementwise: bool, *, replace: bool = False
+) -> Registration:
+    """Add an op to the table. AlreadyExistsError if its name is taken; `replace` takes the place
+    of an op that was registered, never of weft's own."""
+    with _lock:
+        if spec.name in OPS and spec.name not in REGISTERED:
+            raise AlreadyExistsError(
+                f"there is an op '{spec.name}' in weft itself",
+                hint="choose another name, for example with a prefix of your project",
+            )
+        if spec.name in REGISTERED and not replace:
+            raise AlreadyExistsError(
+                f"the op '{spec.name}' is registered already",
+                hint="replace=True registers it anew, without its kernels and its gradient "
+                "(a notebook's cell that runs again)",
+            )
+        made = REGISTERED[spec.name] = Registration(next(_numbers), inputs, elementwise)
+        OPS[spec.name] = spec
+    return made
+
+
+def unregister(name: str) -> None:
+    """Take a registered op out of the table. NotFoundError if there is none of that name."""
+    with _lock:
+        registration(name)
+        del REGISTERED[name], OPS[name]
+
+
+def registration(name: str) -> Registration:
+    """The registered op of that name. NotFoundError."""
+    found = REGISTERED.get(name)
+    if found is None:
+        own = "; it is weft's own" if name in OPS else suggest(name, list(REGISTERED))
+        raise NotFoundError(
+            f"there is no registered op '{name}'{own}", hint="wf.register_op registers one"
+        )
+    return found

@@ -1,13 +1,12 @@
-"""Constants, marks, groups and regions: the ops that the rest of the table stands on."""
+"""Core ops: constants, identities, groups of control operands, custom gradients, fused regions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.ir.attributes import Attrs, AttrSpec, ConstArray
 from weft.ir.errors import TypeRuleError
 from weft.ir.graph import Block
-from weft.ir.spec import Array, OpSpec, tensors
+from weft.ir.spec import Array, Attrs, AttrSpec, ConstArray, OpSpec, tensors
 from weft.ir.types import TOKEN, TensorType, Type
 
 

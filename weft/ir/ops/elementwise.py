@@ -3,13 +3,15 @@
 Operands of a row have equal dtypes and equal shapes (`where`'s condition is bool): promotion and
 broadcasting happen in the frontend. The meaning is NumPy 2's: integers wrap, floor_divide and
 remainder are Python's, integer x // 0 and x % 0 are 0, round goes half to even, NaN propagates.
-float16 and bfloat16 are computed in float32 and rounded once per op.
+float16 and bfloat16 are computed in float32 and rounded once per op. `fma` is x * y + z with one
+rounding, which NumPy has no function for.
 
-A `scalar` expression is Python over a, b, c with C's names for functions (`asin`, `atan2`, `abs`).
-"""
+A `scalar` expression is Python over a, b, c with C's names for functions (`asin`, `atan2`)."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -19,8 +21,12 @@ from typing import Any, Literal
 import numpy as np
 
 from weft.ir import dtypes
-from weft.ir.attributes import Attrs, AttrSpec
-from weft.ir.dtype_classes import (
+from weft.ir.dtypes import DType
+from weft.ir.errors import TypeRuleError
+from weft.ir.graph import Block
+from weft.ir.mathematics import mathematics
+from weft.ir.spec import Array, Attrs, AttrSpec, InferRule, OpSpec, Reference, quietly, tensors
+from weft.ir.type_rules import (
     ANY,
     BOOL,
     FLOATING,
@@ -30,18 +36,48 @@ from weft.ir.dtype_classes import (
     ORDERED,
     REAL,
     DTypeClass,
+    check_same_dtype,
+    dtype_attr,
     elementwise_shape,
     require_dtype,
     widen,
 )
-from weft.ir.dtypes import DType
-from weft.ir.errors import TypeRuleError
-from weft.ir.graph import Block
-from weft.ir.ops.fused_multiply import fma
-from weft.ir.quiet import quietly
-from weft.ir.rules import check_same_dtype, dtype_attr
-from weft.ir.spec import Array, InferRule, OpSpec, Reference, tensors
 from weft.ir.types import TensorType, Type
+
+_FmaArray = np.ndarray[Any, Any]
+
+
+def fma(x: _FmaArray, y: _FmaArray, z: _FmaArray) -> _FmaArray:
+    """x * y + z of equal dtypes, f32 or f64, rounded once (IEEE 754, fusedMultiplyAdd)."""
+    if x.dtype == np.float32:
+        return _single(x, y, z)
+    out: _FmaArray = np.asarray(np.frompyfunc(_double(), 3, 1)(x, y, z), np.float64)
+    return out
+
+
+def _single(x: _FmaArray, y: _FmaArray, z: _FmaArray) -> _FmaArray:
+    """In f64 the product is exact. The sum is rounded to odd there, so that rounding it to f32 is
+    the only rounding (S. Boldo and G. Melquiond, "Emulation of a FMA and correctly rounded sums:
+    proved algorithms using rounding to odd", 2008)."""
+    product, addend = x.astype(np.float64) * y, z.astype(np.float64)
+    total = np.asarray(product + addend)
+    part = total - product
+    error = (product - (total - part)) + (addend - part)  # D. Knuth's exact error of the sum
+    bits = total.view(np.int64)
+    even = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
+    away = (error > 0) == (total > 0)
+    return (bits + np.where(even, np.where(away, 1, -1), 0)).view(np.float64).astype(np.float32)
+
+
+@functools.cache
+def _double() -> Callable[[float, float, float], float]:
+    """C's fma; Python has it since 3.13, where it raises for what IEEE 754 calls invalid."""
+    function = mathematics().fma
+    function.restype = ctypes.c_double
+    function.argtypes = [ctypes.c_double] * 3
+    assert math.isnan(function(math.inf, 0.0, 1.0))
+    return function
+
 
 Function = Callable[..., Any]
 Result = Literal["same", "bool", "real"]  # the operands' dtype, bool, the real part's dtype

@@ -10,14 +10,22 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from weft.ir.attributes import Attrs, AttrSpec
 from weft.ir.dims import Dim, Shape
-from weft.ir.dtype_classes import ANY, NUMERIC, REAL, DTypeClass, require_dtype
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.graph import Block
-from weft.ir.rules import check_same_dtype, check_shape, checked_axis, int_attr
-from weft.ir.spec import Array, InferRule, OpSpec, Reference, tensors
+from weft.ir.spec import Array, Attrs, AttrSpec, InferRule, OpSpec, Reference, tensors
+from weft.ir.type_rules import (
+    ANY,
+    NUMERIC,
+    REAL,
+    DTypeClass,
+    check_same_dtype,
+    check_shape,
+    checked_axis,
+    int_attr,
+    require_dtype,
+)
 from weft.ir.types import TensorType, Type
 
 

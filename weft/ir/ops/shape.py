@@ -7,12 +7,12 @@ from types import EllipsisType
 
 import numpy as np
 
-from weft.ir.attributes import Attrs, AttrSpec
-from weft.ir.dims import Dim, Shape, format_dim, format_shape, product, same
+from weft.ir.dims import Dim, Shape, divided, format_dim, format_shape, positive, product, same
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.graph import Block
-from weft.ir.rules import (
+from weft.ir.spec import Array, Attrs, AttrSpec, OpSpec, tensors
+from weft.ir.type_rules import (
     add_dims,
     check_same_dtype,
     check_shape,
@@ -24,8 +24,6 @@ from weft.ir.rules import (
     shape_attr,
     static_attr,
 )
-from weft.ir.size_functions import divided, positive
-from weft.ir.spec import Array, OpSpec, tensors
 from weft.ir.types import TensorType, Type
 
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.ir.attributes import Attrs, AttrSpec
 from weft.ir.dims import same
-from weft.ir.dtype_classes import NUMERIC, require_dtype
 from weft.ir.dtypes import bool_, string
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.graph import Block
 from weft.ir.ops.dynamic import fill_sizes
-from weft.ir.rules import check_shape
-from weft.ir.spec import InferRule, OpSpec
+from weft.ir.spec import Attrs, AttrSpec, InferRule, OpSpec
+from weft.ir.type_rules import NUMERIC, check_shape, require_dtype
 from weft.ir.types import TOKEN, RefType, TensorType, Type
 
 #: The ops that read a variable, combine that with their operands and write it, as one access.

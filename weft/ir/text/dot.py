@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.ir.attributes import ConstArray
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.state import UPDATES
+from weft.ir.spec import ConstArray
 from weft.ir.text.literals import quote
 from weft.ir.text.printer import format_attr
 from weft.ir.types import RefType, TokenType, Type

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import ParseError
-from weft.ir.source import Location
+from weft.ir.locations import Location
 
 #: Names that print bare, as `%x` or `@step`; every other name is quoted, as `%"x[0]"`.
 NAME = re.compile(r"[A-Za-z_][\w.]*")

@@ -25,11 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from weft.ir.attributes import AttrValue, ConstArray
 from weft.ir.dims import SymbolicDim, format_dim
 from weft.ir.dtypes import DType
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.source import Locations
+from weft.ir.locations import Locations
+from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.text.lexer import NAME
 from weft.ir.text.literals import format_array, format_float, quote
 from weft.ir.types import TensorType

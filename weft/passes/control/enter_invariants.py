@@ -1,4 +1,4 @@
-"""Constants and handles in the frames of loops made by hand.
+"""Constant enters for the frames of hand-made loops: constants and handles that their ops use.
 
 A handle of a variable or queue is no tensor, so nobody can bring it into a frame by `wf.enter`, and
 a constant needs no value of the loop. Where an op of a frame uses one, or comes after something
@@ -13,18 +13,17 @@ After::
 
     %1 = variable() {name="v"} : ref<f32[]>
     %2 = enter(%1) {frame="loop", constant=true} : ref<f32[]>
-    %3 = assign_add(%2, %x)
-"""
+    %3 = assign_add(%2, %x)"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from weft.ir.attributes import AttrValue, ConstArray
-from weft.ir.builder import Builder
-from weft.ir.frames import Frame, Frames, find_frames
+from weft.ir.analysis.frames import Frame, Frames, find_frames
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.source import Locations
+from weft.ir.locations import Locations
+from weft.ir.ops.builder import Builder
+from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import HandleType, RefType
 
 

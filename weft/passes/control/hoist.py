@@ -1,23 +1,22 @@
-"""Move what an iteration computes from loop invariants only out of the loop.
+"""Loop-invariant code motion: move what an iteration computes from invariants only out of the loop.
 
 A rule of `simplify_control`. Views, broadcasts and constants are made inside, where they cost
-nothing, and so are the wide operands of products of narrow integers (`weft.ir.widening`); what they
-are made of is moved. A loop that may run not at all must not fail because of what was moved: ops
-that check their operands stay in it.
+nothing, and so are the wide operands of products of narrow integers (`weft.ir.ops.products`);
+what they are made of is moved. A loop that may run not at all must not fail because of what was
+moved: ops that check their operands stay in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.ir.builder import Builder
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.ops.control import length_attr
-from weft.ir.widening import is_narrow_product
+from weft.ir.ops.builder import Builder
+from weft.ir.ops.control_flow import length_attr
+from weft.ir.ops.products import is_narrow_product
+from weft.passes.analysis.in_place import may_fail
 from weft.passes.control.loops import LOOPS, Loop
-from weft.passes.control.regions import copy_needed
-from weft.passes.failures import may_fail
-from weft.passes.rewrite import has_effect
+from weft.passes.rewriting.rewrite import copy_needed, has_effect
 
 #: Ops that cost nothing where they are fused into what uses them.
 _STAY = frozenset(("constant", "iota", "broadcast_to", "reshape", "permute_dims"))

@@ -1,22 +1,21 @@
-"""What passes need to know about `while` and `scan`, and how they rebuild them.
+"""Loops as passes see them: the parts of a `while` or `scan` by number, and how to rebuild it.
 
 Both run a body on carries, rows of sequences (none in a while) and invariants; arguments and
-operands are numbered alike, and so are carries among arguments, operands and results.
-"""
+operands are numbered alike, and so are carries among arguments, operands and results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from weft.ir.attributes import ConstArray
-from weft.ir.builder import Builder
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.ops.control import CONTROL
-from weft.ir.rules import int_attr
-from weft.passes.fold import uniform
-from weft.passes.rewrite import tensor
+from weft.ir.ops.builder import Builder
+from weft.ir.ops.control_flow import CONTROL
+from weft.ir.spec import ConstArray
+from weft.ir.type_rules import int_attr
+from weft.passes.rewriting.rewrite import tensor
+from weft.passes.simplify.fold import uniform
 
 LOOPS = frozenset({"while", "scan"})
 

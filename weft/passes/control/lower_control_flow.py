@@ -1,6 +1,6 @@
-"""`cond` and `while` become switch, merge and frames, which the dataflow executor runs.
+"""Lowering of control flow: `cond`, `while` and `scan` become switch, merge and frames.
 
-Before::
+The dataflow executor runs these. Before::
 
     %0 = cond(%p, %x) : f32[2] {
       ^(%a0: f32[2])
@@ -27,33 +27,382 @@ for reads and writes of state of the one before. For each object of the host tha
 there is a *chain*, a further carry of the loop without data: ops on the object wait for it, and it
 goes on when they are done; so iterations overlap but for that.
 
-A `scan` is lowered as the while that it is (`scan_to_while`). Which ops are lowered,
-`lowering_choice` says: all of them, or those that native code cannot hold.
-"""
+A `scan` is lowered as a while on (i, carries, stacks) that counts, takes `gather_nd(%xs, i)` for a
+row and gives `scatter_nd_update(stack, i, %3)` (`scan_to_while`; with reverse, i counts down from
+the last row). Bits are the same: rows are moved, nothing is computed otherwise.
+
+Which ops are lowered (`decide`): all of them, or those that native code cannot hold. Native code
+runs a branch or loop faster than the dataflow executor does. So of its own accord the compiler
+lowers only bodies with ops of the host, or that read and write variables themselves, and what is
+around those.
+
+`unroll`, before that and after fusion: native code keeps the values of a loop on small arrays in
+registers, one for each element, and adds them up one after another; a kernel of its own would do so
+in the lanes of vectors. Before, in the loop's body::
+
+    %2 = fused(%0) {kind="multiply_sum"} : f32[] { ... }
+
+After::
+
+    %2 = unrolled(%0) : f32[] {
+      ^(%a0: f32[4])
+      %0 = fused(%a0) {kind="multiply_sum"} : f32[] { ... }
+      yield %0
+    }
+
+So the lowered loop has the bits of the native one. What only goes through elements one by one has
+its bits anyway."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from weft.ir.attributes import AttrValue, ConstArray
-from weft.ir.builder import Builder, make_op
+from weft.ir.analysis.effects import (
+    StateKey,
+    accesses,
+    effect_keys,
+    host_keys,
+    runs_on_host,
+    state_key,
+)
+from weft.ir.analysis.frames import find_frames, is_dataflow
 from weft.ir.dataclass import dataclass
-from weft.ir.effects import StateKey, effect_keys, host_keys, state_key
+from weft.ir.dtypes import string
 from weft.ir.errors import UnsupportedError
-from weft.ir.frames import find_frames, is_dataflow
 from weft.ir.graph import WITH_DEAD_VALUES, Block, Graph, Operation, Value
+from weft.ir.locations import Locations
 from weft.ir.ops import lookup
-from weft.ir.ops.control import CONTROL
-from weft.ir.rules import int_attr
-from weft.ir.types import HandleType, RefType
+from weft.ir.ops.builder import Builder, make_op
+from weft.ir.ops.control_flow import CONTROL
+from weft.ir.spec import Attrs, AttrValue, ConstArray
+from weft.ir.type_rules import int_attr
+from weft.ir.types import HandleType, RefType, TensorType, Type
+from weft.passes.control.loops import Loop
 from weft.passes.control.lower_stacks import lower_stacks
-from weft.passes.control.lowering_choice import carried_updates, decide, executor_only
-from weft.passes.control.places import Place, Switches, used_args
-from weft.passes.control.scan_to_while import scan_to_while
-from weft.passes.rewrite import has_effect, rewrite
-from weft.passes.strip import strip_mark
+from weft.passes.rewriting.rewrite import has_effect, rebuilt, rewrite, with_block, with_operands
+from weft.passes.simplify.effects import strip_mark
+from weft.passes.sizes.tie_sizes import telling
+
+#: What `mode` may be: lower what must be, all that can be, nothing.
+MODES = ("auto", "dataflow", "native")
+_NONE: Mapping[Operation, str] = {}
+
+
+def lowering_reasons(graph: Graph, mode: str = "auto") -> list[tuple[Operation, bool, str]]:
+    """Each `cond`, `while` and `scan` of a graph, nested ones too, in order of the text: whether it
+    becomes Switch and Merge, and why, in words."""
+    whole = carried_updates(graph.block) if mode == "dataflow" else {}
+    return list(_reasons(graph.block, mode, None, whole))
+
+
+def _reasons(
+    block: Block, mode: str, kept: Operation | None, whole: Mapping[Operation, str] = _NONE
+) -> Iterator[tuple[Operation, bool, str]]:
+    for op in block.ops:
+        if op.name not in CONTROL:
+            continue
+        if kept is not None:
+            lowered, why = False, f"is in op '{kept.name}'{_at(kept)}, which stays native"
+        else:
+            lowered, why = (False, whole[op]) if op in whole else decide(op, mode)
+        yield op, lowered, why
+        for region in op.regions:
+            yield from _reasons(region, mode, None if lowered else kept or op)
+
+
+def decide(op: Operation, mode: str) -> tuple[bool, str]:
+    """Whether a `cond`, `while` or `scan` becomes Switch and Merge if what is around it does."""
+    if mode == "native":
+        return False, "control_flow='native'"
+    if op.name == "scan" and not isinstance(op.attrs["length"], int):
+        return False, "how many iterations there are is known only when it runs"
+    if mode == "dataflow":
+        return True, "control_flow='dataflow'"
+    inside = next((o for r in op.regions for o in Block.walk(r) if _needs_executor(o)), None)
+    if inside is not None:
+        what = "runs on the host" if runs_on_host(inside) else "acts on a variable each time"
+        return True, f"op '{inside.name}' in it{_at(inside)} {what}"
+    if executor_only((op,)) is not None:
+        what = "takes a handle" if _takes_handle(op) else "takes or gives strings"
+        return True, f"it {what}, which native branches and loops do not"
+    return False, "nothing in it needs the executor, and native code is faster"
+
+
+def carried_updates(block: Block) -> dict[Operation, str]:
+    """The branches and loops that update variables, read before them and assigned after them, and
+    why they stay native whatever the mode is: lowered, they would lie in other regions than the
+    read and the assignment, and other steps could change the variable in between."""
+    starts: dict[Operation, set[str | Value]] = {}
+    for op in block.ops:
+        if op.name in CONTROL and executor_only((op,)) is None:
+            reads = (v.op for v in op.operands if v.op is not None and v.op.name == "read")
+            starts[op] = {state_key(read.operands[0]) for read in reads}
+    found: dict[Operation, str] = {}
+    for op in block.ops:
+        made = op.operands[1].op if op.name == "assign" else None
+        if made is not None and state_key(op.operands[0]) in starts.get(made, ()):
+            name = state_key(op.operands[0])
+            found[made] = f"it updates variable '{name}', which no other step may do meanwhile"
+    return found
+
+
+def _needs_executor(op: Operation) -> bool:
+    return not op.regions and (runs_on_host(op) or any(True for _ in accesses(op)))
+
+
+def executor_only(ops: Iterable[Operation]) -> Operation | None:
+    """The first op, regions included, that no native loop or branch can hold; None if all can be
+    there."""
+    for op in ops:
+        for region in op.regions:
+            found = executor_only(region.ops)
+            if found is None and op.name in CONTROL:
+                found = next((o for o in region.ops if any(True for _ in accesses(o))), None)
+            if found is not None:
+                return found
+        if runs_on_host(op) or (op.name in CONTROL and _takes_handle(op)):
+            return op
+    return None
+
+
+def _takes_handle(op: Operation) -> bool:
+    return any(isinstance(v.type, (HandleType, RefType)) for v in op.operands)
+
+
+def _at(op: Operation) -> str:
+    return f" at {op.locations[0]}" if op.locations else ""
+
+
+class InsertionPoint:
+    """Where ops are emitted: the top, a branch, or a loop's test or body.
+
+    outer: the place around the branch or loop. pivot: makes the value that is live if and only if
+    this place runs (None: it always does). enter: in a loop, brings a value of `outer` in. after:
+    at the top, what ops come after that nothing else puts into the frame of the op being lowered.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        outer: InsertionPoint | None = None,
+        pivot: Callable[[], Value] | None = None,
+        enter: Callable[[Value], Value] | None = None,
+        anchored: Sequence[Value] = (),
+    ) -> None:
+        self.builder = builder
+        self.outer = outer
+        self.enter = enter
+        self._make_pivot = pivot
+        self._pivot: Value | None = None
+        self.after: tuple[Value, ...] = ()
+        self.anchored: set[Value] = set()  # live only if this place runs
+        self._anchor(anchored)
+
+    def emit(
+        self,
+        name: str,
+        operands: Sequence[Value],
+        locations: Locations,
+        attrs: Attrs | None = None,
+        control: Sequence[Value] = (),
+    ) -> tuple[Value, ...]:
+        """Append a new op."""
+        control = self._pinned(operands, control)
+        made = self.builder.emit(name, operands, attrs, control=control, locations=locations)
+        self._anchor(made)
+        return made
+
+    def clone(
+        self, op: Operation, operands: Sequence[Value], control: Sequence[Value]
+    ) -> tuple[Value, ...]:
+        """Append a copy of `op`; in a loop, what depends on nothing is made once, outside."""
+        if self.enter is not None and self.outer is not None and _hoistable(op):
+            made = self.outer.clone(op, (), ())
+            return tuple(self.enter(v) for v in made)
+        control = self._pinned(operands, control)
+        if not (operands or control):
+            control = self.after
+        types = [r.type for r in op.results]
+        new = Operation(op.name, operands, op.attrs, types, op.regions, control, op.locations)
+        new.device, new.group = op.device, op.group
+        self.builder.ops.append(new)
+        self._anchor(new.results)
+        return new.results
+
+    def pinned(self, value: Value, locations: Locations) -> Value:
+        """`value`, made to depend on this place."""
+        if self._make_pivot is None or value in self.anchored:
+            return value
+        return self.emit("identity", [value], locations)[0]
+
+    def _pinned(self, operands: Sequence[Value], control: Sequence[Value]) -> tuple[Value, ...]:
+        """The control operands with which an op on `operands` depends on this place."""
+        control = tuple(dict.fromkeys(v for v in control if v not in operands))
+        if self._make_pivot is None or any(v in self.anchored for v in (*operands, *control)):
+            return control
+        if self._pivot is None:
+            self._pivot = self._make_pivot()
+        return (*control, self._pivot)
+
+    def _anchor(self, values: Sequence[Value]) -> None:
+        place: InsertionPoint | None = self
+        while place is not None:  # what runs only in a branch runs only where that stands
+            if place._make_pivot is not None:
+                place.anchored.update(values)
+            place = place.outer
+
+
+def _hoistable(op: Operation) -> bool:
+    """Whether an op gives the same in every iteration, and only costs its result."""
+    if op.operands or op.control or op.regions or has_effect(op):
+        return False
+    return "no_cse" not in lookup(op.name).traits
+
+
+class Switches:
+    """The switches of one branch or body, each made when it is first asked for."""
+
+    def __init__(
+        self, place: InsertionPoint, pred: Value, control: Sequence[Value], locations: Locations
+    ) -> None:
+        self.place = place
+        self.pred = pred
+        self.control = control
+        self.locations = locations
+        self._made: dict[Value, tuple[Value, ...]] = {}
+
+    def get(self, value: Value, side: bool) -> Value:
+        """`value` where the predicate is `side`."""
+        if value not in self._made:
+            self._made[value] = self.place.emit(
+                "switch", [value, self.pred], self.locations, control=self.control
+            )
+        return self._made[value][side]
+
+    def pivot(self, side: bool) -> Callable[[], Value]:
+        """Makes the pivot of one side."""
+
+        def make() -> Value:
+            switched = self.get(self.pred, side)
+            return self.place.emit("identity", [switched], self.locations)[0]
+
+        return make
+
+
+def used_args(region: Block) -> set[int]:
+    """The numbers of the arguments that a region uses."""
+    used = {v for op in region.ops for v in (*op.operands, *op.control)} | set(region.results)
+    return {i for i, arg in enumerate(region.args) if arg in used}
+
+
+def scan_to_while(op: Operation) -> Block:
+    """What makes the starts, and at last a `while`, the results of which after the first are those
+    of the scan; on the operands of `op`."""
+    loop, where = Loop.of(op), op.locations
+    builder = Builder([v.type for v in op.operands])
+    operands = builder.args
+    length = int_attr(op.attrs, "length")
+    reverse = bool(op.attrs["reverse"])
+    stacks = [op.results[i].type for i in loop.ys]
+    first = length - 1 if reverse else 0
+    starts = [_number(builder, op, first), *operands[: loop.carries]]
+    starts += [_empty(builder, op, t, operands) for t in stacks]
+    types = [*(v.type for v in starts), *(v.type for v in operands[loop.carries :])]
+    test = _test(op, types, -1 if reverse else length, reverse)
+    body = _body(op, loop, types, len(stacks), reverse)
+    attrs: dict[str, AttrValue] = {
+        "carries": len(starts), "limit": -1, "parallel_iterations": 10,
+    }  # fmt: skip
+    given = [*starts, *operands[loop.carries :]]
+    made = builder.emit("while", given, attrs, regions=(test, body), locations=where)
+    return builder.block(made[1:])
+
+
+def _number(builder: Builder, op: Operation, number: int) -> Value:
+    value = ConstArray(np.array(number, np.int64))
+    return builder.emit1("constant", value=value, locations=op.locations)
+
+
+def _empty(builder: Builder, op: Operation, kind: Type, given: Sequence[Value]) -> Value:
+    """Where the rows of a result will be: zeros, as long as nothing is written. given: which may
+    tell its sizes."""
+    assert isinstance(kind, TensorType)
+    zero = np.array(b"", object) if kind.dtype is string else np.zeros((), kind.dtype.numpy)
+    scalar = builder.emit1("constant", value=ConstArray(zero), locations=op.locations)
+    (made,) = builder.emit(
+        "broadcast_to", [scalar], {"shape": kind.shape}, control=telling(kind, given),
+        locations=op.locations,
+    )  # fmt: skip
+    return made
+
+
+def _test(op: Operation, types: Sequence[Type], end: int, reverse: bool) -> Block:
+    builder = Builder(types)
+    bound = _number(builder, op, end)
+    name = "greater" if reverse else "less"
+    return builder.block(builder.emit(name, [builder.args[0], bound], locations=op.locations))
+
+
+def _body(op: Operation, loop: Loop, types: Sequence[Type], stacks: int, reverse: bool) -> Block:
+    builder, where = Builder(types), op.locations
+    count, *rest = builder.args
+    carries, written = rest[: loop.carries], rest[loop.carries : loop.carries + stacks]
+    given = rest[loop.carries + stacks :]
+    place = count
+    if loop.rows or stacks:
+        place = builder.emit1("reshape", count, shape=(1,), locations=where)
+    rows = [builder.emit1("gather_nd", x, place, locations=where) for x in given[: loop.rows]]
+    mapping = dict(zip(loop.body.args, [*carries, *rows, *given[loop.rows :]], strict=True))
+    for inner in loop.body.ops:
+        mapping.update(zip(inner.results, builder.clone(inner, mapping), strict=True))
+    found = [mapping[v] for v in loop.body.results]
+    pairs = zip(written, found[loop.carries :], strict=True)
+    ys = [
+        builder.emit1("scatter_nd_update", stack, place, y, locations=where) for stack, y in pairs
+    ]
+    step = _number(builder, op, -1 if reverse else 1)
+    following = builder.emit1("add", count, step, locations=where)
+    return builder.block([following, *found[: loop.carries], *ys])
+
+
+def unroll(graph: Graph, is_unrolled: Callable[[Operation], bool]) -> Graph:
+    """`graph` with sums and products of matrices in `unrolled` ops, in the loops that
+    `is_unrolled`; the same object if there are none."""
+    return with_block(graph, _block(graph.block, is_unrolled, inside=False))
+
+
+def _block(block: Block, is_unrolled: Callable[[Operation], bool], inside: bool) -> Block:
+    builder = Builder()
+    builder.args = list(block.args)
+    mapping: dict[Value, Value] = {}
+    for op in block.ops:
+        new = with_operands(op, mapping)
+        if op.name in CONTROL:
+            within = inside or is_unrolled(op)
+            regions = tuple(_block(r, is_unrolled, within) for r in op.regions)
+            new = with_operands(op, mapping, regions)
+        elif inside and _folds(op):
+            new = _unrolled(new)
+        builder.ops.append(new)
+        mapping.update((a, b) for a, b in zip(op.results, new.results, strict=True) if a is not b)
+    return rebuilt(block, builder.ops, [mapping.get(v, v) for v in block.results])
+
+
+def _folds(op: Operation) -> bool:
+    """Whether the order in which an op, or one in its nest, adds up is the code generator's."""
+    inner = op.regions[0].ops if op.name == "fused" else (op,)
+    return any(o.name == "matmul" or "reduction" in lookup(o.name).traits for o in inner)
+
+
+def _unrolled(op: Operation) -> Operation:
+    inner = Builder([v.type for v in op.operands])
+    (*made,) = inner.clone(op, dict(zip(op.operands, inner.args, strict=True)))
+    types = [r.type for r in op.results]
+    region = inner.block(made)
+    return Operation("unrolled", op.operands, {}, types, (region,), op.control, op.locations)
+
 
 _GRADIENT_ONLY = ("stop_gradient", "custom_gradient")
 _HANDLES = (RefType, HandleType)
@@ -91,7 +440,7 @@ def lower_control_flow(
     builder = Builder([a.type for a in graph.args])
     taken = {str(op.attrs["frame"]) for op in graph.ops if op.name == "enter"}
     lowering = _Lowering(builder, mode, parallel_iterations, taken, dataflow, kept, which, framed)
-    results, _ = lowering.block(Place(builder), graph.block, builder.args)
+    results, _ = lowering.block(InsertionPoint(builder), graph.block, builder.args)
     stage = "partitioned" if graph.stage == "partitioned" else "dataflow"
     return builder.graph(graph.name, graph.arg_names, results, stage)
 
@@ -137,7 +486,7 @@ class _Lowering:
 
     def block(
         self,
-        place: Place,
+        place: InsertionPoint,
         block: Block,
         args: Sequence[Value],
         chains: Mapping[StateKey, Value] | None = None,
@@ -162,7 +511,7 @@ class _Lowering:
 
     def op(
         self,
-        place: Place,
+        place: InsertionPoint,
         op: Operation,
         operands: Sequence[Value],
         control: list[Value],
@@ -199,7 +548,11 @@ class _Lowering:
     # -- branches ---------------------------------------------------------------------------------
 
     def cond(
-        self, here: Place, op: Operation, operands: Sequence[Value], control: Sequence[Value]
+        self,
+        here: InsertionPoint,
+        op: Operation,
+        operands: Sequence[Value],
+        control: Sequence[Value],
     ) -> list[Value]:
         """The results of a cond, or one value that comes after its effects."""
         pred, *rest = operands
@@ -211,7 +564,7 @@ class _Lowering:
         for side, region in ((False, orelse), (True, then)):
             args = [switches.get(v, side) if i in used else v for i, v in enumerate(rest)]
             anchored = [args[i] for i in used]
-            place = Place(self.builder, here, switches.pivot(side), None, anchored)
+            place = InsertionPoint(self.builder, here, switches.pivot(side), None, anchored)
             results, effects = self.block(place, region, args)
             sides.append(results)
             waits += (effect.value for effect in effects)
@@ -225,13 +578,21 @@ class _Lowering:
     # -- loops ------------------------------------------------------------------------------------
 
     def loop(
-        self, here: Place, op: Operation, operands: Sequence[Value], control: Sequence[Value]
+        self,
+        here: InsertionPoint,
+        op: Operation,
+        operands: Sequence[Value],
+        control: Sequence[Value],
     ) -> list[Value]:
         """The results of a while, or one value that comes after its effects."""
         return _Loop(self, here, op, control).lower(operands)
 
     def scan(
-        self, here: Place, op: Operation, operands: Sequence[Value], control: Sequence[Value]
+        self,
+        here: InsertionPoint,
+        op: Operation,
+        operands: Sequence[Value],
+        control: Sequence[Value],
     ) -> list[Value]:
         """The results of a scan, or one value that comes after its effects."""
         made = scan_to_while(op)
@@ -257,7 +618,7 @@ class _Loop:
     """One `while` being lowered; with a limit, or without carries, it has a counter as well."""
 
     def __init__(
-        self, lowering: _Lowering, here: Place, op: Operation, control: Sequence[Value]
+        self, lowering: _Lowering, here: InsertionPoint, op: Operation, control: Sequence[Value]
     ) -> None:
         self.lowering = lowering
         self.here = here
@@ -304,7 +665,9 @@ class _Loop:
         keys = dict.fromkeys(key for inner in body.ops for key in host_keys(inner, known))
         chains = {key: self.merge(self.constant(True)) for key in keys}
         turning = [*merged, *chains.values()]  # not the rest, which is there before its iteration
-        testing = Place(self.lowering.builder, self.here, lambda: merged[0], self.enter, turning)
+        testing = InsertionPoint(
+            self.lowering.builder, self.here, lambda: merged[0], self.enter, turning
+        )
         decision = self.test(testing, [*merged[:count], *rest], merged[-1], chains)
         switches = Switches(testing, decision, (), at)
         self.body(testing, switches, merged, rest, chains)
@@ -314,7 +677,7 @@ class _Loop:
 
     def body(
         self,
-        testing: Place,
+        testing: InsertionPoint,
         switches: Switches,
         merged: Sequence[Value],
         rest: Sequence[Value],
@@ -326,7 +689,9 @@ class _Loop:
         inside = [switches.get(v, True) for v in merged]
         links = {key: switches.get(v, True) for key, v in chains.items()}
         anchored = [*inside, *links.values()]
-        body = Place(testing.builder, self.here, switches.pivot(True), self.enter, anchored)
+        body = InsertionPoint(
+            testing.builder, self.here, switches.pivot(True), self.enter, anchored
+        )
         results, effects = self.lowering.block(body, region, [*inside[:count], *rest], links)
         if len(merged) > count:
             one = self.enter(self.constant(1))
@@ -340,7 +705,7 @@ class _Loop:
 
     def test(
         self,
-        place: Place,
+        place: InsertionPoint,
         args: Sequence[Value],
         counter: Value,
         chains: Mapping[StateKey, Value],
@@ -362,7 +727,7 @@ class _Loop:
         switches = Switches(place, within, (), at)
         used = used_args(test)
         given = [switches.get(v, True) if i in used else v for i, v in enumerate(args)]
-        inner = Place(
+        inner = InsertionPoint(
             self.lowering.builder, place, switches.pivot(True), None, [given[i] for i in used]
         )
         links = {key: switches.get(v, True) for key, v in chains.items()}

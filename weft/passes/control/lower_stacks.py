@@ -1,4 +1,4 @@
-"""Stacks become handles: i64[], which the passes that follow treat as any other number.
+"""Lowering of stacks: they become handles, i64[], which later passes treat as any other number.
 
 Before::
 
@@ -13,8 +13,7 @@ After::
     %2, %3 = arena_pop(%1) {dtype=f32, shape=[3], ...} : i64[], f32[3]
 
 The elements are in the arena of the running step (`codegen/kernels/arena.py`). Comes after
-autodiff, which must know what is a stack.
-"""
+autodiff, which must know what is a stack."""
 
 from __future__ import annotations
 
@@ -22,12 +21,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from weft.ir.attributes import AttrValue, ConstArray
-from weft.ir.builder import Builder
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.ops.stack import HANDLE
+from weft.ir.ops.builder import Builder
+from weft.ir.ops.control_flow import HANDLE
+from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import StackType, Type
-from weft.passes.rewrite import with_block
+from weft.passes.rewriting.rewrite import with_block
 
 _ZERO = ConstArray(np.zeros((), np.int64))
 

@@ -1,1 +1,4 @@
-"""Fusion: ops and products grouped into loop nests."""
+"""Fusion: ops grouped into loop nests, products joined with the nests around them.
+
+Enters: a simplified graph of stage `optimized`; read `fuse` first. Leaves: one of `fused` ops, each
+a kernel. Imports: `ir`, `rewriting`, `simplify`, `analysis`, `memory` (byte ranges and plans)."""

@@ -1,4 +1,4 @@
-"""Gathers inside nests: looked-up rows that are read where they are, not stored first.
+"""Gather fusion: looked-up rows are read where they are by the nests, not stored first.
 
 Before::
 
@@ -8,7 +8,7 @@ Before::
 After: ``%2 = fused(%table, %ids, %b) { take; add; tanh }``, whose loads go through the index. The
 indices are checked before the nest by a kernel of their own. The rules:
 
-* only nests read the result, none of them takes a product over (`weft.passes.fusion.matmul`);
+* only nests read the result, none of them takes a product over (`weft.passes.fusion.epilogues`);
 * they read it along its rows, not across;
 * its table is not itself read through another gather;
 * an index moves a cache line at least (a loop with a gather of single elements in it vectorises
@@ -23,16 +23,16 @@ from dataclasses import field
 from math import prod
 from typing import TYPE_CHECKING
 
+from weft.ir.analysis.index_maps import is_gather, is_index_map, read_of, shape_of
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
-from weft.ir.index_maps import is_gather, is_index_map, read_of, shape_of
-from weft.ir.rules import int_attr
 from weft.ir.sizes import hint
+from weft.ir.type_rules import int_attr
 from weft.ir.types import TensorType
-from weft.passes.fusion.places import Writers, makers_of, root_of
+from weft.passes.fusion.liveness import Writers, makers_of, root_of
 
 if TYPE_CHECKING:
-    from weft.passes.fusion.groups import Group, Grouping
+    from weft.passes.fusion.fuse import Group, Grouping
 
 #: Bytes next to each other that an index moves, at least.
 CACHE_LINE = 64

@@ -1,4 +1,4 @@
-"""What a product alone reads is computed while it is multiplied.
+"""Prologue fusion: an operand that a product alone reads is computed while it is multiplied.
 
 Before::
 
@@ -18,25 +18,22 @@ block of the operand at a time, in place of packing it: it is never stored. The 
   each: storing it costs less;
 * what it reads moves through the rows of a stack of matrices as through one matrix, and there are
   as many matrices as in the result;
-* no variable that it reads is written anywhere in the graph.
-"""
+* no variable that it reads is written anywhere in the graph."""
 
 from __future__ import annotations
 
 import math
 
-from weft.ir.builder import Builder
+from weft.ir.analysis.index_maps import is_gather, is_index_map, over_rows, read_of, static_shape
 from weft.ir.dtypes import float32, float64
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.index_maps import is_gather, is_index_map, read_of, static_shape
+from weft.ir.locations import merge_locations
 from weft.ir.ops import lookup
-from weft.ir.row_strides import over_rows
+from weft.ir.ops.builder import Builder
 from weft.ir.sizes import hint
-from weft.ir.source import merge_locations
 from weft.ir.types import TensorType
-from weft.passes.control.regions import in_regions
-from weft.passes.fusion.matmul import is_deep, matmul_of, variable_of
-from weft.passes.rewrite import readers_of
+from weft.passes.fusion.epilogues import is_deep, matmul_of, variable_of
+from weft.passes.rewriting.rewrite import in_regions, readers_of
 
 #: Bytes of an operand that is worth computing in the product (docs/performance.md).
 LEAST_BYTES = 1 << 24

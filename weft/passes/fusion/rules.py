@@ -1,14 +1,14 @@
-"""The rules of fusion that need no state: what kinds of ops there are, and which frames fit."""
+"""The rules of fusion that need no state: kinds of ops, iteration spaces, frames of row kernels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
+from weft.ir.analysis.index_maps import Frame, Read, folded, is_fold, shape_of, wide_axes
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape
 from weft.ir.graph import Operation
-from weft.ir.index_maps import Frame, Read, folded, is_fold, shape_of, wide_axes
 from weft.ir.ops import lookup
 from weft.ir.sizes import hint
 from weft.ir.types import TensorType

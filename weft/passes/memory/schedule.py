@@ -1,4 +1,4 @@
-"""The order of a step's ops: what frees memory, or needs none, runs as soon as it can.
+"""Scheduling for memory: an op that frees memory, or needs none, runs as soon as it can.
 
 Before::
 
@@ -9,15 +9,14 @@ not be kept until the end. The order stays as it is written but for ops that tak
 bytes of the arena as they give back; an update in a variable's own buffer takes none. The rules:
 
 * what the graph itself says: operands before results, control operands before their op;
-* an op that computes a variable's new value comes after those that read the old one, and one that
-  a result is made of after the readers of inputs of its type, where it did so before: then the
-  buffer of the variable, or of a donated input, can still be overwritten;
+* an op that computes a variable's new value comes after those that read the old one, and one that a
+  result is made of after the readers of inputs of its type, where it did so before: then the buffer
+  of the variable, or of a donated input, can still be overwritten;
 * nothing is written to a variable before an index is checked that was checked before it did so: a
   step that fails leaves as many variables alone as before;
 * the plan of the new order takes LEAST_SHARE less of the arena, and copies no more.
 
-Bodies of loops and branches keep their order.
-"""
+Bodies of loops and branches keep their order."""
 
 from __future__ import annotations
 
@@ -26,15 +25,14 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from weft.ir.graph import Graph, Value
-from weft.ir.ops.control import CONTROL
+from weft.ir.ops.control_flow import CONTROL
 from weft.ir.sizes import hint
 from weft.ir.types import TensorType
-from weft.passes.control.lowering_choice import executor_only
-from weft.passes.failures import may_fail
-from weft.passes.memory.in_place import UPDATES
-from weft.passes.memory.plan import MemoryPlan
+from weft.passes.analysis.in_place import UPDATES, may_fail
+from weft.passes.control.lower_control_flow import executor_only
+from weft.passes.memory.block import MemoryPlan
 from weft.passes.memory.plan_memory import plan_memory, variable_name
-from weft.passes.rewrite import is_view, rebuilt, with_block
+from weft.passes.rewriting.rewrite import is_view, rebuilt, with_block
 
 #: Arenas below this stay in a core's second-level cache, whatever the order.
 LEAST_BYTES = 1 << 16

@@ -1,1 +1,5 @@
-"""One graph over several devices becomes one graph for each of them: see `partition.partition`."""
+"""Partitioning: one placed graph becomes a graph for each device, joined by send and recv.
+
+Enters: a graph whose ops name full devices. Leaves: `Partitioned`, the parts and the messages
+between them. Imports: `ir`, `rewriting`, `simplify`, `control`. Read `partition.partition` first.
+"""

@@ -14,23 +14,523 @@ After, on the worker and on the ps::
     %1 = sum(%0) : f32[]
 
 A tensor goes to each device that needs it once. Branches and loops on one device stay native there;
-those that span devices are Switch, Merge and frames (`spans`), and every device that takes part in
-a loop runs a loop of its own around its share (`loops`). Dead values are sent as dead. All that
-orders effects is kept: a control operand from elsewhere becomes a message without elements. The
-scheme is the paper's (sections 3.3 and 3.4; Yu et al. 2018, section 4.4).
-"""
+those that span devices are Switch, Merge and frames (`device_assignment`), and every device that
+takes part in a loop runs a loop of its own around its share (`control_loops`). Dead values are sent
+as dead. All that orders effects is kept: a control operand from elsewhere becomes a message without
+elements. The scheme is the paper's (sections 3.3 and 3.4; Yu et al. 2018, section 4.4).
+
+`Cut` holds the parts under construction: who has which value, and the messages that bring the
+others. A value that a cast has made wider goes as what was cast, and is cast again where it is
+needed: the same bits in fewer bytes. Others go as they are, unless the user has chosen that float32
+goes from task to task as bfloat16 (Abadi et al. 2015, section 5.5): rounded to nearest even by a
+cast where it is made, widened by one where it is needed. Both are ops like others, so the text of
+the parts says it, and the interpreter gives the same bits. A large tensor is received as late as it
+can be (`wait_for`), so that it is not in memory for long: the first op that needs it mostly needs
+something else, too; the tensor is asked for when the last of that begins to be computed, so the
+transfer still runs beside it."""
 
 from __future__ import annotations
 
-from weft.ir.deadness import checked
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+from functools import lru_cache
+
+import numpy as np
+
+from weft.ir.analysis.deadness import TRUE, Deadness, checked
+from weft.ir.analysis.frames import Frame, Frames
+from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_TASK, DeviceSpec
-from weft.ir.errors import InvalidArgumentError, UnsupportedError
-from weft.ir.graph import Graph, Operation
-from weft.passes.dce import dce
-from weft.passes.partition.assign import assign, device_names
-from weft.passes.partition.builder import Cut, PartBuilder
-from weft.passes.partition.parts import Partitioned
-from weft.passes.partition.spans import lower_spanning, spans
+from weft.ir.dtypes import bfloat16, float32
+from weft.ir.errors import InternalError, InvalidArgumentError, UnsupportedError
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.locations import Locations
+from weft.ir.ops.builder import make_op
+from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
+from weft.ir.spec import AttrValue, ConstArray
+from weft.ir.text.printer import print_graph
+from weft.ir.type_rules import int_attr
+from weft.ir.types import TensorType, Type
+from weft.passes.partition.control_loops import Loops
+from weft.passes.partition.device_assignment import (
+    Homes,
+    assign,
+    device_names,
+    lower_spanning,
+    spans,
+)
+from weft.passes.simplify.cse_dce import dce
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What runs on one device. graph: of stage "partitioned", or of that of the whole graph if it
+    needs no other part and no Switch and Merge; its ops name no device. feeds: which
+    arguments of the whole graph its own are; fetches: which results of the whole graph its own
+    are."""
+
+    device: str
+    graph: Graph
+    feeds: tuple[int, ...]
+    fetches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A tensor that goes from one device to another, in loops once in each iteration. nbytes: of
+    one message, None if only a step knows. locations: of the user's op that makes it."""
+
+    key: int
+    tensor: str
+    type: TensorType
+    src: str
+    dst: str
+    locations: Locations
+
+    @property
+    def nbytes(self) -> int | None:
+        """The bytes of one message, None if its size is not known."""
+        return self.type.nbytes if self.type.is_static else None
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioned:
+    """All parts, in the order in which the graph names their devices; the edges by key."""
+
+    parts: tuple[Part, ...]
+    edges: tuple[Edge, ...]
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, locations: bool = True) -> str:
+        """The graphs of all parts as text, each under its device."""
+        return "\n".join(
+            f"// device: {part.device}\n{print_graph(part.graph, locations=locations)}"
+            for part in self.parts
+        )
+
+
+def narrower(cut: Cut, value: Value) -> Value | None:
+    """What `value` is a wider copy of, if that is made on the same device, and alive when it is."""
+    op = value.op
+    if op is None or op.name != "astype" or op.control:
+        return None
+    source, made = op.operands[0], value.type
+    if not isinstance(source.type, TensorType) or not isinstance(made, TensorType):
+        return None
+    if source.op is None or cut.homes[source.op] != cut.homes[op]:
+        return None
+    together = (
+        cut.frames.of_value[source] is cut.frames.of_value[value]
+        and cut.deadness.of_value[source] == cut.deadness.of_value[value]
+    )
+    return source if together and _size(source.type) < _size(made) else None
+
+
+def goes_as_bfloat16(kind: Type, src: str, dst: str) -> bool:
+    """Whether a value goes as bfloat16, where that is chosen: float32 that is no scalar, from task
+    to task."""
+    if not isinstance(kind, TensorType):
+        return False
+    return kind.dtype is float32 and bool(kind.shape) and _task(src) != _task(dst)
+
+
+def _size(kind: TensorType) -> int:
+    return kind.dtype.numpy.itemsize
+
+
+@lru_cache(4096)
+def _task(device: str) -> str:
+    return DeviceSpec.parse(device).task_name
+
+
+#: Smaller tensors are received as soon as they come: waiting keeps a transfer from running beside
+#: the computation before it, as ops of one region begin together.
+LATE_BYTES = 1 << 24
+
+
+def wait_for(cut: Cut, part: PartBuilder, value: Value, reader: Operation) -> tuple[Value, ...]:
+    """What to wait for before `value` is received for `reader` on the device of `part`."""
+    kind = value.type
+    if not (isinstance(kind, TensorType) and kind.is_static and kind.nbytes >= LATE_BYTES):
+        return ()
+    others = [v for v in reader.operands if v is not value and _is_computed(cut, part, v)]
+    last = max(others, key=lambda v: cut.frames.numbers[v], default=None)
+    if last is None or last.op is None:
+        return ()
+    frame = cut.frames.of_value[value]
+    given = [
+        v
+        for v in last.op.operands
+        if _is_computed(cut, part, v)
+        and cut.frames.of_value[v] is frame
+        and cut.deadness.of_value[v] == TRUE
+    ]
+    begins = max(given, key=lambda v: cut.frames.numbers[v], default=None)
+    return () if begins is None else (part.values[begins],)
+
+
+def _is_computed(cut: Cut, part: PartBuilder, value: Value) -> bool:
+    """Whether the part makes a tensor itself, and has done so."""
+    made = value.op
+    here = made is not None and cut.homes[made] == part.device and value in part.values
+    return here and isinstance(value.type, TensorType)
+
+
+#: A control operand that is a tensor of up to so many bytes is sent itself, others as a message
+#: without elements.
+SMALL_BYTES = 64
+_EMPTY = ConstArray(np.zeros(0, np.bool_))
+
+
+@dataclass(eq=False)
+class PartBuilder:
+    """The graph of one device so far. values: what it has of the whole graph's values, `after`:
+    what comes after those of which it has no data, `after_all` after several, `rounded`: what
+    it sends as bfloat16; by the whole graph's.
+    feeds: its arguments."""
+
+    device: str
+    ops: list[Operation] = field(default_factory=list)
+    args: list[Value] = field(default_factory=list)
+    feeds: list[int] = field(default_factory=list)
+    values: dict[Value, Value] = field(default_factory=dict)
+    after: dict[Value, Value] = field(default_factory=dict)
+    after_all: dict[tuple[Value, ...], Value] = field(default_factory=dict)
+    rounded: dict[Value, Value] = field(default_factory=dict)
+    fetches: list[tuple[int, Value]] = field(default_factory=list)
+
+
+class Cut:
+    """All parts, and what is known of the whole graph. homes: the device of each of its ops."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        frames: Frames,
+        deadness: Deadness,
+        homes: Homes,
+        default: str,
+        stage: str,
+        bfloat16: bool,
+    ) -> None:
+        self._bfloat16 = bfloat16  # whether float32 goes from task to task in that
+        self.graph, self.frames, self.deadness = graph, frames, deadness
+        self.stage = stage  # of a part that has nothing to do with others
+        self.homes, self.default = homes, default
+        self.parts: dict[str, PartBuilder] = {}
+        self.edges: list[Edge] = []
+        self.loops = Loops(self)
+        self._depth: dict[Value, int] = {}  # of a part's value: messages up to it, at most
+        self._frame_depth: dict[Frame, int] = {}
+        self._live: dict[int, int] = {TRUE: 0}
+        self._wanted = {
+            (v, home) for op, home in homes.items() if home for v in op.operands
+        }  # as data
+
+    def part(self, device: str) -> PartBuilder:
+        """The part of a device."""
+        if device not in self.parts:
+            self.parts[device] = PartBuilder(device)
+        return self.parts[device]
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def value(self, part: PartBuilder, value: Value, reader: Operation | None = None) -> Value:
+        """A value of the whole graph in a part: its own, a copy of what is cheap, or received.
+        reader: the op of the whole graph that needs it first."""
+        known = part.values.get(value)
+        if known is not None:
+            return known
+        op = value.op
+        if op is None:
+            part.values[value] = made = Value(value.type, None, len(part.args))
+            part.args.append(made)
+            part.feeds.append(value.index)
+            return made
+        home = self.homes[op]
+        if home is None:
+            operands = [self.value(part, v, op) for v in op.operands]
+            self.clone(part, op, operands, self.controls(part, op))
+            return part.values[value]
+        if home == part.device:
+            raise InternalError(f"op '{op.name}' is used before it is made", location=op.locations)
+        if not isinstance(value.type, TensorType):
+            raise _stays(value, home, part.device, reader)
+        self._counters(self.part(home), part, value)
+        if value not in part.values:
+            part.values[value] = self._brought(part, home, value, reader)
+        return part.values[value]
+
+    def _brought(
+        self, part: PartBuilder, home: str, value: Value, reader: Operation | None
+    ) -> Value:
+        """A value of another device: received, or cast of what is."""
+        op, narrow, frame = value.op, narrower(self, value), self.frames.of_value[value]
+        assert op is not None
+        if narrow is not None:
+            given = self.value(part, narrow, reader)
+            return self.emit(part, "astype", [given], dict(op.attrs), frame, op.locations)[0]
+        made = self.message(self.part(home), part, value, reader)
+        if made.type == value.type:
+            return made
+        attrs: dict[str, AttrValue] = {"dtype": float32}
+        return self.emit(part, "astype", [made], attrs, frame, op.locations)[0]
+
+    def _rounded(self, src: PartBuilder, value: Value) -> Value:
+        """A value as it goes to other tasks where that is as bfloat16; made once."""
+        if value not in src.rounded:
+            op, attrs = value.op, dict[str, AttrValue]({"dtype": bfloat16})
+            assert op is not None
+            frame, given = self.frames.of_value[value], [self.value(src, value)]
+            src.rounded[value] = self.emit(src, "astype", given, attrs, frame, op.locations)[0]
+        return src.rounded[value]
+
+    def control(self, part: PartBuilder, value: Value, reader: Operation | None = None) -> Value:
+        """What comes after a value, and is dead if that is, in a part."""
+        op = value.op
+        if value in part.values or op is None or self.homes[op] in (None, part.device):
+            return self.value(part, value, reader)
+        if isinstance(value.type, TensorType) and self._goes_anyway(part, value.type, value):
+            return self.value(part, value, reader)
+        if value not in part.after:
+            home = self.homes[op]
+            assert home is not None
+            part.after[value] = self.message(self.part(home), part, value, reader, empty=True)
+        return part.after[value]
+
+    def controls(self, part: PartBuilder, op: Operation) -> list[Value]:
+        """The control operands of an op of the whole graph in a part: one message for all those
+        from one device that are alive together and are sent for nothing else."""
+        found: list[Value] = []
+        groups: dict[tuple[str, int], list[Value]] = {}
+        for value in op.control:
+            home = self._silent(part, value)
+            if home is None:
+                found.append(self.control(part, value, op))
+            else:
+                key = home, self.deadness.of_value[value]
+                groups.setdefault(key, []).append(value)
+        for (home, condition), values in groups.items():
+            if len(values) == 1:
+                found.append(self.control(part, values[0], op))
+                continue
+            together = tuple(values)
+            if together not in part.after_all:
+                src, frame = self.part(home), self.frames.of_value[values[0]]
+                data = self._marker(src, [self.value(src, v) for v in values], frame, op.locations)
+                name = f"after {self._label(values[0])} and {len(values) - 1} more"
+                part.after_all[together] = self.transfer(
+                    src, part, data, name, frame, condition, op.locations
+                )
+            found.append(part.after_all[together])
+        return found
+
+    def _silent(self, part: PartBuilder, value: Value) -> str | None:
+        """The device of a control operand from elsewhere that would be a message of its own without
+        elements; None for others."""
+        op = value.op
+        if op is None or value in part.values or value in part.after:
+            return None
+        home = self.homes[op]
+        sent = isinstance(value.type, TensorType) and self._goes_anyway(part, value.type, value)
+        return None if sent or home == part.device else home
+
+    def _goes_anyway(self, part: PartBuilder, kind: TensorType, value: Value) -> bool:
+        """Whether a tensor is sent itself where only its order is needed."""
+        if not kind.is_static:  # its sizes may be needed
+            return True
+        return kind.nbytes <= SMALL_BYTES or (value, part.device) in self._wanted
+
+    def _label(self, value: Value) -> str:
+        """A value as the names of messages have it."""
+        assert value.op is not None
+        return f"{value.op.name}_{self.frames.numbers[value]}"
+
+    def _counters(self, src: PartBuilder, dst: PartBuilder, value: Value) -> None:
+        """Make the control loops that a message needs; they may need, and bring, its value."""
+        for part in (src, dst):
+            frame, condition = self.frames.of_value[value], self.deadness.of_value[value]
+            self.loops.counters(part, frame, condition)
+
+    # -- ops --------------------------------------------------------------------------------------
+
+    def clone(
+        self, part: PartBuilder, op: Operation, operands: Sequence[Value], control: Sequence[Value]
+    ) -> None:
+        """A copy of an op of the whole graph in a part."""
+        after = tuple(dict.fromkeys(v for v in control if v not in operands))
+        types = [r.type for r in op.results]
+        regions = [_without_devices(r) for r in op.regions]
+        made = Operation(op.name, operands, op.attrs, types, regions, after, op.locations)
+        self._append(part, made, self.frames.of_op[op])
+        part.values.update(zip(op.results, made.results, strict=True))
+
+    def emit(
+        self,
+        part: PartBuilder,
+        name: str,
+        operands: Sequence[Value],
+        attrs: dict[str, AttrValue],
+        frame: Frame,
+        locations: Locations,
+        control: Iterable[Value] = (),
+    ) -> tuple[Value, ...]:
+        """A new op in a part. frame: where its results are in the whole graph."""
+        after = tuple(dict.fromkeys(v for v in control if v not in operands))
+        made = make_op(name, operands, attrs, control=after, locations=locations)
+        return self._append(part, made, frame)
+
+    def _append(self, part: PartBuilder, op: Operation, frame: Frame) -> tuple[Value, ...]:
+        part.ops.append(op)
+        depth = max((self._depth.get(v, 0) for v in (*op.operands, *op.control)), default=0)
+        if op.name == "recv":
+            depth = max(depth, int_attr(op.attrs, "depth"))
+        if op.name == "exit":  # after all that goes on in its frame, on any device
+            depth = max(depth, self._frame_depth.get(frame, 0))
+        around = frame.parent if op.name == "exit" and frame.parent is not None else frame
+        for outer in around.around():
+            self._frame_depth[outer] = max(self._frame_depth.get(outer, 0), depth)
+        self._depth.update((r, depth) for r in op.results)
+        return op.results
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def message(
+        self,
+        src: PartBuilder,
+        dst: PartBuilder,
+        value: Value,
+        reader: Operation | None = None,
+        *,
+        empty: bool = False,
+    ) -> Value:
+        """Send a value of the whole graph, or (empty) whether it is alive: what is received."""
+        op, frame = value.op, self.frames.of_value[value]
+        assert op is not None
+        name = self._label(value)
+        condition = self.deadness.of_value[value]
+        if empty:
+            data = self._marker(src, [self.value(src, value)], frame, op.locations)
+            return self.transfer(src, dst, data, f"after {name}", frame, condition, op.locations)
+        data, late = self.value(src, value), tuple[Value, ...]()
+        if self._bfloat16 and goes_as_bfloat16(value.type, src.device, dst.device):
+            data = self._rounded(src, value)
+        if reader is not None:
+            late = wait_for(self, dst, value, reader)
+        return self.transfer(src, dst, data, name, frame, condition, op.locations, late)
+
+    def entered(self, src: PartBuilder, dst: PartBuilder, start: Operation) -> Value:
+        """On another device: something alive if, and when, an enter of the whole graph is."""
+        frame, where = self.frames.of_op[start], start.locations
+        data = self._marker(src, self.inputs(src, start), frame, where)
+        name = f"start of {start.attrs['frame']}"
+        return self.transfer(src, dst, data, name, frame, self.deadness.of_op[start], where)
+
+    def inputs(self, part: PartBuilder, op: Operation) -> list[Value]:
+        """What an op of the part comes after."""
+        given = [self.value(part, v) for v in op.operands if v.op is not None]
+        return [*given, *self.controls(part, op)]
+
+    def _marker(
+        self, part: PartBuilder, after: Sequence[Value], frame: Frame, where: Locations
+    ) -> Value:
+        """A tensor without elements that comes after some values."""
+        attrs: dict[str, AttrValue] = {"value": _EMPTY}
+        return self.emit(part, "constant", (), attrs, frame, where, after)[0]
+
+    def transfer(
+        self,
+        src: PartBuilder,
+        dst: PartBuilder,
+        data: Value,
+        name: str,
+        frame: Frame,
+        condition: int,
+        where: Locations,
+        late: Sequence[Value] = (),
+    ) -> Value:
+        """Send a tensor of `src`: what is received. condition: when it is live, in `frame`."""
+        kind = data.type
+        assert isinstance(kind, TensorType)
+        sending, covered = self.loops.counters(src, frame, condition)
+        waiting, _ = self.loops.counters(dst, frame, condition)
+        live = 0 if covered else self._live.setdefault(condition, len(self._live))
+        key = len(self.edges)
+        self.edges.append(Edge(key, name, kind, src.device, dst.device, where))
+        pair: dict[str, AttrValue] = {
+            "key": key, "tensor": name, "src": src.device, "dst": dst.device,
+        }  # fmt: skip
+        self.emit(src, "send", [data, *sending], pair, frame, where)
+        attrs: dict[str, AttrValue] = {
+            **pair, "dtype": kind.dtype, "shape": kind.shape, "live": live,
+            "depth": 1 + self._depth.get(data, 0),
+        }  # fmt: skip
+        return self.emit(dst, "recv", waiting, attrs, frame, where, late)[0]
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def fetch(self, number: int, value: Value) -> None:
+        """A result of the whole graph comes from where it is made."""
+        op = value.op
+        holder = next((p for p in self.parts.values() if value in p.values), None)
+        home = self.default if op is None else self.homes[op] or op.device or self.default
+        part = holder if op is None and holder is not None else self.part(home)
+        part.fetches.append((number, self.value(part, value)))
+
+    def done(self) -> Partitioned:
+        """All parts."""
+        parts = [self._finished(part) for part in self.parts.values()]
+        return Partitioned(tuple(parts), tuple(self.edges))
+
+    def _finished(self, part: PartBuilder) -> Part:
+        results = tuple(v for _, v in part.fetches)
+        block = Block(tuple(part.args), tuple(part.ops), results)
+        names = tuple(self.graph.arg_names[i] for i in part.feeds)
+        suffix = re.sub(r"[^A-Za-z0-9]+", "_", part.device.replace("/job:", "/").strip("/"))
+        name = f"{self.graph.name}_{suffix}"
+        alone = not any(op.name in DATAFLOW | COMMUNICATION for op in part.ops)
+        stage = self.stage if alone else "partitioned"
+        graph = Graph(name, block, names, stage)
+        return Part(part.device, graph, tuple(part.feeds), tuple(n for n, _ in part.fetches))
+
+
+def _without_devices(block: Block) -> Block:
+    """A region, all ops of which are on one device, without their names."""
+    if not any(op.device or op.group for op in block.walk()):
+        return block
+    mapping: dict[Value, Value] = {}
+    ops: list[Operation] = []
+    for op in block.ops:
+        made = Operation(
+            op.name,
+            [mapping.get(v, v) for v in op.operands],
+            op.attrs,
+            [r.type for r in op.results],
+            [_without_devices(r) for r in op.regions],
+            [mapping.get(v, v) for v in op.control],
+            op.locations,
+        )
+        ops.append(made)
+        mapping.update(zip(op.results, made.results, strict=True))
+    return Block(block.args, tuple(ops), tuple(mapping.get(v, v) for v in block.results))
+
+
+def _stays(value: Value, home: str, device: str, reader: Operation | None) -> InvalidArgumentError:
+    """The error for state that would have to go to another device."""
+    made = value.op
+    assert made is not None
+    name = made.attrs.get("name")
+    what = f"'{name}'" if name else f"of op '{made.name}'"
+    user = f"op '{reader.name}'" if reader is not None else "an op"
+    return InvalidArgumentError(
+        f"{user} on {device} uses the {value.type} {what}, which is on {home}: state stays where "
+        "it is",
+        hint="put what reads and writes it on its device, or read it there and use the value",
+        location=reader.locations if reader is not None else made.locations,
+    )
 
 
 def partition(placed: Graph, default: str = "", *, bfloat16: bool = False) -> Partitioned:

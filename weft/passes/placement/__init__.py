@@ -1,13 +1,13 @@
 """Placement: which device each op of a graph runs on, and why.
 
 `place` works on graphs as the frontend makes them, before stacks and control flow are lowered.
-"""
+Enters: a graph, devices, links and costs. Leaves: a `Placement`, with the reason for each op.
+Imports: `ir`, `rewriting`, `sizes`, `analysis`. Read `placer` first."""
 
 from weft.passes.placement.conflicts import PlacementError
 from weft.passes.placement.costs import CostModel, Measured
-from weft.passes.placement.devices import Device, Links, read_devices
+from weft.passes.placement.devices import Device, Links, Rates, read_devices
 from weft.passes.placement.placer import Placement, place
-from weft.passes.placement.rates import Rates
 
 __all__ = [
     "CostModel", "Device", "Links", "Measured", "Placement", "PlacementError", "Rates",

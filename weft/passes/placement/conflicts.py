@@ -1,9 +1,8 @@
-"""Constraints that cannot all hold: the smallest set of them that says why, and soft placement.
+"""Constraint conflicts: the smallest set of constraints that cannot all hold, and soft placement.
 
 The set is found by QuickXplain (Junker 2004, "QuickXPlain: Preferred explanations and relaxations
 for over-constrained problems", AAAI): about k log(n / k) trials for k constraints of n. It is
-minimal: without any one of its constraints the rest can hold.
-"""
+minimal: without any one of its constraints the rest can hold."""
 
 from __future__ import annotations
 

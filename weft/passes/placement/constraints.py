@@ -1,24 +1,29 @@
-"""What restricts where ops may run: the user's device specs, kernels, and what must be together.
+"""Placement constraints: the user's device specs, kernels, and ops that must be together.
 
 Ops are numbered as `Graph.walk` visits them, those in the bodies of `cond`, `while` and `scan`
 included. Behind them come the numbers of *anchors*, which stand for what ops must be together with:
 a colocation group, a variable or an object of the host, a stack, a variable of a loop. Sets of
 devices are the bits of ints.
-"""
+
+`constrain` gives a graph that is there already, as one saved as text, other constraints. A rule is
+`PATTERN=DEVICE`. The pattern, with `*` and `?`, is a name of variables and objects of the host
+(`w*`), after `op:` a name of ops (`op:matmul`), or after `at:` a place (`at:*model.py:12*`). The
+device may be a partial spec; an empty one takes the op's constraint away."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from fnmatch import fnmatchcase
 
+from weft.ir.analysis.effects import StateKey, region_keys, state_key
 from weft.ir.dataclass import dataclass
-from weft.ir.device import DeviceSpec
-from weft.ir.effects import StateKey, region_keys, state_key
-from weft.ir.errors import UnsupportedError
+from weft.ir.device import DeviceSpec, canonical_device
+from weft.ir.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.ops.control import CONTROL
-from weft.ir.rules import int_attr
-from weft.ir.source import Locations
+from weft.ir.locations import Locations
+from weft.ir.ops.control_flow import CONTROL
+from weft.ir.type_rules import int_attr
 from weft.ir.types import HandleType, RefType, StackType
 from weft.passes.placement.devices import Device
 
@@ -263,3 +268,94 @@ def _state_name(key: StateKey, value: Value) -> str:
         kind, _, name = key[1:].partition("> ")
         return f"{kind} '{name}'"
     return f"variable '{key}'"
+
+
+#: The device of an op, given that of the op around it.
+DeviceOf = Callable[[Operation, str], str]
+
+
+def with_devices(
+    block: Block, device_of: DeviceOf, copies: dict[Operation, Operation], around: str = ""
+) -> Block:
+    """A copy of a block, and of all in it, whose ops have the devices that `device_of` says.
+
+    copies: filled with the new op for each old one.
+    """
+    args = tuple(Value(a.type, None, a.index) for a in block.args)
+    mapping: dict[Value, Value] = dict(zip(block.args, args, strict=True))
+    ops: list[Operation] = []
+    for op in block.ops:
+        device = device_of(op, around)
+        made = copies[op] = Operation(
+            op.name,
+            [mapping[v] for v in op.operands],
+            op.attrs,
+            [r.type for r in op.results],
+            [with_devices(region, device_of, copies, device) for region in op.regions],
+            [mapping[v] for v in op.control],
+            op.locations,
+            device=device,
+            group=op.group,
+        )
+        mapping.update(zip(op.results, made.results, strict=True))
+        ops.append(made)
+    return Block(args, tuple(ops), tuple(mapping[v] for v in block.results))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The constraint `device` for the ops that `pattern` names. kind: "name", "op" or "at"."""
+
+    kind: str
+    pattern: str
+    device: str
+
+    @staticmethod
+    def parse(text: str) -> Rule:
+        """A rule as it is written. Raises InvalidArgumentError."""
+        pattern, equals, device = text.rpartition("=")
+        kind, colon, rest = pattern.partition(":")
+        if colon and kind in ("op", "at"):
+            pattern = rest
+        else:
+            kind = "name"
+        if not equals or not pattern:
+            raise InvalidArgumentError(
+                f"{text!r} is no rule for devices",
+                hint="write 'w*=/job:ps/task:1', 'op:matmul=/job:worker' or 'at:m.py:12*=/cpu:0'",
+            )
+        return Rule(kind, pattern, canonical_device(device) if device else "")
+
+    def fits(self, op: Operation) -> bool:
+        """Whether the rule is about the op."""
+        if self.kind == "op":
+            return fnmatchcase(op.name, self.pattern)
+        if self.kind == "at":
+            return any(fnmatchcase(str(at), self.pattern) for at in op.locations)
+        name = op.attrs.get("name")
+        return not op.operands and isinstance(name, str) and fnmatchcase(name, self.pattern)
+
+
+def constrain(graph: Graph, rules: Sequence[Rule], *, clear: bool = False) -> Graph:
+    """`graph` with other constraints; of several rules for an op the last one holds.
+
+    clear: all devices that it has are forgotten first, which a graph that is placed already needs.
+    NotFoundError for a rule that is about no op.
+    """
+    for rule in rules:
+        if not any(map(rule.fits, graph.walk())):
+            what = {"op": "no op called", "at": "no op at", "name": "nothing called"}[rule.kind]
+            raise NotFoundError(
+                f"graph '{graph.name}' has {what} {rule.pattern!r}",
+                hint="op:NAME is about ops, at:FILE:LINE:COLUMN about places, a name alone about "
+                "variables and objects of the host; * stands for anything",
+            )
+
+    def device_of(op: Operation, around: str) -> str:
+        device = "" if clear else op.device
+        for rule in rules:
+            if rule.fits(op):
+                device = rule.device
+        return device
+
+    return replace(graph, block=with_devices(graph.block, device_of, {}))

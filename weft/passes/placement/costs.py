@@ -1,9 +1,8 @@
-"""What ops and messages cost: from static prices, or as a trace of a step measured it.
+"""Costs of ops and messages for placement: static prices, or as a trace of a step measured them.
 
 A trace names ops by what they are called and by their source lines, several to an event where one
 kernel or region carries them out. So what an event took is shared out among the graph's ops that
-have one of its names and one of its lines, in proportion to their static prices.
-"""
+have one of its names and one of its lines, in proportion to their static prices."""
 
 from __future__ import annotations
 
@@ -14,22 +13,21 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from weft.ir.analysis.effects import runs_on_host
+from weft.ir.cost import streamed
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim, substitute_dim
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.host import runs_on_host
-from weft.ir.ops.control import CONTROL
-from weft.ir.prices import streamed
-from weft.ir.rules import int_attr
-from weft.ir.source import Locations
+from weft.ir.locations import Locations
+from weft.ir.ops.control_flow import CONTROL
+from weft.ir.type_rules import int_attr
 from weft.ir.types import StackType, TensorType, Type
-from weft.passes.control.trip_count import trip_count
-from weft.passes.estimate import nanoseconds
-from weft.passes.metrics import NOT_KERNELS
-from weft.passes.placement.devices import Links, links_from
-from weft.passes.placement.rates import Rates
-from weft.passes.specialize import is_symbolic, specialize
+from weft.passes.analysis.cost import nanoseconds
+from weft.passes.analysis.metrics import NOT_KERNELS
+from weft.passes.analysis.trip_count import trip_count
+from weft.passes.placement.devices import Links, Rates, links_from
+from weft.passes.sizes.specialize import is_symbolic, specialize
 
 #: Nanoseconds: of starting a kernel, of an op that Python carries out.
 KERNEL_NS, HOST_NS = 100.0, 10_000.0

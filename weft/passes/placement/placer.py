@@ -1,39 +1,259 @@
-"""Place a graph: each op gets the one device that it runs on.
+"""The placer: each op of a graph gets the one device that it runs on, and the reason in words.
 
 1. What the user asked for, what there are kernels for and what must be together leave a set of
-   devices for each group of ops (`constraints.py`); if one is empty, the smallest set of
-   constraints that says why is the error (`conflicts.py`).
+   devices for each group of ops (`constraints`); if one is empty, the smallest set of
+   constraints that says why is the error (`conflicts`).
 2. State that is not placed stays with the session, branches and loops stay whole, constants follow
-   their readers (`together.py`).
-3. For what is left, several placements are simulated (`timing.py`) and the fastest is taken: all of
+   their readers (`colocation`).
+3. For what is left, several placements are simulated (`timing`) and the fastest is taken: all of
    it in the session's place, each op where it finishes first, each where most of its operands are,
-   all on one of the devices (`choose.py`).
+   all on one of the devices (`choose`).
 
 Nothing depends on chance, nor on what else runs: the same graph, devices and costs give the same
 placement.
-"""
+
+`explain_placement` prints a placement for `Session.explain` and `weft place --explain`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import ResourceExhaustedError
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.ops.control import CONTROL
+from weft.ir.ops.control_flow import CONTROL
 from weft.ir.types import RefType
-from weft.passes.placement.choose import Choice, choose
+from weft.passes.placement.colocation import Colocation, add_defaults, colocate
 from weft.passes.placement.conflicts import group_up
-from weft.passes.placement.constraints import Problem, find_constraints, inside
-from weft.passes.placement.copying import with_devices
-from weft.passes.placement.costs import CostModel
-from weft.passes.placement.defaults import add_defaults
-from weft.passes.placement.devices import Device, check_devices
-from weft.passes.placement.reasons import reasons_of
-from weft.passes.placement.timing import Span
-from weft.passes.placement.together import put_together
+from weft.passes.placement.constraints import (
+    Constraint,
+    Problem,
+    find_constraints,
+    inside,
+    with_devices,
+)
+from weft.passes.placement.costs import CostModel, Costs
+from weft.passes.placement.devices import CPU, Device, check_devices
+from weft.passes.placement.timing import Pick, Simulation, Span
+
+#: A placement that leaves the session's device must be so much faster.
+MARGIN = 0.1
+#: So many single devices are tried, of those that differ.
+MOST_SINGLE = 8
+HOME = "where the session is"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen placement. device: of each op, by its number. why: the name of the candidate.
+    compared: seconds of all candidates, by name. free: the roots of groups that had a choice."""
+
+    device: tuple[int, ...]
+    why: str
+    seconds: float
+    spans: tuple[Span, ...]
+    compared: Mapping[str, float]
+    free: frozenset[int]
+
+
+def choose(
+    graph: Graph,
+    problem: Problem,
+    together: Colocation,
+    devices: Sequence[Device],
+    costs: Costs,
+    spread: bool,
+) -> Choice:
+    """Simulate the candidates and take the fastest; staying where the session is wins unless
+    another is faster by `MARGIN`."""
+    groups = together.groups
+    roots = [groups.root(i) for i in range(len(problem.ops))]
+    group = dict(zip(problem.ops, roots, strict=True))
+    allowed = {r: _bits(groups.mask(r)) for r in dict.fromkeys(roots)}
+    if not spread:
+        home = {k for k, d in enumerate(devices) if d.task == devices[0].task}
+        cpus = {k for k, d in enumerate(devices) if d.kind == CPU}
+        for some in (home, cpus):  # nothing is on a GPU that nothing puts there
+            allowed = {r: [k for k in ks if k in some] or ks for r, ks in allowed.items()}
+    free = frozenset(r for r, ks in allowed.items() if len(ks) > 1)
+
+    def simulate(prefer: int | None, pick: Pick) -> tuple[float, Simulation]:
+        chosen = {r: ks[0] for r, ks in allowed.items() if len(ks) == 1}
+        if prefer is not None:
+            chosen |= {r: prefer for r, ks in allowed.items() if prefer in ks}
+        simulation = Simulation(graph, devices, costs, group, allowed.__getitem__, chosen, pick)
+        return simulation.run(), simulation
+
+    fresh = _fresh_like(devices, allowed)
+    candidates: dict[str, tuple[int | None, Pick]] = {HOME: (0, _earliest(fresh))}
+    if free:
+        candidates["earliest finish"] = None, _earliest(fresh)
+        candidates["with most of its operands"] = None, _with_operands
+        for k in _singles(devices, allowed, free):
+            candidates[f"all that may on {devices[k].name}"] = k, _earliest(fresh)
+    done = {name: simulate(*how) for name, how in candidates.items()}
+    best = min(done, key=lambda name: done[name][0])
+    if done[HOME][0] <= done[best][0] * (1 + MARGIN):
+        best = HOME
+    seconds, simulation = done[best]
+    device = tuple(simulation.chosen[r] for r in roots)
+    compared = {name: found[0] for name, found in done.items()}
+    return Choice(device, best, seconds, tuple(simulation.spans), compared, free)
+
+
+def _bits(mask: int) -> list[int]:
+    return [k for k in range(mask.bit_length()) if mask >> k & 1]
+
+
+def _fresh_like(
+    devices: Sequence[Device], allowed: Mapping[int, Sequence[int]]
+) -> Callable[[int], object]:
+    """What tells devices apart on which nothing runs yet: of equal ones only the first is tried."""
+    fixed = {ks[0] for ks in allowed.values() if len(ks) == 1} | {0}
+    tasks = {devices[k].task for k in fixed}
+
+    def key(k: int) -> object:
+        d = devices[k]
+        return k if d.task in tasks else (d.spec.job, d.spec.task if k in fixed else None, d.kind,
+                                          d.spec.index, d.scale, d.memory, d.kernels)  # fmt: skip
+
+    return key
+
+
+def _tried(
+    simulation: Simulation, choice: Sequence[int], fresh: Callable[[int], object]
+) -> list[int]:
+    """Those of the devices that differ from each other at this moment."""
+    seen: set[object] = set()
+    out: list[int] = []
+    for k in choice:
+        key = k if k in simulation.free else fresh(k)
+        if key not in seen:
+            seen.add(key)
+            out.append(k)
+    return out
+
+
+def _earliest(fresh: Callable[[int], object]) -> Pick:
+    """The device on which the op finishes first, the earlier in the list of equal ones."""
+
+    def pick(simulation: Simulation, op: Operation, choice: Sequence[int]) -> int:
+        tried = _tried(simulation, choice, fresh)
+        return min(tried, key=lambda k: (simulation.finish(op, k), k))
+
+    return pick
+
+
+def _with_operands(simulation: Simulation, op: Operation, choice: Sequence[int]) -> int:
+    """The device that made the most bytes of the op's operands."""
+    found = simulation.incoming(op)
+    return max(choice, key=lambda k: (found.get(k, 0.0), -k))
+
+
+def _singles(
+    devices: Sequence[Device], allowed: Mapping[int, Sequence[int]], free: frozenset[int]
+) -> list[int]:
+    """Single devices to try, one of each sort; 0 is tried anyway."""
+    key = _fresh_like(devices, allowed)
+    possible = sorted({k for r in free for k in allowed[r]} - {0})
+    first: dict[object, int] = {}
+    for k in possible:
+        first.setdefault(key(k), k)
+    return sorted(first.values())[:MOST_SINGLE]
+
+
+def reasons_of(
+    problem: Problem,
+    together: Colocation,
+    devices: Sequence[Device],
+    choice: Choice,
+    wishes: Mapping[int, str],
+) -> list[str]:
+    """One text for each op. wishes: what soft placement has given up, by op."""
+    causes = _causes(problem, together, devices, choice)
+    links: dict[int, Constraint] = {}
+    asked: dict[int, Constraint] = {}
+    for c in problem.constraints:
+        if c.anchor >= 0:
+            links.setdefault(c.op, c)
+        elif c.kind == "device":
+            asked[c.op] = c
+    texts = []
+    for number, op in enumerate(problem.ops):
+        cause, owner = causes[together.groups.root(number)]
+        if number in asked:
+            text = f"asked for: {_wanted(op.device, asked[number])}"
+            if owner < 0:  # that was not all
+                text += f"; {cause}"
+        elif number == owner:
+            text = cause
+        else:
+            link = together.why.get(number)
+            if number in links:
+                link = _linked(problem, links[number])
+            text = f"{link}: {cause}" if link else cause
+        if number in problem.unused:
+            text += f"; {problem.unused[number]} is not used: it goes where its state is"
+        if number in wishes:
+            told = "asked for" if op.device else "it was to go with the step's,"
+            text += f"; {told} {wishes[number]}, which cannot be (soft placement)"
+        texts.append(text)
+    return texts
+
+
+def _wanted(device: str, constraint: Constraint) -> str:
+    at = f" at {constraint.locations[0]}" if constraint.locations else ""
+    return device + at
+
+
+def _linked(problem: Problem, link: Constraint) -> str:
+    return f"with {problem.anchors[link.anchor - len(problem.ops)]}"
+
+
+def _causes(
+    problem: Problem, together: Colocation, devices: Sequence[Device], choice: Choice
+) -> dict[int, tuple[str, int]]:
+    """For each group, what decided, and the op whose constraint that was (-1: none)."""
+    groups = together.groups
+    found: dict[int, tuple[str, int]] = {}
+    for kind in ("held", "device", "default", "kernel"):
+        for c in problem.constraints:
+            root = groups.root(c.op)
+            if c.kind != kind or root in found or root in choice.free:
+                continue
+            if kind != "kernel" or c.mask & (c.mask - 1) == 0:
+                at = f" at {c.locations[0]}" if c.locations else ""
+                found[root] = f"{c.what}{at}", c.op
+    for root, text in together.rule.items():
+        found[groups.root(root)] = text, -1
+    one = f"{devices[0].name} is the only device"
+    for number in range(len(problem.ops)):
+        root = groups.root(number)
+        if root not in found:
+            free = root in choice.free
+            found[root] = (_chosen(choice) if free else one if len(devices) == 1 else _LEFT), -1
+    return found
+
+
+#: Predictions that differ by less are the same to people.
+_NEAR = 0.01
+_LEFT = "the only device that all constraints leave"
+
+
+def _chosen(choice: Choice) -> str:
+    """Why a group that had a choice is where it is."""
+    took = f"{choice.seconds * 1e3:.3g} ms predicted"
+    least = choice.seconds * _NEAR
+    others = {k: v for k, v in choice.compared.items() if abs(v - choice.seconds) > least}
+    if not others:
+        return f"{choice.why} ({took})"
+    name = min(others, key=lambda k: others[k])
+    if choice.why != HOME and HOME in others:
+        name = HOME
+    return f"{choice.why} ({took}; {name}: {others[name] * 1e3:.3g} ms)"
+
 
 _LOG = logging.getLogger("weft.place")
 
@@ -89,7 +309,7 @@ def place(
     if default is not None:
         add_defaults(problem, devices, default)
     groups, fallbacks, wishes = group_up(problem, devices, soft=soft)
-    together = put_together(graph, problem, groups, devices)
+    together = colocate(graph, problem, groups, devices)
     prices = (costs or CostModel()).costs_of(graph)
     choice = choose(graph, problem, together, devices, prices, spread)
     _check_memory(problem, choice, devices, prices.nbytes)
@@ -147,3 +367,77 @@ def _check_memory(
                 hint="put some on other devices, as wf.train.replica_device_setter does",
                 location=op.locations,
             )
+
+
+_MOST_OPS, _MOST_MESSAGES = 40, 20
+
+
+def explain_placement(
+    placement: Placement, *, measured_seconds: float | None = None, limit: int = _MOST_OPS
+) -> str:
+    """What is where and why, which messages there are, and what the step takes.
+
+    measured_seconds: what a step took, to be held against the prediction. limit: so many ops of
+    each device are shown.
+    """
+    return "\n".join(_lines(placement, measured_seconds, limit))
+
+
+def _lines(placement: Placement, measured: float | None, limit: int) -> Iterator[str]:
+    ops = list(placement.reasons)
+    rows: dict[str, list[Operation]] = {d.name: [] for d in placement.devices}
+    for op in ops:
+        rows[op.device].append(op)
+    used = [name for name, held in rows.items() if held]
+    costs = f"{placement.measured} of {len(ops)} ops measured" if placement.measured else "static"
+    yield (
+        f"placement of '{placement.graph.name}': {len(ops)} ops on {len(used)} of "
+        f"{len(rows)} devices"
+    )
+    seconds = placement.predicted_seconds
+    yield f"  a step is predicted to take {_time(seconds)} (costs: {costs})"
+    if measured is not None:
+        ratio = f"{seconds / measured:.2f} of it" if measured > 0 else "no time at all"
+        yield f"  a step took {_time(measured)}: predicted was {ratio}"
+    for name, time in placement.compared.items():
+        yield f"    {name}: {_time(time)}"
+    for text in placement.fallbacks:
+        yield f"  {text}"
+    for op in placement.spanning:
+        yield f"  op '{op.name}'{_at(op)} is on several devices: it becomes Switch and Merge"
+    messages = [s for s in placement.timeline if " -> " in s.where]
+    busy: dict[str, float] = {}
+    for span in placement.timeline:
+        if " -> " not in span.where:
+            busy[span.where] = busy.get(span.where, 0.0) + span.end - span.begin
+    for name in used:
+        yield ""
+        yield f"{name}: {len(rows[name])} ops, busy for {_time(busy.get(name, 0.0))}"
+        for op in rows[name][:limit]:
+            yield f"  {op.name}{_at(op)}: {placement.reasons[op]}"
+        if len(rows[name]) > limit:
+            yield f"  and {len(rows[name]) - limit} more"
+    if messages:
+        yield ""
+        yield from _messages(messages)
+
+
+def _messages(messages: Sequence[Span]) -> Iterator[str]:
+    total = sum(m.nbytes for m in messages)
+    yield f"{len(messages)} messages, {total:,.0f} bytes"
+    for m in sorted(messages, key=lambda m: (-m.nbytes, m.begin))[:_MOST_MESSAGES]:
+        yield f"  {m.what}  {m.where}: {m.nbytes:,.0f} bytes, {_time(m.begin)} to {_time(m.end)}"
+    if len(messages) > _MOST_MESSAGES:
+        yield f"  and {len(messages) - _MOST_MESSAGES} more"
+
+
+def _at(op: Operation) -> str:
+    return f" at {op.locations[0]}" if op.locations else ""
+
+
+def _time(seconds: float) -> str:
+    """Three digits: 12.3 us, 4.56 ms, 1.2 s."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"

@@ -1,15 +1,18 @@
-"""How long a placed step takes: a simulation of its ops on their devices and of the messages.
+"""Simulated step time: the ops of a placed graph on their devices, and the messages.
 
 Each device runs one op at a time, the one that is ready first; the values that an op needs from
-another device come as messages, one for each value and device (`network.py`). A step begins when
-each task that takes part has got its message from the session's task, where the feeds are, and ends
-when each has answered and the results are there. So this is list scheduling as in HEFT (Topcuoglu,
+another device come as messages, one for each value and device (`Network`). A step begins when each
+task that takes part has got its message from the session's task, where the feeds are, and ends when
+each has answered and the results are there. So this is list scheduling as in HEFT (Topcuoglu,
 Hariri, Wu 2002), with links that fill up; where the device of an op is not known yet, a `pick` says
 it, as by the earliest finish.
 
 A loop or branch on one device is one op. One that spans several is simulated inside: a loop's body
 once, and its time taken as often as it runs; of a branch the longer side.
-"""
+
+Messages queue: a message takes its turn at the sender, then at the receiver, which gets its first
+byte one latency after the sender puts it on the link; both are busy for so long as the bytes and
+the handling of one message take."""
 
 from __future__ import annotations
 
@@ -18,12 +21,51 @@ from collections.abc import Callable, Mapping, Sequence
 
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.ops.control import CONTROL
+from weft.ir.ops.control_flow import CONTROL
 from weft.ir.types import HandleType, RefType
 from weft.passes.placement.constraints import inside
 from weft.passes.placement.costs import Costs
-from weft.passes.placement.devices import CPU, Device
-from weft.passes.placement.network import Network
+from weft.passes.placement.devices import CPU, Device, Links
+
+
+class Network:
+    """The state of all links at one time of a simulation. Names of tasks are any text."""
+
+    __slots__ = ("_into", "_out", "links")
+
+    def __init__(self, links: Links) -> None:
+        self.links = links
+        self._out: dict[str, float] = {}
+        self._into: dict[str, float] = {}
+
+    def arrival(
+        self, source: str, target: str, nbytes: float, ready: float, buses: int = 0
+    ) -> float:
+        """When a message sent now would be there. buses: of how many GPUs it goes over. Within a
+        task nothing queues."""
+        links = self.links
+        bus = links.bus_latency_s + nbytes / links.bus_bytes_per_s
+        if source == target and buses:
+            return ready + bus
+        if source == target:
+            return ready + links.local_latency_s + nbytes / links.local_bytes_per_s
+        ready += buses * bus
+        hold = links.message_s + nbytes / links.bytes_per_s
+        begin = max(ready, self._out.get(source, 0.0))
+        return max(begin + links.latency_s, self._into.get(target, 0.0)) + hold
+
+    def send(
+        self, source: str, target: str, nbytes: float, ready: float, buses: int = 0
+    ) -> tuple[float, float]:
+        """Send a message at `ready`: when its sending begins, and when it is there."""
+        arrives = self.arrival(source, target, nbytes, ready, buses)
+        if source == target:
+            return ready, arrives
+        begin = max(ready, self._out.get(source, 0.0))
+        self._out[source] = begin + self.links.message_s + nbytes / self.links.bytes_per_s
+        self._into[target] = arrives
+        return begin, arrives
+
 
 _HANDLES = (RefType, HandleType)
 

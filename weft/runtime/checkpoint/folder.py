@@ -13,7 +13,7 @@ from typing import Any
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import DataLossError, InvalidArgumentError, UnsupportedError
-from weft.ir.fork import ForkLock
+from weft.ir.process import ForkLock
 from weft.runtime.checkpoint.encoding import Array
 from weft.runtime.checkpoint.format import SUFFIX, write_file
 from weft.runtime.checkpoint.manifest import (

@@ -9,7 +9,7 @@ import weakref
 from typing import Any, Protocol, runtime_checkable
 
 from weft.ir.errors import AlreadyExistsError, NotFoundError, TypeRuleError, suggest
-from weft.ir.fork import ForkLock
+from weft.ir.process import ForkLock
 
 
 @runtime_checkable

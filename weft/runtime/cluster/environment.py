@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from weft.ir.errors import NotFoundError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.cluster.jobs import Environment, JobSizes, variables
 from weft.runtime.cluster.json_config import JsonResolver
 from weft.runtime.cluster.kubernetes import KubernetesResolver

@@ -18,8 +18,8 @@ from weft.ir.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from weft.ir.fork import ForkLock
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.process import ForkLock
 from weft.runtime.cluster.spec import ClusterSpec, ClusterTask
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")

@@ -14,7 +14,7 @@ from typing import Any
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, TypeRuleError, suggest
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.cluster.addresses import is_open, parse_address
 
 _JOB = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")  # as in a device's name, /job:NAME/task:0

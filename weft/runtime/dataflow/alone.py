@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.ir.attributes import Attrs
-from weft.ir.builder import make_op
 from weft.ir.errors import InternalError, WeftError
 from weft.ir.graph import Value
-from weft.ir.interpreter import type_of
+from weft.ir.interpreter.evaluate import type_of
+from weft.ir.ops.builder import make_op
+from weft.ir.spec import Attrs
 from weft.runtime.dataflow.host_ops import HOST_OPS
 from weft.runtime.dataflow.host_ops.row import Array
 from weft.runtime.resources.cancel import CancelToken

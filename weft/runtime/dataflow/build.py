@@ -14,11 +14,11 @@ from weft.codegen.steps.arena_flow import leaves_stacks
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.interpreter import evaluate_op
-from weft.ir.rules import int_attr
+from weft.ir.interpreter.evaluate import evaluate_op
+from weft.ir.type_rules import int_attr
 from weft.ir.types import TensorType, TokenType, Type
-from weft.passes.control.given_inputs import given_inputs
-from weft.passes.control.plan_regions import (
+from weft.passes.analysis.cost import EXPENSIVE_NS, is_wide, nanoseconds
+from weft.passes.control.dataflow_regions import (
     Frames,
     Region,
     control_operands,
@@ -26,13 +26,13 @@ from weft.passes.control.plan_regions import (
     handles_as_nodes,
     is_handle,
     plan_regions,
+    split_regions,
     users,
 )
-from weft.passes.control.split_regions import split_regions
-from weft.passes.estimate import DEAR_NS, is_wide, nanoseconds
+from weft.passes.control.overwritable_inputs import given_inputs
 from weft.passes.manager import Pass
 from weft.passes.pipelines import STANDARD
-from weft.passes.specialize import is_symbolic
+from weft.passes.sizes.specialize import is_symbolic
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.elsewhere import (
     Elsewhere,
@@ -325,7 +325,7 @@ class _Builder:
         alone = self.built.deterministic or self.built.threads == 1
         # a variable is read where it lies, but for what leaves the region
         ops = [op for op in region.ops if op.name != "read" or op.result in region.results]
-        return not alone and nanoseconds(ops) >= DEAR_NS
+        return not alone and nanoseconds(ops) >= EXPENSIVE_NS
 
     def _compiled(self, region: Region) -> Executable | LazyRegion | RegionElsewhere:
         """A region, compiled at once if all its sizes are known."""

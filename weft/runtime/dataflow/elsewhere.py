@@ -15,8 +15,7 @@ import numpy as np
 
 from weft.ir.device import DeviceSpec
 from weft.ir.graph import Graph, Operation, Value
-from weft.passes.control.plan_regions import Region
-from weft.passes.control.steering import passed_on, steering
+from weft.passes.control.dataflow_regions import Region, passed_on, steering
 from weft.runtime.dataflow.host_ops.row import DEAD, Array, Done
 from weft.runtime.dataflow.hosts import Start
 from weft.runtime.resources.cancel import CancelToken

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.ir.collector import collector_paused
 from weft.ir.graph import Graph
+from weft.ir.process import collector_paused
 from weft.passes.manager import Pass
 from weft.passes.pipelines import STANDARD
 from weft.runtime.dataflow import layout as at

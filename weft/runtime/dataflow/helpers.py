@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from weft.ir.fork import in_child
+from weft.ir.process import in_child
 
 Job = Callable[[], None]
 #: How long the end of the process waits for a job that runs.

@@ -8,10 +8,10 @@ from typing import Any
 
 from weft.ir.errors import FailedPreconditionError, UnsupportedError, WeftError
 from weft.ir.graph import Operation, Value
-from weft.ir.interpreter import carry_out
+from weft.ir.interpreter.evaluate import carry_out
 from weft.ir.ops import OPS
 from weft.ir.types import HandleType, TensorType
-from weft.passes.control.plan_regions import HANDLES, origin
+from weft.passes.control.dataflow_regions import HANDLES, origin
 from weft.runtime.dataflow.host_ops import HOST_OPS
 from weft.runtime.dataflow.host_ops.row import Array, Done
 from weft.runtime.dataflow.host_ops.string_variables import STRING_ROWS

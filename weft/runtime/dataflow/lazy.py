@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph
+from weft.ir.process import ForkLock
 from weft.ir.types import TensorType
 from weft.passes.manager import Pass
 from weft.passes.pipelines import STANDARD
-from weft.passes.specialize import specialize_inputs
+from weft.passes.sizes.specialize import specialize_inputs
 from weft.runtime.executable import Executable, compile_graph
 from weft.runtime.size_plan import SizedGraph
 from weft.runtime.size_plans import Filled, SizePlans

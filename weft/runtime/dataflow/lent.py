@@ -11,7 +11,7 @@ import numpy as np
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType
-from weft.passes.control.plan_regions import Region
+from weft.passes.control.dataflow_regions import Region
 from weft.runtime.dataflow.host_ops.communication import Exchange
 from weft.runtime.dataflow.host_ops.row import Array, Done
 from weft.runtime.executable import Executable

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weft.codegen.steps.scalar_check import in_registers
-from weft.ir.deadness import check_dataflow
+from weft.ir.analysis.deadness import check_dataflow
+from weft.ir.analysis.effects import is_string
 from weft.ir.graph import Graph, Operation
-from weft.ir.host import is_string
-from weft.ir.ops.dataflow import DATAFLOW
-from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.control.lowering_choice import executor_only
-from weft.passes.control.unroll import unroll
+from weft.ir.ops.control_flow import DATAFLOW
+from weft.passes.control.lower_control_flow import executor_only, lower_control_flow, unroll
 from weft.passes.manager import Pass, run_passes
 from weft.passes.pipelines import STANDARD
-from weft.passes.specialize import is_symbolic
-from weft.passes.tie_sizes import tie_sizes
+from weft.passes.sizes.specialize import is_symbolic
+from weft.passes.sizes.tie_sizes import tie_sizes
 from weft.runtime.dataflow.elsewhere import Elsewhere
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.hosts import Resources

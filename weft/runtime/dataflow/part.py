@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.ir.frames import is_dataflow
+from weft.ir.analysis.frames import is_dataflow
 from weft.ir.graph import Graph
 from weft.passes.manager import Pass
 from weft.passes.pipelines import STANDARD
-from weft.passes.specialize import is_symbolic
+from weft.passes.sizes.specialize import is_symbolic
 from weft.runtime.dataflow.build import Array
 from weft.runtime.dataflow.elsewhere import Elsewhere
 from weft.runtime.dataflow.executor import DataflowStep

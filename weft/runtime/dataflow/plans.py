@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from weft.ir.errors import InternalError
 from weft.ir.types import TensorType
-from weft.passes.control.plan_regions import Region
+from weft.passes.control.dataflow_regions import Region
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.host_calls import end_if_over
 from weft.runtime.dataflow.nodes import words

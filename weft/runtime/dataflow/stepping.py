@@ -10,7 +10,7 @@ from typing import Any
 from weft.ir.graph import Graph
 from weft.ir.ops import lookup
 from weft.ir.types import TensorType, Type
-from weft.passes.estimate import nanoseconds
+from weft.passes.analysis.cost import nanoseconds
 from weft.runtime.dataflow.build import Array
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.running import Running

@@ -18,7 +18,7 @@ import numpy as np
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Operation, Value
-from weft.ir.source import Locations
+from weft.ir.locations import Locations
 from weft.ir.types import RefType, TensorType
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Built

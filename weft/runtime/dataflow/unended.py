@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import ctypes
 
+from weft.ir.analysis.frames import unended_frame
 from weft.ir.errors import InternalError, WeftError
-from weft.ir.frames import unended_frame
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Built
 from weft.runtime.dataflow.nodes import Node, Tables

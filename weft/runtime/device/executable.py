@@ -10,10 +10,10 @@ from typing import Any, cast
 
 from weft.codegen.cuda.compile import describe_kernels, emit_ptx
 from weft.ir.dataclass import dataclass
+from weft.ir.dtypes import MathMode
 from weft.ir.errors import ResourceExhaustedError, WeftError
-from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph
-from weft.ir.math_mode import MathMode
+from weft.ir.process import ForkLock
 from weft.passes.manager import Pass, PassOptions, configure_logging
 from weft.passes.memory.plan_memory import variable_name
 from weft.passes.pipelines import GPU

@@ -8,7 +8,7 @@ from functools import partial
 
 from weft.codegen.cuda.compile import compile_for_gpu
 from weft.ir.errors import InvalidArgumentError, WeftError
-from weft.ir.fork import ForkLock
+from weft.ir.process import ForkLock
 from weft.runtime.device.backends.cuda import CudaDevice
 from weft.runtime.device.backends.driver import Driver
 from weft.runtime.device.backends.emulated import EmulatedDevice

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weft.ir.graph import Graph
 
 if TYPE_CHECKING:
-    from weft.passes.partition.parts import Edge
+    from weft.passes.partition.partition import Edge
     from weft.passes.placement import Placement
     from weft.runtime.dataflow.trace import TraceRecorder
     from weft.runtime.device.array import DeviceValue

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.ir.dataclass import dataclass
-from weft.ir.source import Locations
+from weft.ir.locations import Locations
 from weft.runtime.distributed.timeline import CLIENT, PartSpan, Span, Timeline, Transfer
 
 #: A task is called a straggler if it is so many times as long at work as its peers' median.

@@ -14,7 +14,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import AbortedError, DeadlineExceededError, UnavailableError, WeftError
 from weft.ir.graph import Operation
-from weft.ir.rules import int_attr
+from weft.ir.type_rules import int_attr
 from weft.runtime.dataflow.helpers import clock
 from weft.runtime.dataflow.host_ops.row import DEAD
 from weft.runtime.distributed.counters import Counters

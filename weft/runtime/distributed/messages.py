@@ -87,7 +87,7 @@ class Received(Protocol):
 
 
 class Peer(Protocol):
-    """Who is at the other end of a link: `weft.comm.peers.Peer`."""
+    """Who is at the other end of a link: `weft.comm.link.Peer`."""
 
     @property
     def name(self) -> str: ...

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.ir.attributes import ConstArray
-from weft.ir.builder import remapped
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.ops.host_function import is_registered
+from weft.ir.ops.builder import remapped
+from weft.ir.ops.io import is_registered
+from weft.ir.spec import ConstArray
 from weft.ir.text.printer import print_graph
 from weft.ir.types import HandleType, RefType, TensorType
 from weft.runtime.distributed.exchange import task_of

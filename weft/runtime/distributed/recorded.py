@@ -14,8 +14,8 @@ import numpy as np
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Operation
-from weft.ir.rules import int_attr
-from weft.ir.source import Location, Locations
+from weft.ir.locations import Location, Locations
+from weft.ir.type_rules import int_attr
 from weft.runtime.dataflow.helpers import clock
 from weft.runtime.dataflow.trace import TraceEvent, TraceRecorder
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir.analysis.verify import verify
 from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec, short
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Graph, Operation
-from weft.ir.rules import int_attr
 from weft.ir.text.parser import parse_graph
-from weft.ir.verify import verify
+from weft.ir.type_rules import int_attr
 from weft.passes.manager import Pass
 from weft.passes.pipelines import PIPELINES
 from weft.runtime.dataflow.elsewhere import Elsewhere

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, UnsupportedError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.cluster.spec import ClusterSpec
 from weft.runtime.distributed.messages import Wire
 from weft.runtime.distributed.transport import knows_peers, open_endpoint

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from weft.ir.attributes import AttrValue
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Graph, Operation
+from weft.ir.spec import AttrValue
 from weft.ir.types import HandleType, RefType
 from weft.runtime.resources.remake import remake
 from weft.runtime.variables import VariableState

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.comm.entries import Key
-from weft.comm.rendezvous import Rendezvous
+from weft.comm.rendezvous import Key, Rendezvous
 from weft.ir.errors import DeadlineExceededError, UnavailableError, WeftError
 
 Array = np.ndarray[Any, Any]

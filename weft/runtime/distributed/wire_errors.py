@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.ir import errors
 from weft.ir.errors import WeftError
-from weft.ir.source import Location
+from weft.ir.locations import Location
 
 _CLASSES: Mapping[str, type[WeftError]] = {
     name: kind

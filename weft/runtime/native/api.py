@@ -32,7 +32,7 @@ from weft.codegen.native_language import LANGUAGE_VERSION, emit_source
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import float64
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.fork import around_fork
+from weft.ir.process import around_fork
 from weft.runtime.native import blocks as native_blocks
 from weft.runtime.native import entry as native_entry
 from weft.runtime.native import layout as at

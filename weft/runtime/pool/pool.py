@@ -26,7 +26,7 @@ from weft.codegen.pool.emit import PARALLEL
 from weft.codegen.pool.words import FIRST_SLOT, MAX_THREADS, SLOT, SLOT_WORDS, TOTAL_WORDS, WORDS
 from weft.codegen.pool.worker import CLOSE, CONTROL, SPIN, SPINS, WORKER
 from weft.ir.errors import UnsupportedError
-from weft.ir.fork import around_fork
+from weft.ir.process import around_fork
 from weft.runtime.pool.limits import default_threads, usable_processors
 
 _log = logging.getLogger("weft.compile")

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
-from weft.ir.attributes import AttrValue
 from weft.ir.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -29,7 +28,8 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.ir.fork import around_fork, in_child
+from weft.ir.process import around_fork, in_child
+from weft.ir.spec import AttrValue
 from weft.runtime.resources.cancel import CancelToken
 
 #: Called once with the result or, if that failed, with a WeftError.

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.attributes import AttrValue
 from weft.ir.dtypes import int64, string
 from weft.ir.errors import CancelledError, InvalidArgumentError, UnsupportedError, WeftError
+from weft.ir.spec import AttrValue
 from weft.runtime.resources.attempts import Attempt, Done
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.components import Array, Components

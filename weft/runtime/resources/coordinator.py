@@ -16,7 +16,7 @@ from weft.ir.errors import (
     InvalidArgumentError,
     OutOfRangeError,
 )
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.resources.attempts import Attempt, Done, Resource
 
 _log = logging.getLogger("weft.resources")

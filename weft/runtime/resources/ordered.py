@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.attributes import AttrValue
+from weft.ir.spec import AttrValue
 from weft.runtime.resources.components import Components, Element
 from weft.runtime.resources.queue import Queue
 from weft.runtime.resources.saved import saved_integer

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from weft.ir.attributes import AttrValue
 from weft.ir.errors import (
     CancelledError,
     InvalidArgumentError,
@@ -23,6 +22,7 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
+from weft.ir.spec import AttrValue
 from weft.runtime.resources.attempts import Attempt, Done, Resource
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.components import (

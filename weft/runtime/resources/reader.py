@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.attributes import AttrValue
 from weft.ir.errors import (
     DataLossError,
     InternalError,
@@ -23,6 +22,7 @@ from weft.ir.errors import (
     ResourceExhaustedError,
     WeftError,
 )
+from weft.ir.spec import AttrValue
 from weft.runtime.files.records import Layout, Record, records
 from weft.runtime.resources.attempts import Attempt, Done, Resource
 from weft.runtime.resources.cancel import CancelToken

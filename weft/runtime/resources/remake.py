@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from weft.ir.attributes import ConstArray
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation
-from weft.ir.ops.queue import part_type
-from weft.ir.rules import int_attr, strs_attr
+from weft.ir.ops.resources import part_type
+from weft.ir.spec import ConstArray
+from weft.ir.type_rules import int_attr, strs_attr
 from weft.ir.types import TensorType
 from weft.runtime.files.records import Layout
 from weft.runtime.resources.accumulators import Accumulator, DenseAccumulator, SparseAccumulator

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from weft.ir.attributes import AttrValue, ConstArray
 from weft.ir.dtypes import DType, int64, string
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
-from weft.ir.string_hash import fingerprint64
+from weft.ir.ops.strings import fingerprint64
+from weft.ir.spec import AttrValue, ConstArray
 from weft.runtime.resources.components import Array
 from weft.runtime.resources.table import HashTable
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.attributes import AttrValue, ConstArray
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, string
 from weft.ir.errors import InvalidArgumentError, ShapeError
+from weft.ir.spec import AttrValue, ConstArray
 from weft.runtime.resources.attempts import Resource
 from weft.runtime.resources.components import Array
 from weft.runtime.resources.saved import check_saved, reading_state

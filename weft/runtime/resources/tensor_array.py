@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from weft.ir.attributes import AttrValue
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, string
 from weft.ir.errors import (
@@ -21,6 +20,7 @@ from weft.ir.errors import (
     ShapeError,
     UnsupportedError,
 )
+from weft.ir.spec import AttrValue
 from weft.runtime.resources.attempts import Resource
 from weft.runtime.resources.components import (
     Array,

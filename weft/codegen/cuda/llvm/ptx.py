@@ -15,7 +15,7 @@ from weft.codegen.cuda.llvm.tensor_cores import NEEDS_PTX_65
 from weft.codegen.cuda.toolchain import UnknownTarget
 from weft.codegen.llvm.compile import compile_assembly
 from weft.codegen.llvm.library import Machine, library
-from weft.ir.fork import ForkLock
+from weft.ir.process import ForkLock
 
 _VERSION = re.compile(r"^\.version (\d+)\.(\d+)$", re.MULTILINE)
 #: Of PTX with sm_75 (PTX ISA manual, "Release Notes"). LLVM takes an older one for what it does not

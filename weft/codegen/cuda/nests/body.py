@@ -14,8 +14,8 @@ from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.cuda.scalars.scalar import expression, literal, load, loaded, stored
 from weft.codegen.cuda.writer import MANY, IndexDtype, Source, index_dtype, product
 from weft.codegen.nests.nest import Access, Nest
-from weft.ir.attributes import ConstArray
 from weft.ir.dataclass import dataclass
+from weft.ir.spec import ConstArray
 
 #: At most so many statements, of all lanes together.
 MOST_STATEMENTS = 512

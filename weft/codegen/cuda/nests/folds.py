@@ -26,8 +26,8 @@ from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.cuda.scalars.scalar import running_dtype, stored
 from weft.codegen.cuda.writer import Source, product
 from weft.codegen.nests.nest import Access, Nest, Store, simplify_nest
+from weft.ir.analysis.index_maps import contiguous_strides
 from weft.ir.dataclass import dataclass
-from weft.ir.index_maps import contiguous_strides
 
 #: Folds are split until there are about so many blocks.
 ENOUGH_BLOCKS = 1024

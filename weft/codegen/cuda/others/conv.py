@@ -1,5 +1,5 @@
-"""Convolutions (`weft/ir/ops/conv.py`): tiles (`conv_tiles.py`) where there is enough to multiply;
-else, as where each channel is its own group, each result is added up by one thread.
+"""Convolutions (`weft/ir/ops/windows.py`): tiles (`conv_tiles.py`) where there is enough to
+multiply; else, as where each channel is its own group, each result is added up by one thread.
 
 `conv_kernel`, whose sums are long and few, then gives each thread some items of the batch; a second
 launch adds those up. 16-bit floats add up in f32. All orders are fixed by the sizes.

@@ -11,7 +11,7 @@ from weft.codegen.cuda.others.windows import Sliding, flat
 from weft.codegen.cuda.scalars.scalar import expression, literal, load, register_dtype
 from weft.codegen.cuda.writer import Source
 from weft.ir.graph import Operation
-from weft.ir.rules import int_attr
+from weft.ir.type_rules import int_attr
 
 #: What the operands and the result of each op are: x: (batch, large..., inside * groups), w:
 #: (window..., inside, outside * groups), y: (batch, small..., outside * groups).

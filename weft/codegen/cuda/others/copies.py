@@ -13,9 +13,9 @@ from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.nests.emit import plain_launches
 from weft.codegen.cuda.others.sizes import shape_of, tensor
 from weft.codegen.nests.nest import Access, Nest, Store, simplify_nest
+from weft.ir.analysis.index_maps import contiguous_strides
 from weft.ir.graph import Operation, Value
-from weft.ir.index_maps import contiguous_strides
-from weft.ir.rules import int_attr, ints_attr
+from weft.ir.type_rules import int_attr, ints_attr
 
 #: The dtype that stands for elements of so many bytes; of 16 there are two of 8.
 _RAW = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}

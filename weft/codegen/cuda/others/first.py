@@ -10,7 +10,7 @@ from weft.codegen.cuda.others.ordered import Keys, key_launches, worth_ordering
 from weft.codegen.cuda.others.sizes import count_of, dtype_of
 from weft.codegen.cuda.writer import Source, index_dtype
 from weft.ir.graph import Operation, Value
-from weft.ir.rules import int_attr
+from weft.ir.type_rules import int_attr
 
 
 def first_occurrence_launches(op: Operation) -> list[Launch]:

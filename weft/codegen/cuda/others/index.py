@@ -13,9 +13,9 @@ from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.others.sizes import axis_sizes, count_of, dtype_of, shape_of, tensor
 from weft.codegen.cuda.scalars.memory import SIGNED
 from weft.codegen.cuda.writer import Source, index_dtype
+from weft.ir.analysis.index_maps import index_sizes
 from weft.ir.graph import Operation, Value
-from weft.ir.index_maps import index_sizes
-from weft.ir.rules import int_attr
+from weft.ir.type_rules import int_attr
 
 #: Elements are moved as these, 16 bytes as two u64.
 _RAW = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}

@@ -27,12 +27,12 @@ from weft.codegen.cuda.scalars.scalar import (
     stored,
 )
 from weft.codegen.cuda.writer import Source, index_dtype
+from weft.ir.analysis.index_maps import index_sizes
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
-from weft.ir.index_maps import index_sizes
 from weft.ir.ops.index import COMBINES
-from weft.ir.rules import int_attr
 from weft.ir.sizes import next_power
+from weft.ir.type_rules import int_attr
 
 _LEAST, _MOST = 32, 256
 #: So many threads with a column each are few.

@@ -7,7 +7,7 @@ import math
 from weft.codegen.cuda.scalars.memory import DTYPES
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation, Value
-from weft.ir.rules import int_attr
+from weft.ir.type_rules import int_attr
 from weft.ir.types import TensorType
 
 

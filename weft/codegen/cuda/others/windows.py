@@ -23,14 +23,14 @@ from weft.codegen.cuda.scalars.scalar import (
 )
 from weft.codegen.cuda.writer import Source, index_dtype
 from weft.ir.graph import Operation, Value
-from weft.ir.rules import ints_attr
+from weft.ir.type_rules import ints_attr
 
 Names = list[str]
 
 
 class Sliding:
     """Positions o of the small side and taps k meet at p = o * stride + k * dilation - lo of the
-    large side (`weft/ir/windows.py`), if that is inside it; one number per axis."""
+    large side (`weft/ir/ops/windows.py`), if that is inside it; one number per axis."""
 
     def __init__(
         self,

@@ -15,10 +15,10 @@ from weft.codegen.gemm.epilogue import operands_of, product_in, result_strides, 
 from weft.codegen.gemm.prologue import is_computed
 from weft.codegen.kernels.linalg import product_of
 from weft.codegen.nests.nest import Access, Nest, Store, plain_nest
+from weft.ir.analysis.index_maps import contiguous_strides, read_of, static_shape
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation
-from weft.ir.index_maps import contiguous_strides, read_of, static_shape
 from weft.ir.types import TensorType
 
 

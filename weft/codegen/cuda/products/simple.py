@@ -9,8 +9,8 @@ from weft.codegen.call import Address
 from weft.codegen.cuda.products.fused import FusedProduct
 from weft.codegen.cuda.scalars.memory import nbytes
 from weft.codegen.nests.nest import Access, Nest
-from weft.ir.attributes import ConstArray
 from weft.ir.dataclass import dataclass
+from weft.ir.spec import ConstArray
 
 Activation = Literal["none", "relu"]
 

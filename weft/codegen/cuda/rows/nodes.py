@@ -17,7 +17,7 @@ from weft.codegen.cuda.scalars.scalar import expression, literal, load, register
 from weft.codegen.cuda.writer import Source
 from weft.codegen.nests.row_passes import Pass, Schedule
 from weft.codegen.nests.rows import Node, RowNest
-from weft.ir.attributes import ConstArray
+from weft.ir.spec import ConstArray
 
 
 class Nodes:

@@ -24,7 +24,7 @@ from weft.frontend.train.saver_files import PathLike
 from weft.frontend.train.step_counter import global_step, needed_global_step
 from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.resources.coordinator import Coordinator
 
 log = logging.getLogger("weft.train")

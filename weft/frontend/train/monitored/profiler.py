@@ -20,7 +20,7 @@ from weft.frontend.train.saver_files import PathLike, as_path
 from weft.frontend.train.step_counter import needed_global_step
 from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.resources.coordinator import Coordinator
 
 

@@ -31,8 +31,8 @@ from weft.ir.errors import (
     OutOfRangeError,
     TypeRuleError,
 )
-from weft.ir.fork import ForkLock
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
+from weft.ir.process import ForkLock
 from weft.runtime.resources.coordinator import Coordinator, ExcInfo
 
 log = logging.getLogger("weft.train")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from weft.frontend.tracing.device_scope import OpToPlace
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import InvalidArgumentError, WeftError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.cluster.spec import ClusterSpec
 
 #: Ops whose results parameter servers hold: variables, and tables.

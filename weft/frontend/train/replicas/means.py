@@ -12,7 +12,7 @@ from weft.frontend.ops.arithmetic import add, divide
 from weft.frontend.tensor import Tensor
 from weft.frontend.train.optimizer import GradientAndVariable
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from weft.frontend.train.replicas.sync import SyncReplicas
 from weft.frontend.variable import Variable
 from weft.ir.dims import product
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, ShapeError, TypeRuleError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 _WHAT = "wf.train.microbatch_gradients"
 

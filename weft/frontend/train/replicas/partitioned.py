@@ -13,7 +13,7 @@ from weft.frontend.variable import Variable
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError, ShapeError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 
 
 def create_partitioned_variables(

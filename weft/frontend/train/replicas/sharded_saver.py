@@ -34,7 +34,7 @@ from weft.frontend.variable import Variable
 from weft.ir.device import DeviceSpec
 from weft.ir.dtypes import int64, string
 from weft.ir.errors import FailedPreconditionError, TypeRuleError, UnsupportedError
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.checkpoint.folder import record_checkpoint
 from weft.runtime.checkpoint.manifest import SavedCheckpoint
 from weft.runtime.checkpoint.sharded import (

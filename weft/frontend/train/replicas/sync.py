@@ -24,7 +24,7 @@ from weft.ir.errors import (
     InvalidArgumentError,
     TypeRuleError,
 )
-from weft.ir.source import caller_location
+from weft.ir.locations import caller_location
 from weft.runtime.resources.coordinator import Coordinator
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.ir.errors import WeftError
 from weft.ir.graph import Operation
-from weft.ir.interpreter import type_of
+from weft.ir.interpreter.evaluate import type_of
 from weft.ir.ops import lookup
 from weft.ir.ops.dynamic import TABLE
 from weft.runtime.dataflow.host_ops.row import Array, Begin, Done

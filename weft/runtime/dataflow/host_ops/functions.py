@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.ir.errors import WeftError
 from weft.ir.graph import Operation
-from weft.ir.ops.host_function import call_function
+from weft.ir.ops.io import call_function
 from weft.runtime.dataflow.host_ops.row import Array, Begin, Done
 from weft.runtime.resources.cancel import CancelToken
 

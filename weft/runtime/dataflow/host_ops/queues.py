@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.ir.errors import WeftError
 from weft.ir.graph import Operation
-from weft.ir.rules import int_attr
+from weft.ir.type_rules import int_attr
 from weft.runtime.dataflow.host_ops.row import Array, Begin, Done, no_value
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.queue import Queue

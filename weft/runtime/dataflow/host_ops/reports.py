@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from weft.ir.attributes import Attrs
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Operation
-from weft.ir.ops.report import report
+from weft.ir.ops.io import report
+from weft.ir.spec import Attrs
 from weft.runtime.dataflow.host_ops.row import Array, Begin, Done
 from weft.runtime.resources.cancel import CancelToken
 

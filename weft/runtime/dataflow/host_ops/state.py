@@ -9,8 +9,8 @@ import numpy as np
 
 from weft.ir.errors import WeftError
 from weft.ir.graph import Operation
-from weft.ir.interpreter_state import check_initialized, missing_names
-from weft.ir.rules import int_attr
+from weft.ir.interpreter.state import check_initialized, missing_names
+from weft.ir.type_rules import int_attr
 from weft.runtime.dataflow.host_ops.row import Array, Begin, Done
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.variables import VariableState

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from weft.ir.errors import WeftError
 from weft.ir.graph import Operation
-from weft.ir.interpreter_state import updated
+from weft.ir.interpreter.state import updated
 from weft.runtime.dataflow.host_ops.row import Array, Begin, Done
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.variables import VariableState

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from weft.ir.collector import collector_paused
 from weft.ir.errors import InternalError, ResourceExhaustedError, WeftError
+from weft.ir.process import collector_paused
 from weft.runtime.device.backends.copies import Copies
 from weft.runtime.device.backends.memory import OUT_OF_MEMORY
 from weft.runtime.device.backends.streams import ENDED, Dead

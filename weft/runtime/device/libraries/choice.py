@@ -27,8 +27,8 @@ from weft.ir.errors import (
     ToolchainError,
     UnsupportedError,
 )
-from weft.ir.fork import ForkLock
 from weft.ir.graph import Operation
+from weft.ir.process import ForkLock
 from weft.runtime.device.libraries import cublaslt, cudnn
 from weft.runtime.device.libraries.conv import Conv
 from weft.runtime.device.libraries.cublaslt import CublasLt

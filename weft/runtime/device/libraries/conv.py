@@ -13,10 +13,10 @@ from typing import Literal, cast
 
 from weft.codegen.windows.geometry import sizes_of
 from weft.ir.dataclass import dataclass
+from weft.ir.dtypes import MathMode
 from weft.ir.graph import Operation
-from weft.ir.math_mode import MathMode
-from weft.ir.rules import ints_attr
 from weft.ir.sizes import same_size
+from weft.ir.type_rules import ints_attr
 
 ConvKind = Literal["conv", "conv_input", "conv_kernel"]
 CONVOLUTIONS: frozenset[str] = frozenset({"conv", "conv_input", "conv_kernel"})
@@ -26,7 +26,7 @@ DTYPES = frozenset({"f16", "bf16", "f32"})
 
 @dataclass(frozen=True, slots=True)
 class Conv:
-    """One of the three forms of a convolution (`weft/ir/ops/conv.py`).
+    """One of the three forms of a convolution (`weft/ir/ops/windows.py`).
 
     x: (batch, large..., groups * inside), y: (batch, small..., groups * outside), the filter:
     (groups * outside, window..., inside), in this order in memory. pre, post: zeros that x has

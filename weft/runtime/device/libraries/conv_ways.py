@@ -15,10 +15,10 @@ from weft.codegen.cuda.nests.emit import plain_launches
 from weft.codegen.cuda.others.conv import nan_launches
 from weft.codegen.gemm.epilogue import is_product, product_in, without_product
 from weft.codegen.nests.nest import build_nest
-from weft.ir.builder import Builder
+from weft.ir.dtypes import MathMode
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation, Value
-from weft.ir.math_mode import MathMode
+from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 from weft.passes.fusion.fuse import fuse
 from weft.runtime.device.libraries.conv import CONVOLUTIONS, Conv, conv_of

@@ -13,7 +13,7 @@ from typing import Literal
 
 from weft.codegen.gemm.blocking import Product
 from weft.ir.dataclass import dataclass
-from weft.ir.math_mode import MathMode
+from weft.ir.dtypes import MathMode
 from weft.ir.sizes import same_size
 
 Epilogue = Literal["none", "bias", "relu", "relu_bias"]

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from typing import Protocol, TypeVar
 
 from weft.ir.dataclass import dataclass
-from weft.ir.fork import ForkLock
-from weft.ir.math_mode import MathMode
+from weft.ir.dtypes import MathMode
+from weft.ir.process import ForkLock
 from weft.runtime.device.protocol import Array, Device, Memory
 
 #: Bytes of a workspace that stay on the device.

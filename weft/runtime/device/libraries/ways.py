@@ -18,9 +18,9 @@ from weft.codegen.gemm.blocking import Product
 from weft.codegen.gemm.epilogue import is_product, product_in, result_strides, without_product
 from weft.codegen.nests.nest import Store, build_nest
 from weft.ir.dataclass import dataclass
+from weft.ir.dtypes import MathMode
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation, Value
-from weft.ir.math_mode import MathMode
 from weft.ir.types import TensorType
 from weft.runtime.device.libraries.conv import Conv
 from weft.runtime.device.libraries.gemm import ALIGNMENT, DTYPES, Epilogue, Gemm, gemm_of

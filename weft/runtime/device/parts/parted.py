@@ -20,11 +20,11 @@ from weft.comm.rendezvous import Rendezvous
 from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_TASK, DeviceSpec, short
 from weft.ir.errors import CancelledError, DeadlineExceededError, InternalError
-from weft.ir.fork import in_child
 from weft.ir.graph import Graph, Operation
-from weft.ir.rules import int_attr
+from weft.ir.process import in_child
+from weft.ir.type_rules import int_attr
 from weft.passes.manager import Pass, PassOptions, dump_folder
-from weft.passes.partition.parts import Partitioned
+from weft.passes.partition.partition import Partitioned
 from weft.passes.pipelines import STANDARD
 from weft.passes.placement import Placement
 from weft.runtime.dataflow.elsewhere import Elsewhere

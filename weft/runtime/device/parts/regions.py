@@ -8,13 +8,13 @@ from typing import Any
 
 from weft.codegen.steps.arena_flow import leaves_stacks
 from weft.ir.device import DeviceSpec
+from weft.ir.dtypes import MathMode
 from weft.ir.errors import WeftError
-from weft.ir.fork import ForkLock
 from weft.ir.graph import Graph
-from weft.ir.math_mode import MathMode
+from weft.ir.process import ForkLock
 from weft.passes.manager import Pass
 from weft.passes.pipelines import GPU
-from weft.passes.specialize import is_symbolic, specialize_inputs
+from weft.passes.sizes.specialize import is_symbolic, specialize_inputs
 from weft.runtime.dataflow.host_ops.row import Array, Done
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.executable import DeviceExecutable, compile_for_device

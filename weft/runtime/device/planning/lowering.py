@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.lowerings import check_launches, fused_launches, launches_of
+from weft.ir.dtypes import MathMode
 from weft.ir.graph import Operation
-from weft.ir.math_mode import MathMode
 from weft.passes.manager import Pass
 from weft.passes.pipelines import GPU_REPRODUCIBLE
 from weft.runtime.device.libraries import cublaslt, cudnn

@@ -18,12 +18,12 @@ import weft.runtime.device.planning.plan as plans
 from weft.codegen.cuda.kernel import CudaKernel, Launch, Parameter
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
-from weft.ir.attributes import ConstArray
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph, Operation
-from weft.ir.source import Location, Locations
+from weft.ir.locations import Location, Locations
+from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
-from weft.passes.memory.plan_memory import Moving, Slot
+from weft.passes.memory.block import Moving, Slot
 from weft.runtime.device.planning.plan import DevicePlan
 from weft.runtime.plan_arrays import pack_arrays, unpack_arrays
 

@@ -17,10 +17,10 @@ from weft.codegen.cuda.kernel import CudaKernel, Launch
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
 from weft.ir.dataclass import dataclass
+from weft.ir.dtypes import MathMode
 from weft.ir.graph import Operation
-from weft.ir.math_mode import MathMode
 from weft.ir.types import TensorType
-from weft.passes.memory.plan_memory import Moving
+from weft.passes.memory.block import Moving
 from weft.runtime.device.libraries.conv import Conv
 from weft.runtime.device.libraries.gemm import Gemm
 

@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from weft.codegen.cuda.cache import architecture
 from weft.codegen.jit import do_later
 from weft.codegen.llvm.cache import CachedRecord
-from weft.ir.attributes import ConstArray
-from weft.ir.collector import collector_paused
 from weft.ir.dataclass import dataclass
+from weft.ir.dtypes import MathMode
 from weft.ir.errors import InternalError, WeftError
 from weft.ir.graph import Graph
-from weft.ir.math_mode import MathMode
+from weft.ir.process import collector_paused
+from weft.ir.spec import ConstArray
 from weft.passes.manager import Pass, PassOptions, PassReport, run_passes
-from weft.passes.memory.plan_memory import MemoryPlan, plan_memory
+from weft.passes.memory.block import MemoryPlan
+from weft.passes.memory.plan_memory import plan_memory
 from weft.runtime.details import Once
 from weft.runtime.device.libraries import cublaslt, cudnn
 from weft.runtime.device.libraries.conv import CONVOLUTIONS

@@ -12,21 +12,22 @@ from weft.codegen.call import Address, Arg, Pool, Scratch, Status
 from weft.codegen.cuda.kernel import MOST_BLOCKS, Launch
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest, checking_ops
-from weft.ir.attributes import ConstArray
-from weft.ir.builder import Builder
+from weft.ir.analysis.index_maps import index_sizes, is_gather
 from weft.ir.dataclass import dataclass
+from weft.ir.dtypes import MathMode
 from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.index_maps import index_sizes, is_gather
-from weft.ir.math_mode import MathMode
-from weft.ir.ops.stack import element_type
-from weft.ir.rules import int_attr
+from weft.ir.ops.builder import Builder
+from weft.ir.ops.control_flow import element_type
 from weft.ir.sizes import largest
+from weft.ir.spec import ConstArray
+from weft.ir.type_rules import int_attr
 from weft.ir.types import RefType, TensorType
+from weft.passes.analysis.in_place import UPDATES
 from weft.passes.fusion.fuse import fuse
 from weft.passes.memory.arena import aligned
-from weft.passes.memory.in_place import UPDATES
-from weft.passes.memory.plan_memory import Copy, MemoryPlan, Moving, Slot, variable_name
+from weft.passes.memory.block import Copy, MemoryPlan, Moving, Slot
+from weft.passes.memory.plan_memory import variable_name
 from weft.runtime.device.libraries.ways import Way
 from weft.runtime.device.planning.looks import looked_first
 from weft.runtime.device.planning.plan import (

@@ -14,9 +14,8 @@ from typing import Any
 from weft.codegen.cuda.kernel import CudaKernel
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
-from weft.ir.math_mode import MathMode
-from weft.ir.polynomials import Terms
-from weft.ir.size_tape import Sizes, Tape
+from weft.ir.dtypes import MathMode
+from weft.ir.size_tape import Sizes, Tape, Terms
 from weft.ir.sizes import is_traced, terms_of
 from weft.passes.manager import Pass, PassOptions
 from weft.runtime.device.executable import DeviceExecutable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 
-from weft.ir.fork import ForkLock
+from weft.ir.process import ForkLock
 from weft.runtime.device.planning.layout import offsets_of
 from weft.runtime.device.protocol import Array, Device
 from weft.runtime.device.running.short import allocate_for

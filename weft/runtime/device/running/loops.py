@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.ir.errors import WeftError
 from weft.ir.graph import Operation
-from weft.ir.interpreter_stack import too_large
+from weft.ir.interpreter.stacks import too_large
 from weft.runtime.device.calls import Call
 from weft.runtime.device.planning.plan import (
     CheckFaults,

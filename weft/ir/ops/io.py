@@ -1,0 +1,410 @@
+"""Input and output ops: readers, files, checkpoints, prints, assertions, calls of Python functions.
+
+Python carries them out (`runtime.dataflow.host_ops`); `runtime.files` knows the formats.
+`py_function` calls a function of the user's each time the op runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.ir.dtypes import bool_, float32, float64, int32, int64, string, uint8
+from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, ShapeError, TypeRuleError
+from weft.ir.graph import Block, Operation
+from weft.ir.ops.dynamic import SIZES, fill_sizes
+from weft.ir.ops.resources import part_type
+from weft.ir.ops.strings import strings_operands
+from weft.ir.spec import Array, Attrs, AttrSpec, OpSpec, tensors
+from weft.ir.type_rules import int_attr, ints_attr
+from weft.ir.types import TOKEN, HandleType, TensorType, Type
+
+Rule = Callable[[Sequence[Type], Attrs, Sequence[Block]], list[Type]]
+_FILE_EFFECT = frozenset({"host", "no_fold", "no_cse", "no_dce"})
+_LOOK = frozenset({"host", "no_fold", "no_cse"})  # what it gives may change
+_PURE = frozenset({"host", "no_fold"})
+_SIZES = AttrSpec("strs", ())
+#: The folders whose files it may use; none: any file.
+_WITHIN = AttrSpec("strs", ())
+_TEXT = TensorType(string)
+#: The ops that use files by names which they are given; each has the attribute `within`.
+USES_FILES = frozenset({"reader", "read_file", "write_file", "matching_files", "save", "restore"})
+#: What a reader may read.
+READER_KINDS = ("text_line", "tfrecord", "whole_file", "fixed_length", "identity")
+_CSV_DTYPES = (float32, float64, int32, int64, string)
+
+
+# ------------------------------------------------------------------------------------------ readers
+def _reader_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    if attrs["kind"] not in READER_KINDS:
+        raise TypeRuleError(
+            f"op 'reader': there is no kind {attrs['kind']!r}",
+            hint=f"the kinds are {', '.join(READER_KINDS)}",
+        )
+    if attrs["kind"] == "fixed_length" and int_attr(attrs, "record") < 1:
+        raise InvalidArgumentError("op 'reader': records have at least one byte")
+    return [HandleType("reader", ())]
+
+
+def _check_reader(op: str, types: Sequence[Type], *, queue: bool = False) -> None:
+    reader, *rest = types if types else [None]
+    if not isinstance(reader, HandleType) or reader.kind != "reader":
+        raise TypeRuleError(f"op '{op}' takes a reader as its first operand, got {reader}")
+    if queue and (len(rest) != 1 or rest[0] != HandleType("queue", (_TEXT,))):
+        raise TypeRuleError(
+            f"op '{op}' takes a queue of names (queue<string[]>), got {rest[0] if rest else None}",
+            hint="make it with wf.train.string_input_producer, or wf.FIFOQueue(n, wf.string, [[]])",
+        )
+
+
+def _read_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    _check_reader("reader_read", types, queue=True)
+    return [_TEXT, _TEXT]
+
+
+def _read_up_to_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    _check_reader("reader_read_up_to", types, queue=True)
+    if int_attr(attrs, "n") < 1:
+        raise InvalidArgumentError("op 'reader_read_up_to': n must be at least 1")
+    (found,) = fill_sizes("reader_read_up_to", [TensorType(string, (None,))], attrs)
+    return [found, found]
+
+
+def _of_reader(op: str, result: Type) -> Rule:
+    def rule(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+        _check_reader(op, types)
+        return [result]
+
+    return rule
+
+
+# -------------------------------------------------------------------------------------- whole files
+def _names(op: str, types: Sequence[Type], count: int) -> None:
+    for t in strings_operands(op, types[:count]):
+        if t.shape:
+            raise ShapeError(f"op '{op}' takes one name of a file, got {t}")
+
+
+def _read_file_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    _names("read_file", types, 1)
+    return [_TEXT]
+
+
+def _write_file_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    _names("write_file", types, 2)
+    return [TOKEN]
+
+
+def _matching_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    (pattern,) = strings_operands("matching_files", types)
+    if pattern.rank > 1:
+        raise ShapeError(f"op 'matching_files' takes a pattern or a list of them, got {pattern}")
+    return fill_sizes("matching_files", [TensorType(string, (None,))], attrs)
+
+
+# -------------------------------------------------------------------------------- what records hold
+def _csv_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    records, *defaults = tensors("decode_csv", types)
+    strings_operands("decode_csv", [records])
+    chosen = ints_attr(attrs, "columns")
+    if chosen and (len(chosen) != len(defaults) or list(chosen) != sorted({*chosen})):
+        raise InvalidArgumentError(
+            f"op 'decode_csv': columns {list(chosen)} for {len(defaults)} defaults: they must be "
+            "as many, and rise"
+        )
+    for key in ("delimiter", "quote"):
+        if len(str(attrs[key])) > 1 or (key == "delimiter" and not attrs[key]):
+            raise InvalidArgumentError(f"op 'decode_csv': {key}={attrs[key]!r} is no character")
+    for i, d in enumerate(defaults):
+        if d.dtype not in _CSV_DTYPES or d.shape not in ((), (0,), (1,)):
+            raise TypeRuleError(
+                f"op 'decode_csv': the default of column {i} is {d}",
+                hint="float32, float64, int32, int64 or string; of one value, or none (shape [0])",
+            )
+    return [TensorType(d.dtype, records.shape) for d in defaults]
+
+
+def _example_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    serialized, *defaults = tensors("parse_example", types)
+    strings_operands("parse_example", [serialized])
+    names, parts = attrs["names"], attrs["parts"]
+    assert isinstance(names, tuple)
+    assert isinstance(parts, tuple)
+    given = ints_attr(attrs, "defaults")
+    if len(names) != len(parts) or len(given) != len(defaults):
+        raise TypeRuleError("op 'parse_example': names, parts and defaults do not fit together")
+    found = [part_type(str(p)) for p in parts]
+    for t in found:
+        if t.dtype not in (float32, int64, string):
+            raise TypeRuleError(f"op 'parse_example': an Example holds no {t.dtype.name}")
+        if not t.is_static and (serialized.rank or t.shape != (None,)):
+            raise ShapeError(
+                "op 'parse_example': a feature of any length is for one example at a time",
+                hint="parse_single_example, or a FixedLenFeature",
+            )
+    for at, d in zip(given, defaults, strict=True):
+        if not 0 <= at < len(found) or d != found[at]:
+            raise TypeRuleError(f"op 'parse_example': the default {d} of feature {at} does not fit")
+    made = [TensorType(t.dtype, (*serialized.shape, *t.shape)) for t in found]
+    return fill_sizes("parse_example", made, attrs)
+
+
+def _image_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    _names("decode_image", types, 1)
+    sizes = [int_attr(attrs, k) for k in ("height", "width", "channels")]
+    if sizes[2] not in (0, 1, 2, 3, 4):
+        raise InvalidArgumentError("op 'decode_image': channels is one of 0 (as it is), 1, 2, 3, 4")
+    shape = tuple(None if n == (0 if i == 2 else -1) else n for i, n in enumerate(sizes))
+    return fill_sizes("decode_image", [TensorType(uint8, shape)], attrs)
+
+
+# -------------------------------------------------------------------------------------- checkpoints
+def _save_names(op: str, attrs: Attrs) -> list[str]:
+    names = attrs["names"]
+    assert isinstance(names, tuple)
+    if len({*names}) != len(names) or not all(re.fullmatch(r".+", str(n)) for n in names):
+        raise InvalidArgumentError(f"op '{op}': the names must be different, and not empty")
+    return [str(n) for n in names]
+
+
+def _save_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    _names("save", types, 1)
+    values = tensors("save", types[1:])
+    if len(_save_names("save", attrs)) != len(values) or not values:
+        raise TypeRuleError(f"op 'save' needs a name for each of {len(values)} tensors, at least 1")
+    return [TOKEN]
+
+
+def _restore_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    _names("restore", types, 1)
+    parts = attrs["parts"]
+    assert isinstance(parts, tuple)
+    found = [part_type(str(p)) for p in parts]
+    if len(_save_names("restore", attrs)) != len(found) or not all(t.is_static for t in found):
+        raise TypeRuleError("op 'restore' needs a name for each type, and static types")
+    return list(found)
+
+
+FILE_TABLE = (
+    OpSpec(
+        "reader", 0, _reader_type, None,
+        "A handle to the reader called `name`, which steps share.",
+        {
+            "name": AttrSpec("str"), "kind": AttrSpec("str"), "skip": AttrSpec("int", 0),
+            "record": AttrSpec("int", 0), "footer": AttrSpec("int", 0), "hop": AttrSpec("int", 0),
+            "compression": AttrSpec("str", ""), "within": _WITHIN,
+        },
+        frozenset({"handle", "no_fold"}),
+    ),
+    OpSpec(
+        "reader_read", 2, _read_type, None,
+        "The key and value of the next record of the files that the queue names; waits for it.",
+        traits=_FILE_EFFECT,
+    ),
+    OpSpec(
+        "reader_read_up_to", 2, _read_up_to_type, None,
+        "The keys and values of the next records of one file, `n` at most.",
+        {"n": AttrSpec("int"), "sizes": _SIZES}, _FILE_EFFECT,
+    ),
+    OpSpec(
+        "reader_num_records_produced", 1,
+        _of_reader("reader_num_records_produced", TensorType(int64)), None,
+        "How many records it has read.", traits=_LOOK,
+    ),
+    OpSpec(
+        "reader_num_work_units_completed", 1,
+        _of_reader("reader_num_work_units_completed", TensorType(int64)), None,
+        "How many files it has read to their end.", traits=_LOOK,
+    ),
+    OpSpec(
+        "reader_reset", 1, _of_reader("reader_reset", TOKEN), None,
+        "Make the reader as new.", traits=_FILE_EFFECT,
+    ),
+    OpSpec(
+        "read_file", 1, _read_file_type, None, "All bytes of a file.", {"within": _WITHIN}, _LOOK
+    ),
+    OpSpec(
+        "write_file", 2, _write_file_type, None,
+        "Write a file, in place of the one that is there.", {"within": _WITHIN}, _FILE_EFFECT,
+    ),
+    OpSpec(
+        "matching_files", 1, _matching_type, None,
+        "The names of the files that fit a pattern, sorted.",
+        {"sizes": _SIZES, "within": _WITHIN}, _LOOK,
+    ),
+    OpSpec(
+        "decode_csv", None, _csv_type, None,
+        "The fields of each record; the operands after the records are defaults.",
+        {
+            "delimiter": AttrSpec("str", ","), "quote": AttrSpec("str", '"'),
+            "na_value": AttrSpec("str", ""), "columns": AttrSpec("ints", ()),
+        },
+        _PURE,
+    ),
+    OpSpec(
+        "parse_example", None, _example_type, None,
+        "Features of serialized tf.train.Examples, of the types `parts` for each of them.",
+        {
+            "names": AttrSpec("strs"), "parts": AttrSpec("strs"),
+            "defaults": AttrSpec("ints", ()), "sizes": _SIZES,
+        },
+        _PURE,
+    ),
+    OpSpec(
+        "decode_image", 1, _image_type, None,
+        "The pixels of an image, u8[height, width, channels].",
+        {
+            "height": AttrSpec("int", -1), "width": AttrSpec("int", -1),
+            "channels": AttrSpec("int", 0), "sizes": _SIZES,
+        },
+        _PURE,
+    ),
+    OpSpec(
+        "save", None, _save_type, None,
+        "Write a checkpoint: the operands after the file's name, under `names`. With `keep` >= 0 "
+        "the folder's state file names it, and so many of its name stay (0: all).",
+        {"names": AttrSpec("strs"), "keep": AttrSpec("int", -1), "within": _WITHIN}, _FILE_EFFECT,
+    ),
+    OpSpec(
+        "restore", 1, _restore_type, None, "What a checkpoint holds under `names`.",
+        {"names": AttrSpec("strs"), "parts": AttrSpec("strs"), "within": _WITHIN}, _LOOK,
+    ),
+)  # fmt: skip
+
+
+_EFFECT = frozenset({"host", "no_fold", "no_cse", "no_dce"})
+_REPORT_ATTRS = {"message": AttrSpec("str", ""), "summarize": AttrSpec("int", 3)}
+
+
+def _print_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    tensors("print", types)
+    return [TOKEN]
+
+
+def _assert_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    found = tensors("assert", types)
+    if not found or found[0].dtype is not bool_:
+        raise TypeRuleError(f"op 'assert' takes a bool first, got {found[0] if found else None}")
+    if found[0].shape:
+        raise ShapeError(
+            f"op 'assert' takes a bool without axes, got {found[0]}", hint="wf.all(condition)"
+        )
+    return [TOKEN]
+
+
+def summary(array: Array, summarize: int) -> str:
+    """The first `summarize` elements (-1: all) in brackets, as TensorFlow prints them."""
+    count = array.size if summarize < 0 else summarize
+    shown = " ".join(_element(x) for x in array.reshape(-1)[:count])
+    if not array.ndim:
+        return shown or _element(array[()])
+    return f"[{shown}{'...' if array.size > count else ''}]"
+
+
+def _element(x: Any) -> str:
+    if isinstance(x, bytes):
+        return x.decode("utf-8", "backslashreplace")
+    return f"{x:.6g}" if isinstance(x, (float, np.floating)) else str(x)
+
+
+def report(arrays: Sequence[Array], attrs: Attrs) -> str:
+    """The message and the data of a print or an assertion."""
+    count = attrs["summarize"]
+    assert isinstance(count, int)
+    return str(attrs["message"]) + "".join(f"[{summary(a, count)}]" for a in arrays)
+
+
+REPORT_TABLE = (
+    OpSpec(
+        "print", None, _print_type, None,
+        "Write the message and the operands, `summarize` elements each, to the standard error.",
+        _REPORT_ATTRS, _EFFECT,
+    ),
+    OpSpec(
+        "assert", None, _assert_type, None,
+        "End the step with an error that shows the other operands if the first one is False.",
+        _REPORT_ATTRS, _EFFECT,
+    ),
+)  # fmt: skip
+
+
+_Array = np.ndarray[Any, Any]
+HostFunction = Callable[[Sequence[_Array]], list[_Array]]
+
+
+#: From the types of the results, and whether they come as a list, to what computes them.
+MakeFunction = Callable[[Sequence[TensorType], bool], HostFunction]
+_registered: dict[str, MakeFunction] = {}
+
+
+def register_host_function(name: str, make: MakeFunction) -> None:
+    """In this process a graph's text finds a function by that name, the last one registered."""
+    _registered[name] = make
+
+
+class FunctionName(str):
+    """The name of a Python function, with the function: it lives as long as a graph has the name.
+
+    As text, and in another process, it is the name alone; `register_host_function` says which
+    function has it there.
+    """
+
+    __slots__ = ("function", "registered")
+    function: HostFunction
+    registered: bool
+
+    def __new__(cls, name: str, function: HostFunction, registered: bool = False) -> FunctionName:
+        made = super().__new__(cls, name)
+        made.function, made.registered = function, registered
+        return made
+
+
+def _py_function_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) -> list[Type]:
+    tensors("py_function", types)
+    parts = attrs["parts"]
+    assert isinstance(parts, tuple)
+    return fill_sizes("py_function", [part_type(str(p)) for p in parts], attrs)
+
+
+def is_registered(op: Operation) -> bool:
+    """Whether the function of a `py_function` has its name in other processes, too."""
+    name = op.attrs["function"]
+    return name.registered if isinstance(name, FunctionName) else name in _registered
+
+
+def call_function(arrays: Sequence[_Array], attrs: Attrs) -> list[_Array]:
+    """Call the function. FailedPreconditionError if the graph was read from text, and no function
+    is registered by the name; else what the function itself raises, which is a WeftError."""
+    name, parts = attrs["function"], attrs["parts"]
+    if isinstance(name, FunctionName):
+        return name.function(arrays)
+    assert isinstance(name, str)
+    assert isinstance(parts, tuple)
+    make = _registered.get(name)
+    if make is None:
+        raise FailedPreconditionError(
+            f"no Python function is registered as '{name}' in this process",
+            hint="wf.register_function does that; a task imports modules that do so with "
+            "`weft worker --import MODULE`",
+        )
+    return make([part_type(str(p)) for p in parts], attrs["listed"] is True)(arrays)
+
+
+HOST_FUNCTION_TABLE = (
+    OpSpec(
+        "py_function",
+        None,
+        _py_function_type,
+        call_function,
+        "What a Python function of the user's gives, of the types `parts`.",
+        {
+            "function": AttrSpec("str"),
+            "parts": AttrSpec("strs"),
+            "listed": AttrSpec("bool", False),
+            **SIZES,
+        },
+        frozenset({"host", "no_fold", "no_cse", "no_dce"}),
+    ),
+)

@@ -1,0 +1,385 @@
+"""The cost of ops: exact work (`work`), and from it about how long they take (`nanoseconds`).
+
+Work is arithmetic, transcendental functions, bytes read and written. The rule: counts are those of
+the IR, whatever the kernel does to carry it out (values that it computes twice count once, lanes
+that it computes for nothing do not count). Static shapes only.
+
+flops: one for each arithmetic, comparing, rounding, selecting or logical operation on one element,
+of integers too; a multiply-add is two. `ARITHMETIC` has the elementwise ops that are more than one,
+as their `scalar` expression shows. Folding n elements into one is n - 1 operations, a product of m
+x k and k x n matrices 2 m n k, a convolution 2 for each pair of an input element and a tap that
+meet (padding meets nothing) per pair of channels, a scatter that adds one for each update. Complex
+numbers: an addition is 2, a multiplication 6, a division 11, everything else twice the real count.
+transcendentals: calls of exp, log, tanh, power, ... are counted apart, one for each element, as
+XLA's HloCostAnalysis does; sqrt is arithmetic (one instruction). `MOVES` only move bytes: they,
+conversions among them, have no flops.
+
+bytes: unique bytes touched per operand and result: an element that is read twice, or by every row,
+counts once. Reads by index count as many elements as there are indices, at most all. An update in
+place reads and writes only what it changes.
+
+Loops count as often as they run; a `while` whose trip count is not provable has no count, and
+`Work.unknown` says so; so has a `cond` whose branches differ.
+
+Times are of one core, ops not fused: for deciding what is worth a thread of its own
+(`EXPENSIVE_NS`), and what a placement costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from weft.ir.analysis.index_maps import Read, is_index_map, read_of, static_shape
+from weft.ir.cost import streamed
+from weft.ir.dataclass import dataclass
+from weft.ir.errors import WeftError
+from weft.ir.graph import Block, Operation, Value
+from weft.ir.ops import lookup
+from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW, STACK_OPS
+from weft.ir.ops.dynamic import TABLE as DYNAMIC_OPS
+from weft.ir.ops.io import FILE_TABLE as FILE_OPS
+from weft.ir.ops.io import REPORT_TABLE as REPORT_OPS
+from weft.ir.ops.resources import QUEUE_TABLE as QUEUE_OPS
+from weft.ir.ops.resources import RESOURCE_TABLE as RESOURCE_OPS
+from weft.ir.ops.state import TABLE as STATE_OPS
+from weft.ir.ops.state import UPDATES
+from weft.ir.ops.strings import TABLE as STRING_OPS
+from weft.ir.ops.windows import sliding_of
+from weft.ir.type_rules import int_attr
+from weft.ir.types import TensorType
+from weft.passes.analysis.trip_count import trip_count
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """flops, transcendentals: operations, None if `unknown` (why) is not empty. bytes_read,
+    bytes_written: unique bytes."""
+
+    flops: int | None
+    transcendentals: int | None
+    bytes_read: int
+    bytes_written: int
+    unknown: str = ""
+
+
+#: Elementwise functions that are counted apart.
+TRANSCENDENTAL = frozenset({
+    "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos",
+    "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma",
+    "digamma", "sigmoid", "cbrt", "power", "atan2", "logaddexp",
+})  # fmt: skip
+#: Elementwise ops of more than one operation; all others that are not in another set are one.
+ARITHMETIC = {"fma": 2, "rsqrt": 2, "floor_divide": 2, "remainder": 4, "hypot": 4}
+_COMPLEX = {"multiply": 6, "square": 6, "divide": 11, "reciprocal": 6, "abs": 4, "prod": 6}
+#: Ops without arithmetic: they move bytes, choose them, name them or make them out of indices.
+#: Of sorting and searching the comparisons depend on the values; random bits are counters mixed.
+MOVES = frozenset({
+    "constant", "identity", "stop_gradient", "group",
+    "custom_gradient", "astype", "bitcast", "real", "imag", "conj", "reshape", "permute_dims",
+    "broadcast_to", "concat", "pad", "slice", "slice_update", "iota", "dim_size", "take",
+    "take_along_axis", "gather_nd", "scatter_nd_update", "sort", "argsort", "searchsorted",
+    *(spec.name for spec in STATE_OPS if spec.name not in UPDATES), "scatter_update",
+    "random_bits", "random_fold_in", "first_occurrence", "py_function", *DATAFLOW,
+    *COMMUNICATION,
+    *(STACK_OPS - {"stack_add", "arena_add"}),
+    *(spec.name for spec in (*QUEUE_OPS, *RESOURCE_OPS, *STRING_OPS, *FILE_OPS, *REPORT_OPS)),
+    *(spec.name for spec in DYNAMIC_OPS),
+})  # fmt: skip
+_READS_BY_INDEX = frozenset({"take", "take_along_axis", "gather_nd"})
+_UPDATES = frozenset({
+    "slice_update", "index_add", "scatter_along_axis_add", "scatter_nd_add", "scatter_nd_update",
+    "scatter_nd_min", "scatter_nd_max",
+})  # fmt: skip
+
+
+class _UnknownError(Exception):
+    """The count depends on values; the message says on which."""
+
+
+def work(op: Operation, in_place: bool = False) -> Work:
+    """The work of one op, regions included. in_place: its first operand's buffer is the result's
+    (matters to updates only)."""
+    read, written = _bytes(op, in_place)
+    try:
+        flops, transcendentals = _operations(op)
+    except _UnknownError as unknown:
+        return Work(None, None, read, written, str(unknown))
+    return Work(flops, transcendentals, read, written)
+
+
+def has_rule(name: str) -> bool:
+    """Whether the ops of this name are counted (a test holds it for every op)."""
+    counted = name in MOVES or name in TRANSCENDENTAL or name in _RULES
+    return counted or "elementwise" in lookup(name).traits
+
+
+# ------------------------------------------------------------------------------------- operations
+
+_Count = tuple[int, int]
+
+
+def _operations(op: Operation) -> _Count:
+    """(flops, transcendentals)."""
+    if op.name in MOVES:
+        return 0, 0
+    if op.name in TRANSCENDENTAL:
+        return 0, _size(op.result)
+    rule = _RULES.get(op.name)
+    if rule is not None:
+        return rule(op)
+    if "elementwise" not in lookup(op.name).traits:
+        raise _UnknownError(f"op '{op.name}' has no rule")
+    return _size(op.result) * _weight(op), 0
+
+
+def _weight(op: Operation) -> int:
+    """Operations per element of an elementwise op or a fold."""
+    first = op.operands[-1].type
+    one = ARITHMETIC.get(op.name, 1)
+    if isinstance(first, TensorType) and first.dtype.is_complex:
+        return _COMPLEX.get(op.name, 2 * one)
+    return one
+
+
+def _fold(op: Operation) -> _Count:
+    return max(0, _size(op.operands[0]) - _size(op.result)) * _weight(op), 0
+
+
+def _cumulative(op: Operation) -> _Count:
+    size = _size(op.result)
+    along = static_shape(op.result)[int_attr(op.attrs, "axis")] if size else 1
+    return (size - size // along) * _weight(op), 0
+
+
+def _updates(op: Operation) -> _Count:
+    return _size(op.operands[-1]) * _weight(op), 0
+
+
+def _matmul(op: Operation) -> _Count:
+    inner = static_shape(op.operands[0])[-2 if op.attrs["transpose_a"] else -1]
+    return _size(op.result) * inner * _multiply_add(op), 0
+
+
+def _multiply_add(op: Operation) -> int:
+    held = op.result.type
+    return 8 if isinstance(held, TensorType) and held.dtype.is_complex else 2
+
+
+def _meetings(op: Operation, large: Value, window: Value | str, small: Value) -> int:
+    """How many pairs of a position and a tap meet."""
+    held: tuple[int, ...] = (
+        op.attrs[window] if isinstance(window, str) else static_shape(window)[:-2]  # type: ignore[assignment]
+    )
+    total = 0
+    pairs = sliding_of(op.attrs).meetings(
+        static_shape(large)[1:-1], held, static_shape(small)[1:-1]
+    )
+    for _, _, positions in pairs:
+        total += math.prod(max(0, s.stop - s.start) for s in positions)
+    return total
+
+
+def _conv(op: Operation) -> _Count:
+    first, second, made = op.operands[0], op.operands[1], op.result
+    large, kernel, small = {
+        "conv": (first, second, made),
+        "conv_input": (made, second, first),
+        "conv_kernel": (first, made, second),
+    }[op.name]
+    inside, outside = static_shape(kernel)[-2:]
+    batch = static_shape(large)[0]
+    pairs = _meetings(op, large, kernel, small) * batch * inside * outside
+    return pairs * _multiply_add(op), 0
+
+
+def _window(op: Operation) -> _Count:
+    first, made = op.operands[0], op.result
+    large, small = (made, first) if op.name == "window_spread" else (first, made)
+    if op.name == "window_place":
+        small = op.operands[1]
+    shape = static_shape(large)
+    return _meetings(op, large, "window", small) * shape[0] * shape[-1] * _weight(op), 0
+
+
+def _block(block: Block) -> _Count:
+    counts = [_operations(op) for op in block.ops]
+    return sum(f for f, _ in counts), sum(t for _, t in counts)
+
+
+def _times(count: _Count, times: int) -> _Count:
+    return count[0] * times, count[1] * times
+
+
+def _while(op: Operation) -> _Count:
+    times = trip_count(op)
+    if times is None:
+        raise _UnknownError("how often the while runs depends on values")
+    test, body = map(_block, op.regions)
+    once_more = _times(test, times + 1)
+    flops, transcendentals = _times(body, times)
+    return flops + once_more[0], transcendentals + once_more[1]
+
+
+def _cond(op: Operation) -> _Count:
+    then, orelse = map(_block, op.regions)
+    if then != orelse:
+        raise _UnknownError("the branches of the cond differ")
+    return then
+
+
+def _scan(op: Operation) -> _Count:
+    return _times(_block(op.regions[0]), int_attr(op.attrs, "length"))
+
+
+def _stack_sums(op: Operation) -> _Count:
+    raise _UnknownError("how many elements stacks have depends on values")
+
+
+def _attention(op: Operation) -> _Count:
+    """Two products of all scores, five for the gradient, and what is done to each score: all of
+    them, also those that a causal mask hides."""
+    scores = _size(op.operands[0]) // max(static_shape(op.operands[0])[-1], 1)
+    key = static_shape(op.operands[1])
+    scores *= key[-3 if op.attrs["heads_inner"] else -2]
+    depth, width = static_shape(op.operands[0])[-1], static_shape(op.operands[2])[-1]
+    if op.name == "attention":
+        return scores * (2 * (depth + width) + 4), scores
+    return scores * (2 * (3 * depth + 2 * width) + 5), scores
+
+
+_RULES: dict[str, Callable[[Operation], _Count]] = {
+    **dict.fromkeys(("sum", "prod", "max", "min", "all", "any", "argmax", "argmin"), _fold),
+    **dict.fromkeys(
+        ("cumulative_sum", "cumulative_prod", "cumulative_max", "cumulative_min",
+         "cumulative_logsumexp"), _cumulative,
+    ),
+    **dict.fromkeys(
+        ("index_add", "scatter_along_axis_add", "scatter_nd_add", "scatter_nd_min",
+         "scatter_nd_max", "scatter_add", "scatter_sub"), _updates,
+    ),
+    **dict.fromkeys(("assign_add", "assign_sub"), _updates),
+    "matmul": _matmul,
+    **dict.fromkeys(("attention", "attention_grad"), _attention),
+    **dict.fromkeys(("conv", "conv_input", "conv_kernel"), _conv),
+    **dict.fromkeys(
+        ("window_sum", "window_spread", "window_max", "window_pick", "window_place"), _window
+    ),
+    **dict.fromkeys(("fused", "unrolled"), lambda op: _block(op.regions[0])),
+    "while": _while,
+    "cond": _cond,
+    "scan": _scan,
+    **dict.fromkeys(("stack_add", "arena_add"), _stack_sums),
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ bytes
+
+
+def _bytes(op: Operation, in_place: bool) -> _Count:
+    """(read, written)."""
+    if op.name == "fused":
+        region = op.regions[0]
+        read = sum(_touched(region, a) * _item(a) for a in region.args)
+        return read, sum(map(_nbytes, op.results))
+    if op.name == "dim_size":
+        return 0, sum(map(_nbytes, op.results))
+    if op.name in UPDATES or (in_place and op.name in _UPDATES):
+        changed = min(_size(op.result), _size(op.operands[-1])) * _item(op.result)
+        adds = op.name not in ("slice_update", "scatter_nd_update", "scatter_update")
+        return sum(map(_nbytes, op.operands[1:])) + changed * adds, changed
+    given = [_nbytes(v) for v in op.operands]
+    if op.name in _READS_BY_INDEX:
+        given[0] = min(given[0], _nbytes(op.result))
+    return sum(given), sum(map(_nbytes, op.results))
+
+
+def _touched(region: Block, argument: Value) -> int:
+    """How many elements of an argument the ops of a loop nest read."""
+    size = _size(argument)
+    reads: set[tuple[Read, tuple[int, ...]]] = set()
+    by_index = 0
+    users: list[tuple[Operation | None, int, Value]] = [
+        (op, k, v) for op in region.ops if not is_index_map(op) for k, v in enumerate(op.operands)
+    ]
+    users += [(None, 0, v) for v in region.results]
+    for op, k, value in users:
+        read = read_of(value)
+        if read.source is not argument:
+            continue
+        if op is not None and op.name in _READS_BY_INDEX and k == 0:
+            by_index = max(by_index, min(size, _size(op.result)))
+        else:
+            reads.add((read, static_shape(value)))
+    counts = [_distinct(read, shape) for read, shape in reads]
+    most = max([by_index, *counts], default=0)
+    if len(counts) < 2 or most == size:
+        return most
+    seen = np.zeros(size, np.bool_)
+    for read, shape in reads:
+        if math.prod(shape):
+            np.lib.stride_tricks.as_strided(seen[read.offset :], shape, read.strides)[...] = True
+    return max(int(np.count_nonzero(seen)), by_index)
+
+
+def _distinct(read: Read, shape: tuple[int, ...]) -> int:
+    if not math.prod(shape):
+        return 0
+    return math.prod(d for d, s in zip(shape, read.strides, strict=True) if s != 0)
+
+
+def _size(value: Value) -> int:
+    return math.prod(static_shape(value)) if isinstance(value.type, TensorType) else 0
+
+
+def _item(value: Value) -> int:
+    assert isinstance(value.type, TensorType)
+    return value.type.dtype.itemsize
+
+
+def _nbytes(value: Value) -> int:
+    return _size(value) * _item(value) if isinstance(value.type, TensorType) else 0
+
+
+#: Nanoseconds: of an operation in a product of numbers of up to 4 bytes and of 8 (measured of all
+#: dtypes; of complex ones the parts count), in a vectorised loop, of an exp or log.
+PRODUCT_NS, WIDE_PRODUCT_NS, FLOP_NS, TRANSCENDENTAL_NS = 0.006, 0.009, 0.02, 0.15
+_PRODUCTS = frozenset({"matmul", "conv", "conv_input", "conv_kernel"})
+#: Of an op whose work depends on values: a loop of unknown length.
+UNKNOWN_NS = 1e6
+#: From here on ops are worth a thread of their own: handing them over and back takes 30 us.
+EXPENSIVE_NS = 100_000.0
+#: Ops of so many nanoseconds are cut over all threads; a step of which so much is cut is wide.
+CUT_NS, WIDE = 12_000.0, 0.7
+
+
+def nanoseconds(ops: Iterable[Operation]) -> float:
+    """The ops one after the other, none fused. Ops whose sizes are not known count nothing."""
+    return sum(map(_nanoseconds, ops))
+
+
+def _nanoseconds(op: Operation) -> float:
+    try:
+        found = work(op)
+    except (WeftError, ValueError):  # a size that depends on values
+        return 0.0
+    if found.flops is None or found.transcendentals is None:
+        return UNKNOWN_NS
+    moved = streamed(found.bytes_read + found.bytes_written)
+    return found.flops * _flop(op) + found.transcendentals * TRANSCENDENTAL_NS + moved
+
+
+def _flop(op: Operation) -> float:
+    """Nanoseconds of one operation."""
+    kind = op.results[0].type if op.results else None
+    if op.name not in _PRODUCTS or not isinstance(kind, TensorType):
+        return FLOP_NS
+    part = kind.dtype.itemsize // (2 if kind.dtype.is_complex else 1)
+    return PRODUCT_NS if part <= 4 else WIDE_PRODUCT_NS
+
+
+def is_wide(ops: Iterable[Operation]) -> bool:
+    """Whether most of the time goes into ops that are worth all threads themselves."""
+    each = [_nanoseconds(op) for op in ops]
+    return sum(ns for ns in each if ns >= CUT_NS) > WIDE * sum(each)

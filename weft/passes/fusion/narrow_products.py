@@ -1,0 +1,355 @@
+"""Products of narrow integers: they take unwidened operands, which packing widens.
+
+Before::
+
+    %2 = fused(%x) { astype } : i32[512,100]
+    %3 = fused(%w) { astype } : i32[100,64]
+    %4 = matmul(%2, %3) : i32[512,64]
+
+After: ``%4 = fused(%x, %w) { astype, astype, matmul }``, which reads the i8 of `%x` and `%w`. What
+is widened is never stored, and several products of narrow integers are one instruction
+(`weft.codegen.gemm.dots`). The rules:
+
+* the product is i32 or u32, and each operand ends with a conversion from i8, u8 or i16, perhaps
+  reshaped or copied since, or is a constant whose elements fit such a type;
+* operands of two types are both taken as i16, which holds all three;
+* a nest that computes more than the conversion gives the narrow value instead, or besides if
+  something else reads the wide one;
+* no variable that such a nest reads is written anywhere in the graph."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from weft.ir.analysis.index_maps import is_index_map
+from weft.ir.dataclass import dataclass
+from weft.ir.dtypes import DType, int16, uint8
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.locations import merge_locations
+from weft.ir.ops import lookup
+from weft.ir.ops.builder import Builder
+from weft.ir.ops.products import NARROW, WIDE, is_widening
+from weft.ir.spec import ConstArray
+from weft.passes.fusion.epilogues import matmul_of, variable_of
+from weft.passes.fusion.fuse import nest_name
+from weft.passes.rewriting.rewrite import constant_of, in_regions, tensor
+
+
+def narrow_products(graph: Graph) -> Graph:
+    """Let products of integers read what their operands are converted from, where the module's
+    rules allow.
+    """
+    return _Narrowing(in_regions(graph, narrow_products)).run()
+
+
+def narrow_reasons(graph: Graph) -> list[tuple[Operation, str]]:
+    """For people: of each product of narrow integers, before this pass, what it reads."""
+    taken = _Narrowing(graph).products.items()
+    return [
+        (product, f"reads {dtype.short}, which it widens as it packs them")
+        for op, dtype in taken
+        if (product := matmul_of(op)) is not None
+    ]
+
+
+#: A wide value, and the dtype that it is narrowed to.
+_Narrow = tuple[Value, DType]
+
+
+@dataclass(slots=True)
+class _Narrowing:
+    """products: those that read something narrow, and of which dtype. wanted: which results of
+    nests are to be there narrow, too. passed: the ops between these and the products; live: what is
+    still read of them. held: wide values as narrow ones of the new graph."""
+
+    graph: Graph
+    products: dict[Operation, DType] = field(default_factory=dict)
+    wanted: dict[Operation, dict[_Narrow, None]] = field(default_factory=dict)
+    passed: set[Operation] = field(default_factory=set)
+    live: set[Value] = field(default_factory=set)
+    builder: Builder = field(default_factory=Builder)
+    mapping: dict[Value, Value] = field(default_factory=dict)
+    held: dict[_Narrow, Value] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assigns = [op for op in self.graph.ops if op.name == "assign"]
+        written = {variable_of(op.operands[0]) for op in assigns} - {None}
+        for op in self.graph.ops:
+            dtype = _dtype_of(op, written)
+            if dtype is not None:
+                self.products[op] = dtype
+
+    def run(self) -> Graph:
+        graph = self.graph
+        if not self.products:
+            return graph
+        for op, dtype in self.products.items():
+            for value in _operands(op):
+                self._want(value, dtype)
+        self._find_live()
+        self.builder = Builder([a.type for a in graph.args])
+        self.mapping = dict(zip(graph.args, self.builder.args, strict=True))
+        for op in graph.ops:
+            if op in self.wanted:
+                self._emit_nest(op)
+            elif op in self.products:
+                self._emit_product(op)
+            elif op not in self.passed or not self.live.isdisjoint(op.results):
+                made = self.builder.clone(op, self.mapping)
+                self.mapping.update(zip(op.results, made, strict=True))
+        results = [self.mapping[v] for v in graph.results]
+        return self.builder.graph(graph.name, graph.arg_names, results, graph.stage)
+
+    # -- what is read -----------------------------------------------------------------------------
+
+    def _want(self, value: Value, dtype: DType) -> None:
+        """Note where a narrow operand comes from."""
+        op = value.op
+        assert op is not None
+        self.passed.add(op)
+        if _moved(op) is not None:
+            self._want(op.operands[0], dtype)
+        elif op.name != "constant":
+            self.wanted.setdefault(op, {})[value, dtype] = None
+
+    def _find_live(self) -> None:
+        self.live.update(self.graph.results)
+        for op in reversed(self.graph.ops):
+            dead = op in self.passed and self.live.isdisjoint(op.results)
+            if dead and op not in self.wanted:
+                continue
+            taken = _operands(op) if op in self.products else ()
+            self.live.update(v for v in op.operands if v not in taken)
+            self.live.update(op.control)
+
+    def _narrow(self, value: Value, dtype: DType) -> Value:
+        """An operand of a product in the new graph, as narrow as that."""
+        if (value, dtype) in self.held:
+            return self.held[value, dtype]
+        op, builder = value.op, self.builder
+        assert op is not None
+        constant, moved = constant_of(value), _moved(op)
+        if constant is not None:
+            array = ConstArray(constant.array.astype(dtype.numpy))
+            made = builder.emit1("constant", value=array, locations=op.locations)
+        else:
+            assert moved is not None
+            made = _move(builder, op, moved, self._narrow(op.operands[0], dtype))
+        self.held[value, dtype] = made
+        return made
+
+    # -- emission ---------------------------------------------------------------------------------
+
+    def _emit_nest(self, op: Operation) -> None:
+        """What is still read of a nest, and what it converts for products."""
+        nest = _Nest(op)
+        stay = [v for v in op.results if v in self.live]
+        values = [nest.bring(op.regions[0].results[v.index]) for v in stay]
+        more = list[_Narrow]()
+        for value, dtype in self.wanted[op]:
+            source = _converted(value)
+            assert source is not None
+            if source.op is None and tensor(source).dtype == dtype:
+                self.held[value, dtype] = self.mapping[nest.outside[source]]
+            elif source.op is None or is_index_map(source.op):  # what only moves is no part of it
+                copy = _Nest(op)
+                self.held[value, dtype] = self._emit(copy, [copy.bring_as(source, dtype)])[0]
+            else:
+                more.append((value, dtype))
+                values.append(nest.bring_as(source, dtype))
+        if values:
+            results = self._emit(nest, values)
+            self.mapping.update(zip(stay, results, strict=False))
+            self.held.update(zip(more, results[len(stay) :], strict=True))
+
+    def _emit(self, nest: _Nest, values: list[Value]) -> tuple[Value, ...]:
+        operands = [self.mapping[v] for v in nest.given]
+        return _emit_fused(self.builder, operands, nest.inner, values, nest.op)
+
+    def _emit_product(self, op: Operation) -> None:
+        dtype, product, taken = self.products[op], matmul_of(op), set(_operands(op))
+        assert product is not None
+        seen = {v: self._narrow(v, dtype) if v in taken else self.mapping[v] for v in op.operands}
+        inner = Builder()
+        arg: dict[Value, Value] = {}
+        for made in dict.fromkeys(seen.values()):
+            arg[made] = inner.add_arg(made.type)
+        local = {v: arg[made] for v, made in seen.items()}
+        wide, where = tensor(product.operands[0]).dtype, product.locations
+        for value in dict.fromkeys(_operands(op)):
+            local[value] = inner.emit1("astype", local[value], dtype=wide, locations=where)
+        members = (op,) if op is product else op.regions[0].ops
+        if op is not product:
+            local = {a: local[v] for a, v in zip(op.regions[0].args, op.operands, strict=True)}
+        for member in members:
+            local.update(zip(member.results, inner.clone(member, local), strict=True))
+        block = inner.block([local[v] for v in (op if op is product else op.regions[0]).results])
+        kind = op.attrs["kind"] if op.name == "fused" else op.name
+        locations = merge_locations(op.locations, *(v.op.locations for v in taken if v.op))
+        results = self.builder.emit(
+            "fused",
+            list(arg),
+            {"kind": f"astype_{kind}"},
+            regions=[block],
+            control=[self.mapping[v] for v in op.control],
+            locations=locations,
+        )
+        self.mapping.update(zip(op.results, results, strict=True))
+
+
+class _Nest:
+    """A nest under construction from what is needed of another one."""
+
+    def __init__(self, op: Operation) -> None:
+        self.op = op
+        self.outside = dict(zip(op.regions[0].args, op.operands, strict=True))
+        self.inner = Builder()
+        self.given: list[Value] = []
+        self._local: dict[Value, Value] = {}
+
+    def bring(self, value: Value) -> Value:
+        """A value of the other's region in this one."""
+        if value not in self._local:
+            if value.op is None:
+                self.given.append(self.outside[value])
+                self._local[value] = self.inner.add_arg(value.type)
+            else:
+                for operand in value.op.operands:
+                    self.bring(operand)
+                made = self.inner.clone(value.op, self._local)
+                self._local.update(zip(value.op.results, made, strict=True))
+        return self._local[value]
+
+    def bring_as(self, value: Value, dtype: DType) -> Value:
+        """The same, of that dtype."""
+        made, op = self.bring(value), self.op
+        if tensor(made).dtype == dtype:
+            return made
+        return self.inner.emit1("astype", made, dtype=dtype, locations=op.locations)
+
+
+def _emit_fused(
+    builder: Builder, operands: list[Value], inner: Builder, values: list[Value], op: Operation
+) -> tuple[Value, ...]:
+    """A nest in the place of `op`."""
+    named = [o for o in inner.ops if o.name not in ("constant", "broadcast_to")]
+    return builder.emit(
+        "fused",
+        operands,
+        {"kind": nest_name(named or inner.ops)},
+        regions=[inner.block(values)],
+        locations=op.locations,
+    )
+
+
+def _move(builder: Builder, op: Operation, maps: tuple[Operation, ...], value: Value) -> Value:
+    """What `_moved` found of `op`, of another value."""
+    if op.name != "fused":
+        return builder.emit(op.name, [value], op.attrs, locations=op.locations)[0]
+    inner = Builder([value.type])
+    held = inner.args[0]
+    for step in maps:
+        (held,) = inner.emit(step.name, [held], step.attrs, locations=step.locations)
+    return _emit_fused(builder, [value], inner, [held], op)[0]
+
+
+# -- which ----------------------------------------------------------------------------------------
+
+
+def _dtype_of(op: Operation, written: set[str | None]) -> DType | None:
+    """What a product can read in place of its operands; None for other ops."""
+    product = matmul_of(op)
+    if product is None or tensor(product.result).dtype not in WIDE:
+        return None
+    if not _reads_only_there(op, product):
+        return None
+    first, second = _operands(op)
+    held = _narrow_dtype(first, written), _narrow_dtype(second, written)
+    constants = constant_of(first) is not None and constant_of(second) is not None
+    if held[0] is None or held[1] is None or constants:
+        return None
+    return held[0] if held[0] == held[1] else int16
+
+
+def _operands(op: Operation) -> tuple[Value, ...]:
+    """The values outside of `op` that its product multiplies."""
+    product = matmul_of(op)
+    if op is product or product is None:
+        return op.operands
+    outside = dict(zip(op.regions[0].args, op.operands, strict=True))
+    return tuple(outside[v] for v in product.operands)
+
+
+def _reads_only_there(op: Operation, product: Operation) -> bool:
+    """Whether the operands of the product are arguments that nothing else in `op` reads."""
+    if op is not product:
+        (region,) = op.regions
+        if not set(product.operands) <= set(region.args):
+            return False
+        if any(set(product.operands) & set(o.operands) for o in region.ops if o is not product):
+            return False
+    taken = _operands(op)
+    reads = [v for v in op.operands if v in taken]
+    return len(set(reads)) == len(reads) or op is product
+
+
+def _narrow_dtype(value: Value, written: set[str | None]) -> DType | None:
+    """The dtype that an operand is converted from, or that holds it."""
+    op, constant = value.op, constant_of(value)
+    if constant is not None:
+        return next((d for d in NARROW if _holds(d, constant)), None)
+    if op is None:
+        return None
+    if _moved(op) is not None:
+        return _narrow_dtype(op.operands[0], written)
+    source = _converted(value)
+    if source is None or any(variable_of(v) in written for v in op.operands):
+        return None
+    return tensor(source).dtype
+
+
+def _moved(op: Operation) -> tuple[Operation, ...] | None:
+    """The index maps of a nest that only copies; none for a reshape; None for other ops."""
+    if op.control or len(op.operands) != 1 or len(op.results) != 1:
+        return None
+    if op.name == "reshape":
+        return ()
+    if op.name != "fused":
+        return None
+    (region,) = op.regions
+    maps, value = list[Operation](), region.results[0]
+    while value.op is not None:
+        if not is_index_map(value.op) or len(value.op.operands) != 1:
+            return None
+        maps.append(value.op)
+        value = value.op.operands[0]
+    return tuple(reversed(maps))
+
+
+def _converted(value: Value) -> Value | None:
+    """What a result of a nest is converted from, in its region: an argument, perhaps through index
+    maps, or what an elementwise op makes."""
+    op = value.op
+    if op is None or op.name != "fused" or op.control or matmul_of(op) is not None:
+        return None
+    made = op.regions[0].results[value.index].op
+    if made is None or not is_widening(made):
+        return None
+    (source,) = made.operands
+    base = source
+    while base.op is not None and is_index_map(base.op) and len(base.op.operands) == 1:
+        base = base.op.operands[0]
+    if base.op is not None and (
+        base is not source or "elementwise" not in lookup(base.op.name).traits
+    ):
+        return None
+    return source
+
+
+def _holds(dtype: DType, constant: ConstArray) -> bool:
+    """Whether a narrow type holds all elements of a constant matrix."""
+    array = constant.array
+    if array.ndim < 2 or array.size == 0:
+        return False
+    low = 0 if dtype == uint8 else -(1 << dtype.bits - 1)
+    return low <= int(array.min()) and int(array.max()) < low + (1 << dtype.bits)
