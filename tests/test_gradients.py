@@ -318,7 +318,7 @@ CASES = elementwise_cases() + structural_cases() + window_cases()
 
 def test_every_op_has_a_row() -> None:
     missing = [
-        f"op '{name}' has no row in passes/gradients/*.py: add a rule or list it in NO_GRADIENT"
+        f"op '{name}' has no row in passes/autodiff/*.py: add a rule or list it in NO_GRADIENT"
         for name in OPS
         if name not in GRADIENTS and name not in NO_GRADIENT
     ]

@@ -62,7 +62,7 @@ def test_every_op_says_what_it_is() -> None:
 
 def test_every_op_has_a_gradient_or_none() -> None:
     missing = [n for n in OPS if n not in GRADIENTS and n not in NO_GRADIENT]
-    assert not missing, f"no row in weft/passes/gradients/*.py, nor in NO_GRADIENT: {missing}"
+    assert not missing, f"no row in weft/passes/autodiff/*.py, nor in NO_GRADIENT: {missing}"
 
 
 def test_every_op_has_native_code() -> None:
