@@ -32,7 +32,7 @@ UNARY_INT = ("negative", "square", "abs", "sign")
 def of_any_size() -> Iterator[None]:
     """Siblings join however small they are, whatever they compute: for tests on small arrays."""
     bounds = {
-        "LEAST_SHARED": 0, "MOST_STREAMS": 99, "MOST_DEAR": 99, "LEAST_DEAR": 0,
+        "LEAST_SHARED": 0, "MOST_STREAMS": 99, "MOST_EXPENSIVE": 99, "LEAST_EXPENSIVE": 0,
         "LEAST_RUN": 1, "LEAST_FOLDED": 1, "LEAST_ROWS": 1, "SPARED": 1 << 60,
     }  # fmt: skip
     with mock.patch.multiple(siblings, **bounds):

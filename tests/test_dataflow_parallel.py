@@ -49,7 +49,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
 def all_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every region is cut as small as may be, and worth a thread."""
     for module in (splitting, building):
-        monkeypatch.setattr(module, "DEAR_NS", 1e-9)
+        monkeypatch.setattr(module, "EXPENSIVE_NS", 1e-9)
     monkeypatch.setattr(splitting, "MOST_TRAFFIC", 1e9)
 
 
