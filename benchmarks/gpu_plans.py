@@ -35,8 +35,8 @@ from rich.console import Console
 from rich.table import Table
 
 import weft as wf
-from weft.codegen.cuda.llvm.ptx import llvm_version
-from weft.codegen.cuda.toolchain import toolchain
+from weft.codegen.cuda.cubins.ptx import llvm_version
+from weft.codegen.cuda.cubins.toolchain import toolchain
 from weft.frontend.cli.compile import targets_of
 from weft.passes.analysis.cost import work
 from weft.passes.fusion.epilogues import fuse_epilogues
@@ -123,7 +123,10 @@ def code_row(model: str, without: str, target: str) -> Row:
     kernels = planned(model, without).plan.kernels()
     (cc,) = targets_of([target])
     began = time.process_time()
-    from weft.codegen.cuda.compile import assemble, emit_ptx  # what loads is of the cold time
+    from weft.codegen.cuda.cubins.compile import (  # what loads is of the cold time
+        assemble,
+        emit_ptx,
+    )
 
     texts = [emit_ptx(kernel, cc) for kernel in kernels]
     emitted = time.process_time()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from fake_driver import FakeCompiler, FakeDriver
 
-from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.source.kernel import Launch
 from weft.runtime.device import registry
 from weft.runtime.device.backends.driver import Driver
 from weft.runtime.device.libraries import trial

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.codegen.cuda.language import CASTS
-from weft.codegen.cuda.reading.kinds import NUMPY
+from weft.codegen.cuda.source.language import CASTS, NUMPY
 
 INTEGERS = [d for d in CASTS if d[0] in "iu"]
 COUNT = 24

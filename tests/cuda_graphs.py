@@ -10,8 +10,8 @@ from cuda_nests import aligned, bytes_of
 
 from weft.codegen.call import Address, Arg, Pool, Scratch, Status
 from weft.codegen.cuda.emulator import run as emulate
-from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.lowerings import GPU_LOWERINGS, fused_launches, launches_of
+from weft.codegen.cuda.source.kernel import Launch
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.interpreter.evaluate import carry_out

@@ -14,7 +14,7 @@ import numpy as np
 import test_gpu_programs
 
 import weft as wf
-from weft.codegen.cuda.kernel import CudaKernel
+from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.frontend.cli.run import variable_types
 from weft.ir.graph import Graph
 from weft.runtime.device.executable import compile_for_device

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from llvmlite import binding
 
-from weft.codegen.cuda.kernel import CudaKernel, Launch
-from weft.codegen.cuda.llvm.module import module_text
+from weft.codegen.cuda.cubins.ptx import module_text
+from weft.codegen.cuda.source.kernel import CudaKernel, Launch
 
 Array = np.ndarray[Any, Any]
 _WORD = ctypes.c_uint32

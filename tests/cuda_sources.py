@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.cuda.emulator import run
-from weft.codegen.cuda.kernel import CudaKernel, Parameter
+from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
 
 Array = np.ndarray[Any, Any]
 

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from weft.codegen.cuda.toolchain import toolchain
+from weft.codegen.cuda.cubins.toolchain import toolchain
 from weft.ir.errors import ToolchainError
 
 #: The architectures that kernels are compiled for in tests.

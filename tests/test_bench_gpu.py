@@ -13,8 +13,7 @@ from cuda_toolchain import needs_toolchain
 from fake_driver import FakeDriver
 
 import weft as wf
-from weft.codegen.cuda.occupancy import occupancy
-from weft.codegen.cuda.report import KernelReport
+from weft.codegen.cuda.cubins.resources import KernelReport, occupancy
 from weft.frontend.bench.on_gpu import measure_on_gpu
 from weft.frontend.bench.targets import Target
 from weft.frontend.cli.main import main

@@ -19,7 +19,7 @@ from test_plan_cache import traced
 
 import weft as wf
 from weft.codegen import jit
-from weft.codegen.cuda.cache import Cubin
+from weft.codegen.cuda.cubins.cache import Cubin
 from weft.codegen.jit import wait_for_background
 from weft.codegen.llvm import cache_key
 from weft.codegen.llvm.cache import (

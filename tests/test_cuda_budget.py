@@ -10,10 +10,10 @@ import pytest
 from cuda_models import MODELS, OPS, PROGRAMS
 from cuda_toolchain import TARGETS, needs_toolchain
 
-from weft.codegen.cuda.compile import assemble, emit_ptx
-from weft.codegen.cuda.kernel import CudaKernel, Parameter
-from weft.codegen.cuda.llvm.tensor_cores import takes_shuffles
-from weft.codegen.cuda.report import KernelReport
+from weft.codegen.cuda.cubins.compile import assemble, emit_ptx
+from weft.codegen.cuda.cubins.llvm_instructions import takes_shuffles
+from weft.codegen.cuda.cubins.resources import KernelReport
+from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
 
 pytestmark = needs_toolchain
 

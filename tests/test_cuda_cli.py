@@ -14,9 +14,9 @@ from cuda_toolchain import needs_toolchain
 from fake_driver import FakeCompiler, FakeCubin, FakeDriver
 
 import weft as wf
-from weft.codegen.cuda import cache
-from weft.codegen.cuda.compile import compile_kernel, forget_cubins, known_cubin
-from weft.codegen.cuda.kernel import CudaKernel
+from weft.codegen.cuda.cubins import cache
+from weft.codegen.cuda.cubins.compile import compile_kernel, forget_cubins, known_cubin
+from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.frontend.cli.compile import targets_of
 from weft.frontend.cli.main import main
 from weft.ir.errors import InvalidArgumentError
@@ -65,7 +65,7 @@ def test_cubins_for_two_architectures(
     assert "llvmlite" in manifest["toolchain"]
     # the program itself, elsewhere, finds what it needs: the same kernels
     monkeypatch.setenv("WEFT_CUBINS", "scaled.cubins")
-    monkeypatch.setattr("weft.codegen.cuda.compile.emit_ptx", no_device)
+    monkeypatch.setattr("weft.codegen.cuda.cubins.compile.emit_ptx", no_device)
     (kernel,) = compile_for_device(graph, find=no_device).plan.kernels()
     cubin = compile_kernel(kernel, (9, 0))
     assert cubin.code == (tmp_path / "scaled.cubins" / f"{kernel.key}.sm_90.cubin").read_bytes()

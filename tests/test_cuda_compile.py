@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from cuda_toolchain import TARGETS, needs_toolchain
 
-from weft.codegen.cuda import compile as compiling
-from weft.codegen.cuda.cache import targets
-from weft.codegen.cuda.compile import (
+from weft.codegen.cuda.cubins import compile as compiling
+from weft.codegen.cuda.cubins import ptx
+from weft.codegen.cuda.cubins.cache import targets
+from weft.codegen.cuda.cubins.compile import (
     assemble,
     compile_for_gpu,
     compile_kernel,
@@ -26,9 +27,8 @@ from weft.codegen.cuda.compile import (
     known_cubin,
     symbol_of,
 )
-from weft.codegen.cuda.kernel import CudaKernel, Parameter
-from weft.codegen.cuda.llvm import ptx
-from weft.codegen.cuda.report import KernelReport, read_report
+from weft.codegen.cuda.cubins.resources import KernelReport, read_report
+from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
 from weft.codegen.jit import CodegenError
 from weft.ir.errors import ToolchainError, UnsupportedError
 
@@ -248,10 +248,10 @@ def test_a_cubin_from_the_cache_loads_no_compiler(
     want = compile_kernel(SCALE, (9, 0))
     program = f"""
 import sys
-import weft.codegen.cuda.cache as cache
+import weft.codegen.cuda.cubins.cache as cache
 cache.cuda_sources = lambda: "the same"
-from weft.codegen.cuda.compile import compile_kernel
-from weft.codegen.cuda.kernel import CudaKernel, Parameter
+from weft.codegen.cuda.cubins.compile import compile_kernel
+from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
 from weft.codegen.llvm.library import is_loaded
 kernel = CudaKernel({SCALE.name!r}, {SCALE.source!r}, {SCALE.parameters!r})
 cubin = compile_kernel(kernel, (9, 0))
@@ -268,7 +268,7 @@ print(len(cubin.code), loaded)
 
 def storing_always() -> object:
     """Other people may be editing weft while this test runs: the cache would be off."""
-    from weft.codegen.cuda import cache
+    from weft.codegen.cuda.cubins import cache
 
     def store(kernel: CudaKernel, cc: tuple[int, int], cubin: object) -> None:
         with pytest.MonkeyPatch.context() as patch:

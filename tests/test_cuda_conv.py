@@ -18,10 +18,11 @@ from test_cuda_budget import faults
 from test_cuda_others import check, graph_of
 from test_cuda_windows import SPACES, attributes, numbers
 
-from weft.codegen.cuda import writer
+from weft.codegen.cuda.kernels import conv as conv_geometry
+from weft.codegen.cuda.kernels import conv as conv_tiles
 from weft.codegen.cuda.lowerings import launches_of
-from weft.codegen.cuda.others import conv_geometry, conv_tiles
 from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, TILES_OF_64, Tile
+from weft.codegen.cuda.source import writer
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 

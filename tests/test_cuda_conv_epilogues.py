@@ -16,10 +16,11 @@ from test_cuda_budget import faults
 from test_cuda_epilogues import DTYPES, array, check, kernels, traced
 
 import weft as wf
-from weft.codegen.cuda.kernel import CudaKernel
+from weft.codegen.cuda.kernels import conv as conv_geometry
+from weft.codegen.cuda.kernels import conv as conv_tiles
 from weft.codegen.cuda.lowerings import fused_launches
-from weft.codegen.cuda.others import conv_geometry, conv_tiles
 from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, Tile
+from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret
 

@@ -20,9 +20,8 @@ from shares import every
 import weft as wf
 from weft.codegen.cuda.lowerings import fused_launches
 from weft.codegen.cuda.products import matmul, thin
-from weft.codegen.cuda.products.choice import choose, cycles
 from weft.codegen.cuda.products.fused import fused_product
-from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, Tile
+from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, Tile, choose, cycles
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret

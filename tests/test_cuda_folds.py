@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sibling_graphs import of_any_size, sibling_cases
 
-from weft.codegen.cuda.compile import compile_kernel
+from weft.codegen.cuda.cubins.compile import compile_kernel
 from weft.codegen.cuda.nests import folds
-from weft.codegen.cuda.scalars.memory import DTYPES
+from weft.codegen.cuda.source.dtypes import DTYPES
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.graph import Graph

@@ -14,8 +14,9 @@ from test_codegen_vector_math import SLACK, assert_within, errors_in_ulp
 from test_cuda_budget import faults
 from test_cuda_others import graph_of
 
-from weft.codegen.cuda.scalars.scalar import expression, load, stored
-from weft.codegen.cuda.writer import Source
+from weft.codegen.cuda.source.dtypes import load, stored
+from weft.codegen.cuda.source.elementwise import expression
+from weft.codegen.cuda.source.writer import Source
 from weft.codegen.vector.functions import ULP_BOUND
 from weft.passes.fusion.fuse import fuse
 

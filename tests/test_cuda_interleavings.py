@@ -16,7 +16,7 @@ from test_cuda_differential import pipeline
 
 import weft as wf
 from weft.codegen.cuda.emulator import EmulationError
-from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.source.kernel import Launch
 
 Array = np.ndarray[Any, Any]
 

@@ -16,11 +16,24 @@ from cuda_on_cpu import run as on_cpu
 from cuda_sources import kernel, results
 from cuda_toolchain import needs_toolchain
 
-from weft.codegen.cuda import language
-from weft.codegen.cuda.compile import emit_ptx
+from weft.codegen.cuda.cubins.compile import emit_ptx
 from weft.codegen.cuda.emulator import run
-from weft.codegen.cuda.language import ATOMICS, CASTS, LANES, LOADS, MATHS, MMAS, SHUFFLES, STORES
-from weft.codegen.cuda.reading.kinds import BARRIERS, FUNCTIONS, NUMPY, SPECIAL, VOTES
+from weft.codegen.cuda.source import language
+from weft.codegen.cuda.source.language import (
+    ATOMICS,
+    BARRIERS,
+    CASTS,
+    FUNCTIONS,
+    LANES,
+    LOADS,
+    MATHS,
+    MMAS,
+    NUMPY,
+    SHUFFLES,
+    SPECIAL,
+    STORES,
+    VOTES,
+)
 
 Array = np.ndarray[Any, Any]
 WAYS = [None, 1]

@@ -11,13 +11,13 @@ import pytest
 from cuda_toolchain import needs_toolchain
 from libdevice_on_cpu import OnCpu
 
+from weft.codegen.cuda.cubins import ptx as libdevice
+from weft.codegen.cuda.cubins.llvm_instructions import ONE_INSTRUCTION
+from weft.codegen.cuda.cubins.ptx import module_text
+from weft.codegen.cuda.cubins.toolchain import toolchain
 from weft.codegen.cuda.emulator import maths
-from weft.codegen.cuda.kernel import CudaKernel, Parameter
-from weft.codegen.cuda.language import MATHS, TWO
-from weft.codegen.cuda.llvm import libdevice
-from weft.codegen.cuda.llvm.module import module_text
-from weft.codegen.cuda.llvm.vocabulary import ONE_INSTRUCTION
-from weft.codegen.cuda.toolchain import toolchain
+from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
+from weft.codegen.cuda.source.language import MATHS, TWO
 
 pytestmark = needs_toolchain
 
@@ -90,12 +90,12 @@ def test_a_module_takes_what_it_calls() -> None:
 
 def test_a_function_that_is_not_there() -> None:
     with pytest.raises(KeyError, match="__nv_nothing"):
-        libdevice.read(path()).taken(["__nv_nothing"], (9, 0))
+        libdevice.read_libdevice(path()).taken(["__nv_nothing"], (9, 0))
 
 
 def test_architectures_get_their_own_answers() -> None:
     """libdevice asks for the architecture; what asks it takes either of two ways."""
-    library = libdevice.read(path())
+    library = libdevice.read_libdevice(path())
     old, new = (library.taken(["__nv_lgamma"], cc)["__nv_lgamma"] for cc in ((7, 5), (9, 0)))
     assert "add i32 750, 0" in old
     assert "add i32 900, 0" in new

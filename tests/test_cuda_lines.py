@@ -19,10 +19,11 @@ from test_cuda_budget import faults
 from test_cuda_others import check, graph_of
 
 import weft as wf
-from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.kernels import axes as lines
+from weft.codegen.cuda.kernels import sorted_indices as ordered
 from weft.codegen.cuda.lowerings import launches_of
-from weft.codegen.cuda.others import lines, ordered
-from weft.codegen.cuda.scalars import memory
+from weft.codegen.cuda.source import dtypes as memory
+from weft.codegen.cuda.source.kernel import Launch
 from weft.ir.dtypes import as_dtype
 
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,7 @@ from cuda_ops import run_graph
 from cuda_toolchain import TARGETS, needs_toolchain
 from test_cuda_others import graph_of, of
 
-from weft.codegen.cuda.compile import assemble, emit_ptx
+from weft.codegen.cuda.cubins.compile import assemble, emit_ptx
 from weft.codegen.cuda.lowerings import GPU_LOWERINGS, launches_of
 from weft.codegen.lowerings import LOWERINGS
 from weft.ir.analysis.index_maps import INDEX_MAPS

@@ -21,13 +21,13 @@ from stable_results import Overflow, stable_results
 from test_compiled_random import LOOPS, within
 
 from weft.codegen.call import Address
-from weft.codegen.cuda import writer
-from weft.codegen.cuda.compile import emit_ptx
+from weft.codegen.cuda.cubins.compile import emit_ptx
 from weft.codegen.cuda.emulator import run as emulate
 from weft.codegen.cuda.nests.body import index_of
 from weft.codegen.cuda.nests.emit import plain_launches
-from weft.codegen.cuda.scalars.memory import DTYPES
-from weft.codegen.cuda.writer import Source, index_dtype, multiplier
+from weft.codegen.cuda.source import writer
+from weft.codegen.cuda.source.dtypes import DTYPES
+from weft.codegen.cuda.source.writer import Source, index_dtype, multiplier
 from weft.codegen.nests.nest import Access, Nest, Statement, Store
 from weft.ir import dtypes
 from weft.ir.dtypes import as_dtype
@@ -227,7 +227,7 @@ class TestVectors:
         return case
 
     def test_a_grid_has_a_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("weft.codegen.cuda.nests.each.MOST_BLOCKS", 2)
+        monkeypatch.setattr("weft.codegen.cuda.nests.emit.MOST_BLOCKS", 2)
         made = check_case(adds("f32", (5003,), (5003,)))
         assert made.launches[0].blocks == 2
 

@@ -27,10 +27,10 @@ from test_cuda_rows import (
     check_roughly,
 )
 
-from weft.codegen.cuda import writer
 from weft.codegen.cuda.lowerings import fused_launches
 from weft.codegen.cuda.nests import folds
-from weft.codegen.cuda.scalars import memory
+from weft.codegen.cuda.source import dtypes as memory
+from weft.codegen.cuda.source import writer
 from weft.ir import dtypes
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from cuda_ops import run_graph
 
-from weft.codegen.cuda import writer
 from weft.codegen.cuda.lowerings import launches_of
+from weft.codegen.cuda.source import writer
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret

@@ -16,14 +16,13 @@ from cuda_toolchain import needs_toolchain
 from test_cuda_budget import compiled, faults
 from test_cuda_products import product_graph
 
+from weft.codegen.cuda.cubins.resources import occupancy
 from weft.codegen.cuda.emulator import run as emulate
 from weft.codegen.cuda.emulator.maths import fma_f32, fma_f64
-from weft.codegen.cuda.kernel import CudaKernel, Launch
 from weft.codegen.cuda.lowerings import launches_of
-from weft.codegen.cuda.occupancy import occupancy
 from weft.codegen.cuda.products import matmul
-from weft.codegen.cuda.products.choice import choose
-from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, TILES_OF_64, Tile
+from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, TILES_OF_64, Tile, choose
+from weft.codegen.cuda.source.kernel import CudaKernel, Launch
 from weft.ir.analysis.index_maps import static_shape
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph

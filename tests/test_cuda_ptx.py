@@ -10,9 +10,9 @@ import pytest
 from cuda_on_cpu import run as on_cpu
 from cuda_toolchain import needs_toolchain
 
-from weft.codegen.cuda import language
-from weft.codegen.cuda.compile import compile_kernel, emit_ptx
-from weft.codegen.cuda.kernel import CudaKernel, Parameter
+from weft.codegen.cuda.cubins.compile import compile_kernel, emit_ptx
+from weft.codegen.cuda.source import language
+from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
 from weft.codegen.jit import CodegenError
 
 pytestmark = needs_toolchain

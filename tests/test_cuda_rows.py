@@ -17,9 +17,9 @@ from stable_results import Overflow, stable_results
 from test_compiled_random import within
 
 from weft.codegen.call import Address, Scratch
-from weft.codegen.cuda import writer
 from weft.codegen.cuda.lowerings import fused_launches
-from weft.codegen.cuda.rows import combine
+from weft.codegen.cuda.nests import row_folds as combine
+from weft.codegen.cuda.source import writer
 from weft.ir import dtypes
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError

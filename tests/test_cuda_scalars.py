@@ -16,20 +16,11 @@ from cuda_toolchain import TARGETS, needs_toolchain
 from test_compiled import bitcasts, casts, check_bitcasts, check_elementwise, domain, ops_at
 
 import weft as wf
-from weft.codegen.cuda.compile import compile_kernel, emit_ptx
-from weft.codegen.cuda.kernel import CudaKernel
-from weft.codegen.cuda.scalars.memory import DTYPES
-from weft.codegen.cuda.scalars.scalar import (
-    expression,
-    fold_expression,
-    identity,
-    literal,
-    load,
-    register_dtype,
-    stored,
-    supported,
-)
-from weft.codegen.cuda.writer import Source
+from weft.codegen.cuda.cubins.compile import compile_kernel, emit_ptx
+from weft.codegen.cuda.source.dtypes import DTYPES, literal, load, register_dtype, stored
+from weft.codegen.cuda.source.elementwise import expression, fold_expression, identity, supported
+from weft.codegen.cuda.source.kernel import CudaKernel
+from weft.codegen.cuda.source.writer import Source
 from weft.codegen.scalar.scalar import result_dtype
 from weft.codegen.scalar.scalar import supported as supported_on_cpu
 from weft.ir import dtypes

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from test_cuda_budget import faults
 from test_cuda_others import check, graph_of
 
-from weft.codegen.cuda import writer
 from weft.codegen.cuda.emulator.memory import Elements
+from weft.codegen.cuda.kernels import sorted_indices as ordered
 from weft.codegen.cuda.lowerings import launches_of
-from weft.codegen.cuda.others import ordered
+from weft.codegen.cuda.source import writer
 from weft.ir.dtypes import as_dtype
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
@@ -40,7 +40,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 def quick() -> Iterator[None]:
     """Runs of four keys: merges of few."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weft.codegen.cuda.others.sort.RUN", 4)
+        patch.setattr("weft.codegen.cuda.kernels.sort.RUN", 4)
         patch.setattr(ordered, "RUN", 4)
         yield
 
@@ -82,7 +82,7 @@ def test_index_add(n: int, parts: int, inner: int, outer: int, dtype: str, seed:
         if min(n, parts) * outer > ordered.loads_in_order(n):
             assert any("ordered" in name for name in kernels("index_add", inputs, axis=1))
         patch.setattr(ordered, "worth_ordering", lambda *_: True)
-        patch.setattr("weft.codegen.cuda.others.scatter.worth_ordering", lambda *_: True)
+        patch.setattr("weft.codegen.cuda.kernels.scatter.worth_ordering", lambda *_: True)
         check("index_add", inputs, axis=1)
 
 
@@ -102,7 +102,7 @@ def test_scatter_nd(op: str, n: int, depth: int, inner: int, index_dtype: str, s
     inputs = [x, index.astype(as_dtype(index_dtype).numpy)]
     inputs.append(values((n, *x.shape[depth:]), "f32", seed + 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weft.codegen.cuda.others.scatter.worth_ordering", lambda *_: True)
+        patch.setattr("weft.codegen.cuda.kernels.scatter.worth_ordering", lambda *_: True)
         assert "ordered" in kernels(f"scatter_nd_{op}", inputs)[-1]
         check(f"scatter_nd_{op}", inputs)
 
@@ -204,7 +204,7 @@ def test_pieces(op: str, n: int, parts: int, inner: int, dtype: str, seed: int) 
         inputs[0] = rng.integers(0, 9, (parts, inner)).astype(kind)
         inputs[2] = rng.integers(0, 9, (n, inner)).astype(kind)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weft.codegen.cuda.others.scatter.worth_ordering", lambda *_: True)
+        patch.setattr("weft.codegen.cuda.kernels.scatter.worth_ordering", lambda *_: True)
         patch.setattr(ordered, "PIECE", 4)
         assert ("of_pieces" in kernels(f"scatter_nd_{op}", inputs)[-1]) == (n > 4)
         check(f"scatter_nd_{op}", inputs)
@@ -271,7 +271,7 @@ def test_few_indices_are_looked_through() -> None:
 
 def test_loads_of_an_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
     """512 indices into 2048 rows of 32: what is read for each index, by looking and in order."""
-    monkeypatch.setattr("weft.codegen.cuda.others.sort.RUN", 256)
+    monkeypatch.setattr("weft.codegen.cuda.kernels.sort.RUN", 256)
     monkeypatch.setattr(ordered, "RUN", 256)
     n, rows, width = 512, 2048, 32
     index = np.random.default_rng(0).integers(0, rows, n)

@@ -9,8 +9,8 @@ import pytest
 from cuda_ops import run_graph
 from test_cuda_others import check, graph_of
 
+from weft.codegen.cuda.kernels import sort
 from weft.codegen.cuda.lowerings import launches_of
-from weft.codegen.cuda.others import sort
 from weft.ir.dtypes import as_dtype
 
 Array = np.ndarray[Any, Any]

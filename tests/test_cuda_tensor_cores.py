@@ -16,11 +16,11 @@ from cuda_sources import kernel
 from cuda_toolchain import TARGETS, needs_toolchain
 from gpu_kinds import REAL
 
-from weft.codegen.cuda.compile import assemble, emit_ptx
+from weft.codegen.cuda.cubins.compile import assemble, emit_ptx
 from weft.codegen.cuda.emulator import run
-from weft.codegen.cuda.kernel import CudaKernel, Launch
-from weft.codegen.cuda.language import MMAS
-from weft.codegen.cuda.reading.faults import EmulationError
+from weft.codegen.cuda.source.kernel import CudaKernel, Launch
+from weft.codegen.cuda.source.language import MMAS
+from weft.codegen.cuda.source.typecheck import EmulationError
 
 Array = np.ndarray[Any, Any]
 NUMPY = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}

@@ -17,12 +17,11 @@ from test_cuda_budget import compiled, faults
 from test_cuda_products import product_graph
 from test_cuda_products_tiles import done_in, graph_of, kernel_of
 
-from weft.codegen.cuda.kernel import CudaKernel
 from weft.codegen.cuda.lowerings import launches_of
 from weft.codegen.cuda.products import matmul
-from weft.codegen.cuda.products.choice import choose
-from weft.codegen.cuda.products.tiles import TENSOR_TILES, Tile
-from weft.codegen.cuda.writer import MANY
+from weft.codegen.cuda.products.tiles import TENSOR_TILES, Tile, choose
+from weft.codegen.cuda.source.kernel import CudaKernel
+from weft.codegen.cuda.source.writer import MANY
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 

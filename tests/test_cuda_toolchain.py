@@ -14,14 +14,8 @@ from typing import Any
 import pytest
 from cuda_toolchain import needs_toolchain
 
-from weft.codegen.cuda import toolchain as module
-from weft.codegen.cuda.toolchain import (
-    Library,
-    Toolchain,
-    probe,
-    stamp,
-    toolchain,
-)
+from weft.codegen.cuda.cubins import toolchain as module
+from weft.codegen.cuda.cubins.toolchain import Library, Toolchain, probe, stamp, toolchain
 from weft.ir.errors import ToolchainError, WeftError
 
 
@@ -70,7 +64,7 @@ def test_what_is_found_here() -> None:
 @needs_toolchain
 def test_the_stamp_loads_no_library() -> None:
     program = (
-        "import sys; from weft.codegen.cuda.toolchain import stamp; print(stamp());"
+        "import sys; from weft.codegen.cuda.cubins.toolchain import stamp; print(stamp());"
         "names = 'llvmlite.binding', 'cuda.bindings', 'cuda.pathfinder';"
         "print([m for m in names if m in sys.modules])"
     )

@@ -15,9 +15,9 @@ from cuda_toolchain import TARGETS, needs_toolchain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.codegen.cuda.compile import compile_kernel
-from weft.codegen.cuda.nests.transposed import MOST_BYTES, TILE
-from weft.codegen.cuda.scalars.memory import DTYPES, nbytes
+from weft.codegen.cuda.cubins.compile import compile_kernel
+from weft.codegen.cuda.nests.emit import MOST_BYTES, TILE
+from weft.codegen.cuda.source.dtypes import DTYPES, nbytes
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.interpreter.evaluate import interpret

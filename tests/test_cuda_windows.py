@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from test_cuda_others import check, graph_of
 
+from weft.codegen.cuda.kernels import conv
 from weft.codegen.cuda.lowerings import launches_of
-from weft.codegen.cuda.others import conv
 from weft.ir.dtypes import as_dtype
 
 Array = np.ndarray[Any, Any]

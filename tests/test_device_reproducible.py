@@ -13,7 +13,7 @@ from cuda_toolchain import needs_toolchain
 from test_reproducible import EVERY
 
 import weft as wf
-from weft.codegen.cuda.compile import emit_ptx
+from weft.codegen.cuda.cubins.compile import emit_ptx
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops.builder import Builder
 from weft.passes.pipelines import GPU_REPRODUCIBLE

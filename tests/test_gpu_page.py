@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weft.codegen.cuda.toolchain import Library, Toolchain
+from weft.codegen.cuda.cubins.toolchain import Library, Toolchain
 from weft.ir.errors import ToolchainError
 
 ROOT = Path(__file__).parents[1]

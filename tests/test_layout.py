@@ -66,7 +66,9 @@ def test_package_is_found() -> None:
 def test_files_are_short() -> None:
     lines = {name_of(p): len(p.read_text(encoding="utf-8").splitlines()) for p in SOURCES}
     long = [f"{p}: {n} lines" for p, n in lines.items() if n >= MAX_FILE_LINES and p not in LONG]
-    assert not long, "\n".join(["more than one idea? split these, or give a reason in LONG:", *long])
+    assert not long, "\n".join(
+        ["more than one idea? split these, or give a reason in LONG:", *long]
+    )
 
 
 def test_functions_are_short_and_modules_have_docstrings() -> None:

@@ -18,7 +18,7 @@ from test_cases import Case, read_cases, rewrite
 from test_cuda_lowerings import names_after
 
 import weft as wf
-from weft.codegen.cuda.kinds import gpu_ops
+from weft.codegen.cuda.lowerings import gpu_ops
 from weft.frontend.cli.main import main
 from weft.ir.analysis.verify import verify
 from weft.ir.device import DeviceSpec

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 import weft as wf
-from weft.codegen.cuda.compile import emit_ptx, symbol_of
-from weft.codegen.cuda.kernel import CudaKernel
-from weft.codegen.cuda.toolchain import toolchain
+from weft.codegen.cuda.cubins.compile import emit_ptx, symbol_of
+from weft.codegen.cuda.cubins.toolchain import toolchain
+from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.codegen.jit import kernel_llvm
 from weft.frontend.cli.run import variable_types
 from weft.frontend.session.compiling import pruned

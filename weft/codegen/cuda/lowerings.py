@@ -1,42 +1,51 @@
-"""Which GPU kernels carry out an op: loop nests, and one row for each of the others."""
+"""Table of GPU lowerings: the kernels that carry out each op, and the ops and dtypes a GPU takes.
+
+Loop nests and row nests are lowered by rule; every other op has one row in `GPU_LOWERINGS`.
+`gpu_ops` is what placement asks before there is a plan: an op that is neither a nest nor in the
+table is the CPU's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from weft.codegen.call import Address
-from weft.codegen.cuda.kernel import Launch
-from weft.codegen.cuda.nests.emit import plain_launches
-from weft.codegen.cuda.others.conv import conv_launches, fused_conv_launches
-from weft.codegen.cuda.others.copies import (
+from weft.codegen.cuda.kernels.argmax import position_launches
+from weft.codegen.cuda.kernels.conv import conv_launches, fused_conv_launches
+from weft.codegen.cuda.kernels.data_movement import (
+    check_launches,
     concat_launches,
     dim_size_launches,
+    gather_launches,
     pad_launches,
     slice_update_launches,
 )
-from weft.codegen.cuda.others.first import first_occurrence_launches
-from weft.codegen.cuda.others.index import check_launches, gather_launches
-from weft.codegen.cuda.others.positions import position_launches
-from weft.codegen.cuda.others.random import random_bits_launches, random_fold_in_launches
-from weft.codegen.cuda.others.scan import cumulative_launches
-from weft.codegen.cuda.others.scatter import scatter_along_axis_launches, scatter_launches
-from weft.codegen.cuda.others.sort import searchsorted_launches, sort_launches
-from weft.codegen.cuda.others.windows import (
+from weft.codegen.cuda.kernels.pooling import (
     window_max_launches,
     window_pick_launches,
     window_place_launches,
     window_spread_launches,
     window_sum_launches,
 )
+from weft.codegen.cuda.kernels.random import random_bits_launches, random_fold_in_launches
+from weft.codegen.cuda.kernels.scan import cumulative_launches
+from weft.codegen.cuda.kernels.scatter import scatter_along_axis_launches, scatter_launches
+from weft.codegen.cuda.kernels.sort import searchsorted_launches, sort_launches
+from weft.codegen.cuda.kernels.sorted_indices import first_occurrence_launches
+from weft.codegen.cuda.nests.emit import plain_launches
+from weft.codegen.cuda.nests.row_kernel import row_launches
 from weft.codegen.cuda.products.matmul import fused_matmul_launches, matmul_launches
-from weft.codegen.cuda.rows.emit import row_launches
-from weft.codegen.cuda.scalars.memory import DTYPES
+from weft.codegen.cuda.source.dtypes import DTYPES
+from weft.codegen.cuda.source.kernel import Launch
 from weft.codegen.gemm.epilogue import is_product, product_in
 from weft.codegen.nests.nest import Nest, build_nest
 from weft.codegen.nests.rows import RowNest, build_rows
-from weft.ir.analysis.index_maps import frame_of
+from weft.codegen.steps.plan import NO_CODE
+from weft.ir.analysis.index_maps import INDEX_MAPS, frame_of
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation
+from weft.ir.ops import OPS
+from weft.ir.ops.control_flow import CONTROL, STACK_OPS
+from weft.ir.ops.state import UPDATES
 from weft.ir.types import TensorType
 
 __all__ = ["GPU_LOWERINGS", "check_launches", "fused_launches", "launches_of"]
@@ -140,3 +149,24 @@ def launches_of(op: Operation) -> list[Launch]:
         return lowering(op)
     except UnsupportedError as error:
         raise error.at(op.locations) from None
+
+
+#: What passes take away or make other ops of before there are launches.
+_REWRITTEN = frozenset({"custom_gradient", *UPDATES, *STACK_OPS})
+#: What Python does beside a variable, wherever that is; it needs no kernel.
+_BESIDE_VARIABLES = frozenset(
+    {"is_initialized", "assert_initialized", "report_uninitialized", "count_up_to"}
+)
+
+GPU_DTYPES = frozenset(DTYPES)
+
+
+def gpu_ops() -> frozenset[str]:
+    """The ops that a GPU takes, as the table of lowerings is now."""
+    in_nests = {
+        name
+        for name, spec in OPS.items()
+        if spec.traits & {"elementwise", "reduction"} or name in INDEX_MAPS
+    }
+    named = (GPU_LOWERINGS, NO_CODE, CONTROL, _REWRITTEN, _BESIDE_VARIABLES)
+    return frozenset(in_nests).union(*named)

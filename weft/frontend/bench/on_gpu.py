@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from weft.codegen.cuda.cache import architecture
+from weft.codegen.cuda.cubins.cache import architecture
 from weft.frontend.bench.table import name_text, number, si, source_text, timing_text
 from weft.frontend.bench.targets import Target
 from weft.frontend.bench.timing import machine
@@ -23,8 +23,7 @@ from weft.passes.analysis.cost import Work, work
 from weft.runtime.repeat import Timing
 
 if TYPE_CHECKING:
-    from weft.codegen.cuda.occupancy import Occupancy
-    from weft.codegen.cuda.report import KernelReport
+    from weft.codegen.cuda.cubins.resources import KernelReport, Occupancy
     from weft.runtime.device.executable import DeviceExecutable
     from weft.runtime.device.planning.plan import PlannedLaunch
 
@@ -164,8 +163,8 @@ def _rows(
 ) -> list[LaunchCost]:
     """times: of each launch in the plan's order, the seconds of its runs in all rounds; empty:
     there are none."""
-    from weft.codegen.cuda.compile import compile_kernel
-    from weft.codegen.cuda.occupancy import occupancy
+    from weft.codegen.cuda.cubins.compile import compile_kernel
+    from weft.codegen.cuda.cubins.resources import occupancy
 
     rows, counted = [], set()
     for i, planned in enumerate(step.told().launches()):

@@ -96,7 +96,7 @@ def run_compile(graph: Graph, args: Namespace, passes: Sequence[Pass]) -> Iterat
 def targets_of(given: Sequence[str]) -> list[tuple[int, int]]:
     """`["sm_80,sm_90"]` as compute capabilities, each once. InvalidArgumentError for others,
     UnsupportedError for what is older than sm_75."""
-    from weft.codegen.cuda.compile import check_oldest
+    from weft.codegen.cuda.cubins.compile import check_oldest
 
     found: dict[tuple[int, int], None] = {}
     for name in (part.strip() for text in given for part in text.split(",")):
@@ -115,8 +115,8 @@ def targets_of(given: Sequence[str]) -> list[tuple[int, int]]:
 def check_targets(targets: Sequence[tuple[int, int]]) -> None:
     """UnknownTarget for an architecture that the toolchain does not know. Without a toolchain
     nothing: compiling says so."""
-    from weft.codegen.cuda.compile import check_known
-    from weft.codegen.cuda.toolchain import UnknownTarget
+    from weft.codegen.cuda.cubins.compile import check_known
+    from weft.codegen.cuda.cubins.toolchain import UnknownTarget
 
     for cc in targets:
         try:

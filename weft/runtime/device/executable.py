@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
-from weft.codegen.cuda.compile import describe_kernels, emit_ptx
+from weft.codegen.cuda.cubins.compile import describe_kernels, emit_ptx
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.errors import ResourceExhaustedError, WeftError

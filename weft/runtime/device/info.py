@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from weft.codegen.cuda.cache import architecture
+from weft.codegen.cuda.cubins.cache import architecture
 from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_DEVICES, LOCAL_TASK, DeviceSpec
 from weft.runtime.device.backends.driver import Driver, version_text

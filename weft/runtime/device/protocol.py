@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.source.kernel import Launch
 from weft.ir.graph import Operation
 from weft.runtime.device.blocks import Resident
 from weft.runtime.device.calls import Calls

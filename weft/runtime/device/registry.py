@@ -6,7 +6,7 @@ import os
 import re
 from functools import partial
 
-from weft.codegen.cuda.compile import compile_for_gpu
+from weft.codegen.cuda.cubins.compile import compile_for_gpu
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.process import ForkLock
 from weft.runtime.device.backends.cuda import CudaDevice

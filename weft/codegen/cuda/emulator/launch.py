@@ -1,4 +1,4 @@
-"""Runs a kernel without a GPU."""
+"""Emulated launch: runs a kernel without a GPU, by whole arrays of threads or thread by thread."""
 
 from __future__ import annotations
 
@@ -11,17 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.codegen.cuda.emulator.lanes import Lanes
-from weft.codegen.cuda.emulator.lanes_code import LaneText
-from weft.codegen.cuda.emulator.memory import Elements
-from weft.codegen.cuda.emulator.races import Shadow
-from weft.codegen.cuda.emulator.threads import Block, Words
-from weft.codegen.cuda.emulator.threads_code import ThreadText
-from weft.codegen.cuda.kernel import CudaKernel, Parameter
-from weft.codegen.cuda.reading.faults import EmulationError
-from weft.codegen.cuda.reading.kinds import NUMPY, THREAD_LIMIT
-from weft.codegen.cuda.reading.program import Program
-from weft.codegen.cuda.reading.reader import read
+from weft.codegen.cuda.emulator.lanes import Lanes, LaneText
+from weft.codegen.cuda.emulator.memory import Elements, Shadow
+from weft.codegen.cuda.emulator.threads import Block, ThreadText, Words
+from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
+from weft.codegen.cuda.source.language import NUMPY, THREAD_LIMIT
+from weft.codegen.cuda.source.typecheck import EmulationError, Program, read
 
 #: Threads that are carried out together: few enough for their values to stay in a cache.
 TOGETHER = 1 << 15

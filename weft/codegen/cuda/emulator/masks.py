@@ -1,4 +1,4 @@
-"""Which threads are there: True (all), False (none) or an array of bools; and values under them."""
+"""Masks of threads: True (all), False (none) or an array of bools; and values under them."""
 
 from __future__ import annotations
 

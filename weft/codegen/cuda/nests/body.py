@@ -1,18 +1,17 @@
-"""The body of a nest: reading what it reads at one place of its loops, the statements, the stores.
+"""Body of a loop nest in a kernel: loads at one place of its loops, statements, stores.
 
 The statements are a device function `element` of what is read. Threads take `lanes` neighbouring
-elements of the last loop; buffers that it walks contiguously are then accessed by 128 bits.
-"""
+elements of the last loop; buffers that it walks contiguously are then accessed by 128 bits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from weft.codegen.call import Address, Arg
-from weft.codegen.cuda.language import LANES, LOADS, STORES, memory_dtype
-from weft.codegen.cuda.scalars.memory import nbytes
-from weft.codegen.cuda.scalars.scalar import expression, literal, load, loaded, stored
-from weft.codegen.cuda.writer import MANY, IndexDtype, Source, index_dtype, product
+from weft.codegen.cuda.source.dtypes import literal, load, loaded, nbytes, stored
+from weft.codegen.cuda.source.elementwise import expression
+from weft.codegen.cuda.source.language import LANES, LOADS, STORES, memory_dtype
+from weft.codegen.cuda.source.writer import MANY, IndexDtype, Source, index_dtype, product
 from weft.codegen.nests.nest import Access, Nest
 from weft.ir.dataclass import dataclass
 from weft.ir.spec import ConstArray

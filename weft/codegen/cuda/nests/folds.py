@@ -1,33 +1,305 @@
-"""Nests with reductions: along rows (the last loop is reduced) or down columns.
+"""Folds: loop nests with reductions, along rows (the last loop is reduced) or down columns.
 
 Threads of a warp or a block share a row where the last loop is reduced; where it is not, they stand
 side by side on columns, eight deep. Large folds with few results are split over blocks, which leave
 partial results in scratch memory, folded in order by a second launch. All of it is chosen by sizes,
 so the bits are the same on every run and every device.
-"""
+
+* Loop order, for coalescing: the 32 threads of a warp read 32 neighbouring elements at once, so the
+  last loop is to be one that buffers are contiguous in: a reduced one (threads share a row) or not
+  (they stand on columns).
+* Rows of odd length begin anywhere: vectors are counted from the last address before the row that
+  is a multiple of 128 bits. The first and the last one are read one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from weft.codegen.call import Scratch
-from weft.codegen.cuda.kernel import THREADS, Launch
-from weft.codegen.cuda.nests.accumulate import (
+from weft.codegen.call import Arg, Scratch
+from weft.codegen.cuda.nests.accumulators import (
     WARP,
+    Accumulator,
     block_folds,
     ordered_fold,
     warp_fold,
 )
-from weft.codegen.cuda.nests.body import Buffers, lanes_of
-from weft.codegen.cuda.nests.fold import Fold, Target, sizes_of
-from weft.codegen.cuda.nests.odd_rows import fold_of, odd_items, odd_lanes, odd_loads
-from weft.codegen.cuda.nests.order import ordered
-from weft.codegen.cuda.scalars.memory import nbytes
-from weft.codegen.cuda.scalars.scalar import running_dtype, stored
-from weft.codegen.cuda.writer import Source, product
+from weft.codegen.cuda.nests.body import (
+    MOST_STATEMENTS,
+    Body,
+    Buffers,
+    arg_of,
+    index_of,
+    is_aligned,
+    is_contiguous,
+    lanes_of,
+)
+from weft.codegen.cuda.source import dtypes as memory
+from weft.codegen.cuda.source.dtypes import nbytes, stored
+from weft.codegen.cuda.source.elementwise import running_dtype
+from weft.codegen.cuda.source.kernel import THREADS, Launch
+from weft.codegen.cuda.source.language import LANES, memory_dtype
+from weft.codegen.cuda.source.writer import Source, product
 from weft.codegen.nests.nest import Access, Nest, Store, simplify_nest
 from weft.ir.analysis.index_maps import contiguous_strides
 from weft.ir.dataclass import dataclass
+
+
+def with_coalesced_loops(nest: Nest) -> Nest:
+    """The nest with its loops in the order in which most of its buffers lie in memory."""
+    if not nest.extents:
+        return nest
+    last = max(range(len(nest.extents)), key=lambda k: (_contiguous(nest, k), k))
+    kinds = [k for k in range(len(nest.extents)) if nest.reduced[k] is nest.reduced[last]]
+    others = [k for k in range(len(nest.extents)) if nest.reduced[k] is not nest.reduced[last]]
+    kinds.append(kinds.pop(kinds.index(last)))
+    return simplify_nest(_arranged(nest, others + kinds))
+
+
+def _contiguous(nest: Nest, loop: int) -> int:
+    """How many buffers lie in memory as the loop goes."""
+    walks = [a.strides for a in nest.loads if isinstance(a.leaf, int)]
+    walks += [w.strides for w in nest.stores if w.reduction is None]
+    return sum(strides[loop] in (1, -1) for strides in walks)
+
+
+def _arranged(nest: Nest, loops: list[int]) -> Nest:
+    def pick(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(strides[k] for k in loops) if strides else ()
+
+    return replace(
+        nest,
+        extents=tuple(nest.extents[k] for k in loops),
+        reduced=tuple(nest.reduced[k] for k in loops),
+        loads=tuple(replace(a, strides=pick(a.strides)) for a in nest.loads),
+        stores=tuple(replace(w, strides=pick(w.strides)) for w in nest.stores),
+    )
+
+
+#: So many elements, by vectors or one by one, a thread reads before it adds them up.
+AHEAD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the results of a fold go: to their output, or, with `steps`, to scratch memory: part k
+    of result p to `offset + p * steps[0] + k * steps[1]`."""
+
+    store: Store
+    dtype: str
+    arg: Arg
+    offset: int = 0
+    steps: tuple[int, int] | None = None
+
+
+def sizes_of(nest: Nest) -> tuple[int, int]:
+    """The elements of each result, and how many are folded into one of them."""
+    pairs = list(zip(nest.extents, nest.reduced, strict=True))
+    return product([n for n, r in pairs if not r]), product([n for n, r in pairs if r])
+
+
+class Fold:
+    """A kernel that folds, with what all of them have: the indices, accumulators, results."""
+
+    def __init__(
+        self,
+        kind: str,
+        nest: Nest,
+        buffers: Buffers,
+        targets: list[Target],
+        lanes: int,
+        items: int | None = None,
+    ) -> None:
+        """items: the turns that a row takes, of `lanes` elements each; None: as many as it has."""
+        self.nest, self.targets, self.lanes = nest, targets, lanes
+        results, count = sizes_of(nest)
+        self.s = Source(f"{nest.name}_{kind}", index_of(nest))
+        self.body = Body(self.s, nest, buffers, lanes)
+        self.results = self.s.number("results", results)
+        self.items = self.s.number("items", count // lanes if items is None else items)
+        self.pointers = [self.s.pointer(f"out{k}", t.dtype, t.arg) for k, t in enumerate(targets)]
+        self.steps = [
+            [self.s.number("offset", n) if n > 1 else self.s.const(n) for n in (t.offset, *t.steps)]
+            if t.steps is not None
+            else []
+            for t in targets
+        ]
+        loops = range(len(nest.extents))
+        #: the loops that are not reduced, and those that are
+        self._loops = (
+            [k for k in loops if not nest.reduced[k]],
+            [k for k in loops if nest.reduced[k]],
+        )
+        self._extents = [
+            ["", *(self._extent(k) for k in group[1:])] if group else [] for group in self._loops
+        ]
+        self.accumulators: list[Accumulator] = []
+
+    def _extent(self, loop: int) -> str:
+        last = loop == len(self.nest.extents) - 1
+        return self.s.number(f"n{loop}", self.nest.extents[loop] // (self.lanes if last else 1))
+
+    def open(self) -> None:
+        """Accumulators of one result."""
+        self.accumulators = [
+            Accumulator(self.s, t.store.reduction or "", t.store.dtype) for t in self.targets
+        ]
+
+    def result_index(self, result: str) -> list[str]:
+        """The indices of the loops that are not reduced."""
+        return self.s.split(result, self._extents[0], "i") if self._loops[0] else []
+
+    def add_all(self, kept: Sequence[str], bounds: tuple[str, str], step: int) -> None:
+        """Iterations start, start + step, ... of the reduced loops, as long as they are less than
+        stop; single elements several at once, so that as many bytes are on their way."""
+        s, (start, stop) = self.s, bounds
+        item = s.let(start, "r")
+        ahead = AHEAD // self.lanes
+        if ahead > 1:
+            furthest = s.add(item, s.const((ahead - 1) * step))
+            with s.block(f"while {furthest} < {stop}"):
+                items = [item, *(s.add(item, s.const(k * step)) for k in range(1, ahead))]
+                self._add(kept, items)
+                s.line(f"{item} = {s.add(item, s.const(ahead * step))}")
+        with s.block(f"while {item} < {stop}"):
+            self._add(kept, [item])
+            s.line(f"{item} = {s.add(item, s.const(step))}")
+
+    def _add(self, kept: Sequence[str], items: Sequence[str]) -> None:
+        """The elements of these iterations of the reduced loops."""
+        s, places = self.s, []
+        for item in items:
+            folded = s.split(item if item.isidentifier() else s.let(item), self._extents[1], "r")
+            if self.lanes > 1:
+                folded[-1] = s.let(s.mul(folded[-1], s.const(self.lanes)), "j")
+            places.append(folded)
+        self.add_at(kept, places, self.lanes)
+
+    def add_at(self, kept: Sequence[str], places: Sequence[Sequence[str]], lanes: int) -> None:
+        """The elements at these indices of the reduced loops: all are read before any is used."""
+        self.body.begin()
+        read = []
+        for folded in places:
+            at = self._at(kept, folded)
+            read.append((at, self.body.values(at, lanes)))
+        for at, values in read:
+            self.body.write(at, values)
+        for target, accumulator in zip(self.targets, self.accumulators, strict=True):
+            source = target.store.source
+            accumulator.add([v.source(source, n) for _, v in read for n in range(lanes)])
+
+    def _at(self, kept: Sequence[str], folded: Sequence[str]) -> list[str]:
+        """The indices of all loops, in their order."""
+        at = [""] * len(self.nest.extents)
+        for loops, indices in zip(self._loops, (kept, folded), strict=True):
+            for loop, index in zip(loops, indices, strict=False):
+                at[loop] = index
+        return at
+
+    def close(self) -> tuple[list[str], list[tuple[str, str]]]:
+        """The values of the accumulators, and (reduction, dtype in which it is kept) of each."""
+        made = [a.close() for a in self.accumulators]
+        return made, [(a.reduction, a.dtype) for a in self.accumulators]
+
+    def store(self, result: str, part: str, values: Sequence[str]) -> None:
+        """The values of a result, or of one part of it."""
+        s = self.s
+        self.body.begin()
+        whole = any(not steps for steps in self.steps)
+        at = self._at(self.result_index(result), []) if whole else []
+        for target, pointer, steps, value in zip(
+            self.targets, self.pointers, self.steps, values, strict=True
+        ):
+            place = self.body.place(0, target.store.strides, at) if not steps else ""
+            if steps:
+                pairs = zip((result, part), steps[1:], strict=True)
+                place = s.total([steps[0], *(s.mul(n, step) for n, step in pairs)])
+            s.line(f"{pointer}[{place}] = {stored(target.dtype, value)}")
+
+
+def odd_loads(nest: Nest, buffers: Buffers) -> frozenset[int]:
+    """The loads of 128 bits, by their numbers: those that are contiguous along the row and move
+    from row to row as most do; none if nothing is to be had."""
+    simple = nest.reduced[-1:] == (True,) and not any(nest.reduced[:-1]) and len(nest.reduced) > 1
+    stores = any(w.reduction is None for w in nest.stores)
+    if not simple or stores or any(a.picks for a in nest.loads):
+        return frozenset()
+    if nest.extents[-1] < memory.LEAST_ODD:
+        return frozenset()
+    walks = [
+        k
+        for k, a in enumerate(nest.loads)
+        if isinstance(a.leaf, int)
+        and is_contiguous(a.strides)
+        and nbytes(a.dtype) > 1
+        and min(a.strides) >= 0
+        and is_aligned(arg_of(nest, a, buffers))
+    ]
+    most = max([LANES[memory_dtype(nest.loads[k].dtype)] for k in walks], default=1)
+    walks = [k for k in walks if nest.loads[k].offset % most == 0]
+    ways = [nest.loads[k].strides for k in walks if any(nest.loads[k].strides[:-1])]
+    way = max(ways, key=ways.count, default=None)
+    odd = frozenset(k for k in walks if nest.loads[k].strides == way)
+    return (
+        odd if odd_lanes(nest, odd) * 2 * len(nest.statements) <= MOST_STATEMENTS else frozenset()
+    )
+
+
+def odd_lanes(nest: Nest, odd: frozenset[int]) -> int:
+    """Elements of a vector: 128 bits of the narrowest of these loads; 1 if there are none."""
+    return max([LANES[memory_dtype(nest.loads[k].dtype)] for k in odd], default=1)
+
+
+def odd_items(count: int, lanes: int) -> int:
+    """Vectors of a row of so many elements, wherever it begins."""
+    return -(-(count + lanes - 1) // lanes)
+
+
+def fold_of(
+    kind: str,
+    nest: Nest,
+    buffers: Buffers,
+    targets: list[Target],
+    lanes: int,
+    odd: frozenset[int],
+) -> Fold:
+    """The kernel of a fold; odd: what `odd_loads` says of it."""
+    if not odd:
+        return Fold(kind, nest, buffers, targets, lanes)
+    return OddFold(kind, nest, buffers, targets, odd)
+
+
+class OddFold(Fold):
+    """A fold along rows of odd length."""
+
+    def __init__(
+        self, kind: str, nest: Nest, buffers: Buffers, targets: list[Target], odd: frozenset[int]
+    ) -> None:
+        lanes = odd_lanes(nest, odd)
+        _, count = sizes_of(nest)
+        super().__init__(f"odd_{kind}", nest, buffers, targets, lanes, odd_items(count, lanes))
+        self.body.odd = odd
+        self.size = self.s.number("size", count)
+
+    def add_all(self, kept: Sequence[str], bounds: tuple[str, str], step: int) -> None:
+        """Vectors start, start + step, ... as long as they are less than stop."""
+        s, lanes = self.s, self.lanes
+        access = self.nest.loads[min(self.body.odd)]
+        self.body.begin()
+        base = self.body.place(access.offset, access.strides, [*kept, s.const(0)])
+        shift = s.let(s.mod(base, s.const(lanes)), "shift")
+        end = s.let(s.add(self.size, shift), "end")
+        with s.loop(bounds[0], bounds[1], s.const(step), "r") as item:
+            j = s.let(s.mul(item, s.const(lanes)), "j")
+            after = s.let(s.add(j, s.const(lanes)), "after")
+            with s.block(f"if {j} >= {shift} and {after} <= {end}"):
+                self.add_at(kept, [[s.let(s.sub(j, shift), "first")]], lanes)
+            with s.block("else"):
+                for k in range(lanes):
+                    at = s.let(s.add(j, s.const(k)), "at")
+                    with s.block(f"if {at} >= {shift} and {at} < {end}"):
+                        self.add_at(kept, [[s.let(s.sub(at, shift), "one")]], 1)
+
 
 #: Folds are split until there are about so many blocks.
 ENOUGH_BLOCKS = 1024
@@ -51,7 +323,7 @@ class Split:
 
 def fold_launches(nest: Nest, buffers: Buffers) -> list[Launch]:
     """The launches of a nest that has reduced loops."""
-    nest = ordered(nest)
+    nest = with_coalesced_loops(nest)
     results, count = sizes_of(nest)
     if count <= FEW or not nest.reduced[-1]:
         return _columns(nest, buffers, results, count)

@@ -1,19 +1,26 @@
-"""Launches of products: which kernel, and into how many parts k is cut, by the sizes alone.
+"""Matrix products as launches: tiled or thin kernel and split-k, chosen by the sizes alone.
 
-Where C has few tiles and k is long, k is cut into parts, whose sums are added up in order by a
-second kernel; what follows the product is there then.
-"""
+A tiled kernel has a block of threads for each tile of C. Where C has few tiles and k is long, k is
+cut into parts, whose sums are added up in order by a second kernel; what follows the product is
+there then."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from weft.codegen.call import Address
-from weft.codegen.cuda.kernel import Launch
-from weft.codegen.cuda.products.choice import bits_of, choose
-from weft.codegen.cuda.products.epilogue import index_of_epilogue
+from weft.codegen.cuda.products.epilogue import (
+    AddParts,
+    ColumnSums,
+    Epilogue,
+    Parts,
+    cut,
+    index_of_epilogue,
+    into_scratch,
+    part_of,
+    results,
+)
 from weft.codegen.cuda.products.fused import FusedProduct, fused_product, matmul_product
-from weft.codegen.cuda.products.parts import AddParts, Parts, cut, into_scratch, results
 from weft.codegen.cuda.products.thin import (
     SHORT,
     THIN_UNIT,
@@ -23,13 +30,82 @@ from weft.codegen.cuda.products.thin import (
     thin_launch,
     thin_of,
 )
-from weft.codegen.cuda.products.tile_kernel import folds, tile_launches
-from weft.codegen.cuda.scalars.memory import DTYPES
-from weft.codegen.cuda.writer import IndexDtype, index_dtype, product
+from weft.codegen.cuda.products.tiles import (
+    Operands,
+    Rows,
+    Tile,
+    bits_of,
+    choose,
+    loop_in,
+    tiles_in,
+)
+from weft.codegen.cuda.source.dtypes import DTYPES
+from weft.codegen.cuda.source.kernel import Launch
+from weft.codegen.cuda.source.writer import IndexDtype, Source, index_dtype, product
 from weft.codegen.nests.nest import Nest
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType
+
+
+def tile_launches(fused: FusedProduct, tile: Tile, parts: Parts, index: IndexDtype) -> list[Launch]:
+    """The launches of the product, or of the parts of its sums, with what follows."""
+    p = fused.product
+    # which way lies k in memory: loads of neighbours by neighbouring threads
+    along_k = (p.a_steps[1] == 1 or p.a_steps[0] != 1, p.b_steps[0] == 1)
+    ways = "".join("k" if along else "m" for along in along_k)
+    name = f"{fused.nest.name}_{p.dtype}_{tile.size}x{tile.size}x{tile.depth}_{ways}"
+    name += "_tensor" * tile.tensor + "_batch" * (len(p.c_at) > 1) + f"_{index}"
+    # indices of 64 bits take registers, beside what tensor cores are given
+    s = Source(name, index, tile.threads, 1 if tile.tensor and index == "i64" else tile.resident)
+    operands = Operands(s, p, fused.a, fused.b)
+    loop = loop_in(s, tile, p.dtype, along_k)
+    epilogue = Epilogue(s, fused)
+    units = -(-p.m // tile.size) * len(p.c_at)
+    sums_of = ColumnSums(s, fused, units, epilogue.lanes_in(tile)) if folds(fused) else None
+    epilogue.column_sums = sums_of
+    first, number, unit = _place(s, tile, operands)
+    matrix, k_first, k_end = part_of(s, p, number, parts, operands.k)
+    operands.begin(matrix, first)
+
+    def read(which: int, place: str, k: str, name: str) -> None:
+        operands.read(loop, which, place, k, name, k_end)
+
+    sums = loop.run(k_first, k_end, read, Rows(tile, loop.sums).room)
+    before = s.let(s.mul(number, operands.m), "before")
+    if sums_of is not None:
+        sums_of.begin()
+
+    def place(row: str, column: str) -> tuple[str, str, str]:
+        return s.let(s.add(before, row), "row"), column, ""
+
+    epilogue.write_tile(loop, sums, first, (operands.m, operands.n), place)
+    if sums_of is not None:
+        sums_of.end(loop, first[1], operands.n, unit)
+    launch = s.launch(tiles_in(p.m, p.n, tile) * len(p.c_at) * parts.count)
+    return [launch] if sums_of is None else [launch, *sums_of.launches()]
+
+
+def folds(fused: FusedProduct) -> bool:
+    """Whether something is summed over all rows."""
+    return any(fused.nest.reduced)
+
+
+def _place(s: Source, tile: Tile, operands: Operands) -> tuple[tuple[str, str], str, str]:
+    """Of a block: the row and column at which its tile begins; the number of its matrix among those
+    of all parts, and of its row of tiles."""
+    size = s.const(tile.size)
+    rows, columns = (
+        s.let(s.div(s.add(n, s.const(tile.size - 1)), size), f"tiles_{hint}")
+        for n, hint in ((operands.m, "m"), (operands.n, "n"))
+    )
+    block = s.block_index
+    rest = s.let(s.div(block, columns), "rest")
+    column = s.let(s.mul(s.sub(block, s.mul(rest, columns)), size), "column")
+    number = s.let(s.div(rest, rows), "matrix")
+    row = s.let(s.mul(s.sub(rest, s.mul(number, rows)), size), "row")
+    return (row, column), number, rest
+
 
 #: Of products with few rows or columns: so many blocks are wanted in all, parts of k included, for
 #: at least so many products of an element each.

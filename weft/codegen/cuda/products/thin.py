@@ -1,4 +1,4 @@
-"""Products with few rows or columns: a matrix that is gone through once, in the order that it lies.
+"""Thin products (of few rows or columns): the large matrix is gone through once, in memory order.
 
 Of C's two sides the one with up to `FEW` lines is `few`, the other `many`. A thread has sums for
 all lines of `few` and some of `many`, so each element of the large operand is loaded once, and
@@ -9,22 +9,19 @@ threads side by side load neighbours in memory:
   k.
 
 What lanes or warps share is added up in a fixed order in shared memory. Where k is short too a
-thread does an element of C by itself.
-"""
+thread does an element of C by itself."""
 
 from __future__ import annotations
 
 from itertools import product as pairs
 
-from weft.codegen.cuda.kernel import THREADS, Launch
-from weft.codegen.cuda.products.epilogue import Epilogue
+from weft.codegen.cuda.products.epilogue import Epilogue, Parts, part_of, results
 from weft.codegen.cuda.products.fused import FusedProduct
-from weft.codegen.cuda.products.operands import Operands
-from weft.codegen.cuda.products.parts import Parts, part_of, results
-from weft.codegen.cuda.products.tiles import multiply_add, sums_dtype
-from weft.codegen.cuda.scalars.memory import nbytes
-from weft.codegen.cuda.scalars.scalar import expression, literal
-from weft.codegen.cuda.writer import IndexDtype, Source
+from weft.codegen.cuda.products.tiles import Operands, multiply_add, sums_dtype
+from weft.codegen.cuda.source.dtypes import literal, nbytes
+from weft.codegen.cuda.source.elementwise import expression
+from weft.codegen.cuda.source.kernel import THREADS, Launch
+from weft.codegen.cuda.source.writer import IndexDtype, Source
 from weft.codegen.gemm.blocking import Product
 from weft.ir.dataclass import dataclass
 from weft.ir.sizes import next_power

@@ -1,28 +1,53 @@
-"""The inside of a product: a block of threads does a tile of C, with tiles of A and B in shared
-memory.
+"""Tiles of a product: their sizes, the choice among them, and the loop over k that fills them.
 
-k is gone through in order, in runs of `Tile.depth`: each sum is one chain of multiply-adds over k
-(on tensor cores: of instructions that each add 16 in an order of their own), whatever the tile is.
-The next run is read from memory while the current one is multiplied, and stored into the other one
-of two buffers, so there is one barrier for each run. Narrow integers are multiplied and added up in
-32 bits; 16-bit floats on tensor cores (`tensor_tiles.py`), or in f32.
+A block of threads does a tile of C, with tiles of A and B in shared memory. k is gone through in
+order, in runs of `Tile.depth`: each sum is one chain of multiply-adds over k (on tensor cores: of
+instructions that each add 16 in an order of their own), whatever the tile is. The next run is read
+from memory while the current one is multiplied, and stored into the other one of two buffers, so
+there is one barrier for each run. Narrow integers are multiplied and added up in 32 bits; 16-bit
+floats on tensor cores (`TensorLoop`), or in f32.
 
 Shared memory is read and written 128 bits at a time, but for what is brought to it, with the fewest
 cycles that the 32 banks of 4 bytes allow (a test counts them): lines of a tile have 16 bytes of
 padding, and the lanes of a warp are 4 x 8 of the tile, pairs of lanes below each other, as CUTLASS
 has them (its `MmaSimtPolicy` with `RowMajorInterleaved<2>`).
-"""
+
+Tensor cores. The warp-wide product of 16 x 8 x 16 (`mma_sync_...` of `source/language.py`) asks
+each lane for rows and columns of its own. Which of the tile those are is free: here a thread gets
+whole vectors, at the places where `TileLoop` has them, so that what follows is the same. Lane 4 g +
+t of a warp, which has 8 threads above each other and 4 side by side, brings to the instructions 4
+rows of A, those of thread g, and 4 columns of B: the first vector (g even) or the second one (g
+odd) of thread g / 2 of the row. It gets the sums of its rows and of both vectors of thread t. Two
+neighbours in k are one word of shared memory, [k / 2][row or column], so a lane's 4 rows at the
+numbers of k that it brings are one access of 128 bits. Padding keeps the banks apart (a test counts
+conflicts). Words lie there as f32, as sums do later; nothing looks at them as numbers. Sums over k
+go in runs of 16 from the first one on, each of which the instruction adds up in an order of its
+own, whatever the tile is.
+
+Choice of the tile, and of how many parts k is cut into (split-k): by the sizes alone. An estimate
+of what a GPU of 132 multiprocessors takes (an H100), in cycles, is compared for each tile and some
+numbers of parts. No device is asked, so the order of sums is the same on all of them, but within
+what one instruction of tensor cores adds. A multiprocessor has 4 schedulers, each of which starts
+an instruction of a warp a cycle. What a step of k takes of them was counted in machine code for
+sm_90 (docs/performance.md). A warp for itself is taken to start one every second cycle: small
+blocks, of few warps, are slow alone. Tensor cores are taken to do 1024 multiply-adds of 16-bit
+floats a cycle and multiprocessor: all that an A100 does, half of what an H100 does by instructions
+of another sort (wgmma); by those that are used here it is said to do some 60 % of that. Nothing of
+this has been measured."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import product as pairs
 
-from weft.codegen.cuda.language import LOADS, STORES
-from weft.codegen.cuda.scalars.memory import nbytes
-from weft.codegen.cuda.scalars.scalar import expression, literal, load
-from weft.codegen.cuda.writer import Source
+from weft.codegen.call import Address, table_of
+from weft.codegen.cuda.source.dtypes import HALVES, literal, load, nbytes
+from weft.codegen.cuda.source.elementwise import expression
+from weft.codegen.cuda.source.language import LOADS, STORES
+from weft.codegen.cuda.source.writer import Source
+from weft.codegen.gemm.blocking import Product
 from weft.ir.dataclass import dataclass
+from weft.ir.sizes import fixed, of_sizes
 
 #: Lanes of a warp below each other and side by side.
 _WARP = (4, 8)
@@ -311,3 +336,239 @@ class Rows:
     def apart(self, columns: int) -> int:
         """How far a column is from another one, if they are whole banks apart, or one vector."""
         return columns + columns // self.banks * self.vector
+
+
+#: Threads of a warp above each other and side by side; numbers of k of an instruction, in words.
+_DOWN, _ACROSS, _WORDS = 8, 4, 8
+#: Padding, in words: of a line of a tile, behind four lines, and before B's second vectors.
+_LINE, _FOUR, _SECOND = 8, 4, 4
+
+
+def loop_in(
+    s: Source,
+    tile: Tile,
+    dtype: str,
+    along_k: tuple[bool, bool],
+    written_out: int = WRITTEN_OUT,
+) -> TileLoop:
+    """The loop over k for elements of `dtype`; see `TileLoop`."""
+    if tile.tensor:
+        return TensorLoop(s, tile, dtype, along_k)
+    return TileLoop(s, tile, sums_dtype(dtype), along_k, written_out)
+
+
+class TensorLoop(TileLoop):
+    """The threads of a block in a tile of 16-bit floats; sums are f32. A thread has two vectors of
+    columns, and the tile one run of k of an instruction."""
+
+    packed = 2
+
+    def __init__(self, s: Source, tile: Tile, dtype: str, along_k: tuple[bool, bool]) -> None:
+        assert dtype in HALVES
+        assert (tile.columns, tile.depth) == (2 * 4, 2 * _WORDS)
+        assert tile.size >= 64
+        super().__init__(s, tile, sums_dtype(dtype), along_k)
+        self.dtype, self.missing = dtype, "u16(0)"
+
+    def _lanes(self) -> tuple[str, str]:
+        s = self.s
+        warp = s.let(s.div(self.thread, s.const(32)), "warp")
+        lane = s.let(s.mod(self.thread, s.const(32)), "lane")
+        wide = s.const(self.tile.across // _ACROSS)
+        self._group = s.let(s.div(lane, s.const(_ACROSS)), "group")
+        self._t = s.let(s.mod(lane, s.const(_ACROSS)), "t")
+        self._beside = s.let(s.mul(s.mod(warp, wide), s.const(_ACROSS)), "beside")
+        below = s.mul(s.div(warp, wide), s.const(_DOWN))
+        return s.let(s.add(below, self._group), "y"), s.let(s.add(self._beside, self._t), "x")
+
+    def element(self, dtype: str, pointer: str, at: str) -> str:
+        """Its bits."""
+        return f"{pointer}[{at}]"
+
+    def _stored(self, brought: list[str]) -> list[str]:
+        """Words of two neighbours in k each, the first one below."""
+        pairs = zip(brought[::2], brought[1::2], strict=True)
+        return [f"f32_bits(u32(u32({a}) | u32(u32({b}) << u32(16))))" for a, b in pairs]
+
+    @property
+    def _half(self) -> int:
+        return self._apart_in_k(_WORDS)
+
+    def _apart_in_k(self, words: int) -> int:
+        """How far words of k, less than four or whole fours of them, are from each other."""
+        return words * (self.tile.size + _LINE) + words // 4 * _FOUR
+
+    def _spot(self, which: int, line: str, k: str) -> str:
+        s = self.s
+        terms = [s.mul(k, s.const(self.tile.size + _LINE)), line]
+        terms.append(s.mul(s.div(k, s.const(4)), s.const(_FOUR)))
+        if which == 1:
+            half = s.const(self.vector * self.tile.across)
+            terms.append(s.mul(s.div(line, half), s.const(_SECOND)))
+        return s.total(terms)
+
+    def _multiply(self, shared: list[str], turn: str, sums: dict[tuple[int, int], str]) -> None:
+        s, tile = self.s, self.tile
+        halves = range(2)  # of the instruction's k
+        second = self.vector * tile.across + _SECOND
+        odd = s.mul(s.mod(self._group, s.const(2)), s.const(second))
+        beside = s.add(self._beside, s.div(self._group, s.const(2)))
+        column = s.add(s.mul(beside, s.const(self.vector)), odd)
+        at_a, at_b = (
+            s.let(s.total([turn, s.mul(self._t, s.const(self._apart_in_k(1))), line]), "at")
+            for line in (self.row, column)
+        )
+        b = [self._words(shared[1], at_b, self._apart_in_k(4 * h)) for h in halves]
+        for i in range(0, tile.rows, self.vector):
+            rows = [
+                self._words(shared[0], at_a, self.line(i) + self._apart_in_k(4 * h)) for h in halves
+            ]
+            for n in range(0, self.vector, 2):
+                a = [rows[h][n + m] for h in halves for m in range(2)]
+                for j in range(self.vector):
+                    c = [sums[i + n + m, j + v] for m in range(2) for v in (0, self.vector)]
+                    given = ", ".join([*a, *(words[j] for words in b), *c])
+                    s.line(f"{', '.join(c)} = cuda.mma_sync_{self.dtype}({given})")
+
+    def _words(self, array: str, first: str, apart: int) -> list[str]:
+        """Four words."""
+        spot = self.s.add(first, self.s.const(apart))
+        held = read_vector(self.s, array, spot, self.sums)
+        return [self.s.let(f"bits_f32({name})", "word") for name in held]
+
+
+class Operands:
+    """The matrices of `p` as parameters of the kernel `s`."""
+
+    def __init__(self, s: Source, p: Product, a: Address, b: Address) -> None:
+        self.s, self.p = s, p
+        self.pointers = s.pointer("a", p.dtype, a), s.pointer("b", p.dtype, b)
+        self.m, self.n, self.k = (s.number(x, getattr(p, x)) for x in "mnk")
+        self.steps = (
+            (s.number("a_row", p.a_steps[0]), s.number("a_k", p.a_steps[1])),
+            (s.number("b_column", p.b_steps[1]), s.number("b_k", p.b_steps[0])),
+        )
+
+        self._lines: dict[tuple[int, str], str] = {}
+
+    def begin(self, matrix: str, first: tuple[str, str] | None = None) -> None:
+        """Which matrix it is, and the row and column of C at which a tile begins."""
+        s, p = self.s, self.p
+        given = (("a_at", p.a_at), ("b_at", p.b_at))
+        self.first = first or (s.const(0), s.const(0))
+        if len(p.c_at) == 1:
+            self.starts = [s.number(h, at[0]) if at[0] else s.const(0) for h, at in given]
+            return
+        tables = [s.pointer(h, "i64", table_of(at)) for h, at in given]
+        self.starts = [s.let(s.cast(f"{table}[{matrix}]"), "start") for table in tables]
+
+    def place(self, which: int, line: str, k: str) -> str:
+        """Where the element of row (of B: column) `line` at `k` is."""
+        step, k_step = self.steps[which]
+        terms = [self.starts[which], self.s.mul(line, step), self.s.mul(k, k_step)]
+        return self.s.total(terms)
+
+    def element(self, which: int, line: str, k: str) -> str:
+        """It, as it is multiplied."""
+        return widened(
+            self.p.dtype, load(self.p.dtype, self.pointers[which], self.place(which, line, k))
+        )
+
+    def read(self, loop: TileLoop, which: int, place: str, k: str, name: str, k_end: str) -> None:
+        """Set `name` to the element at a row (column) of the tile and `k`, if `k` is before
+        `k_end`. Beyond the edge it is that of the last line, of which nothing is stored."""
+        s, limit = self.s, (self.m, self.n)[which]
+        step, k_step = self.steps[which]
+        if (which, place) not in self._lines:  # once, before the loop over k
+            last = s.sub(limit, s.const(1))
+            line = s.let(s.add(self.first[which], place), "r")
+            line = s.let(f"{line} if {line} < {limit} else {last}", "r")
+            start = s.let(s.add(self.starts[which], s.mul(line, step)), "base")
+            self._lines[which, place] = start
+        at = s.add(self._lines[which, place], s.mul(k, k_step))
+        with s.block(f"if {k} < {k_end}"):
+            s.line(f"{name} = {loop.element(self.p.dtype, self.pointers[which], at)}")
+
+
+MULTIPROCESSORS, SCHEDULERS = 132, 4
+#: Cycles between the instructions of a warp.
+APART = 2
+#: What a block takes beside its steps of k: the first elements from memory, its sums to memory.
+BLOCK_CYCLES = 1500
+#: A launch more, which adds up parts; bytes of them that are written or read in a cycle.
+LAUNCH_CYCLES, BYTES_PER_CYCLE = 3000, 2000
+#: A part of k has at least so many numbers.
+LEAST_RUN = 128
+#: Numbers of parts that are compared.
+PARTS = tuple(sorted(n << k for n in (1, 3) for k in range(9)))
+#: Instructions of a warp for a step of k, by the size of the tile; of elements of 64 bits: those
+#: of f64 are started every second cycle.
+INSTRUCTIONS = {128: 83, 64: 47, 32: 29}
+INSTRUCTIONS_OF_64 = {64: 46, 32: 50}
+#: For 16 steps of k, on tensor cores; multiply-adds of those in a cycle.
+INSTRUCTIONS_OF_16 = {128: 228, 64: 187}
+TENSOR_STEPS, TENSOR_RATE = 16, 1024
+_TILES = {16: TENSOR_TILES, 32: TILES, 64: TILES_OF_64}
+_INSTRUCTIONS = {16: INSTRUCTIONS_OF_16, 32: INSTRUCTIONS, 64: INSTRUCTIONS_OF_64}
+
+
+def choose(
+    sizes: tuple[int, int, int],
+    count: int,
+    *,
+    bits: int,
+    whole: bool = False,
+    largest: int = TILES[0].size,
+) -> tuple[Tile, int]:
+    """For `count` products of m rows, n columns and k: the tile, and how many parts of k are best.
+
+    sizes: (m, n, k). bits: see `bits_of`. whole: k is not cut. largest: size of a tile."""
+    m, n, k = sizes
+    number, parts = _chosen(m, n, k, count, bits, whole, largest)
+    return _TILES[bits][fixed(number)], parts
+
+
+def bits_of(dtype: str) -> int:
+    """Which tiles elements of `dtype` have: 16 (floats, on tensor cores), 32 or 64."""
+    return 16 if dtype in HALVES else 64 if nbytes(dtype) == 8 else 32
+
+
+def tiles_in(m: int, n: int, tile: Tile) -> int:
+    """Tiles of a matrix."""
+    return -(-m // tile.size) * -(-n // tile.size)
+
+
+@of_sizes
+def _chosen(
+    m: int, n: int, k: int, count: int, bits: int, whole: bool, largest: int
+) -> tuple[int, ...]:
+    most = 1 if whole else max(k // LEAST_RUN, 1)
+    best = min(
+        (cycles((m, n, k), count, tile, parts, bits), parts, number)
+        for number, tile in enumerate(_TILES[bits])
+        if tile.size <= largest
+        for parts in PARTS
+        if parts <= most
+    )
+    return best[2], best[1]
+
+
+def cycles(sizes: tuple[int, int, int], count: int, tile: Tile, parts: int, bits: int) -> int:
+    """The estimate for `count` products of `sizes` (m, n, k)."""
+    m, n, k = sizes
+    blocks = tiles_in(m, n, tile) * count * parts
+    each = -(-blocks // MULTIPROCESSORS)
+    rounds = -(-each // tile.resident)
+    instructions = _INSTRUCTIONS[bits][tile.size]
+    busy = each * tile.threads // 32 * instructions // SCHEDULERS
+    alone = rounds * APART * instructions
+    steps, multiplied = 1, 0
+    if tile.tensor:
+        steps = TENSOR_STEPS
+        multiplied = each * steps * tile.size * tile.size // TENSOR_RATE
+    run = -(-k // parts)
+    taken = -(-run // steps) * max(busy, alone, multiplied) + rounds * BLOCK_CYCLES
+    if parts > 1:
+        moved = 2 * parts * m * n * count * (8 if bits == 64 else 4)
+        taken += LAUNCH_CYCLES + moved // BYTES_PER_CYCLE
+    return taken

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.codegen.cuda.kernel import CudaKernel, Launch
+from weft.codegen.cuda.source.kernel import CudaKernel, Launch
 from weft.ir.errors import FailedPreconditionError, InternalError
 from weft.runtime.device.backends.driver import DeviceDriver, Driver
 from weft.runtime.device.backends.memory import Block

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.codegen.cuda.cache import architecture
+from weft.codegen.cuda.cubins.cache import architecture
 from weft.codegen.cuda.emulator import run
-from weft.codegen.cuda.kernel import Launch
-from weft.codegen.cuda.language import memory_dtype
+from weft.codegen.cuda.source.kernel import Launch
+from weft.codegen.cuda.source.language import memory_dtype
 from weft.ir.errors import (
     InternalError,
     InvalidArgumentError,

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from weft.codegen.call import Address, Status
-from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.kernels.conv import nan_launches
 from weft.codegen.cuda.nests.emit import plain_launches
-from weft.codegen.cuda.others.conv import nan_launches
+from weft.codegen.cuda.source.kernel import Launch
 from weft.codegen.gemm.epilogue import is_product, product_in, without_product
 from weft.codegen.nests.nest import build_nest
 from weft.ir.dtypes import MathMode

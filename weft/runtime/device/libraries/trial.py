@@ -14,7 +14,7 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 
-from weft.codegen.cuda.language import memory_dtype
+from weft.codegen.cuda.source.language import memory_dtype
 from weft.ir.dataclass import dataclass
 from weft.runtime.device.libraries.library import Call
 from weft.runtime.device.planning.plan import Place, PlanArg, PlannedLaunch, PlannedProduct

@@ -10,10 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.codegen.call import Address, Status
-from weft.codegen.cuda.kernel import Launch
 from weft.codegen.cuda.nests.emit import plain_launches
-from weft.codegen.cuda.products.fused import FusedProduct, fused_product, matmul_product
-from weft.codegen.cuda.products.simple import simple_epilogue
+from weft.codegen.cuda.products.fused import (
+    FusedProduct,
+    fused_product,
+    matmul_product,
+    simple_epilogue,
+)
+from weft.codegen.cuda.source.kernel import Launch
 from weft.codegen.gemm.blocking import Product
 from weft.codegen.gemm.epilogue import is_product, product_in, result_strides, without_product
 from weft.codegen.nests.nest import Store, build_nest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.codegen.cuda.kinds import GPU_DTYPES, gpu_ops
+from weft.codegen.cuda.lowerings import GPU_DTYPES, gpu_ops
 from weft.ir.device import LOCAL_DEVICES, DeviceSpec, local_gpu
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation

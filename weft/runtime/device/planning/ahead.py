@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from weft.codegen.cuda.cache import architecture, write_cubins
-from weft.codegen.cuda.compile import compile_kernel
+from weft.codegen.cuda.cubins.cache import architecture, write_cubins
+from weft.codegen.cuda.cubins.compile import compile_kernel
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, InvalidArgumentError
 from weft.ir.graph import Graph

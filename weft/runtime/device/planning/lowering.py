@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from weft.codegen.cuda.kernel import Launch
-from weft.codegen.cuda.lowerings import check_launches, fused_launches, launches_of
+from weft.codegen.cuda.kernels.data_movement import check_launches
+from weft.codegen.cuda.lowerings import fused_launches, launches_of
+from weft.codegen.cuda.source.kernel import Launch
 from weft.ir.dtypes import MathMode
 from weft.ir.graph import Operation
 from weft.passes.manager import Pass

@@ -15,7 +15,7 @@ from typing import Any
 import weft.runtime.device.libraries.conv as conv
 import weft.runtime.device.libraries.gemm as gemm
 import weft.runtime.device.planning.plan as plans
-from weft.codegen.cuda.kernel import CudaKernel, Launch, Parameter
+from weft.codegen.cuda.source.kernel import CudaKernel, Launch, Parameter
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
 from weft.ir.dtypes import as_dtype

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from weft.codegen.cuda.kernel import CudaKernel, Launch
+from weft.codegen.cuda.source.kernel import CudaKernel, Launch
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
 from weft.ir.dataclass import dataclass

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from weft.codegen.cuda.cache import architecture
+from weft.codegen.cuda.cubins.cache import architecture
 from weft.codegen.jit import do_later
 from weft.codegen.llvm.cache import CachedRecord
 from weft.ir.dataclass import dataclass

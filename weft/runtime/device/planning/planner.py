@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.call import Address, Arg, Pool, Scratch, Status
-from weft.codegen.cuda.kernel import MOST_BLOCKS, Launch
+from weft.codegen.cuda.source.kernel import MOST_BLOCKS, Launch
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest, checking_ops
 from weft.ir.analysis.index_maps import index_sizes, is_gather

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from weft.codegen.cuda.kernel import CudaKernel
+from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest
 from weft.ir.dtypes import MathMode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.codegen.cuda.faults import fault_of
+from weft.codegen.cuda.source.kernel import fault_of
 from weft.codegen.faults import describe_fault
 from weft.ir.errors import InvalidArgumentError
 from weft.runtime.device.planning.plan import DevicePlan

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from weft.codegen.cuda.kernel import Launch
+from weft.codegen.cuda.source.kernel import Launch
 from weft.runtime.device.libraries.choice import OwnKernels
 from weft.runtime.device.protocol import Device, Prepared
 

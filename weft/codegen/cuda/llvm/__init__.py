@@ -1,1 +1,0 @@
-"""Kernel source to PTX by LLVM: its NVPTX target, which llvmlite ships."""

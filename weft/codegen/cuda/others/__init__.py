@@ -1,1 +1,0 @@
-"""CUDA kernels of the ops that are no loop nests."""

@@ -1,1 +1,0 @@
-"""One elementwise operation on one element, as the text of kernel source, for every dtype."""
