@@ -21,9 +21,9 @@ import numpy as np
 from harness import Comparison, compare, report
 
 import weft as wf
-from weft.codegen.gemm.product import WORDS, gemm_kernel
-from weft.codegen.gemm.tile import tile_of
-from weft.codegen.jit import compile_kernels
+from weft.codegen.llvm.jit import compile_kernels
+from weft.codegen.products.gemm import WORDS, gemm_kernel
+from weft.codegen.tiles.tile import tile_of
 from weft.frontend.bench.timing import LONG_PAUSE_SECONDS, PAUSE_SECONDS
 
 #: (batch, m, n, k, A is stored transposed, B is stored transposed)

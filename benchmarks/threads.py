@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 import weft as wf
-from weft.codegen.emitter import Emitter
-from weft.codegen.jit import Kernel, compile_kernels
+from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.jit import Kernel, compile_kernels
 from weft.codegen.steps.walker import CALL_WORDS, HEADER, WALKER
 from weft.runtime.pool.pool import POOL
 

@@ -13,8 +13,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from weft.codegen.emitter import KERNEL_TYPE, Emitter
-from weft.codegen.jit import Kernel, compile_kernels
+from weft.codegen.llvm.emitter import KERNEL_TYPE, Emitter
+from weft.codegen.llvm.jit import Kernel, compile_kernels
 from weft.codegen.steps.walker import HEADER, WALKER
 
 CALLS = 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weft.codegen import jit
+from weft.codegen.llvm import jit
 
 
 def forget_kernels_of(keys: Iterable[str]) -> None:

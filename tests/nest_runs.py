@@ -18,8 +18,8 @@ from weft.codegen.call import (
     WorkerScratch,
     worker_stride,
 )
-from weft.codegen.jit import compile_kernels
-from weft.codegen.nests.emit import nest_calls
+from weft.codegen.llvm.jit import compile_kernels
+from weft.codegen.nests.calls import nest_calls
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType
 

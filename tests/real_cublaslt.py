@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from nvmath.bindings import cublasLt
 
-from weft.codegen.gemm.blocking import Product
+from weft.codegen.products.gemm import Product
 from weft.ir.dtypes import MathMode
 from weft.ir.errors import FailedPreconditionError, InternalError, ToolchainError, WeftError
 from weft.runtime.device.libraries import cublaslt

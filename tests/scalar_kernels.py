@@ -8,15 +8,11 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 
-from weft.codegen.elements import COMPLEXES, DTYPES, FLOATS, INTEGERS
-from weft.codegen.jit import Emitter, Kernel, compile_kernels
-from weft.codegen.scalar.scalar import (
-    emit_scalar,
-    load_element,
-    result_dtype,
-    store_element,
-    supported,
-)
+from weft.codegen.llvm.elements import COMPLEXES, DTYPES, FLOATS, INTEGERS
+from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.jit import Kernel, compile_kernels
+from weft.codegen.scalar.element_access import load_element, store_element
+from weft.codegen.scalar.elementwise import emit_scalar, result_dtype, supported
 
 _UNARY = """
     abs sign negative square sqrt cbrt rsqrt reciprocal exp exp2 expm1 log log1p log2 log10 sin

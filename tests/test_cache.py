@@ -21,9 +21,7 @@ from forgotten_kernels import forget_kernels_of, known_kernels
 from test_codegen_jit import scale_kernel, scaled
 
 import weft as wf
-from weft.codegen import jit
-from weft.codegen.jit import CodegenError, Emitter, Kernel, wait_for_background
-from weft.codegen.llvm import cache_key
+from weft.codegen.llvm import cache_key, jit
 from weft.codegen.llvm.cache import (
     CachedObject,
     DamagedFileError,
@@ -34,6 +32,8 @@ from weft.codegen.llvm.cache import (
     pack,
     unpack,
 )
+from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.jit import CodegenError, Kernel, wait_for_background
 from weft.frontend.cli.main import main
 from weft.ir.errors import InvalidArgumentError
 
@@ -44,9 +44,9 @@ PROGRAM = """
 import json
 import numpy as np
 import weft as wf
-import weft.codegen.jit
-weft.codegen.jit.LOADED_AT = float("inf")  # whoever edits weft while its tests run
-from weft.codegen.jit import compile_count, load_count
+import weft.codegen.llvm.jit
+weft.codegen.llvm.jit.LOADED_AT = float("inf")  # whoever edits weft while its tests run
+from weft.codegen.llvm.jit import compile_count, load_count
 f = wf.compile(lambda x: wf.sum(wf.exp(x) * 2.0, axis=1))
 out = f(np.arange(6, dtype=np.float32).reshape(2, 3))
 print(json.dumps([compile_count(), load_count(), np.asarray(out).tolist()]))
@@ -407,7 +407,7 @@ def test_fork_while_another_thread_compiles(folder: Path) -> None:
 import os, threading, time, warnings
 warnings.simplefilter("ignore")
 from test_codegen_jit import scale_kernel, scaled
-from weft.codegen.jit import compile_kernels, start_compiling
+from weft.codegen.llvm.jit import compile_kernels, start_compiling
 def work(name):
     for k in range(8):
         compile_kernels([scale_kernel(f"fork.{name}.{k}", 2.0)])

@@ -18,10 +18,8 @@ from test_codegen_jit import scale_kernel, scaled
 from test_plan_cache import traced
 
 import weft as wf
-from weft.codegen import jit
 from weft.codegen.cuda.cubins.cache import Cubin
-from weft.codegen.jit import wait_for_background
-from weft.codegen.llvm import cache_key
+from weft.codegen.llvm import cache_key, jit
 from weft.codegen.llvm.cache import (
     CHOICE_SUFFIX,
     CUBIN_SUFFIX,
@@ -35,6 +33,7 @@ from weft.codegen.llvm.cache import (
     read_name,
     unpack,
 )
+from weft.codegen.llvm.jit import wait_for_background
 from weft.runtime.executable import compile_graph
 
 X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from scalar_kernels import call
 
-from weft.codegen.jit import (
+from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.jit import (
     CodegenError,
-    Emitter,
     Kernel,
     compile_count,
     compile_kernels,
@@ -156,7 +156,7 @@ def test_what_is_imported_when() -> None:
 import sys
 import numpy as np
 import weft as wf
-from weft.codegen.llvm.library import is_loaded
+from weft.codegen.llvm.target import is_loaded
 early = {"numba", "llvmlite.binding", "scipy"} & set(sys.modules)
 assert not is_loaded()
 f = wf.compile(lambda x, w: wf.nn.softmax(wf.matmul(x, w)))

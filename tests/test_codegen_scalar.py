@@ -24,10 +24,12 @@ from scalar_kernels import (
     special_floats,
 )
 
-from weft.codegen.elements import COMPLEXES, DTYPES, FLOATS, INTEGERS
-from weft.codegen.jit import Emitter, Kernel, compile_kernels, kernel_asm
-from weft.codegen.scalar import half
-from weft.codegen.scalar.scalar import Unsupported, constant, emit_scalar, store_element, supported
+from weft.codegen.llvm.elements import COMPLEXES, DTYPES, FLOATS, INTEGERS
+from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.jit import Kernel, compile_kernels, kernel_asm
+from weft.codegen.scalar import element_access as half
+from weft.codegen.scalar.element_access import constant, store_element
+from weft.codegen.scalar.elementwise import Unsupported, emit_scalar, supported
 from weft.codegen.vector.functions import ULP_BOUND
 
 pytestmark = pytest.mark.filterwarnings(

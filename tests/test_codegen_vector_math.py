@@ -12,8 +12,8 @@ import scipy.special
 from scalar_kernels import BINARY, NUMPY, floats, loop_kernel, pairs, run, special_floats
 from special_function_truth import TRUTH
 
-from weft.codegen.jit import compile_kernels, kernel_asm, kernel_llvm
-from weft.codegen.scalar.scalar import supported
+from weft.codegen.llvm.jit import compile_kernels, kernel_asm, kernel_llvm
+from weft.codegen.scalar.elementwise import supported
 from weft.codegen.vector.functions import ULP_BOUND, VECTORISED, VECTORISED_BINARY
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

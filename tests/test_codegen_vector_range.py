@@ -16,7 +16,7 @@ from exhaustive_ulp import all_arguments_error, every_exponent_error
 from scalar_kernels import BINARY, NUMPY, floats, loop_kernel, pairs, run, special_floats
 from test_codegen_vector_math import ELEMENTARY, assert_within, errors_in_ulp
 
-from weft.codegen.jit import compile_kernels, kernel_asm
+from weft.codegen.llvm.jit import compile_kernels, kernel_asm
 from weft.codegen.llvm.target import has_feature
 from weft.codegen.vector.functions import ULP_BOUND, VECTORISED, VECTORISED_BINARY
 

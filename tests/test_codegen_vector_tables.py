@@ -14,12 +14,13 @@ from exhaustive_ulp import all_arguments_error, every_exponent_error
 from scalar_kernels import floats, loop_kernel
 
 import weft as wf
-from weft.codegen.element_access import load_element, store_element
-from weft.codegen.emitter import Emitter
-from weft.codegen.jit import Kernel, compile_kernels, kernel_asm, kernel_llvm
 from weft.codegen.llvm.compile import LATE_PREFIX
-from weft.codegen.scalar.scalar import emit_scalar
-from weft.codegen.vector import lanes, tables
+from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.jit import Kernel, compile_kernels, kernel_asm, kernel_llvm
+from weft.codegen.scalar.element_access import load_element, store_element
+from weft.codegen.scalar.elementwise import emit_scalar
+from weft.codegen.vector import avx512 as lanes
+from weft.codegen.vector import tables
 from weft.codegen.vector.functions import ULP_BOUND
 
 OPS = ["exp", "log", "erf", "sigmoid"]

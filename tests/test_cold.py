@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.codegen.emitter import Emitter
-from weft.codegen.jit import CodegenError, Kernel, compile_kernels, is_done, start_compiling
 from weft.codegen.llvm import engine as llvm_engine
 from weft.codegen.llvm.cache import CachedObject
+from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.engine import LlvmCode, LlvmEngine
+from weft.codegen.llvm.jit import CodegenError, Kernel, compile_kernels, is_done, start_compiling
 from weft.codegen.nests import folds as nest_folds
 from weft.ir.graph import Graph, canonical
 from weft.ir.process import collector_paused
@@ -233,8 +233,8 @@ def test_what_nobody_waits_for_leaves_the_processors_to_others() -> None:
 def test_what_every_step_needs_is_begun_when_a_function_is_decorated() -> None:
     code = """
 import weft as wf
-from weft.codegen.jit import compile_count, is_done, wait_for_background
-from weft.codegen.pool.worker import CONTROL, WORKER
+from weft.codegen.llvm.jit import compile_count, is_done, wait_for_background
+from weft.codegen.pool.fork_join import CONTROL, WORKER
 from weft.codegen.steps.walker import WALKER
 kernels = [WALKER, WORKER, CONTROL]
 assert not any(map(is_done, kernels))
@@ -323,9 +323,9 @@ import weft as wf
 x = wf.asarray(np.ones((4, 4), np.float32))
 for y in (wf.exp(x), x @ x + 1, wf.nn.softmax(x), wf.sum(x), x[1:], wf.sort(x), wf.tanh(x) > 0):
     y.numpy()
-from weft.codegen import jit
+from weft.codegen.llvm import jit
 assert jit.compile_count() == jit.load_count() == 0
-from weft.codegen.llvm.library import is_loaded
+from weft.codegen.llvm.target import is_loaded
 assert not is_loaded()
 """
     environment = {k: v for k, v in os.environ.items() if k != "WEFT_LOG"}

@@ -26,7 +26,7 @@ from compiled_checks import (
 )
 from shares import usual
 
-from weft.codegen.jit import compile_count
+from weft.codegen.llvm.jit import compile_count
 from weft.ir import dtypes
 from weft.ir.dtypes import ALL, DType
 from weft.ir.ops import OPS

@@ -18,7 +18,7 @@ from compiled_checks import (
 from shares import usual
 
 import weft as wf
-from weft.codegen.scalar.scalar import supported
+from weft.codegen.scalar.elementwise import supported
 from weft.ir import dtypes
 from weft.ir.dtypes import ALL, DType
 from weft.ir.errors import UnsupportedError

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.codegen.jit import compile_count
+from weft.codegen.llvm.jit import compile_count
 from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import evaluate_op, interpret, type_of
 from weft.ir.ops.builder import Builder

@@ -29,7 +29,7 @@ from weft.codegen.cuda.cubins.compile import (
 )
 from weft.codegen.cuda.cubins.resources import KernelReport, read_report
 from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
-from weft.codegen.jit import CodegenError
+from weft.codegen.llvm.jit import CodegenError
 from weft.ir.errors import ToolchainError, UnsupportedError
 
 pytestmark = needs_toolchain
@@ -252,7 +252,7 @@ import weft.codegen.cuda.cubins.cache as cache
 cache.cuda_sources = lambda: "the same"
 from weft.codegen.cuda.cubins.compile import compile_kernel
 from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
-from weft.codegen.llvm.library import is_loaded
+from weft.codegen.llvm.target import is_loaded
 kernel = CudaKernel({SCALE.name!r}, {SCALE.source!r}, {SCALE.parameters!r})
 cubin = compile_kernel(kernel, (9, 0))
 compilers = ("llvmlite.binding", "cuda.bindings", "cuda.pathfinder")

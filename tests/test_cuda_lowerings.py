@@ -16,7 +16,7 @@ from test_cuda_others import graph_of, of
 
 from weft.codegen.cuda.cubins.compile import assemble, emit_ptx
 from weft.codegen.cuda.lowerings import GPU_LOWERINGS, launches_of
-from weft.codegen.lowerings import LOWERINGS
+from weft.codegen.kernels.lowerings import LOWERINGS
 from weft.ir.analysis.index_maps import INDEX_MAPS
 from weft.ir.errors import UnsupportedError
 from weft.ir.interpreter.evaluate import interpret

@@ -13,7 +13,7 @@ from cuda_toolchain import needs_toolchain
 from weft.codegen.cuda.cubins.compile import compile_kernel, emit_ptx
 from weft.codegen.cuda.source import language
 from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
-from weft.codegen.jit import CodegenError
+from weft.codegen.llvm.jit import CodegenError
 
 pytestmark = needs_toolchain
 

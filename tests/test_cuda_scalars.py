@@ -21,8 +21,8 @@ from weft.codegen.cuda.source.dtypes import DTYPES, literal, load, register_dtyp
 from weft.codegen.cuda.source.elementwise import expression, fold_expression, identity, supported
 from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.codegen.cuda.source.writer import Source
-from weft.codegen.scalar.scalar import result_dtype
-from weft.codegen.scalar.scalar import supported as supported_on_cpu
+from weft.codegen.scalar.elementwise import result_dtype
+from weft.codegen.scalar.elementwise import supported as supported_on_cpu
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import UnsupportedError

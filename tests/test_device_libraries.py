@@ -29,8 +29,8 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.codegen.call import Address
-from weft.codegen.gemm.blocking import Product
 from weft.codegen.llvm.cache import KernelCache
+from weft.codegen.products.gemm import Product
 from weft.ir import dtypes
 from weft.ir.ops.builder import Builder
 from weft.ir.types import tensor_type

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.codegen.jit import wait_for_background
 from weft.codegen.llvm import cache_key
+from weft.codegen.llvm.jit import wait_for_background
 from weft.ir.graph import Graph
 from weft.passes.manager import PassOptions
 from weft.passes.pipelines import GPU, GPU_REPRODUCIBLE
@@ -203,8 +203,8 @@ PROGRAM = """
 import json
 import numpy as np
 import weft as wf
-import weft.codegen.jit
-weft.codegen.jit.LOADED_AT = float("inf")  # whoever edits weft while its tests run
+import weft.codegen.llvm.jit
+weft.codegen.llvm.jit.LOADED_AT = float("inf")  # whoever edits weft while its tests run
 from weft.runtime.device.planning import planned
 run_passes, runs = planned.run_passes, []
 planned.run_passes = lambda *a, **k: (runs.append(1), run_passes(*a, **k))[1]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from example_programs import FOLDER, load_example
 
-from weft.codegen.jit import compile_count
+from weft.codegen.llvm.jit import compile_count
 
 pytest.importorskip("sklearn")
 PATH = FOLDER / "digits.py"

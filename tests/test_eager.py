@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import weft as wf
-from weft.codegen.jit import compile_count
+from weft.codegen.llvm.jit import compile_count
 from weft.frontend.eager import kinds, native, quick, switch
 from weft.frontend.eager.native import EagerCalls
 from weft.frontend.eager.quick import tensor_of

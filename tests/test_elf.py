@@ -18,8 +18,15 @@ from weft.codegen.llvm import compile as llvm_compile
 from weft.codegen.llvm import link as llvm_link
 from weft.codegen.llvm import target
 from weft.codegen.llvm.compile import compile_text
-from weft.codegen.llvm.elf import Image, UnsupportedObjectError, load, read_object
-from weft.codegen.llvm.link import UnknownSymbolError, imports_of, link
+from weft.codegen.llvm.link import (
+    Image,
+    UnknownSymbolError,
+    UnsupportedObjectError,
+    imports_of,
+    link,
+    load,
+    read_object,
+)
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="objects are x86-64 ELF"
@@ -194,8 +201,8 @@ def test_a_process_that_finds_its_kernels_does_not_load_llvm(tmp_path: Path) -> 
 import os, sys
 import numpy as np
 import weft as wf
-from weft.codegen import jit
-from weft.codegen.llvm.library import is_loaded
+from weft.codegen.llvm import jit
+from weft.codegen.llvm.target import is_loaded
 from weft.runtime.native.api import native_api
 w, b = wf.Variable(np.ones((64, 32), np.float32)), wf.Variable(np.zeros(32, np.float32))
 k = wf.Variable(np.ones((3, 3, 2, 4), np.float32))

@@ -362,7 +362,7 @@ def test_the_choice_is_by_dtypes_and_explained() -> None:
 
 
 def test_a_kernel_is_compiled_once_for_all_sizes_and_numbers() -> None:
-    from weft.codegen.jit import compile_count
+    from weft.codegen.llvm.jit import compile_count
 
     op = extremes()
     f = wf.compile(lambda x: op(x, how="max", scale=float(x.shape[0]), shift=(x.shape[1],)))

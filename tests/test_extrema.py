@@ -11,7 +11,7 @@ import pytest
 
 import weft as wf
 from weft.codegen.llvm.target import has_feature
-from weft.codegen.nests.held import is_in_bits
+from weft.codegen.nests.folds import is_in_bits
 
 Array = np.ndarray[Any, Any]
 DTYPES = {"f16": wf.float16, "bf16": wf.bfloat16, "f32": wf.float32, "f64": wf.float64}

@@ -51,7 +51,7 @@ assert not any(bad), bad
 #: of asking, with whatever locks that takes.
 ASKING = """
 import os, signal, threading
-from weft.codegen import jit
+from weft.codegen.llvm import jit
 
 kernels = [jit.Kernel(f"fork-{k}", f"fork_{k}", lambda e: None) for k in range(12)]
 stop = False

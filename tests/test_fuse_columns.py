@@ -17,7 +17,7 @@ from test_compiled_random import check_exactly, check_roughly
 from test_fuse_rows import FLOATS, HALVES, WHOLE, check_cuts, nests
 
 import weft as wf
-from weft.codegen.jit import compile_count
+from weft.codegen.llvm.jit import compile_count
 from weft.ir import dtypes
 from weft.ir.analysis.index_maps import frame_of
 from weft.ir.analysis.verify import verify

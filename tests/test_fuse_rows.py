@@ -18,7 +18,7 @@ from row_graphs import row_cases
 from test_compiled_random import check_exactly, check_roughly
 
 import weft as wf
-from weft.codegen.nests.emit import nest_calls
+from weft.codegen.nests.calls import nest_calls
 from weft.ir import dtypes
 from weft.ir.analysis.index_maps import frame_of
 from weft.ir.analysis.verify import verify

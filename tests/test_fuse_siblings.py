@@ -18,7 +18,7 @@ from test_compiled_random import LOOPS, TRACED, check_exactly, check_roughly
 from test_fuse_rows import FLOATS, HALVES, WHOLE, check_cuts, nests
 
 import weft as wf
-from weft.codegen.jit import compile_count
+from weft.codegen.llvm.jit import compile_count
 from weft.ir import dtypes
 from weft.ir.analysis.verify import verify
 from weft.ir.graph import Graph, Value

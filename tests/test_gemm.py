@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.codegen.call import Address
-from weft.codegen.gemm import blocking as gemm_blocking
-from weft.codegen.gemm import call as gemm_call
-from weft.codegen.gemm.product import gemm_kernel
-from weft.codegen.gemm.tile import tile_of
-from weft.codegen.jit import compile_kernels, kernel_asm
-from weft.codegen.kernels.linalg import product_of
+from weft.codegen.llvm.jit import compile_kernels, kernel_asm
 from weft.codegen.llvm.target import host_isas, using
+from weft.codegen.products import calls as gemm_call
+from weft.codegen.products import gemm as gemm_blocking
+from weft.codegen.products.gemm import gemm_kernel
+from weft.codegen.products.matmul import product_of
+from weft.codegen.tiles.tile import tile_of
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret

@@ -18,10 +18,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.codegen.gemm import blocking as gemm_blocking
-from weft.codegen.gemm import dots
-from weft.codegen.gemm.tile import tile_of
 from weft.codegen.llvm.target import has_feature, host_isas, using
+from weft.codegen.products import gemm as gemm_blocking
+from weft.codegen.tiles import tile as dots
+from weft.codegen.tiles.tile import tile_of
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import TypeRuleError
 from weft.passes.pipelines import PIPELINES, REPRODUCIBLE, STANDARD

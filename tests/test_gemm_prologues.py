@@ -10,7 +10,7 @@ import pytest
 from cut_calls import cut_everything, same_in_cuts
 
 import weft as wf
-from weft.codegen.gemm import blocking as gemm_blocking
+from weft.codegen.products import gemm as gemm_blocking
 from weft.ir.analysis.index_maps import over_rows
 from weft.ir.interpreter.evaluate import interpret
 from weft.passes.fusion import prologues

@@ -18,7 +18,7 @@ from hypothesis import given
 
 import weft as wf
 from weft.codegen.llvm import engine
-from weft.codegen.nests.emit import nest_calls
+from weft.codegen.nests.calls import nest_calls
 from weft.ir.cost import MOST_INSTRUCTIONS, instructions
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import WeftError

@@ -125,7 +125,7 @@ time.sleep(0.1)
 before = time.time()
 time.sleep(0.1)
 wf.compile
-from weft.codegen import jit
+from weft.codegen.llvm import jit
 print(before - jit.LOADED_AT)
 """
     assert 0.1 <= float(_run(program)) < 50
@@ -246,7 +246,7 @@ def step(x):
     optimizer.minimize(loss)
     return loss
 step(np.ones((5, 4), np.float32))
-from weft.codegen.jit import compile_count, wait_for_background
+from weft.codegen.llvm.jit import compile_count, wait_for_background
 wait_for_background()
 print(compile_count(), "llvmlite.binding" in sys.modules, *sys.modules)
 """
@@ -263,8 +263,9 @@ print(compile_count(), "llvmlite.binding" in sys.modules, *sys.modules)
     assert found[:2] == ["0", "False"]
     assert not {"subprocess", "fractions"} & set(found)
     for folder in ("passes.fusion", "passes.memory.plan", "passes.pipelines", "codegen.nests",
-                   "codegen.scalar", "codegen.gemm", "codegen.windows", "codegen.vector",
-                   "codegen.steps.plan", "codegen.steps.layout", "runtime.planning"):  # fmt: skip
+                   "codegen.scalar", "codegen.products", "codegen.tiles", "codegen.windows",
+                   "codegen.vector", "codegen.steps.plan", "codegen.steps.layout",
+                   "runtime.planning"):  # fmt: skip
         assert not [m for m in found if m.startswith(f"weft.{folder}")], folder
     assert len([m for m in found if m.startswith("weft.")]) < 310  # 276, once 375
 

@@ -12,8 +12,9 @@ import pytest
 from cut_calls import cut_everything, same_in_cuts
 
 import weft as wf
-from weft.codegen.kernels import long_rows, long_sort
-from weft.codegen.kernels.long_rows import LEAST_BLOCKS
+from weft.codegen.kernels import scan as long_rows
+from weft.codegen.kernels import sort as long_sort
+from weft.codegen.kernels.scan import LEAST_BLOCKS
 
 Array = np.ndarray[Any, Any]
 DTYPES = ["f4", "f8", "f2", ml_dtypes.bfloat16, "i1", "u1", "i4", "u4", "i8", "u8"]

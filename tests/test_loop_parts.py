@@ -19,10 +19,11 @@ from test_compiled_random import WHOLE, same, states
 from test_loops import OPS, Array, check, executable, floats
 
 import weft as wf
-from weft.codegen.jit import compile_count
-from weft.codegen.steps import parts, scalar_check
-from weft.codegen.steps.parts import Parts, parts_of, runs_in_parts
-from weft.codegen.steps.program import Loop
+from weft.codegen.llvm.jit import compile_count
+from weft.codegen.loops import batch_parallel as parts
+from weft.codegen.loops import in_registers as scalar_check
+from weft.codegen.loops.batch_parallel import Parts, parts_of, runs_in_parts
+from weft.codegen.loops.program import Loop
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 from weft.passes.fusion.fuse import fuse

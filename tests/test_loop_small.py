@@ -19,9 +19,9 @@ from test_compiled_random import WHOLE, check_exactly
 from test_loops import OPS, Array, check, control_ops, executable, floats
 
 import weft as wf
-from weft.codegen.jit import compile_count
-from weft.codegen.steps import scalar_check
-from weft.codegen.steps.scalar_check import in_registers, why_not_in_registers
+from weft.codegen.llvm.jit import compile_count
+from weft.codegen.loops import in_registers as scalar_check
+from weft.codegen.loops.in_registers import in_registers, why_not_in_registers
 from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import run_passes
 from weft.passes.memory.plan_memory import plan_memory

@@ -18,10 +18,10 @@ from plan_player import play
 from test_compiled_random import WHOLE, check_exactly
 
 import weft as wf
-from weft.codegen.jit import compile_count
-from weft.codegen.steps import scalar_check
-from weft.codegen.steps.program import Branch, Loop
-from weft.codegen.steps.scalar_check import in_registers, why_not_in_registers
+from weft.codegen.llvm.jit import compile_count
+from weft.codegen.loops import in_registers as scalar_check
+from weft.codegen.loops.in_registers import in_registers, why_not_in_registers
+from weft.codegen.loops.program import Branch, Loop
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.interpreter.evaluate import interpret
 from weft.passes.fusion.fuse import fuse

@@ -13,7 +13,7 @@ from hypothesis import given
 from plan_player import Memory, Place, part, play, whole
 from test_compiled_random import TRACED, WHOLE, check_exactly, states
 
-from weft.codegen.jit import compile_count
+from weft.codegen.llvm.jit import compile_count
 from weft.ir import dtypes
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, ShapeError
 from weft.ir.graph import Graph, Value

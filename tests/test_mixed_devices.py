@@ -23,7 +23,7 @@ from placed_programs import place_at_random
 from structured_programs import Program, programs
 
 import weft as wf
-from weft.codegen import python_text
+from weft.codegen import native_language as python_text
 from weft.ir.dtypes import as_dtype
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.partitioned import interpret_parts

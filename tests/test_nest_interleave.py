@@ -8,15 +8,15 @@ from forgotten_kernels import known_kernels
 from llvmlite import ir
 
 import weft as wf
-from weft.codegen import jit
-from weft.codegen.elements import F32, F64
-from weft.codegen.emitter import Emitter
+from weft.codegen.llvm import jit
+from weft.codegen.llvm.elements import F32, F64
+from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.engine import emit_text
-from weft.codegen.nests import cost as nest_cost
 from weft.codegen.nests import nest
-from weft.codegen.nests.cost import interleave
-from weft.codegen.scalar import float_builder
-from weft.codegen.vector import lanes
+from weft.codegen.nests import nest as nest_cost
+from weft.codegen.nests.nest import interleave
+from weft.codegen.vector import avx512 as lanes
+from weft.codegen.vector import float_builder
 from weft.passes.fusion.fuse import fuse
 
 COSTLY = [("multiply", "f32"), ("tanh", "f32")]

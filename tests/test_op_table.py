@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weft.codegen.lowerings import LOWERINGS
+from weft.codegen.kernels.lowerings import LOWERINGS
 from weft.codegen.steps.plan import NO_CODE
 from weft.ir.analysis.index_maps import INDEX_MAPS
 from weft.ir.ops import OPS
@@ -69,7 +69,7 @@ def test_every_op_has_native_code() -> None:
     nests = {n for n, s in OPS.items() if "elementwise" in s.traits} | REDUCTIONS | INDEX_MAPS
     known = {*nests, *LOWERINGS, *NO_CODE, *STRUCTURE, *CONTROL, *DATAFLOW, *HOST, *STRINGS}
     missing = [n for n in OPS if n not in known]
-    assert not missing, f"no row in weft/codegen/lowerings.py, and no loop nest: {missing}"
+    assert not missing, f"no row in weft/codegen/kernels/lowerings.py, and no loop nest: {missing}"
 
 
 def test_every_host_op_is_carried_out() -> None:

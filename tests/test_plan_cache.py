@@ -26,9 +26,9 @@ from hypothesis import strategies as st
 from test_pool_cuts import run, states
 
 import weft as wf
-from weft.codegen.jit import wait_for_background
 from weft.codegen.llvm import cache_key
 from weft.codegen.llvm.cache import PLAN_SUFFIX, KernelCache, plan_cache
+from weft.codegen.llvm.jit import wait_for_background
 from weft.frontend.cli.main import main
 from weft.ir.dtypes import bool_, float16, float32, float64, int32, int64, uint8
 from weft.ir.graph import Graph
@@ -93,10 +93,10 @@ PROGRAM = """
 import json, sys
 import numpy as np
 import weft as wf
-import weft.codegen.jit
+import weft.codegen.llvm.jit
 import weft.runtime.executable
-weft.codegen.jit.LOADED_AT = float("inf")  # whoever edits weft while its tests run
-from weft.codegen.jit import compile_count
+weft.codegen.llvm.jit.LOADED_AT = float("inf")  # whoever edits weft while its tests run
+from weft.codegen.llvm.jit import compile_count
 from weft.runtime import details
 planned, runs = details.planned, []
 for module in (details, sys.modules["weft.runtime.executable"]):
@@ -158,7 +158,7 @@ def without_times(text: str) -> list[str]:
 def test_an_error_names_the_line_of_this_program(folder: Path, tmp_path: Path) -> None:
     """Not the one of the program that made the plan."""
     source = (
-        "import numpy as np, weft as wf, weft.codegen.jit as jit\n"
+        "import numpy as np, weft as wf, weft.codegen.llvm.jit as jit\n"
         "jit.LOADED_AT = float('inf')\n"
         "@wf.compile\n"
         "def look_up(x, i):\n"
@@ -333,8 +333,8 @@ COMPLEX = """
 import json, sys
 import numpy as np
 import weft as wf
-import weft.codegen.jit
-weft.codegen.jit.LOADED_AT = float("inf")  # whoever edits weft while its tests run
+import weft.codegen.llvm.jit
+weft.codegen.llvm.jit.LOADED_AT = float("inf")  # whoever edits weft while its tests run
 x = np.arange(6).reshape(2, 3) * (1 + 2j)
 f = wf.compile(lambda x: wf.exp(x / 10) @ x.T)
 made = f(x).numpy()

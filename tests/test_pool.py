@@ -18,7 +18,7 @@ from cut_calls import cut_everything
 
 import weft as wf
 from weft.codegen import cost
-from weft.codegen.pool.emit import LONG
+from weft.codegen.pool.fork_join import LONG
 from weft.codegen.steps.walker import CALL_WORDS
 from weft.runtime.pool import limits as pool_limits
 from weft.runtime.pool.pool import POOL
@@ -220,7 +220,7 @@ def python(code: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         def f(x):
             return wf.sum(wf.sort(wf.cumulative_sum(wf.exp(x), axis=1), axis=1), axis=0)
         x = np.random.default_rng(0).standard_normal((64, 96)).astype(np.float32)
-        from weft.codegen.jit import wait_for_background
+        from weft.codegen.llvm.jit import wait_for_background
         wait_for_background()  # or the first call would not wait for the pool's code
         wanted = f(x).numpy().tobytes()
         assert POOL.workers() == 3, POOL.workers()
@@ -299,7 +299,7 @@ class TestExit:
         started = time.perf_counter()
         done = python("""
             import atexit, weft.runtime.pool.pool
-            from weft.codegen.pool.words import WORDS
+            from weft.codegen.pool.memory import WORDS
             t = time.perf_counter(); POOL.close(); took = time.perf_counter() - t
             assert POOL.workers() == 0 and took < 5, took
             assert f(x).numpy().tobytes() == wanted and POOL.workers() == 0  # alone
@@ -373,7 +373,7 @@ def test_workers_leave_signals_to_python() -> None:
 def test_a_long_call_of_few_chunks_wakes_the_workers() -> None:
     """What counts is the time that the work takes, not the number of chunks."""
     done = python("""
-        from weft.codegen.pool.words import WORDS
+        from weft.codegen.pool.memory import WORDS
         def helped():
             own, ticks = str(os.getpid()), 0
             for task in os.listdir("/proc/self/task"):

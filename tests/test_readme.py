@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import weft as wf
-from weft.codegen.jit import compile_count
+from weft.codegen.llvm.jit import compile_count
 from weft.ir.analysis.verify import verify
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph

@@ -18,14 +18,15 @@ from test_compiled_random import check_roughly
 from test_fuse_rows import check_cuts
 
 import weft as wf
-from weft.codegen.elements import register_type
-from weft.codegen.emitter import Emitter
-from weft.codegen.gemm.micro import Vectors
-from weft.codegen.gemm.tile import tile_of
-from weft.codegen.jit import Kernel, compile_kernels
-from weft.codegen.nests.emit import nest_calls
+from weft.codegen.llvm.elements import register_type
+from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.jit import Kernel, compile_kernels
+from weft.codegen.nests.calls import nest_calls
 from weft.codegen.nests.row_vectors import OPS
-from weft.codegen.scalar.scalar import emit_scalar, load_element, store_element
+from weft.codegen.scalar.element_access import load_element, store_element
+from weft.codegen.scalar.elementwise import emit_scalar
+from weft.codegen.tiles.tile import tile_of
+from weft.codegen.tiles.vectors import Vectors
 from weft.ir import dtypes
 from weft.passes.fusion.fuse import fuse
 from weft.passes.simplify.effects import strip_gradient_ops

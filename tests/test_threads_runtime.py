@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from compiled_checks import variable
 
-from weft.codegen.jit import compile_count
+from weft.codegen.llvm.jit import compile_count
 from weft.ir import dtypes
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Graph

@@ -22,7 +22,7 @@ import weft as wf
 from weft.codegen.cuda.cubins.compile import emit_ptx, symbol_of
 from weft.codegen.cuda.cubins.toolchain import toolchain
 from weft.codegen.cuda.source.kernel import CudaKernel
-from weft.codegen.jit import kernel_llvm
+from weft.codegen.llvm.jit import kernel_llvm
 from weft.frontend.cli.run import variable_types
 from weft.frontend.session.compiling import pruned
 from weft.frontend.session.explain import describe_nodes

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
-from weft.codegen import jit
-from weft.codegen.jit import Kernel
+from weft.codegen.llvm import jit
 from weft.codegen.llvm.compile import compile_text, llvm_text
 from weft.codegen.llvm.engine import emit_text
+from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.target import using
 
 _ABORT = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value or 0
@@ -22,7 +22,7 @@ _ABORT = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value or 0
 
 @dataclass(frozen=True, eq=False)
 class TextCode:
-    """Implements `weft.codegen.jit.Code`."""
+    """Implements `weft.codegen.llvm.jit.Code`."""
 
     text: str
     address: int = _ABORT
@@ -37,8 +37,7 @@ class TextCode:
 
 
 class TextEngine:
-    """Implements `weft.codegen.jit.Engine`, and what `jit` asks of that of LLVM besides. optimized:
-    whether LLVM's passes are done."""
+    """Engine of `jit` that keeps text; optimized: whether LLVM's passes are done."""
 
     def __init__(self, optimized: bool) -> None:
         self._optimized = optimized

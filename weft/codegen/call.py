@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.codegen.cost import is_long, split
-from weft.codegen.jit import Kernel
+from weft.codegen.llvm.jit import Kernel
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Value
 from weft.ir.sizes import is_traced
@@ -74,7 +74,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """The address of the words of the frame's arena of stacks (`kernels/arena.py`)."""
+    """The address of the words of the frame's arena of stacks (`kernels/stack.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

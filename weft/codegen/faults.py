@@ -1,8 +1,8 @@
-"""How a kernel tells of an index out of bounds: the words behind `call.Status`.
+"""Fault words: how a kernel reports an index out of bounds (the words behind `call.Status`).
 
 A kernel that meets one goes on without touching memory out of bounds; the step stops after the
-call and raises. Of several the one at the smallest position is told of, whichever threads met them.
-"""
+call and raises. Of several the one at the smallest position is reported, whichever threads met
+them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import ctypes
 
 from llvmlite import ir
 
-from weft.codegen.emitter import I64, Emitter
-from weft.codegen.pool.words import emit_function, emit_pause, repeat_while
+from weft.codegen.llvm.emitter import I64, Emitter
+from weft.codegen.pool.memory import emit_function, emit_pause, repeat_while
 from weft.ir.analysis.index_maps import index_operand
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType
@@ -23,7 +23,7 @@ _REPORT_TYPE = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64])
 _VALUE, _LOCK = 1, 2
 
 
-#: The value for a step that was stopped from outside (`steps/look.py`).
+#: The value for a step that was stopped from outside (`loops/interrupt.py`).
 STOPPED = -1
 
 
@@ -32,9 +32,10 @@ class FaultWords(ctypes.Structure):
     `STOPPED`; index: that element, as its 64 bits, or the exception that stopped the step; lock:
     held while the two are written.
 
-    The others are for loops (`steps/look.py`). api: the table of addresses, 0 if there is nobody to
-    ask; hook: a Python callable that raises what is to stop the step, 0 for none; look: the native
-    function; due: when Python is asked next; left, span: iterations until the walker looks, and
+    The others are for loops (`loops/interrupt.py`). api: the table of addresses, 0 if there is
+    nobody to ask; hook: a Python callable that raises what is to stop the step, 0 for none; look:
+    the native function; due: when Python is asked next; left, span: iterations until the walker
+    looks, and
     from the last look to that; looked: when it did."""
 
     _fields_ = tuple(

@@ -8,7 +8,10 @@ its functions take and return int64, are never run by Python, and know:
 * `+ - * & | << >>`, comparisons, `not`, `and`/`or` (both sides are computed: no effects in them);
 * `if`, `while`, `return`, assignment, calls as statements;
 * the functions below: memory, and C functions by address.
-"""
+
+`parse` is Python's parser for several threads. CPython (3.11, gh-106905) counts the depth of the
+tree that it makes in one place for all threads: where another one parses meanwhile, it raises
+SystemError."""
 
 from __future__ import annotations
 
@@ -18,8 +21,17 @@ from typing import Any, NoReturn
 
 from llvmlite import ir
 
-from weft.codegen.emitter import Emitter
-from weft.codegen.python_text import parse
+from weft.codegen.llvm.emitter import Emitter
+from weft.ir.process import ForkLock
+
+_lock = ForkLock()
+
+
+def parse(text: str) -> ast.Module:
+    """`ast.parse(text)`, one thread at a time."""
+    with _lock:
+        return ast.parse(text)
+
 
 I64, I32, I8 = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 #: Part of a kernel's key: what this translator makes of a source.

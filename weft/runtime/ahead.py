@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 import weft.codegen.llvm.engine  # noqa: F401 - or the first step would wait for its modules
-from weft.codegen.jit import compile_kernels, start_compiling
-from weft.codegen.pool.emit import PARALLEL
-from weft.codegen.pool.worker import CONTROL, WORKER
+from weft.codegen.llvm.jit import compile_kernels, start_compiling
+from weft.codegen.pool.fork_join import CONTROL, PARALLEL, WORKER
 from weft.codegen.steps.walker import ARRAY_DATA_OFFSET, WALKER
 from weft.ir.errors import InternalError
 from weft.ir.graph import Graph, Operation
@@ -28,7 +27,7 @@ def compile_ahead() -> None:
 def compile_products_ahead(graph: Graph) -> None:
     """Begin to compile the kernels of a traced graph's products, of which there is one for each
     dtype: they take LLVM longest, and the passes meanwhile have work for one processor only."""
-    from weft.codegen.gemm.product import gemm_kernel  # not for who has a plan on disk
+    from weft.codegen.products.gemm import gemm_kernel  # not for who has a plan on disk
 
     dtypes = {_dtype(op) for op in graph.walk() if op.name == "matmul" and _is_product(op)}
     start_compiling([gemm_kernel(dtype) for dtype in sorted(dtypes)])

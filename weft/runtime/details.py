@@ -16,7 +16,7 @@ from weft.passes.manager import PassOptions, PassReport
 from weft.runtime.step_plan import StepPlan
 
 if TYPE_CHECKING:
-    from weft.codegen.steps.program import Node, PlannedCall
+    from weft.codegen.loops.program import Node, PlannedCall
     from weft.passes.memory.block import MemoryPlan
     from weft.runtime.program import StepProgram
 
@@ -39,7 +39,7 @@ class CompileReport:
 
     def describe_program(self) -> list[str]:
         """The kernel calls, numbered as in `calls`, and loops and branches, as lines for people."""
-        describe: Any = load("weft.codegen.steps.program", "describe_program")
+        describe: Any = load("weft.codegen.loops.program", "describe_program")
         lines: list[str] = describe(self.program).splitlines()
         return lines
 

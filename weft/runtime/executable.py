@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from weft.codegen.faults import STOPPED, describe_fault
-from weft.codegen.jit import (
+from weft.codegen.llvm.jit import (
     Kernels,
     compile_count,
     hold_kernels,

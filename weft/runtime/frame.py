@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.codegen.jit import Kernels
+from weft.codegen.llvm.jit import Kernels
 from weft.codegen.steps.walker import CALL_WORDS, HEADER
 from weft.runtime.native.step import frame_words
 from weft.runtime.native.stopping import new_fault_words

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.codegen.jit import Kernel, compile_kernels
 from weft.codegen.kernels.peaks import (
     STREAMS,
     UNROLL,
@@ -27,6 +26,7 @@ from weft.codegen.kernels.peaks import (
     stream_kernel,
     vector_bytes,
 )
+from weft.codegen.llvm.jit import Kernel, compile_kernels
 from weft.ir.dataclass import dataclass
 from weft.runtime.machine import Caches, caches, cpu_name, free_memory
 from weft.runtime.pool.pool import POOL

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from weft.codegen.jit import Kernel, Kernels, do_later, load_kernels
 from weft.codegen.llvm.cache import PLAN_SUFFIX, CachedRecord, file_name, plan_cache
 from weft.codegen.llvm.cache_key import describe_kernel, describe_plan
+from weft.codegen.llvm.jit import Kernel, Kernels, do_later, load_kernels
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Graph
 from weft.ir.ops import REGISTERED

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.codegen.steps.parts import runs_in_parts
+from weft.codegen.loops.batch_parallel import runs_in_parts
+from weft.codegen.loops.in_registers import in_registers
 from weft.codegen.steps.plan import check_supported, large_scratch
-from weft.codegen.steps.scalar_check import in_registers
 from weft.ir.graph import Graph, Operation
 from weft.passes.fusion.fuse import fuse_folds
 from weft.passes.manager import PassOptions, PassReport, run_passes

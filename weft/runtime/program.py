@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.call import Address, Scratch
-from weft.codegen.jit import Kernel
+from weft.codegen.llvm.jit import Kernel
+from weft.codegen.loops.program import Node, PlannedCall, all_calls
 from weft.codegen.steps.layout import build_table, kernels_of
 from weft.codegen.steps.plan import copy_call, plan_program
-from weft.codegen.steps.program import Node, PlannedCall, all_calls
-from weft.codegen.steps.table import MovingPlace, SlotKey, Table
+from weft.codegen.steps.walker import MovingPlace, SlotKey, Table
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import uint8
 from weft.ir.graph import Block, Graph, Operation, Value

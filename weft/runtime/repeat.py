@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.faults import STOPPED, FaultWords
-from weft.codegen.jit import compile_kernels
+from weft.codegen.llvm.jit import compile_kernels
 from weft.codegen.steps.walker import CALL_WORDS, HEADER, NEXT, SET, WALKER
 from weft.ir.dataclass import dataclass
 from weft.runtime.native.stopping import raise_stopped

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from weft.codegen.faults import STOPPED
-from weft.codegen.jit import hold_kernels
-from weft.codegen.steps.table import Table
+from weft.codegen.llvm.jit import hold_kernels
+from weft.codegen.steps.walker import Table
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType

@@ -1,4 +1,4 @@
-"""The arena of stacks of one frame: words for its kernels to work on (`codegen/kernels/arena.py`).
+"""The arena of stacks of one frame: words for its kernels to work on (`codegen/kernels/stack.py`).
 
 It grows as what loops keep for their gradients does, up to WEFT_STACK_BYTES (if not set, three
 quarters of the machine's or container's memory). After a step at most 256 MiB stay for the next
@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from weft.codegen.kernels.arena_words import WORD_COUNT, WORDS, element_bytes
+from weft.codegen.stacks import WORD_COUNT, WORDS, element_bytes
 from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError
 from weft.ir.graph import Block, Graph, Operation
 from weft.ir.interpreter.stacks import CHECKPOINT_HINT, too_large

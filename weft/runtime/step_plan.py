@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.codegen.steps.arena_flow import leaves_stacks
-from weft.codegen.steps.table import SlotKey, Table
+from weft.codegen.stacks import leaves_stacks
+from weft.codegen.steps.walker import SlotKey, Table
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.graph import Graph, Operation
@@ -21,7 +21,7 @@ from weft.ir.types import TensorType
 from weft.runtime.plan_arrays import pack_arrays, unpack_arrays
 
 if TYPE_CHECKING:  # a plan that comes from disk needs none of what makes plans
-    from weft.codegen.steps.program import Node, PlannedCall
+    from weft.codegen.loops.program import Node, PlannedCall
     from weft.passes.manager import PassReport
     from weft.passes.memory.block import MemoryPlan
     from weft.runtime.program import StepProgram

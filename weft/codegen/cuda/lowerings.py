@@ -36,9 +36,9 @@ from weft.codegen.cuda.nests.row_kernel import row_launches
 from weft.codegen.cuda.products.matmul import fused_matmul_launches, matmul_launches
 from weft.codegen.cuda.source.dtypes import DTYPES
 from weft.codegen.cuda.source.kernel import Launch
-from weft.codegen.gemm.epilogue import is_product, product_in
 from weft.codegen.nests.nest import Nest, build_nest
 from weft.codegen.nests.rows import RowNest, build_rows
+from weft.codegen.products.fused import is_product, product_in
 from weft.codegen.steps.plan import NO_CODE
 from weft.ir.analysis.index_maps import INDEX_MAPS, frame_of
 from weft.ir.errors import UnsupportedError

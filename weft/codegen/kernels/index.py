@@ -1,8 +1,9 @@
-"""Gathers and scatters. Every index is checked: one out of bounds sets the step's status word.
+"""Gathers and scatters, and first_occurrence. Every index is checked: one out of bounds sets the
+step's status word.
 
 take, index_add and the *_along_axis pair see their operand as (outer, size, inner); gather_nd and
-scatter_nd_* as rows that a tuple of indices numbers.
-"""
+scatter_nd_* as rows that a tuple of indices numbers. first_occurrence says which indices are equal,
+in time and memory traffic proportional to them."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from weft.codegen.call import Address, Arg, KernelCall, Status, cut_call, table_of
-from weft.codegen.element_access import load_element, store_element
-from weft.codegen.emitter import I64, Emitter
+from weft.codegen.call import Address, Arg, KernelCall, Scratch, Status, cut_call, table_of
 from weft.codegen.faults import emit_fault
-from weft.codegen.jit import Kernel
 from weft.codegen.kernels.shape import strided_copy, tensor
-from weft.codegen.scalar.scalar import emit_scalar
-from weft.codegen.units import unit_parts
+from weft.codegen.llvm.emitter import I64, Emitter, unit_parts
+from weft.codegen.llvm.jit import Kernel
+from weft.codegen.scalar.element_access import load_element, store_element
+from weft.codegen.scalar.elementwise import emit_scalar
 from weft.ir.analysis.index_maps import contiguous_strides, index_sizes
 from weft.ir.cost import streamed
 from weft.ir.graph import Operation, Value
 from weft.ir.ops.index import COMBINES
+from weft.ir.type_rules import int_attr
 
 #: To check one index and to begin its run of elements; where a gather's runs are single elements.
 NS_PER_INDEX, NS_PER_ELEMENT = 2.5, 0.4
@@ -346,3 +347,43 @@ def _emit_nd(e: Emitter, op: str, dtype: str, index_dtype: str) -> None:
         else:
             with f.for_range(f.index(0), rows) as r:
                 part(r, lo, hi)
+
+
+def lower_first_occurrence(op: Operation) -> list[KernelCall]:
+    """args: result, index, status, scratch (an i64 for each row of the axis), size, n."""
+    index = tensor(op.operands[0])
+    dtype, n = index.dtype.short, index.static_shape[0]
+    size = int_attr(op.attrs, "size")
+    kernel = Kernel(f"first-occurrence-2-{dtype}", f"first_{dtype}", lambda e: _emit(e, dtype))
+    scratch = Scratch(8 * max(size, 1))
+    args = (Address(op.result), Address(op.operands[0]), Status(), scratch, size, n)
+    return [KernelCall(kernel, args)] if n else []
+
+
+def _emit(e: Emitter, dtype: str) -> None:
+    """From the last index to the first each notes its place in scratch: of equal ones the first is
+    left. Scratch need not be cleared: only what has been written is read.
+    """
+    kinds = ("i64", dtype, "i64", "i64")
+    pointers = [e.pointer_argument(k, kind) for k, kind in enumerate(kinds)]
+    with e.loop_function("loop", pointers, [e.argument(4), e.argument(5)]) as (
+        f,
+        (out, index, status, places),
+        (size, n),
+    ):
+        b = f.builder
+        bad = f.alloca(I64)
+        b.store(f.index(0), bad)
+        with f.for_range(f.index(0), n) as i:
+            j = b.sub(b.sub(n, f.index(1)), i)
+            picked, good = checked_index(f, f.at(index, j), dtype, size)
+            with b.if_else(good, likely=True) as (then, otherwise):
+                with then:
+                    b.store(j, f.at(places, picked))
+                with otherwise:
+                    b.store(b.add(b.load(bad), f.index(1)), bad)
+                    report_index(f, status, j, index, dtype)
+        none = b.icmp_signed("==", b.load(bad), f.index(0))
+        with b.if_then(none, likely=True), f.for_range(f.index(0), n) as i:
+            picked, _ = checked_index(f, f.at(index, i), dtype, size)
+            b.store(b.load(f.at(places, picked)), f.at(out, i))

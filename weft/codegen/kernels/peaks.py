@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from weft.codegen.emitter import Emitter
-from weft.codegen.jit import Kernel
+from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.target import has_feature
 
 #: Vectors that a loop of a stream kernel handles per iteration.

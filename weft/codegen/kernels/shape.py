@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from weft.codegen.call import Address, KernelCall
-from weft.codegen.nests.emit import call_nest
+from weft.codegen.nests.calls import call_nest
 from weft.codegen.nests.nest import Access, Nest, Store, simplify_nest
 from weft.ir.analysis.index_maps import contiguous_strides
 from weft.ir.graph import Operation, Value

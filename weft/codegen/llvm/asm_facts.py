@@ -1,16 +1,15 @@
-"""What the assembly of a kernel shows: vector width, vector instructions and spills of hot loops.
+"""Assembly facts of a kernel: vector width, vector instructions and spills of hot loops.
 
 A loop is the text from a label to a jump back to it; it is innermost if no other loop lies in it.
 The hot loops are the innermost ones that use the widest vectors: LLVM puts the remainder of a
-vectorised loop into narrower loops behind it. x86-64 (AT&T syntax) and AArch64.
-"""
+vectorised loop into narrower loops behind it. x86-64 (AT&T syntax) and AArch64."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-from weft.codegen.jit import kernel_asm
+from weft.codegen.llvm.jit import kernel_asm
 from weft.ir.dataclass import dataclass
 
 

@@ -1,9 +1,8 @@
-"""What machine code depends on, as text: the key of the cache on disk.
+"""Key of the cache on disk: all that machine code depends on, as text.
 
 Two processes share a kernel's object only if these lines are equal: the kernel's own content key,
 the sources of the code that emits it (their sizes and times, so that an edit never meets a stale
-object), the passes, and the processor with the version of LLVM.
-"""
+object), the passes, and the processor with the version of LLVM."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.codegen.jit import LOADED_AT, Kernel
 from weft.codegen.llvm.compile import PIPELINE_VERSION
+from weft.codegen.llvm.jit import LOADED_AT, Kernel
 from weft.codegen.llvm.target import machine_line, per_isa
 from weft.ir.process import ForkLock
 

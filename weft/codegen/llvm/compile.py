@@ -16,15 +16,18 @@ from ctypes import c_char_p, c_int, c_size_t, c_void_p
 from functools import cache
 from typing import Any
 
-from weft.codegen.llvm.library import (
+from weft.codegen.llvm.target import (
     CONTROL_PASSES,
     LATE_PASSES,
     LlvmError,
     Machine,
+    binding,
+    create_machine,
+    isa,
     library,
+    new_machine,
     taken,
 )
-from weft.codegen.llvm.target import binding, create_machine, isa, new_machine
 from weft.ir.dataclass import dataclass
 from weft.ir.process import ForkLock
 
@@ -45,7 +48,8 @@ class ObjectCode:
     bitcode: bytes
 
 
-#: Functions of `vector/lanes.py`, scalar and in vectors so wide: inlined after the loop vectoriser.
+#: Functions of `vector/avx512.py`, scalar and in vectors so wide: inlined after the loop
+#: vectoriser.
 LATE_PREFIX, LATE_WIDTHS = "weft.lane.", (4, 8, 16)
 LATE_FUNCTIONS = ("lookup", "scale", "exponent", "mantissa")
 _INTERNAL_LINKAGE = 8
@@ -153,7 +157,7 @@ def _module(functions: Any, text: str) -> Iterator[c_void_p]:
 
 
 def _make_inlinable(functions: Any, module: c_void_p) -> None:
-    """The functions of `vector/lanes.py`, weak so far, become internal and always inlined."""
+    """The functions of `vector/avx512.py`, weak so far, become internal and always inlined."""
     always = functions.LLVMPY_GetEnumAttributeKindForName(b"alwaysinline", len("alwaysinline"))
     for name in LATE_FUNCTIONS:
         for form in ("", *(f".{width}" for width in LATE_WIDTHS)):

@@ -20,11 +20,11 @@ from typing import Any
 
 from llvmlite import ir
 
-from weft.codegen.emitter import emit_kernel
-from weft.codegen.jit import Kernel, NeedsNumbaError, Outcome
 from weft.codegen.llvm.cache import CachedObject, KernelCache, kernel_cache
 from weft.codegen.llvm.cache_key import describe_kernel
 from weft.codegen.llvm.compile import assembly_text, compile_text, llvm_text, release_memory
+from weft.codegen.llvm.emitter import emit_kernel
+from weft.codegen.llvm.jit import Kernel, NeedsNumbaError, Outcome
 from weft.codegen.llvm.link import Linked, imports_of, link
 from weft.codegen.llvm.target import host, using
 from weft.ir.dataclass import dataclass
@@ -42,7 +42,7 @@ LOOP_COST = 4
 
 @dataclass(frozen=True, eq=False)
 class LlvmCode:
-    """Implements `weft.codegen.jit.Code`."""
+    """Implements `weft.codegen.llvm.jit.Code`."""
 
     address: int
     from_disk: bool
@@ -71,7 +71,7 @@ class _Unit:
 
 
 class LlvmEngine:
-    """Implements `weft.codegen.jit.Engine`."""
+    """Implements `weft.codegen.llvm.jit.Engine`."""
 
     def __init__(self) -> None:
         # by key: what `start` began and `compile` has not asked for yet

@@ -3,15 +3,18 @@
 For kernels that call plain Python functions (`Emitter.call_function`), which
 `weft.codegen.llvm.engine` cannot compile.  A kernel becomes an internal function of a module, built
 inside an ``@intrinsic``; the function around it, explicitly typed, stores its address into a table.
-Such kernels are not kept on disk.
-"""
+Such kernels are not kept on disk. Functions of the C library that have no vectorised form of ours
+are made known to LLVM's JIT (`register_libm`); glibc documents its error bounds (in ULP) in "Known
+Maximum Errors in Math Functions" of its manual."""
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numba
@@ -21,13 +24,46 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.decorators import cfunc
 from numba.extending import intrinsic
 
-from weft.codegen.elements import SIGNED, UNSIGNED
-from weft.codegen.emitter import emit_kernel
-from weft.codegen.jit import Kernel, Outcome
-from weft.codegen.llvm.libm import register_libm
+from weft.codegen.llvm.elements import SIGNED, UNSIGNED
+from weft.codegen.llvm.emitter import emit_kernel
+from weft.codegen.llvm.jit import Kernel, Outcome
 from weft.codegen.llvm.target import NATIVE, VARIABLE, default_isa
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
+from weft.ir.mathematics import mathematics
+
+# f32 and f64 versions exist of each, f32's with the suffix "f".
+REAL_FUNCTIONS = (
+    *("tan", "asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2", "hypot", "pow"),
+    *("sin", "cos", "exp", "expm1", "log", "lgamma_r", "fma"),
+)
+# double complex versions only: c64 is computed in c128 and rounded.
+COMPLEX_FUNCTIONS = (
+    *("csqrt", "cexp", "clog", "cpow", "csin", "ccos", "ctan", "casin", "cacos", "catan"),
+    *("csinh", "ccosh", "ctanh", "casinh", "cacosh", "catanh"),
+)
+
+
+@cache
+def register_libm() -> None:
+    """Tell LLVM's JIT the addresses of the functions above; RuntimeError if one is missing.
+
+    The JIT would look through the process's own symbols, among which libm need not be.
+    """
+    library = mathematics()
+    binding = importlib.import_module("llvmlite.binding")
+    reals = [name for base in REAL_FUNCTIONS for name in (base, _single(base))]
+    for name in (*reals, *COMPLEX_FUNCTIONS):
+        try:
+            function = getattr(library, name)
+        except AttributeError as error:
+            raise RuntimeError(f"the C library has no {name}, which weft's code needs") from error
+        binding.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
+
+
+def _single(name: str) -> str:
+    return "lgammaf_r" if name == "lgamma_r" else name + "f"
+
 
 # Numba is annotated in part only, and not for its extension interface.
 _numba: Any = numba
@@ -98,7 +134,7 @@ def _is_of(name: str, symbol: str) -> bool:
 
 @dataclass(frozen=True)
 class NumbaCode:
-    """Implements `weft.codegen.jit.Code`."""
+    """Implements `weft.codegen.llvm.jit.Code`."""
 
     address: int
     symbol: str
@@ -116,7 +152,7 @@ class NumbaCode:
 
 
 class NumbaEngine:
-    """Implements `weft.codegen.jit.Engine`."""
+    """Implements `weft.codegen.llvm.jit.Engine`."""
 
     def compile(self, kernels: Sequence[Kernel]) -> list[Outcome]:
         """The code of each kernel, or the exception that stopped it."""

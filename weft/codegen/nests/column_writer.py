@@ -1,10 +1,9 @@
-"""The code of a row kernel whose rows are strided and lie side by side: a block of columns at once.
+"""Code of a row kernel whose rows are strided and lie side by side: a block of columns at once.
 
 As `weft.codegen.nests.row_writer`, but the last loop over rows - the columns - is the innermost one
 of every pass, `COLUMNS` at a time. What is one number for a row is an array of a block's columns
 here, on the stack; sums of f32 are cut into blocks of `FOLD_BLOCK` elements, whose totals add up in
-f64. Nothing is folded across columns but totals of everything.
-"""
+f64. Nothing is folded across columns but totals of everything."""
 
 from __future__ import annotations
 
@@ -12,14 +11,13 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from weft.codegen.element_access import load_element, store_element
-from weft.codegen.elements import memory_type
-from weft.codegen.emitter import Emitter
-from weft.codegen.nests.cost import interleave
+from weft.codegen.llvm.elements import memory_type
+from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.nests.folds import convert, fold, identity, is_wide_sum, running_dtype
-from weft.codegen.nests.row_passes import Pass
+from weft.codegen.nests.nest import interleave
 from weft.codegen.nests.row_writer import RowWriter
-from weft.codegen.nests.rows import COLUMNS, Node, Output
+from weft.codegen.nests.rows import COLUMNS, Node, Output, Pass
+from weft.codegen.scalar.element_access import load_element, store_element
 
 #: Elements of a column that are added up in f32 before their sum goes into the f64 total.
 FOLD_BLOCK = 64

@@ -1,12 +1,11 @@
-"""How a plain nest is cut into units, from its loops and extents alone.
+"""Cutting of a plain nest into units, from its loops and extents alone.
 
 * A nest whose outermost loop is parallel: units are blocks of that loop; if the next loop is
   parallel too, of the two together (`pair`), so that a few long rows are cut as well. Neighbouring
   units write different cache lines.
 * A nest whose outermost loop is reduced: units are fixed blocks of it, times blocks of the next
   loop if that is parallel (`partial`). Each block of the reduced loop has partial results of its
-  own, which `nest_folds.combine_call` adds up in order; a single block writes the output.
-"""
+  own, which `folds.combine_call` adds up in order; a single block writes the output."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Literal
 
 from weft.codegen.call import Address, KernelCall, Scratch
 from weft.codegen.cost import arithmetic
-from weft.codegen.elements import width_bits
+from weft.codegen.llvm.elements import width_bits
 from weft.codegen.nests.folds import (
     MOST_PARTIALS,
     SUM_BLOCK,

@@ -4,25 +4,115 @@ Index maps (broadcast, permute, slice, iota, unit reshapes) turn into an offset 
 loop. Loops of extent 1 are dropped and neighbouring loops that every access walks contiguously are
 merged, so that a nest over any contiguous shape is one loop. What is left of the structure - not
 the sizes - is the kernel's key: extents, strides and constants are arguments.
-"""
+
+`interleave` and `lanes_of_folds` say how many vectors the innermost loop does at once, and in which
+lanes it adds up, by what elementwise work costs. Prices of single ops are those of `weft.ir.prices`
+for any target: nanoseconds for one element in a vectorised loop. Nothing but speed depends on
+prices."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from weft.codegen.nests.cost import interleave, op_nanoseconds
-from weft.codegen.nests.fold_lanes import lanes_key
-from weft.codegen.scalar.scalar import supported
+from weft.codegen.llvm.elements import HALVES, width_bits
+from weft.codegen.llvm.target import target_vector_bits
+from weft.codegen.scalar.elementwise import supported
 from weft.ir.analysis.index_maps import Pick, contiguous_strides, nest_read
+from weft.ir.cost import arithmetic
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, UnsupportedError
 from weft.ir.graph import Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
+
+#: A plain vector instruction, memory included: of folds that add up partial results.
+CHEAP = 0.05
+#: Bodies that cost at least so much are interleaved by `INTERLEAVE`, and those that cost `DEAR_NS`
+#: beside their dearest op by twice as much, unless they cost `LONGEST_NS` (the code takes long to
+#: compile).
+LONG_NS, DEAR_NS, LONGEST_NS = 0.06, 0.4, 6.0
+INTERLEAVE = 4
+#: Short (`vector/tables.py`): they count for `LONG_NS` only. More of them side by side do not wait
+#: less, and spill.
+BY_TABLES = frozenset({("exp", "f32"), ("log", "f32"), ("erf", "f32")})
+#: An innermost loop of a nest over several is not shorter than this, or its remainder, which is not
+#: interleaved, is most of the work; or it leaves no remainder. Twice that for `DEAR_NS`.
+LEAST_INTERLEAVED, NO_REMAINDER = 256, 64
+
+
+def op_nanoseconds(op: str, dtype: str) -> float:
+    """One element of an elementwise op at this operand dtype."""
+    return arithmetic([(op, dtype)])
+
+
+def interleave(
+    ops: Iterable[tuple[str, str]], extents: Sequence[int], chain: float | None = None
+) -> int:
+    """How many vectors an iteration of the innermost loop over these (op, dtype) pairs should do;
+    0: LLVM's choice. LLVM takes long bodies one by one, and they wait for their own results.
+
+    chain: the nanoseconds of what one result follows from, if that is not all: what several results
+    need does not wait. A single loop is taken to be long, so that its extent is no matter of the
+    kernel.
+    """
+    done = list(ops)
+    prices = [op_nanoseconds(op, dtype) for op, dtype in done]
+    work = sum(prices)
+    if not extents or not LONG_NS <= work <= LONGEST_NS:
+        return 0
+    long = [price for op, price in zip(done, prices, strict=True) if op not in BY_TABLES]
+    waits = (work if chain is None else chain) - (work - sum(long))
+    for times in (2, 1) if waits - max(long, default=0.0) >= DEAR_NS else (1,):
+        if is_long(extents, times):
+            return times * INTERLEAVE
+    return 0
+
+
+def is_long(extents: Sequence[int], times: int = 1) -> bool:
+    """Whether the innermost loop is long enough to be interleaved, or leaves no remainder."""
+    if len(extents) < 2:
+        return True
+    return extents[-1] >= times * LEAST_INTERLEAVED or extents[-1] % (times * NO_REMAINDER) == 0
+
+
+def lanes_of_folds(
+    folds: Iterable[tuple[str, str]], ops: int, extents: Sequence[int], interleave: int
+) -> tuple[int, int]:
+    """How many vectors the innermost of these loops does at once, of how many lanes, if it folds
+    (reduction, dtype) over the results of so many ops; 0: LLVM's choice. interleave: what its ops
+    alone would have.
+
+    In which lanes a sum adds up decides its last bits, and LLVM would choose by the loop's memory
+    accesses: by whether an operand is overwritten, say, which is another kernel of the same nest.
+    """
+    widths = [width_bits(d) for r, d in folds if r in ("sum", "prod") and d in ("f32", "f64")]
+    widths += [32 for r, d in folds if r in ("sum", "prod") and d in HALVES]
+    if not widths:
+        return interleave, 0
+    lanes = target_vector_bits() // max(widths)
+    if interleave or not is_long(extents):
+        return interleave or 1, lanes if is_long(extents) else short_lanes(extents[-1], lanes)
+    many = INTERLEAVE * max(widths) // 32
+    return (many if ops <= 8 else many // 2 if ops <= 16 else 1), lanes
+
+
+def short_lanes(count: int, lanes: int) -> int:
+    """The lanes, these or fewer, by which so many elements take the fewest steps: what is left over
+    is done one by one."""
+    fewer = (lanes >> k for k in range(3) if lanes >> k)
+    return min(fewer, key=lambda n: count // n + count % n)
+
+
+def lanes_key(extents: Sequence[int]) -> str:
+    """What `lanes_of_folds` takes of the extents, as text."""
+    if is_long(extents):
+        return "long"
+    return " ".join(["short", *(str(short_lanes(extents[-1], n)) for n in (16, 8, 4, 2))])
+
 
 #: Bumped whenever the code that is emitted for a nest changes.
 EMITTER_VERSION = 9

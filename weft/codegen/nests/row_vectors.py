@@ -1,12 +1,11 @@
-"""Row kernels whose passes are written out in vectors, where LLVM has nothing left to vectorise.
+"""Code of row kernels whose passes are written out in vectors: LLVM has nothing left to vectorise.
 
 A pass is two loops: one over as many vectors at a time as shall be interleaved, and one over what
 is left, vector by vector, with a mask. LLVM's loop vectoriser would make three of each
 (interleaved, narrower, element by element) and needs most of the compiler's time to do so; these
 take the few passes of control code (docs/performance.md, "Plans on disk"). The arithmetic of an
 element is the same, `emit_scalar` on vectors. What is folded is added up lane by lane, then over
-the lanes.
-"""
+the lanes."""
 
 from __future__ import annotations
 
@@ -15,19 +14,25 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from weft.codegen.element_access import constant
-from weft.codegen.elements import I64
-from weft.codegen.emitter import Emitter
-from weft.codegen.gemm.tile import tile_of
-from weft.codegen.gemm.vectors import Vectors
-from weft.codegen.nests.cost import INTERLEAVE
-from weft.codegen.nests.folds import SUM_BLOCK, fold, identity, is_wide_sum
-from weft.codegen.nests.held import Held, counting, is_in_bits
-from weft.codegen.nests.row_passes import Pass, Schedule
+from weft.codegen.llvm.elements import I64
+from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.nests.folds import (
+    SUM_BLOCK,
+    Held,
+    counting,
+    fold,
+    identity,
+    is_in_bits,
+    is_wide_sum,
+)
+from weft.codegen.nests.nest import INTERLEAVE
 from weft.codegen.nests.row_writer import At, RowWriter, Walk
-from weft.codegen.nests.rows import Node, Output, RowNest
-from weft.codegen.scalar.float_builder import splat_constant
+from weft.codegen.nests.rows import Node, Output, Pass, RowNest, Schedule
+from weft.codegen.scalar.element_access import constant
 from weft.codegen.scalar.integers import COMPARISONS
+from weft.codegen.tiles.tile import tile_of
+from weft.codegen.tiles.vectors import Vectors
+from weft.codegen.vector.float_builder import splat_constant
 from weft.ir.dataclass import dataclass
 
 #: Elementwise ops whose code is that of vectors, too: no calls, no branches (`emit_scalar`).

@@ -1,29 +1,78 @@
-"""The code of a row kernel: units, rows, passes, accumulators (arguments: `nests/rows_emit.py`)."""
+"""Code of a row kernel: units, rows, passes, accumulators (arguments: `nests/calls.py`).
+
+A fold over one row is in registers; sums of f32 go in blocks, whose totals add up in f64."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from llvmlite import ir
 
-from weft.codegen.element_access import load_element, store_element
-from weft.codegen.elements import memory_type, register_type
-from weft.codegen.emitter import I64, Emitter
 from weft.codegen.faults import emit_fault
-from weft.codegen.nests.fold_lanes import lanes_of_folds
+from weft.codegen.llvm.elements import memory_type, register_type
+from weft.codegen.llvm.emitter import I64, Emitter
 from weft.codegen.nests.folds import (
     SUM_BLOCK,
+    Held,
     convert,
     fold,
     identity,
+    is_wide_sum,
     running_dtype,
 )
-from weft.codegen.nests.picks import AHEAD, PickWalk, ask_ahead
-from weft.codegen.nests.row_folds import Accumulator, Adds
-from weft.codegen.nests.row_passes import Pass, Schedule
-from weft.codegen.nests.rows import Node, Output, RowNest
-from weft.codegen.scalar.scalar import emit_scalar
+from weft.codegen.nests.nest import lanes_of_folds
+from weft.codegen.nests.rows import Node, Output, Pass, RowNest, Schedule
+from weft.codegen.nests.writer import AHEAD, PickWalk, ask_ahead
+from weft.codegen.scalar.element_access import load_element, store_element
+from weft.codegen.scalar.elementwise import emit_scalar
 from weft.ir.dataclass import dataclass
+
+F64 = ir.DoubleType()
+
+
+class Adds(Protocol):
+    """A fold that takes one element after another."""
+
+    def add(self, value: ir.Value) -> None:
+        """One more element."""
+
+
+class Accumulator:
+    """Of the fold `node`: its value so far; for blocked sums that of one block, and the total."""
+
+    def __init__(self, e: Emitter, node: Node) -> None:
+        self.e = e
+        self.held = Held(e, node.name, node.dtype)
+        self.held.begin()
+        self.total: ir.Value | None = None
+        if is_wide_sum(node.name, node.dtype):
+            self.total = e.alloca(F64)
+            e.builder.store(ir.Constant(F64, 0.0), self.total)
+
+    def add(self, value: ir.Value) -> None:
+        """One more element."""
+        self.held.add(value)
+
+    def begin_block(self) -> None:
+        """Before a block of elements; nothing for folds without blocks."""
+        if self.total is not None:
+            self.held.begin()
+
+    def end_block(self) -> None:
+        """After a block of elements."""
+        b = self.e.builder
+        if self.total is not None:
+            part = b.fpext(self.held.value(), F64)
+            b.store(b.fadd(b.load(self.total), part), self.total)
+
+    def close(self) -> tuple[ir.Value, ir.Value | None]:
+        """The result, and the f64 total of a blocked sum."""
+        b = self.e.builder
+        if self.total is None:
+            return self.held.value(), None
+        wide = b.load(self.total)
+        return b.fptrunc(wide, ir.FloatType()), wide
 
 
 @dataclass(slots=True)

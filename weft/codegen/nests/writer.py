@@ -1,10 +1,14 @@
-"""The code of a plain nest: units, loops, accumulators, statements (arguments: `nests/emit.py`).
+"""Code of a plain nest: units, loops, tiles, gathers, accumulators, statements (arguments:
+`nests/calls.py`).
 
 Reductions over the innermost loops accumulate in registers; f32 sums are cut into blocks of
 `SUM_BLOCK` elements, summed in f32 by vector lanes, whose totals add up in f64. The shape of that
 tree depends on nothing but the extent, so the bits do not change from run to run. Reductions over
 outer loops accumulate in the output or its partial results.
-"""
+
+Where an operand is contiguous across the innermost loop, the last two loops go in tiles, which are
+transposed in registers. `PickWalk` is a gather: a load whose place takes in what its index loads
+say; its cache lines are prefetched."""
 
 from __future__ import annotations
 
@@ -13,23 +17,251 @@ from typing import Any
 
 from llvmlite import ir
 
-from weft.codegen.element_access import load_element, store_element
-from weft.codegen.elements import memory_type
-from weft.codegen.emitter import I64, Emitter
-from weft.codegen.nests.cut import crosses, cut_kind, fold_dtype, is_tiled
-from weft.codegen.nests.fold_lanes import lanes_of_folds
-from weft.codegen.nests.folds import (
-    SUM_BLOCK,
-    convert,
-    fold,
-    identity,
-    is_wide_sum,
+from weft.codegen.llvm.elements import memory_type, width_bits
+from weft.codegen.llvm.emitter import I64, Emitter
+from weft.codegen.llvm.target import target_vector_bits
+from weft.codegen.nests.cut import (
+    TILE,
+    crosses,
+    cut_kind,
+    fold_dtype,
+    is_tiled,
+    is_transposing_copy,
 )
-from weft.codegen.nests.held import Held
-from weft.codegen.nests.nest import Access, Nest, Statement, Store
-from weft.codegen.nests.picks import AHEAD, PickWalk, ask_ahead, pick_walks
-from weft.codegen.nests.tiles import tile_buffer, write_tiles
-from weft.codegen.scalar.scalar import emit_scalar
+from weft.codegen.nests.folds import SUM_BLOCK, Held, convert, fold, identity, is_wide_sum
+from weft.codegen.nests.nest import Access, Nest, Statement, Store, lanes_of_folds
+from weft.codegen.scalar.element_access import load_element, store_element
+from weft.codegen.scalar.elementwise import emit_scalar
+from weft.codegen.tiles.packing import interleave
+from weft.ir.dataclass import dataclass
+from weft.ir.dtypes import as_dtype
+
+#: Vectors that are transposed together, at most: more than that many do not fit the registers.
+MOST_VECTORS = 16
+
+
+def lanes_of(dtype: str) -> int:
+    """Rows and columns of a block: a vector of elements, or a cache line of large ones."""
+    bits = width_bits(dtype)
+    return min(target_vector_bits() // bits, MOST_VECTORS) if bits <= 64 else 512 // bits
+
+
+def transpose(
+    e: Emitter,
+    dtype: str,
+    source: tuple[ir.Value, ir.Value],
+    target: tuple[ir.Value, ir.Value],
+    sizes: tuple[ir.Value, ir.Value],
+) -> None:
+    """target[i, j] = source[j, i] for (rows, columns) `sizes` of the target; source and target are
+    (pointer, elements from one row to the next). By blocks of `lanes_of` rows and columns, of which
+    the last overlap; what is smaller than a block one by one.
+    """
+    b, lanes = e.builder, e.index(lanes_of(dtype))
+    rows, columns = sizes
+    large = b.and_(b.icmp_signed(">=", rows, lanes), b.icmp_signed(">=", columns, lanes))
+    with b.if_else(large, likely=True) as (then, otherwise):
+        with then:
+            last_i, last_j = b.sub(rows, lanes), b.sub(columns, lanes)
+            with (
+                e.for_range(e.index(0), rows, lanes) as i,
+                e.for_range(e.index(0), columns, lanes) as j,
+            ):
+                i = b.select(b.icmp_signed("<", i, last_i), i, last_i)
+                j = b.select(b.icmp_signed("<", j, last_j), j, last_j)
+                _block(e, dtype, source, target, (i, j))
+        with otherwise:
+            _one_by_one(e, source, target, sizes)
+
+
+def _block(
+    e: Emitter,
+    dtype: str,
+    source: tuple[ir.Value, ir.Value],
+    target: tuple[ir.Value, ir.Value],
+    corner: tuple[ir.Value, ir.Value],
+) -> None:
+    b, lanes, bits, (i, j) = e.builder, lanes_of(dtype), width_bits(dtype), corner
+    wide = bits > 64
+    vector = ir.VectorType(ir.IntType(64 if wide else bits), 2 if wide else lanes).as_pointer()
+
+    def place(matrix: tuple[ir.Value, ir.Value], row: ir.Value, k: int, column: ir.Value) -> object:
+        at = b.add(b.mul(b.add(row, e.index(k)), matrix[1], flags=["nsw"]), column)
+        return b.bitcast(e.at(matrix[0], at), vector)
+
+    if wide:  # an element is a vector
+        for k in range(lanes):
+            for n in range(lanes):
+                value = b.load(place(source, j, k, b.add(i, e.index(n))), align=8)
+                b.store(value, place(target, i, n, b.add(j, e.index(k))), align=8)
+        return
+    read = [b.load(place(source, j, k, i), align=bits // 8) for k in range(lanes)]
+    for k, value in enumerate(interleave(b, read)):
+        b.store(value, place(target, i, k, j), align=bits // 8)
+
+
+def _one_by_one(
+    e: Emitter,
+    source: tuple[ir.Value, ir.Value],
+    target: tuple[ir.Value, ir.Value],
+    sizes: tuple[ir.Value, ir.Value],
+) -> None:
+    b = e.builder
+    with e.for_range(e.index(0), sizes[1]) as j, e.for_range(e.index(0), sizes[0]) as i:
+        value = b.load(e.at(source[0], b.add(b.mul(j, source[1], flags=["nsw"]), i)))
+        b.store(value, e.at(target[0], b.add(b.mul(i, target[1], flags=["nsw"]), j)))
+
+
+def tile_buffer(e: Emitter, dtype: str) -> ir.Value:
+    """Memory for one tile of an operand."""
+    kind = ir.ArrayType(memory_type(dtype), TILE * TILE)
+    return e.builder.gep(e.alloca(kind), [e.index(0), e.index(0)], inbounds=True)
+
+
+def write_tiles(w: NestWriter, loop: int, loads: list[ir.Value], stores: list[ir.Value]) -> None:
+    """Loops `loop` and `loop` + 1. What is contiguous across a tile is first copied into a small
+    buffer: its cache lines, often all of one set, are read once, and the body vectorises. A nest
+    that only moves elements needs no buffer.
+    """
+    e, (first, stop) = w.e, w.range_of(loop)
+    if is_transposing_copy(w.nest):
+        _copy(w, loop, loads[0], stores[0])
+        return
+    size, width = e.index(TILE), w.extents[loop + 1]
+    with (
+        e.for_range(first, stop, size) as i0,
+        e.for_range(e.index(0), width, size) as j0,
+    ):
+        i1 = w.least(e.builder.add(i0, size), stop)
+        j1 = w.least(e.builder.add(j0, size), width)
+        corner = i0, i1, j0, j1
+        for k, buffer in w.tiles.items():
+            _turn(w, k, loads[k], (buffer, size), corner)
+        with e.for_range(i0, i1) as i:
+            row_loads, outputs = w.moved(loop, i, loads, stores)
+            lines = {
+                k: e.at(buffer, e.builder.mul(e.builder.sub(i, i0), size))
+                for k, buffer in w.tiles.items()
+            }
+            with e.for_range(j0, j1) as j:
+                inside, to = w.moved(loop + 1, j, row_loads, outputs)
+                for k, line in lines.items():
+                    inside[k] = e.at(line, e.builder.sub(j, j0))
+                w.loop(loop + 2, inside, to)
+
+
+def _copy(w: NestWriter, loop: int, source: ir.Value, store: ir.Value) -> None:
+    """Tiles that begin where cache lines of the source do, in rows that lie alike; tiles at an edge
+    overlap others.
+    """
+    e, b, (first, stop) = w.e, w.e.builder, w.range_of(loop)
+    dtype, size, width = w.nest.loads[0].dtype, w.e.index(TILE), w.extents[loop + 1]
+    line = e.index(max(512 // width_bits(dtype), 1))
+    number = b.udiv(b.ptrtoint(e.at(source, first), I64), e.index(width_bits(dtype) // 8))
+    begin = b.sub(first, b.urem(number, line))
+    row = w.stores[0].strides[-2]
+    with e.for_range(begin, stop, size) as start, e.for_range(e.index(0), width, size) as j0:
+        end = w.least(b.add(start, size), stop)
+        i0, j0 = _start(w, start, first, end), _start(w, j0, e.index(0), width)
+        target = e.at(w.step(store, i0, row), j0)
+        corner = i0, end, j0, w.least(b.add(j0, size), width)
+        _turn(w, 0, source, (target, e.index(0) if row is None else row), corner)
+
+
+def _start(w: NestWriter, start: ir.Value, first: ir.Value, end: ir.Value) -> ir.Value:
+    """Where a tile begins that is no smaller than a block if there are so many iterations."""
+    b, block = w.e.builder, w.e.index(lanes_of(w.nest.loads[0].dtype))
+    start = w.least(start, b.sub(end, block))
+    return b.select(b.icmp_signed("<", start, first), first, start)
+
+
+def _turn(
+    w: NestWriter,
+    k: int,
+    source: ir.Value,
+    target: tuple[ir.Value, ir.Value],
+    corner: tuple[ir.Value, ...],
+) -> None:
+    """Transpose a tile of load k to the target (pointer, elements from row to row)."""
+    e, b, (i0, i1, j0, j1) = w.e, w.e.builder, corner
+    stride = w.strides_of(k)[-1]
+    place = e.at(w.step(source, j0, stride), i0)
+    sizes = b.sub(i1, i0), b.sub(j1, j0)
+    transpose(e, w.nest.loads[k].dtype, (place, stride), target, sizes)
+
+
+LINE = 64
+#: How many rows before it is read a row is asked for; what an index says, no processor foresees.
+AHEAD, MOST_LINES = 4, 16
+
+
+@dataclass(frozen=True, slots=True)
+class PickWalk:
+    """What the element of load `index` adds to a pointer: it counts elements of `stride` along an
+    axis of `size`, from the end if negative. loop: the last loop that moves the index load, after
+    which it is read; -1: none does.
+    """
+
+    index: int
+    dtype: str
+    loop: int
+    stride: ir.Value
+    size: ir.Value
+
+    def applied(self, e: Emitter, pointer: ir.Value, index_at: ir.Value) -> ir.Value:
+        """The pointer, moved by the index at `index_at`, which has been checked."""
+        b = e.builder
+        held = load_element(e, index_at, self.dtype)
+        index = emit_scalar(e, "astype", self.dtype, [held], {"dtype": "i64"})
+        if self.dtype.startswith("i"):
+            wrapped = b.add(index, self.size, flags=["nsw"])
+            index = b.select(b.icmp_signed("<", index, e.index(0)), wrapped, index)
+        return e.at(pointer, b.mul(index, self.stride, flags=["nsw"]))
+
+
+def last_moving(strides: Sequence[int]) -> int:
+    """The innermost loop with a stride; -1 if there is none."""
+    return max((k for k, s in enumerate(strides) if s), default=-1)
+
+
+def pick_walks(
+    picks: Sequence[tuple[int, int, int]],
+    loads: Sequence[tuple[str, tuple[int, ...]]],
+    following: Callable[[], ir.Value],
+) -> list[PickWalk]:
+    """The picks of a load. loads: dtype and strides of each index load, in their order; following:
+    the next of the kernel's numbers.
+    """
+    return [
+        PickWalk(k, dtype, last_moving(strides), following(), following())
+        for (k, _, _), (dtype, strides) in zip(picks, loads, strict=True)
+    ]
+
+
+def ask_ahead(
+    e: Emitter,
+    pointer: ir.Value,
+    picks: Sequence[tuple[PickWalk, ir.Value]],
+    elements: ir.Value,
+    dtype: str,
+) -> None:
+    """Ask for the cache lines of so many elements from where the picks, each with the place of its
+    index, move the pointer; of `MOST_LINES` at most: the processor foresees those after them.
+    """
+    for pick, index_at in picks:
+        pointer = pick.applied(e, pointer, index_at)
+    itemsize = as_dtype(dtype).itemsize
+    b, byte = e.builder, ir.IntType(8).as_pointer()
+    flag = ir.IntType(32)
+    function = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+    intrinsic = e.module.declare_intrinsic("llvm.prefetch", [byte], function)
+    step = e.index(max(LINE // itemsize, 1))
+    most = e.index(MOST_LINES * max(LINE // itemsize, 1))
+    count = b.select(b.icmp_signed("<", elements, most), elements, most)
+    with e.for_range(e.index(0), count, step) as j:
+        place = b.bitcast(e.at(pointer, j), byte)
+        # to read, to stay in all caches, data
+        b.call(intrinsic, [place, *(ir.Constant(flag, k) for k in (0, 3, 1))])
 
 
 def output_of(nest: Nest, load: Access) -> int | None:
@@ -59,7 +291,7 @@ class Walk:
 
 
 class NestWriter:
-    """Emits one nest at `e`; `numbers` are its scalar arguments in the order of `nests/emit.py`."""
+    """Emits one nest at `e`; `numbers`: its scalar arguments in the order of `nests/calls.py`."""
 
     def __init__(
         self, e: Emitter, nest: Nest, buffers: list[ir.Value], numbers: list[ir.Value]

@@ -1,1 +1,4 @@
-"""The thread pool's native code: jobs, workers, chunks."""
+"""Native code of the thread pool: its memory, jobs, workers, chunks.
+
+Enters: kernel calls that are worth cutting. Leaves: kernels that carry them out over threads.
+Imports: `codegen/llvm`."""

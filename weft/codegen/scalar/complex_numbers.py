@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from weft.codegen.element_access import make_complex
-from weft.codegen.elements import F32, F64, PART
-from weft.codegen.emitter import Emitter
-from weft.codegen.scalar.float_builder import FloatBuilder
+from weft.codegen.llvm.elements import F32, F64, PART
+from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.scalar.element_access import make_complex
 from weft.codegen.scalar.floats import call_libm
+from weft.codegen.vector.float_builder import FloatBuilder
 from weft.codegen.vector.power import hypot
 
 ComplexOp = Callable[[Emitter, str, list[ir.Value]], ir.Value]

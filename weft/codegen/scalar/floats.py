@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from weft.codegen.emitter import Emitter
-from weft.codegen.scalar.float_builder import FloatBuilder
+from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.scalar.integers import COMPARISONS
 from weft.codegen.vector import functions as vector_math
-from weft.codegen.vector.remainder import truncated_remainder
+from weft.codegen.vector.float_builder import FloatBuilder
+from weft.codegen.vector.slow_path import truncated_remainder
 
 FloatOp = Callable[[Emitter, str, list[ir.Value]], ir.Value]
 

@@ -1,4 +1,4 @@
-"""Laying a program out as the walker's table (`steps/table.py`)."""
+"""Layout of a step's program as the walker's table (`steps/walker.py`)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from weft.codegen.call import (
     WorkerScratch,
     worker_stride,
 )
-from weft.codegen.jit import Kernel
-from weft.codegen.pool.emit import LONG
-from weft.codegen.steps.program import Branch, Loop, Node, PlannedCall
-from weft.codegen.steps.table import MovingPlace, SlotKey, SlotOf, Table
+from weft.codegen.llvm.jit import Kernel
+from weft.codegen.loops.program import Branch, Loop, Node, PlannedCall
+from weft.codegen.pool.fork_join import LONG
 from weft.codegen.steps.walker import (
     CALL_WORDS,
     FALSE,
@@ -34,6 +33,10 @@ from weft.codegen.steps.walker import (
     SET,
     STEP,
     TABLE,
+    MovingPlace,
+    SlotKey,
+    SlotOf,
+    Table,
 )
 from weft.ir.errors import InternalError
 from weft.ir.graph import Operation
@@ -41,7 +44,7 @@ from weft.ir.sizes import largest
 from weft.ir.spec import ConstArray
 
 if TYPE_CHECKING:
-    from weft.codegen.steps.parts import Parts
+    from weft.codegen.loops.batch_parallel import Parts
 
 #: No loop runs this often.
 _FOREVER = 1 << 62

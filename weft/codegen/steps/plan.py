@@ -1,9 +1,9 @@
-"""A step as one native call: the program of kernel calls, loops and branches for a fused graph.
+"""Plan of a step as one native call: kernel calls, loops and branches for a fused graph.
 
-The program is data: which kernel runs when, on which buffers, with which extents; `table.py` lays
+The program is data: which kernel runs when, on which buffers, with which extents; `layout.py` lays
 it out for the walker. The machine code behind it - the kernels and the walker - knows no sizes, so
-a plan for another batch size compiles nothing.
-"""
+a plan for another batch size compiles nothing. Memory of stacks goes back after each iteration out
+of which no stack leads."""
 
 from __future__ import annotations
 
@@ -13,21 +13,19 @@ from dataclasses import replace
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Scratch, Status, cut_call
-from weft.codegen.emitter import I64, Emitter
-from weft.codegen.gemm.epilogue import is_product
-from weft.codegen.jit import Kernel
 from weft.codegen.kernels.index import check_call
-from weft.codegen.kernels.products import fused_product_calls
-from weft.codegen.lowerings import LOWERINGS
-from weft.codegen.nests.emit import nest_calls
+from weft.codegen.kernels.lowerings import LOWERINGS, fused_product_calls
+from weft.codegen.kernels.stack import mark_call
+from weft.codegen.llvm.emitter import I64, Emitter
+from weft.codegen.llvm.jit import Kernel
+from weft.codegen.loops.batch_parallel import Parts, parts_of
+from weft.codegen.loops.program import Branch, Loop, Node, PlannedCall
+from weft.codegen.loops.register_kernel import scalar_loop_call
+from weft.codegen.nests.calls import nest_calls
 from weft.codegen.nests.rows import checking_ops
-from weft.codegen.steps.arena_flow import leaves_stacks, makes_stacks
-from weft.codegen.steps.arena_marks import releases, stack_call
-from weft.codegen.steps.parts import Parts, parts_of
-from weft.codegen.steps.program import Branch, Loop, Node, PlannedCall
-from weft.codegen.steps.scalar_emit import scalar_loop_call
-from weft.codegen.steps.table import SlotOf
-from weft.codegen.steps.walker import PART_WORDS, WALK_PARTS
+from weft.codegen.products.fused import is_product
+from weft.codegen.stacks import MOST_MARKS, keeps_no_stacks, leaves_stacks, makes_stacks
+from weft.codegen.steps.walker import PART_WORDS, WALK_PARTS, SlotOf
 from weft.ir.analysis.index_maps import index_sizes, is_gather
 from weft.ir.cost import streamed
 from weft.ir.dataclass import dataclass
@@ -37,6 +35,24 @@ from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Locations
 from weft.ir.type_rules import int_attr
 from weft.ir.types import RefType, TensorType, Type
+
+_WHY = {
+    "begin": "memory of stacks that an earlier step has left",
+    "end": "gives memory of stacks back",
+    "mark": "where the memory of stacks ends before a loop",
+    "release": "gives back what stacks took in this iteration",
+}
+
+
+def stack_call(name: str, mark: int = 0) -> PlannedCall:
+    """The call `begin`, `end`, `mark` or `release`."""
+    return PlannedCall(mark_call(name, mark), None, why=_WHY[name])
+
+
+def releases(op: Operation, level: int) -> bool:
+    """Whether a loop, `level` such loops deep, gives back what stacks took in each iteration."""
+    return level < MOST_MARKS and keeps_no_stacks(op)
+
 
 __all__ = ["PlannedCall", "check_supported", "copy_call", "large_scratch", "plan_program"]
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from llvmlite import ir
 
 from weft.codegen.llvm.target import multiplies_and_adds
-from weft.codegen.scalar.float_builder import FloatBuilder
-from weft.codegen.vector import lanes, tables
+from weft.codegen.vector import avx512 as lanes
+from weft.codegen.vector import tables
+from weft.codegen.vector.float_builder import FloatBuilder
 from weft.ir.dataclass import dataclass
 
 LOG2_E = 1.4426950408889634

@@ -10,16 +10,16 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from weft.codegen.scalar.float_builder import FloatBuilder
-from weft.codegen.vector import erf as vector_erf
-from weft.codegen.vector import erfinv as vector_erfinv
 from weft.codegen.vector import exp as vector_exp
-from weft.codegen.vector import gamma as vector_gamma
 from weft.codegen.vector import hyperbolic as vector_hyperbolic
-from weft.codegen.vector import inverse as vector_inverse
 from weft.codegen.vector import log as vector_log
 from weft.codegen.vector import power as vector_power
+from weft.codegen.vector import special as vector_erf
+from weft.codegen.vector import special as vector_erfinv
+from weft.codegen.vector import special as vector_gamma
+from weft.codegen.vector import trig as vector_inverse
 from weft.codegen.vector import trig as vector_trig
+from weft.codegen.vector.float_builder import FloatBuilder
 
 UnaryFunction = Callable[[FloatBuilder, ir.Value], ir.Value]
 BinaryFunction = Callable[[FloatBuilder, ir.Value, ir.Value], ir.Value]

@@ -10,9 +10,9 @@ import math
 
 from llvmlite import ir
 
-from weft.codegen.elements import F32, F64
-from weft.codegen.scalar.float_builder import FloatBuilder
+from weft.codegen.llvm.elements import F32, F64
 from weft.codegen.vector.exp import decay_parts, half_exp
+from weft.codegen.vector.float_builder import FloatBuilder
 from weft.codegen.vector.log import log1p, log1p_wide
 from weft.ir.dataclass import dataclass
 

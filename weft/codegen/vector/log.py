@@ -12,10 +12,11 @@ import math
 
 from llvmlite import ir
 
-from weft.codegen.elements import F64
+from weft.codegen.llvm.elements import F64
 from weft.codegen.llvm.target import multiplies_and_adds
-from weft.codegen.scalar.float_builder import FloatBuilder
-from weft.codegen.vector import lanes, tables
+from weft.codegen.vector import avx512 as lanes
+from weft.codegen.vector import tables
+from weft.codegen.vector.float_builder import FloatBuilder
 from weft.ir.dataclass import dataclass
 
 

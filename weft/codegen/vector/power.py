@@ -6,9 +6,9 @@ import math
 
 from llvmlite import ir
 
-from weft.codegen.elements import F32, F64
-from weft.codegen.scalar.float_builder import FloatBuilder
+from weft.codegen.llvm.elements import F32, F64
 from weft.codegen.vector.exp import exp2_wide, expm1_reduced
+from weft.codegen.vector.float_builder import FloatBuilder
 from weft.codegen.vector.log import decompose, split_exponent
 
 # f32: log2((1 + s) / (1 - s)) / s in powers of s**2, minimax, relative error 2**-45.

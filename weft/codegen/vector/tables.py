@@ -1,19 +1,18 @@
-"""exp, log and erf at f32 by tables of 16 numbers, each of which is one AVX-512 register.
+"""Tables of 16 numbers, each of which is one AVX-512 register: exp, log and erf at f32 by lookup.
 
-A permutation of a register looks 16 numbers up at once (`lanes.lookup`), which leaves half as many
-multiply-adds as the polynomials of `exp.py`, `log.py` and `erf.py` need (P.-T. P. Tang,
+A permutation of a register looks 16 numbers up at once (`avx512.lookup`), which leaves half as many
+multiply-adds as the polynomials of `exp.py`, `log.py` and `special.py` need (P.-T. P. Tang,
 "Table-driven implementation of the exponential function in IEEE floating-point arithmetic", 1989).
 Entries lie where what they stand for is next to an f32 number (S. Gal, "Computing elementary
 functions: a new approach for achieving high accuracy and good performance", 1986), or have a second
-table of what is left. Coefficients are near-minimax, by Lawson's iteration, and rounded.
-"""
+table of what is left. Coefficients are near-minimax, by Lawson's iteration, and rounded."""
 
 from __future__ import annotations
 
 from llvmlite import ir
 
-from weft.codegen.scalar.float_builder import FloatBuilder
-from weft.codegen.vector import lanes
+from weft.codegen.vector import avx512 as lanes
+from weft.codegen.vector.float_builder import FloatBuilder
 
 LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 _LN_2_HIGH, _LN_2_LOW = 0.693145751953125, 1.428606765330187e-06

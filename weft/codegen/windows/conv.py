@@ -1,313 +1,325 @@
-"""conv and conv_input: blocks of pixels from patches, by the register tile of matrix products.
+"""Convolutions: which kernels carry one out, by its sizes and dtype; and the plain loops.
 
-The kernel w is packed once for the call into panels as wide as a tile, transposed for conv_input.
-A unit is a block of rows of one item of the batch, or some panels of one; its thread copies the
-patch that the block sees into its scratch (16-bit floats become f32 there) and makes
+| convolution                            | kernels                                           |
+|----------------------------------------|---------------------------------------------------|
+| integers, complex; sums over nothing   | plain loops, below                                |
+| 1x1, stride 1, no padding, f32 and f64 | a matrix product (`gemm_calls`)                   |
+| as many groups as channels in and out  | tap by tap (`windows/reduce.py`; its kernel's     |
+|                                        | gradient: below)                                  |
+| all others                             | register tiles over patches                       |
+|                                        | (`windows/conv_tiles.py`)                         |
 
-    for each group, for each panel: for each run of 256 products: for each 8 pixels: tile (+)=
-
-so that a run of a panel stays in L1 and the patch in L2. No im2col buffer: a tile reads the patch
-where its pixels' windows are. How the sum is cut follows from the sizes alone.
-"""
+Plain conv and conv_input: for each result, the taps that it sees (`weft.codegen.windows.taps`), and
+for each the channels of its group. Plain conv_kernel: for each tap and channel, over all pixels; of
+the depthwise floats over fixed blocks of the batch, whose sums are added in order."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 
+import numpy as np
 from llvmlite import ir
 
 from weft.codegen.call import (
     Address,
     Arg,
-    Code,
     KernelCall,
-    Pool,
     Scratch,
     WorkerScratch,
     cut_call,
     worker_stride,
 )
-from weft.codegen.element_access import load_element, store_element
-from weft.codegen.elements import HALVES, memory_type
-from weft.codegen.emitter import I64, KERNEL_TYPE, Emitter
-from weft.codegen.gemm.follow import Follow
-from weft.codegen.gemm.micro import call_narrowest, internal_function, row_tiles
-from weft.codegen.gemm.product import FRAME
-from weft.codegen.gemm.tile import Tile, tile_of
-from weft.codegen.jit import Kernel
-from weft.codegen.windows.geometry import (
-    Gather,
-    Sizes,
-    Table,
-    Triple,
-    adjoint_gather,
-    forward_gather,
-    forward_patch,
+from weft.codegen.cost import narrower
+from weft.codegen.llvm.elements import HALVES
+from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.jit import Kernel
+from weft.codegen.llvm.target import target_vector_bits
+from weft.codegen.products.calls import Follow, Prologues, gemm_calls, stored_calls
+from weft.codegen.products.gemm import Product, dense_product
+from weft.codegen.scalar.element_access import constant, load_element, store_element
+from weft.codegen.scalar.elementwise import emit_scalar
+from weft.codegen.tiles.tile import ACCUMULATOR, tile_of
+from weft.codegen.windows.conv_tiles import (
+    UNITS,
+    add_parts,
+    direct_calls,
+    kernel_gradient_calls,
+    least,
+    pool,
 )
-from weft.codegen.windows.micro import TABLE, emit_patch_copy, emit_tiles
-from weft.ir.spec import ConstArray
+from weft.codegen.windows.geometry import Sizes, Table, sizes_of
+from weft.codegen.windows.reduce import lower_depthwise
+from weft.codegen.windows.taps import REACH_WORDS, Lanes, Reach, Taps, listing_function
+from weft.ir.dataclass import dataclass
+from weft.ir.graph import Operation
 
-WORDS = (
-    "out", "source", "panels", "scratch", "scratch_bytes", "pixels", "phases", "phase_count",
-    "runs", "steps", "blocks", "patch_a", "patch_b", "patch_c", "first_a", "first_b", "first_c",
-    "patch_step", "size_a", "size_b", "size_c", "channels", "channels_out", "groups", "depth",
-    "width", "panel_width", "panel_rows", "block_out", "image_out", "image", "patch_bytes",
-    "parts", "part_width", "epilogue",
-)  # fmt: skip
-#: A patch is not larger, if more than one row of results can be cut off: it stays in L2.
-PATCH_BYTES = 1 << 18
-#: A call is cut into so many units at least, if its batch and rows allow.
-LEAST_UNITS = 16
-#: Pixels of a unit, at least: fewer would pay for their patch and for reading the panels.
-LEAST_PIXELS = 64
+#: A product of integers or complex numbers, with the way to it.
+NS_PER_PRODUCT = 2.0
+#: One multiply-add over a vector of channels.
+NS_PER_DEPTHWISE = 0.025
 
 
-def pool(table: Table) -> Pool:
-    """A table as an argument of a call."""
-    return Pool(ConstArray(table))
+def plain_calls(op: Operation, s: Sizes) -> list[KernelCall]:
+    """conv and conv_input. args: out, source, w, scratch, its stride, groups, depth, width, strides
+    of w (tap, row, column), outside, words of the reach. Units: rows of results.
+    """
+    forward = op.name == "conv"
+    result, source = (s.small, s.large) if forward else (s.large, s.small)
+    depth, width = (s.inside, s.outside) if forward else (s.outside, s.inside)
+    units = s.batch * result[0] * result[1]
+    if not units * result[2] * s.groups * width:
+        return []
+    reach = Reach(result, source, s.window, s.strides, s.lo, s.dilation, forward)
+    outside = s.outside * s.groups
+    nbytes = 16 * max(1, reach.taps)
+    args: tuple[Arg, ...] = (
+        Address(op.result), Address(op.operands[0]), Address(op.operands[1]),
+        WorkerScratch(nbytes), worker_stride(nbytes), s.groups, depth, width, s.inside * outside,
+        *((outside, 1) if forward else (1, outside)), s.outside, *reach.words(),
+    )  # fmt: skip
+    kernel = Kernel(
+        f"conv-plain-2-{s.dtype}", f"conv_plain_{s.dtype}", lambda e: _emit_plain(e, s.dtype)
+    )
+    cost = s.multiply_adds / units * NS_PER_PRODUCT
+    return [cut_call(kernel, args, units, cost)]
 
 
-def panel_vectors(width: int, tile: Tile) -> int:
-    """Vectors of a panel: equal shares of the vectors that `width` channels fill."""
-    vectors = max(1, -(-width // tile.lanes))
-    return -(-vectors // -(-vectors // tile.vectors))
+def _emit_plain(e: Emitter, dtype: str) -> None:
+    with listing_function(e, "rows", dtype, 7) as (f, places, values, taps):
+        out, x, w, entries = places
+        groups, depth, width, tap_step, row_step, column_step, outside, lo, hi = values
+        b, zero = f.builder, f.index(0)
+        rows = b.mul(taps.result[0], taps.result[1])
+        channels, channels_out = b.mul(groups, depth), b.mul(groups, width)
+        image = b.mul(b.mul(b.mul(*taps.source[:2]), taps.source[2]), channels)
+        slot = f.alloca(constant(dtype, 0).type)
+        with f.for_range(lo, hi) as unit, f.for_range(zero, taps.result[2]) as c:
+            row = b.srem(unit, rows)
+            at = b.sdiv(row, taps.result[1]), b.srem(row, taps.result[1]), c
+            count = taps.list_at(at, entries, channels)
+            to = f.at(out, b.mul(b.add(b.mul(unit, taps.result[2]), c), channels_out))
+            item = f.at(x, b.mul(b.sdiv(unit, rows), image))
+            with f.for_range(zero, groups) as group, f.for_range(zero, width) as j:
+                b.store(constant(dtype, 0), slot)
+                column = b.add(b.mul(group, outside), b.mul(j, column_step))
+                with f.for_range(zero, count) as k:
+                    entry = f.at(entries, b.mul(k, f.index(2)))
+                    offset, tap = b.load(entry), b.load(f.at(entry, f.index(1)))
+                    seen = b.add(offset, b.mul(group, depth))
+                    weight = b.add(b.mul(tap, tap_step), column)
+                    with f.for_range(zero, depth) as i:
+                        place = f.at(w, b.add(weight, b.mul(i, row_step)))
+                        _accumulate(f, dtype, slot, f.at(item, b.add(seen, i)), place)
+                channel = b.add(b.mul(group, width), j)
+                store_element(f, b.load(slot), f.at(to, channel), dtype)
 
 
-def rows_of_block(batch: int, sizes: Triple, row_bytes: int, step: int) -> int:
-    """Rows of results of a block, a multiple of `step`. row_bytes: of the patch, per row."""
-    rows, inner = sizes[0], max(1, sizes[1] * sizes[2])
-    most = max(1, PATCH_BYTES // max(1, row_bytes))
-    cuts = -(-LEAST_UNITS // max(1, batch))
-    rows = min(rows, most, max(-(-rows // cuts), -(-LEAST_PIXELS // inner)))
-    blocks = max(1, -(-sizes[0] // max(1, rows)))
-    rows = -(-sizes[0] // blocks)  # equal blocks: threads end together
-    return -(-rows // step) * step
+def _accumulate(f: Emitter, dtype: str, slot: ir.Value, x: ir.Value, y: ir.Value) -> None:
+    factors = [load_element(f, x, dtype), load_element(f, y, dtype)]
+    product = emit_scalar(f, "multiply", dtype, factors, {})
+    f.builder.store(emit_scalar(f, "add", dtype, [f.builder.load(slot), product], {}), slot)
 
 
-def direct_calls(
-    forward: bool, s: Sizes, out: Arg, x: Address, w: Address, follow: Follow | None = None
-) -> list[KernelCall]:
-    """The calls of a conv (forward) or conv_input of floats: packing, and the blocks, which are
-    handed to an epilogue instead of `out` if there is one.
+def plain_kernel_calls(op: Operation, s: Sizes) -> list[KernelCall]:
+    """conv_kernel. args: w, x, y, batch, groups, inside, outside, words of the reach. Units: rows
+    (tap, channel in) of w.
+    """
+    units = s.taps * s.inside
+    if not units * s.groups * s.outside:
+        return []
+    reach = Reach(s.small, s.large, s.window, s.strides, s.lo, s.dilation, True)
+    args: tuple[Arg, ...] = (
+        Address(op.result), Address(op.operands[0]), Address(op.operands[1]), s.batch, s.groups,
+        s.inside, s.outside, *reach.words(),
+    )  # fmt: skip
+    kernel = Kernel(
+        f"conv-kernel-plain-1-{s.dtype}",
+        f"conv_kernel_plain_{s.dtype}",
+        lambda e: _emit_plain_kernel(e, s.dtype),
+    )
+    return [cut_call(kernel, args, units, s.multiply_adds / units * NS_PER_PRODUCT)]
+
+
+def _emit_plain_kernel(e: Emitter, dtype: str) -> None:
+    pointers = [e.pointer_argument(k, dtype) for k in range(3)]
+    numbers = [e.argument(3 + k) for k in range(4 + REACH_WORDS)]
+    with e.loop_function("rows", pointers, [*numbers, e.lo, e.hi]) as (f, (w, x, y), values):
+        batch, groups, inside, outside, *words, lo, hi = values
+        taps, b, zero = Taps(f, words), f.builder, f.index(0)
+        channels, channels_y = b.mul(groups, inside), b.mul(groups, outside)
+        slot = f.alloca(constant(dtype, 0).type)
+        with f.for_range(lo, hi) as unit, f.for_range(zero, channels_y) as j:
+            tap, i = b.sdiv(unit, inside), b.srem(unit, inside)
+            channel = b.add(b.mul(b.sdiv(j, outside), inside), i)
+            b.store(constant(dtype, 0), slot)
+            with f.for_range(zero, batch) as n, taps.pixels(tap) as (at, from_):
+                seen = b.add(
+                    b.mul(b.add(b.mul(n, taps.size(taps.source)), from_), channels), channel
+                )
+                given = b.add(b.mul(b.add(b.mul(n, taps.size(taps.result)), at), channels_y), j)
+                _accumulate(f, dtype, slot, f.at(x, seen), f.at(y, given))
+            place = f.at(w, b.add(b.mul(unit, channels_y), j))
+            store_element(f, b.load(slot), place, dtype)
+
+
+def depthwise_kernel_calls(op: Operation, s: Sizes) -> list[KernelCall]:
+    """conv_kernel of floats, one channel in each group. args: partial, x, y, runs, batch, of a
+    unit, channels, taps, stride along C, words of the reach. Units: blocks of the batch.
     """
     tile = tile_of(s.dtype)
     item = 8 if tile.dtype == "f64" else 4
-    depth, width = (s.inside, s.outside) if forward else (s.outside, s.inside)
-    channels, channels_out = depth * s.groups, width * s.groups
-    source, result = (s.large, s.small) if forward else (s.small, s.large)
-    step = 1 if forward else s.strides[0]
-    patch_row = forward_patch(s, 1).extents if forward else source
-    bytes_a_row = patch_row[1] * patch_row[2] * channels * item * (s.strides[0] if forward else 1)
-    rows = rows_of_block(s.batch, result, -(-bytes_a_row // step), step)
-    g = forward_gather(s, rows) if forward else adjoint_gather(s, rows)
-    panel = panel_vectors(width, tile) * tile.lanes
-    panels = -(-width // panel)
-    packed = Scratch(max(64, s.groups * panels * s.taps * depth * panel * item))
-    inner = result[1] * result[2]
-    patch_bytes = worker_stride(math.prod(g.patch.extents) * channels * item)
-    halves = s.dtype in HALVES
-    block_bytes = rows * inner * channels_out * item if halves or follow else 0
-    scratch = max(64, patch_bytes + block_bytes)
-    # too few blocks for many threads: cut the channels too (16-bit floats leave a block as a whole)
-    parts = 1 if halves else min(panels, -(-LEAST_UNITS // max(1, s.batch * g.blocks)))
-    parts = -(-panels // -(-panels // parts))
+    elements = s.taps * s.groups
+    each = -(-s.batch // UNITS)
+    units = -(-s.batch // each)
+    partial = Scratch(units * elements * item)
+    reach = Reach(s.small, s.large, s.window, s.strides, s.lo, s.dilation, True)
     args: tuple[Arg, ...] = (
-        out, x, packed, WorkerScratch(scratch),
-        worker_stride(scratch), pool(g.pixels), pool(g.phases), len(g.phases), pool(g.runs),
-        pool(g.steps), g.blocks, *g.patch.extents, *g.patch.first, g.patch.step, *source,
-        channels, channels_out, s.groups, depth, width, panel, s.taps * depth,
-        rows * inner * channels_out, result[0] * inner * channels_out,
-        source[0] * source[1] * source[2] * channels, patch_bytes,
-        parts, -(-panels // parts) * panel, Code(follow.kernel) if follow else 0,
-        *(follow.args if follow else ()),
+        partial, Address(op.operands[0]), Address(op.operands[1]), pool(_runs_along_c(reach)),
+        s.batch, each, s.groups, s.taps, s.strides[2], *reach.words(),
     )  # fmt: skip
-    units = s.batch * g.blocks * parts
-    work = s.multiply_adds + (8 * follow.statements * s.pixels(forward) if follow else 0)
-    cost = work / max(1, units) / tile.multiply_adds_per_ns + _copied(g, channels)
     kernel = Kernel(
-        f"conv-5-{s.dtype}-{tile.key}", f"conv_{s.dtype}", lambda e: _Conv(e, tile, s.dtype).write()
+        f"depthwise-kernel-2-{s.dtype}-{target_vector_bits()}",
+        f"depthwise_kernel_{s.dtype}",
+        lambda e: _emit_depthwise(e, s.dtype, tile.dtype),
     )
+    cost = s.multiply_adds / units * NS_PER_DEPTHWISE * narrower()
     blocks = cut_call(kernel, args, units, cost)
-    return [_packing(w, s, tile, packed, (depth, width, panel), forward), blocks]
+    return [blocks, add_parts(op, tile, s.dtype, partial, units, elements)]
 
 
-def _copied(g: Gather, channels: int) -> float:
-    """Nanoseconds to copy a patch, about."""
-    a, b, c = g.patch.extents
-    return a * b * c * channels * 0.1
+def _runs_along_c(reach: Reach) -> Table:
+    """For each tap along C: (first position that sees something, the last + 1, its source)."""
+    runs = []
+    for column in reach.axis(2).T:
+        (seen,) = np.nonzero(column >= 0)
+        runs.append([seen[0], seen[-1] + 1, column[seen[0]]] if len(seen) else [0, 0, 0])
+    return np.array(runs, np.int64)
 
 
-def _packing(
-    w: Address, s: Sizes, tile: Tile, packed: Scratch, sizes: Triple, forward: bool
-) -> KernelCall:
-    """args: w, target, depth, width, panel width, taps, panels, then steps of w per tap, row,
-    column, group.
-    """
-    depth, width, panel = sizes
-    outside = s.outside * s.groups
-    panels = -(-width // panel)
-    strides = (outside, 1) if forward else (1, outside)
-    args: tuple[Arg, ...] = (
-        w, packed, depth, width, panel, s.taps, panels,
-        s.inside * outside, *strides, s.outside,
-    )  # fmt: skip
-    kernel = Kernel(
-        f"conv-pack-1-{s.dtype}-{tile.dtype}",
-        f"conv_pack_{s.dtype}",
-        lambda e: _emit_packing(e, tile, s.dtype),
-    )
-    units = s.groups * panels * s.taps
-    return cut_call(kernel, args, units, depth * panel * 0.5)
-
-
-def _emit_packing(e: Emitter, tile: Tile, dtype: str) -> None:
-    w, target = e.pointer_argument(0, dtype), e.argument(1)
-    target = e.builder.inttoptr(target, tile.element.as_pointer())
-    numbers = [*(e.argument(k) for k in range(2, 11)), e.lo, e.hi]
-    with e.loop_function("pack", [w, target], numbers) as (f, (w, target), values):
-        depth, width, panel, taps, panels, tap_step, row_step, column_step, group_step, lo, hi = (
-            values
-        )
-        b = f.builder
+def _emit_depthwise(e: Emitter, dtype: str, accumulator: str) -> None:
+    pointers = [e.pointer_argument(0, accumulator)]
+    pointers += [e.pointer_argument(k, dtype) for k in (1, 2)]
+    pointers.append(e.pointer_argument(3, "i64"))
+    numbers = [e.argument(4 + k) for k in range(5 + REACH_WORDS)]
+    with e.loop_function("blocks", pointers, [*numbers, e.lo, e.hi]) as (f, places, values):
+        batch, each, channels, count, step, *words, lo, hi = values
+        reach, b, zero = Taps(f, words), f.builder, f.index(0)
+        row = _DepthwiseRow(f, dtype, accumulator, reach, channels, step, places)
+        elements = b.mul(count, channels)
         with f.for_range(lo, hi) as unit:
-            tap, rest = b.srem(unit, taps), b.sdiv(unit, taps)
-            p, group = b.srem(rest, panels), b.sdiv(rest, panels)
-            to = f.at(target, b.mul(unit, b.mul(depth, panel)))
-            first = b.mul(p, panel)
-            at = b.add(b.mul(tap, tap_step), b.mul(group, group_step))
-            source = f.at(w, b.add(at, b.mul(first, column_step)))
-            left = b.sub(width, first)
-            left = b.select(b.icmp_signed("<", left, panel), left, panel)
-            with f.for_range(f.index(0), depth) as i:
-                row, row_to = f.at(source, b.mul(i, row_step)), f.at(to, b.mul(i, panel))
-                with f.for_range(f.index(0), left) as j:
-                    b.store(
-                        load_element(f, f.at(row, b.mul(j, column_step)), dtype), f.at(row_to, j)
-                    )
-                with f.for_range(left, panel) as j:
-                    b.store(ir.Constant(tile.element, 0), f.at(row_to, j))
+            target = f.at(places[0], b.mul(unit, elements))
+            with f.for_range(zero, elements) as i:
+                b.store(constant(accumulator, 0), f.at(target, i))
+            first = b.mul(unit, each)
+            with (
+                f.for_range(first, least(b, b.add(first, each), batch)) as n,
+                f.for_range(zero, reach.result[0]) as i,
+                f.for_range(zero, reach.result[1]) as j,
+            ):
+                row.write(target, n, i, j)
 
 
-def least(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """The smaller of two numbers."""
-    return b.select(b.icmp_signed("<", x, y), x, y)
+@dataclass(frozen=True, slots=True)
+class _DepthwiseRow:
+    """The products of one row of y, added to the sums of all taps. places: -, x, y, runs."""
+
+    e: Emitter
+    dtype: str
+    accumulator: str
+    reach: Taps
+    channels: ir.Value
+    step: ir.Value
+    places: list[ir.Value]
+
+    def write(self, target: ir.Value, n: ir.Value, i: ir.Value, j: ir.Value) -> None:
+        e, b, reach = self.e, self.e.builder, self.reach
+        _, x, y, runs = self.places
+        row = b.add(b.mul(b.add(b.mul(n, reach.result[0]), i), reach.result[1]), j)
+        y = e.at(y, b.mul(b.mul(row, reach.result[2]), self.channels))
+        with reach.seen(0, i) as (tap_a, at_a), reach.seen(1, j) as (tap_b, at_b):
+            row = b.add(b.mul(b.add(b.mul(n, reach.source[0]), at_a), reach.source[1]), at_b)
+            x = e.at(x, b.mul(b.mul(row, reach.source[2]), self.channels))
+            tap = b.mul(b.add(b.mul(tap_a, reach.window[1]), tap_b), reach.window[2])
+            with e.for_range(e.index(0), reach.window[2]) as tap_c:
+                run = e.at(runs, b.mul(tap_c, e.index(3)))
+                numbers = [b.load(e.at(run, e.index(k))) for k in range(3)]
+                place = e.at(target, b.mul(b.add(tap, tap_c), self.channels))
+                self._tap(place, x, y, numbers)
+
+    def _tap(self, target: ir.Value, x: ir.Value, y: ir.Value, run: list[ir.Value]) -> None:
+        e, b, channels = self.e, self.e.builder, self.channels
+        first, end, source = run
+        start: ir.Value = e.index(0)
+        lanes = tile_of(self.dtype).lanes
+        for width in (1,) if self.dtype in HALVES else (4 * lanes, lanes, 1):
+            given, into = Lanes(e, self.dtype, width), Lanes(e, self.accumulator, width)
+            stop = b.sub(channels, b.srem(b.sub(channels, start), e.index(width)))
+            slot = e.alloca(into.kind)
+            with e.for_range(start, stop, e.index(width)) as j:
+                place = e.at(target, j)
+                b.store(into.load(place), slot)
+                with e.for_range(first, end) as c:
+                    at = b.add(source, b.mul(b.sub(c, first), self.step))
+                    left = given.load(e.at(e.at(x, b.mul(at, channels)), j))
+                    right = given.load(e.at(e.at(y, b.mul(c, channels)), j))
+                    b.store(into.multiply_add(left, right, b.load(slot)), slot)
+                into.store(b.load(slot), place)
+            start = stop
 
 
-class _Conv:
-    def __init__(self, e: Emitter, tile: Tile, dtype: str) -> None:
-        self.e, self.tile, self.dtype = e, tile, dtype
-        self.word = {name: e.argument(k) for k, name in enumerate(WORDS)}
-        self.out, self.source = e.pointer_argument(0, dtype), e.pointer_argument(1, dtype)
-        element = tile.element.as_pointer()
-        b, w = e.builder, self.word
-        self.panels = b.inttoptr(w["panels"], element)
-        start = b.add(w["scratch"], b.mul(e.worker, w["scratch_bytes"]))
-        self.patch = b.inttoptr(start, element)
-        self.block = b.inttoptr(b.add(start, w["patch_bytes"]), element)
-        names = ("pixels", "phases", "runs", "steps")
-        self.pixels, self.phases, self.runs, self.steps = (b.inttoptr(w[n], TABLE) for n in names)
-
-    def write(self) -> None:
-        e, b, w = self.e, self.e.builder, self.word
-        self.tiles = emit_tiles(e, self.tile, packed=True)
-        copy = emit_patch_copy(e, self.tile, self.dtype)
-        halves = self.dtype in HALVES
-        store = _emit_store(e, self.tile, self.dtype) if halves else None
-        zero = e.index(0)
-        held = e.alloca(I64)  # the block whose patch is in the scratch
-        b.store(e.index(-1), held)
-        with e.for_range(e.lo, e.hi) as unit:
-            block, part = b.sdiv(unit, w["parts"]), b.srem(unit, w["parts"])
-            image, number = b.sdiv(block, w["blocks"]), b.srem(block, w["blocks"])
-            source = e.at(self.source, b.mul(image, w["image"]))
-            first = b.add(w["first_a"], b.mul(number, w["patch_step"]))
-            with b.if_then(b.icmp_signed("!=", b.load(held), block)):
-                b.call(copy, [
-                    source, self.patch, w["channels"], first, w["patch_a"], w["size_a"],
-                    w["first_b"], w["patch_b"], w["size_b"], w["first_c"], w["patch_c"],
-                    w["size_c"],
-                ])  # fmt: skip
-            b.store(block, held)
-            before = b.mul(number, w["block_out"])
-            out = e.at(self.out, b.add(b.mul(image, w["image_out"]), before))
-            is_last = b.icmp_signed("==", number, b.sub(w["blocks"], e.index(1)))
-            plain = b.icmp_signed("==", w["epilogue"], zero)
-            target = self.block if halves else b.select(plain, out, self.block)
-            pixel = b.sdiv(before, w["channels_out"]), b.sdiv(w["image_out"], w["channels_out"])
-            rows = least(b, b.sdiv(w["block_out"], w["channels_out"]), b.sub(pixel[1], pixel[0]))
-            row = b.add(b.mul(image, pixel[1]), pixel[0])
-            with e.for_range(zero, w["groups"]) as group:
-                self._group(group, part, target, is_last)
-                with b.if_then(b.not_(plain)):
-                    self._epilogue(group, part, row, rows)
-            if store is not None:
-                size = least(b, w["block_out"], b.sub(w["image_out"], before))
-                b.call(store, [self.block, out, size])
-
-    def _group(self, group: ir.Value, part: ir.Value, out: ir.Value, is_last: ir.Value) -> None:
-        e, b, w = self.e, self.e.builder, self.word
-        a = e.at(self.patch, b.mul(group, w["depth"]))
-        panels = b.sdiv(b.add(w["width"], b.sub(w["panel_width"], e.index(1))), w["panel_width"])
-        panel_size = b.mul(w["panel_rows"], w["panel_width"])
-        start = b.mul(part, w["part_width"])
-        stop = least(b, b.add(start, w["part_width"]), w["width"])
-        with e.for_range(start, stop, w["panel_width"]) as j:
-            number = b.add(b.mul(group, panels), b.sdiv(j, w["panel_width"]))
-            panel = e.at(self.panels, b.mul(number, panel_size))
-            columns = least(b, b.sub(w["width"], j), w["panel_width"])
-            c = e.at(out, b.add(b.mul(group, w["width"]), j))
-            with e.for_range(e.index(0), w["phase_count"]) as phase:
-                row = e.at(self.phases, b.mul(phase, e.index(5)))
-                first, full, last, run, run_end = (b.load(e.at(row, e.index(k))) for k in range(5))
-                count = b.select(is_last, last, full)
-                with e.for_range(run, run_end) as r:
-                    add = b.icmp_signed(">", r, run)
-                    self._run(r, a, panel, columns, c, (first, count), add)
-
-    def _epilogue(self, group: ir.Value, part: ir.Value, row: ir.Value, rows: ir.Value) -> None:
-        """Hand the finished columns of a block over; see `weft.codegen.gemm.epilogue`."""
-        e, b, w = self.e, self.e.builder, self.word
-        first = b.mul(part, w["part_width"])
-        columns = least(b, b.sub(w["width"], first), w["part_width"])
-        column = b.add(b.mul(group, w["width"]), first)
-        words = b.ptrtoint(e.at(e.arguments, e.index(len(WORDS))), I64)
-        tile = b.ptrtoint(e.at(self.block, column), I64)
-        values = (tile, w["channels_out"], row, rows, column, columns, e.index(0), words)
-        frame = b.bitcast(e.alloca(ir.ArrayType(I64, len(FRAME))), I64.as_pointer())
-        for k, value in enumerate(values):
-            b.store(value, e.at(frame, e.index(k)))
-        function = b.inttoptr(w["epilogue"], KERNEL_TYPE.as_pointer())
-        b.call(function, [frame, e.index(0), e.index(1), e.worker])
-
-    def _run(
-        self,
-        run: ir.Value,
-        a: ir.Value,
-        panel: ir.Value,
-        columns: ir.Value,
-        c: ir.Value,
-        pixels: tuple[ir.Value, ir.Value],
-        add: ir.Value,
-    ) -> None:
-        e, b, w = self.e, self.e.builder, self.word
-        place = e.at(self.runs, b.mul(run, e.index(2)))
-        first, stop = b.load(place), b.load(e.at(place, e.index(1)))
-        steps = e.at(self.steps, b.mul(first, e.index(3)))
-        with row_tiles(e, self.tile, pixels[1]) as (t, few, height):
-            at = e.at(self.pixels, b.mul(b.add(pixels[0], t), e.index(2)))
-            args = [
-                a, at, w["channels"], e.index(1), steps, b.sub(stop, first), panel,
-                w["panel_width"], height, columns, c, w["channels_out"], add,
-            ]  # fmt: skip
-            call_narrowest(e, self.tile, self.tiles, (few, columns), args)
+def lower_conv(op: Operation) -> list[KernelCall]:
+    """The kernel calls of conv, conv_input and conv_kernel."""
+    s = sizes_of(op)
+    kernel = op.name == "conv_kernel"
+    counts = (s.batch, *s.large, *s.window, *s.small, s.groups, s.inside, s.outside)
+    if s.dtype not in ACCUMULATOR or 0 in counts:
+        return plain_kernel_calls(op, s) if kernel else plain_calls(op, s)
+    if _is_product(s):
+        a, b = (Address(v) for v in op.operands)
+        return stored_calls(_product(op.name, s), Address(op.result), a, b)
+    if s.inside == s.outside == 1 and s.groups > 1:
+        return depthwise_kernel_calls(op, s) if kernel else lower_depthwise(op, s)
+    if kernel:
+        return kernel_gradient_calls(op, s)
+    a, b = (Address(v) for v in op.operands)
+    return direct_calls(op.name == "conv", s, Address(op.result), a, b)
 
 
-def _emit_store(e: Emitter, tile: Tile, dtype: str) -> ir.Function:
-    """Define store(block, out, size): accumulators rounded to 16-bit floats."""
-    kinds: Sequence[ir.Type] = [tile.element.as_pointer(), memory_type(dtype).as_pointer(), I64]
-    with internal_function(e, "store", kinds, (0, 1)) as (function, f):
-        block, out, size = function.args
-        with f.for_range(f.index(0), size) as i:
-            store_element(f, f.builder.load(f.at(block, i)), f.at(out, i), dtype)
-    return function
+def conv_with(
+    op: Operation, a: Address, b: Address, epilogue: Callable[[int], Follow], before: Prologues
+) -> list[KernelCall]:
+    """A conv or conv_input, `weft.ir.ops.windows.is_dense`, whose blocks go to an epilogue.
+
+    Convolutions have no prologues.
+    """
+    assert before == (None, None)
+    s = sizes_of(op)
+    if _is_product(s):
+        p = _product(op.name, s)
+        return gemm_calls(p, 0, a, b, epilogue(p.m))
+    result = s.small if op.name == "conv" else s.large
+    return direct_calls(op.name == "conv", s, 0, a, b, epilogue(s.batch * math.prod(result)))
+
+
+def _is_product(s: Sizes) -> bool:
+    return (
+        s.dtype in ("f32", "f64")
+        and s.groups == 1
+        and s.taps == 1
+        and s.strides == (1, 1, 1)
+        and s.lo == (0, 0, 0)
+        and s.large == s.small
+    )
+
+
+def _product(name: str, s: Sizes) -> Product:
+    """Pixels x channels in, channels in x channels out."""
+    pixels = s.batch * math.prod(s.large)
+    m, n, k = {
+        "conv": (pixels, s.outside, s.inside),
+        "conv_input": (pixels, s.inside, s.outside),
+        "conv_kernel": (s.inside, s.outside, pixels),
+    }[name]
+    flags = name == "conv_kernel", name == "conv_input"
+    return dense_product(s.dtype, (m, n, k), (0,), (0,), flags)

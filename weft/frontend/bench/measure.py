@@ -10,7 +10,7 @@ import numpy as np
 from weft.codegen.call import Address, Code
 from weft.codegen.llvm.asm_facts import kernel_facts
 from weft.codegen.llvm.cache import kernel_cache
-from weft.codegen.steps.program import Branch, Loop, Node, PlannedCall
+from weft.codegen.loops.program import Branch, Loop, Node, PlannedCall
 from weft.frontend.bench.cost import Cost, KernelCost
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from weft.codegen.jit import kept_limit
-from weft.codegen.registered import choose_kernel
+from weft.codegen.kernels.user_kernels import choose_kernel
+from weft.codegen.llvm.jit import kept_limit
 from weft.ir.analysis.index_maps import is_index_map
 from weft.ir.errors import PassError, UnsupportedError, suggest
 from weft.ir.graph import Graph, Operation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.codegen.registered import DEVICES, add_kernel
+from weft.codegen.kernels.user_kernels import DEVICES, add_kernel
 from weft.frontend.extend.ops import op_name
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from weft.codegen.lowerings import LOWERINGS
-from weft.codegen.registered import lower_registered, remove_kernels
+from weft.codegen.kernels.lowerings import LOWERINGS
+from weft.codegen.kernels.user_kernels import lower_registered, remove_kernels
 from weft.frontend.extend.schema import (
     as_attribute,
     check_name,

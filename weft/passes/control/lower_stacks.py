@@ -12,7 +12,7 @@ After::
     %1 = arena_push(%0, %x) {limit=-1, nested=false} : i64[]
     %2, %3 = arena_pop(%1) {dtype=f32, shape=[3], ...} : i64[], f32[3]
 
-The elements are in the arena of the running step (`codegen/kernels/arena.py`). Comes after
+The elements are in the arena of the running step (`codegen/kernels/stack.py`). Comes after
 autodiff, which must know what is a stack."""
 
 from __future__ import annotations

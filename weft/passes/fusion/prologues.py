@@ -37,7 +37,7 @@ from weft.passes.rewriting.rewrite import in_regions, readers_of
 
 #: Bytes of an operand that is worth computing in the product (docs/performance.md).
 LEAST_BYTES = 1 << 24
-#: The columns, and rows, of one block of C (`weft.codegen.gemm.blocking`).
+#: The columns, and rows, of one block of C (`weft.codegen.products.gemm`).
 MOST_COLUMNS, MOST_ROWS = 1024, 96
 #: Eight rows of so many elements of A, computed, stay in the L2 cache.
 MOST_DEPTH = 8192

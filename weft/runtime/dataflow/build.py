@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.codegen.steps.arena_flow import leaves_stacks
+from weft.codegen.stacks import leaves_stacks
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError
 from weft.ir.graph import Graph, Operation, Value

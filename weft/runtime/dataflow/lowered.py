@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.codegen.steps.scalar_check import in_registers
+from weft.codegen.loops.in_registers import in_registers
 from weft.ir.analysis.deadness import check_dataflow
 from weft.ir.analysis.effects import is_string
 from weft.ir.graph import Graph, Operation

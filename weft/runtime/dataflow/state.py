@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.codegen import jit
-from weft.codegen.emitter import Emitter
+from weft.codegen.llvm import jit
+from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.native_language import LANGUAGE_VERSION, emit_source
 from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError
 from weft.ir.types import TensorType, Type

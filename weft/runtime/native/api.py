@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.codegen import jit
-from weft.codegen.emitter import Emitter
+from weft.codegen.llvm import jit
+from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.native_language import LANGUAGE_VERSION, emit_source
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import float64

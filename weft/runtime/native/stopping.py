@@ -1,4 +1,4 @@
-"""What native loops are given so that they can be stopped (`weft.codegen.steps.look`), and the
+"""What native loops are given so that they can be stopped (`weft.codegen.loops.interrupt`), and the
 exception that stopped one."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from weft.codegen.faults import FaultWords
-from weft.codegen.steps.look import API
+from weft.codegen.loops.interrupt import API
 from weft.ir.errors import CancelledError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.codegen.pool.words import MAX_THREADS
+from weft.codegen.pool.memory import MAX_THREADS
 from weft.ir.errors import InvalidArgumentError
 
 VARIABLE = "WEFT_NUM_THREADS"

@@ -15,8 +15,8 @@ from weft.codegen.cuda.cubins.resources import read_report
 from weft.codegen.cuda.cubins.toolchain import Toolchain, UnknownTarget, Version, toolchain
 from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.codegen.cuda.source.typecheck import EmulationError
-from weft.codegen.jit import CodegenError
-from weft.codegen.llvm.library import LlvmError
+from weft.codegen.llvm.jit import CodegenError
+from weft.codegen.llvm.target import LlvmError
 from weft.ir.errors import ToolchainError, UnsupportedError
 from weft.ir.process import ForkLock
 

@@ -21,7 +21,7 @@ from weft.codegen.cuda.cubins.toolchain import UnknownTarget
 from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.codegen.cuda.source.typecheck import read
 from weft.codegen.llvm.compile import compile_assembly, llvm_text
-from weft.codegen.llvm.library import Machine, library
+from weft.codegen.llvm.target import Machine, library
 from weft.ir.process import ForkLock
 
 _HEAD = re.compile(r"^(?:define|declare) .*?@([\w.$]+)\(", re.MULTILINE)

@@ -63,8 +63,8 @@ from weft.codegen.cuda.source.dtypes import FLOATS, literal, load, nbytes, regis
 from weft.codegen.cuda.source.elementwise import expression
 from weft.codegen.cuda.source.kernel import Launch
 from weft.codegen.cuda.source.writer import IndexDtype, Source, index_dtype
-from weft.codegen.gemm.epilogue import operands_of, product_in, without_product
 from weft.codegen.nests.nest import Nest, plain_nest
+from weft.codegen.products.fused import operands_of, product_in, without_product
 from weft.codegen.windows.geometry import Sizes, sizes_of
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation

@@ -19,8 +19,7 @@ from weft.codegen.cuda.source.dtypes import load, nbytes, stored
 from weft.codegen.cuda.source.elementwise import fold_expression, identity, running_dtype
 from weft.codegen.cuda.source.kernel import Launch
 from weft.codegen.cuda.source.writer import Source, index_dtype
-from weft.codegen.nests.row_passes import Pass, Schedule, schedule
-from weft.codegen.nests.rows import Node, Output, RowNest
+from weft.codegen.nests.rows import Node, Output, Pass, RowNest, Schedule, schedule
 from weft.ir.types import TensorType
 
 

@@ -24,8 +24,7 @@ from weft.codegen.cuda.source.elementwise import expression
 from weft.codegen.cuda.source.kernel import FAULT_FUNCTION
 from weft.codegen.cuda.source.language import LANES, LOADS, STORES, memory_dtype
 from weft.codegen.cuda.source.writer import Source
-from weft.codegen.nests.row_passes import Pass, Schedule
-from weft.codegen.nests.rows import Node, RowNest
+from weft.codegen.nests.rows import Node, Pass, RowNest, Schedule
 from weft.ir.dataclass import dataclass
 from weft.ir.spec import ConstArray
 

@@ -34,8 +34,8 @@ from weft.codegen.cuda.source.dtypes import nbytes
 from weft.codegen.cuda.source.elementwise import expression
 from weft.codegen.cuda.source.kernel import Launch
 from weft.codegen.cuda.source.writer import IndexDtype, Source
-from weft.codegen.gemm.blocking import Product
 from weft.codegen.nests.nest import Access, Nest
+from weft.codegen.products.gemm import Product
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
 

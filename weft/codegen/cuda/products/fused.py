@@ -12,11 +12,16 @@ from typing import Literal
 
 from weft.codegen.call import Address, Arg
 from weft.codegen.cuda.source.dtypes import nbytes
-from weft.codegen.gemm.blocking import Product
-from weft.codegen.gemm.epilogue import operands_of, product_in, result_strides, without_product
-from weft.codegen.gemm.prologue import is_computed
-from weft.codegen.kernels.linalg import product_of
 from weft.codegen.nests.nest import Access, Nest, Store, plain_nest
+from weft.codegen.products.fused import (
+    is_computed,
+    operands_of,
+    product_in,
+    result_strides,
+    without_product,
+)
+from weft.codegen.products.gemm import Product
+from weft.codegen.products.matmul import product_of
 from weft.ir.analysis.index_maps import contiguous_strides, read_of, static_shape
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError

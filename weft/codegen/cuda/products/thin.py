@@ -22,7 +22,7 @@ from weft.codegen.cuda.source.dtypes import literal, nbytes
 from weft.codegen.cuda.source.elementwise import expression
 from weft.codegen.cuda.source.kernel import THREADS, Launch
 from weft.codegen.cuda.source.writer import IndexDtype, Source
-from weft.codegen.gemm.blocking import Product
+from weft.codegen.products.gemm import Product
 from weft.ir.dataclass import dataclass
 from weft.ir.sizes import next_power
 

@@ -45,7 +45,7 @@ from weft.codegen.cuda.source.dtypes import HALVES, literal, load, nbytes
 from weft.codegen.cuda.source.elementwise import expression
 from weft.codegen.cuda.source.language import LOADS, STORES
 from weft.codegen.cuda.source.writer import Source
-from weft.codegen.gemm.blocking import Product
+from weft.codegen.products.gemm import Product
 from weft.ir.dataclass import dataclass
 from weft.ir.sizes import fixed, of_sizes
 

@@ -10,7 +10,7 @@ names or constants: a text may hold them twice.
   negative integer power, which NumPy refuses, is the exact result truncated to an integer.
 * Device functions that expressions call, `wf_NAME_DTYPE`: each is emitted once a kernel. They have
   no early returns and no synchronisation, so that a warp stays together.
-* digamma and lgamma are device functions with the CPU's tables (`codegen/vector/gamma.py`):
+* digamma and lgamma are device functions with the CPU's tables (`codegen/vector/special.py`):
   libdevice has no digamma, and its lgamma of f64 spills registers. digamma of f32 computes in f32:
   within 5 units in the last place for positive numbers; for negative ones, between which its zeros
   are, the same of the larger of the two terms that cancel."""
@@ -39,7 +39,7 @@ from weft.codegen.cuda.source.dtypes import (
     stored,
 )
 from weft.codegen.scalar.integers import COMPARISONS
-from weft.codegen.vector import gamma
+from weft.codegen.vector import special as gamma
 from weft.ir.errors import UnsupportedError
 from weft.ir.ops.reduction import FOLDS
 
@@ -155,7 +155,7 @@ class _Writer:
 
     def lgamma_positive(self) -> Lines:
         """Stirling's series, or lgamma(2 + g) and the logarithm of what gamma's recurrence gives
-        (`codegen/vector/gamma.py` has why)."""
+        (`codegen/vector/special.py` has why)."""
         big, constant = self.number(gamma.LGAMMA_BIG), self.number(gamma.LGAMMA_CONSTANT)
         steps = [
             f"product = {{T}}(product * {{T}}(g + {{T}}({j}))) if n > {{T}}({j}) else product"
@@ -328,8 +328,8 @@ _NEXTAFTER = """
 
 
 #: Float -> integer: what is out of range becomes the end of it and NaN 0, as on the CPU
-#: (`codegen/scalar/cast.py`); LLVM's own conversion would leave it undefined. H is the greatest
-#: float in the range, M the greatest integer.
+#: (`codegen/scalar/elementwise.py`); LLVM's own conversion would leave it undefined. H is the
+#: greatest float in the range, M the greatest integer.
 _WHOLE = """
     low = a if a > $L else $L
     whole = $I(low if low < $H else $H)

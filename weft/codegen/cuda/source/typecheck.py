@@ -37,7 +37,7 @@ from weft.codegen.cuda.source.language import (
     Pointer,
     lanes,
 )
-from weft.codegen.python_text import parse
+from weft.codegen.native_language import parse
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import WeftError
 

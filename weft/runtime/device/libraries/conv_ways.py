@@ -13,8 +13,8 @@ from weft.codegen.call import Address, Status
 from weft.codegen.cuda.kernels.conv import nan_launches
 from weft.codegen.cuda.nests.emit import plain_launches
 from weft.codegen.cuda.source.kernel import Launch
-from weft.codegen.gemm.epilogue import is_product, product_in, without_product
 from weft.codegen.nests.nest import build_nest
+from weft.codegen.products.fused import is_product, product_in, without_product
 from weft.ir.dtypes import MathMode
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation, Value

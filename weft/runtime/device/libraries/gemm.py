@@ -11,7 +11,7 @@ import math
 from itertools import pairwise
 from typing import Literal
 
-from weft.codegen.gemm.blocking import Product
+from weft.codegen.products.gemm import Product
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.sizes import same_size

@@ -18,9 +18,9 @@ from weft.codegen.cuda.products.fused import (
     simple_epilogue,
 )
 from weft.codegen.cuda.source.kernel import Launch
-from weft.codegen.gemm.blocking import Product
-from weft.codegen.gemm.epilogue import is_product, product_in, result_strides, without_product
 from weft.codegen.nests.nest import Store, build_nest
+from weft.codegen.products.fused import is_product, product_in, result_strides, without_product
+from weft.codegen.products.gemm import Product
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.errors import UnsupportedError

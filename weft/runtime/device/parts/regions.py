@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from weft.codegen.steps.arena_flow import leaves_stacks
+from weft.codegen.stacks import leaves_stacks
 from weft.ir.device import DeviceSpec
 from weft.ir.dtypes import MathMode
 from weft.ir.errors import WeftError

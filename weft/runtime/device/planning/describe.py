@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from weft.codegen.nests.describe import describe_rows
-from weft.codegen.nests.rows import RowNest
+from weft.codegen.nests.rows import RowNest, describe_rows
 from weft.runtime.device.planning.plan import (
     CheckFaults,
     DeviceAdd,

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from weft.codegen.cuda.cubins.cache import architecture
-from weft.codegen.jit import do_later
 from weft.codegen.llvm.cache import CachedRecord
+from weft.codegen.llvm.jit import do_later
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.errors import InternalError, WeftError

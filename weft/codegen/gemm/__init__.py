@@ -1,1 +1,0 @@
-"""Matrix products: packing, micro-kernel, epilogues."""

@@ -1,0 +1,139 @@
+"""Program of a step: a tree of kernel calls, and of loops and branches around kernel calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from weft.codegen.call import KernelCall
+from weft.codegen.faults import fault_of
+from weft.codegen.loops.in_registers import why_not_in_registers
+from weft.codegen.nests.nest import Nest
+from weft.codegen.nests.rows import RowNest, describe_rows
+from weft.codegen.stacks import describe_kept
+from weft.ir.dataclass import dataclass
+from weft.ir.graph import Operation, Value
+
+if TYPE_CHECKING:
+    from weft.codegen.loops.batch_parallel import Parts
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """One kernel call; `op` is None for copies, `nest` is set for loop nests.
+
+    faults: for a call that holds several ops which check an index: those ops, by the numbers that
+    its kernel tells of (`faults.emit_fault`).
+    """
+
+    call: KernelCall
+    op: Operation | None
+    nest: Nest | RowNest | None = None
+    why: str = ""
+    faults: tuple[Operation, ...] = ()
+
+    def describe(self) -> str:
+        """The call for people: pseudo-code for nests, one line for the rest."""
+        if isinstance(self.nest, RowNest):
+            return describe_rows(self.nest)
+        if self.nest is not None:
+            return self.nest.describe()
+        return f"{self.call.kernel.name}  # {self.why or (self.op.name if self.op else '')}"
+
+    def fault(self, status: int) -> tuple[Operation, int]:
+        """The op, and the element of its index operand, that the status word tells of."""
+        number, element = fault_of(status)
+        op = self.faults[number] if self.faults else self.op
+        assert op is not None
+        return op, element
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`body` at most `limit` times (-1: no bound), as long as `decision` holds after `test`.
+
+    parts: if the rows of the loop's values go through it in parts; `body` is that of one part then,
+    and `walk` calls it for each. whole: why they do not.
+    """
+
+    op: Operation
+    limit: int
+    test: tuple[Node, ...]
+    decision: Value | None
+    body: tuple[Node, ...]
+    parts: Parts | None = None
+    walk: PlannedCall | None = None
+    whole: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """`then` if `decision` holds, else `orelse`."""
+
+    op: Operation
+    decision: Value
+    then: tuple[Node, ...]
+    orelse: tuple[Node, ...]
+
+
+Node = PlannedCall | Loop | Branch
+
+
+def all_calls(nodes: Sequence[Node]) -> Iterator[PlannedCall]:
+    """The kernel calls of a program, those in loops and branches too, in the order of the table."""
+    for node in nodes:
+        match node:
+            case PlannedCall():
+                yield node
+            case Loop():
+                if node.walk is not None:
+                    yield node.walk
+                yield from all_calls(node.test)
+                yield from all_calls(node.body)
+            case Branch():
+                yield from all_calls(node.then)
+                yield from all_calls(node.orelse)
+
+
+def describe_program(nodes: Sequence[Node]) -> str:
+    """The program for people: calls numbered as in `all_calls`, bodies indented."""
+    lines: list[str] = []
+    _describe(nodes, "", iter(range(1, 1 << 62)), lines)
+    return "\n".join(lines)
+
+
+def _describe(nodes: Sequence[Node], pad: str, number: Iterator[int], lines: list[str]) -> None:
+    for node in nodes:
+        match node:
+            case PlannedCall():
+                first, *more = node.describe().rstrip().splitlines()
+                lines.append(f"{pad}{next(number)}. {first}")
+                lines += [f"{pad}   {line}" for line in more]
+            case Loop(limit=limit):
+                times = "" if limit < 0 else f" {'at most ' if node.test else ''}{limit} times"
+                lines.append(f"{pad}{node.op.name}: loop{times}{_place(node.op)}")
+                lines.append(f"{pad}  not one kernel: {why_not_in_registers(node.op)}")
+                lines.append(f"{pad}  {_parts(node, number)}")
+                kept = describe_kept(node.op)
+                lines += [f"{pad}  {kept}"] if kept else []
+                if node.decision is not None:
+                    _describe(node.test, pad + "  ", number, lines)
+                    lines.append(f"{pad}  leave unless the test holds")
+                _describe(node.body, pad + "  ", number, lines)
+            case Branch():
+                lines.append(f"{pad}cond: if{_place(node.op)}")
+                lines.append(f"{pad}  not one kernel: {why_not_in_registers(node.op)}")
+                _describe(node.then, pad + "  ", number, lines)
+                lines.append(f"{pad}else")
+                _describe(node.orelse, pad + "  ", number, lines)
+
+
+def _parts(loop: Loop, number: Iterator[int]) -> str:
+    if loop.parts is None:
+        return f"not in parts: {loop.whole}"
+    rows = f"{loop.parts.count} parts of {loop.parts.rows} rows"
+    return f"{next(number)}. in {rows} each, which do not depend on each other: the body is one's"
+
+
+def _place(op: Operation) -> str:
+    return f"  # {op.locations[0]}" if op.locations else ""

@@ -1,0 +1,425 @@
+"""Fork-join of one kernel call: done at once, or cut into chunks over the pool's threads.
+
+The caller publishes a job in the pool's words (`weft.codegen.pool.memory`) and takes chunks from
+its front, the workers take them from its back; both by compare-and-swap of one word that holds what
+is left and which workers may help, so a chunk that was taken belongs to the job that is described,
+however long the taker had slept before. The caller waits only for chunks that a worker has really
+begun: a worker that the operating system does not run holds nothing up. If another thread's step
+has the pool, a call is done by its own thread.
+
+`PARALLEL` is the caller's side, `WORKER` the loop of the worker threads: wait for a job, help with
+it, wait again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from weft.codegen.llvm.emitter import I64, KERNEL_TYPE, Emitter
+from weft.codegen.llvm.jit import Kernel
+from weft.codegen.pool.memory import (
+    COUNT_MASK,
+    GATE_CLOSED,
+    GATE_OPEN,
+    GATE_STARTING,
+    HI_SHIFT,
+    LIMIT_SHIFT,
+    MAX_THREADS,
+    PROCESSOR_WORDS,
+    SLOT,
+    Words,
+    emit_function,
+    emit_pause,
+    repeat_while,
+    spin_while,
+)
+
+I32 = ir.IntType(32)
+_WORDS = I64.as_pointer()
+#: What `PARALLEL` is called with, word by word.
+_GIVEN = ("pool", "threads", "kernel", "arguments", "units", "chunk", "long")
+#: Added to a call's chunk: each of its chunks takes long enough to wake a sleeper for.
+LONG = 1 << 40
+WAKE_TYPE = ir.FunctionType(ir.VoidType(), [_WORDS, I64, I64])
+_TELL_TYPE = ir.FunctionType(ir.VoidType(), [I64, I64, I64])
+_START_TYPE = ir.FunctionType(ir.VoidType(), [_WORDS, I64])
+
+
+def emit_parallel_call(
+    e: Emitter,
+    pool: ir.Value,
+    threads: ir.Value,
+    kernel: ir.Value,
+    arguments: ir.Value,
+    units: ir.Value,
+    chunk: ir.Value,
+) -> None:
+    """Call `kernel(arguments, lo, hi, worker)` so that all of [0, units) is done on return.
+
+    `pool` is the address of the pool's words (0: there is none), `threads` how many threads may run
+    this step: workers' numbers stay below it. chunk: see `KernelCall`; plus `LONG`, or not.
+    """
+    b = e.builder
+    long = b.and_(chunk, e.index(LONG))
+    chunk = b.and_(chunk, e.index(LONG - 1))
+    whole = b.icmp_unsigned("<=", units, chunk)
+    alone = b.or_(b.icmp_signed("==", chunk, e.index(0)), whole)
+    alone = b.or_(alone, b.icmp_signed("<", threads, e.index(2)))
+    with b.if_else(b.or_(alone, b.icmp_signed("==", pool, e.index(0))), likely=True) as (one, many):
+        with one:
+            b.call(kernel, [arguments, e.index(0), units, e.index(0)])
+        with many:
+            # code of its own: no step waits for it to be compiled
+            words = e.alloca(ir.ArrayType(I64, len(_GIVEN)))
+            given = b.bitcast(words, _WORDS)
+            code, at = b.ptrtoint(kernel, I64), b.ptrtoint(arguments, I64)
+            values = (pool, threads, code, at, units, chunk, long)
+            for k, value in enumerate(values):
+                b.store(value, e.at(given, e.index(k)))
+            parallel = Words(e, b.inttoptr(pool, _WORDS)).load("parallel")
+            zero = e.index(0)
+            b.call(b.inttoptr(parallel, KERNEL_TYPE.as_pointer()), [given, zero, zero, zero])
+
+
+def _emit_parallel(e: Emitter) -> None:
+    b = e.builder
+    words, threads, kernel, arguments, units, chunk, long = map(e.argument, range(len(_GIVEN)))
+    kernel = b.inttoptr(kernel, KERNEL_TYPE.as_pointer())
+    arguments = b.inttoptr(arguments, _WORDS)
+    pool = Words(e, b.inttoptr(words, _WORDS))
+    zero, one = e.index(0), e.index(1)
+    count = b.udiv(b.add(units, b.sub(chunk, one)), chunk)
+    allowed = pool.load("limit")
+    limit = b.select(b.icmp_signed("<", threads, allowed), threads, allowed)
+    fits = b.icmp_unsigned("<=", count, e.index(COUNT_MASK))
+    useful = b.and_(b.icmp_signed(">", limit, one), fits)
+    with b.if_then(b.or_(b.not_(useful), b.icmp_signed("!=", pool.load("owner"), zero))):
+        b.call(kernel, [arguments, zero, units, zero])
+        b.ret_void()
+    with b.if_then(b.not_(pool.swap("owner", zero, one))):
+        b.call(kernel, [arguments, zero, units, zero])
+        b.ret_void()
+    begun = pool.now()
+    with b.if_then(b.icmp_signed("<", begun, pool.load("alone_until")), likely=False):
+        pool.store("owner", zero, "release")
+        b.call(kernel, [arguments, zero, units, zero])
+        b.ret_void()
+    with b.if_then(b.icmp_signed("!=", pool.load("sched_getcpu"), zero)):
+        pool.store("caller_cpu", b.sext(pool.processor(), I64))
+    helpers = b.sub(limit, one)
+    with b.if_then(b.icmp_signed("<", pool.load("workers"), helpers), likely=False):
+        b.call(emit_function(e, "start", _START_TYPE, _emit_start), [pool.base, helpers])
+    pool.store("kernel", b.ptrtoint(kernel, I64))
+    pool.store("arguments", b.ptrtoint(arguments, I64))
+    pool.store("units", units)
+    pool.store("chunk", chunk)
+    pool.store("done", zero)
+    job = b.or_(b.shl(count, e.index(HI_SHIFT)), b.shl(limit, e.index(LIMIT_SHIFT)))
+    b.atomic_rmw("xchg", pool.at("state"), job, "seq_cst")
+    first = e.alloca(I64)
+    b.store(zero, first)
+    asleep = b.icmp_signed("!=", pool.load("sleepers", "seq_cst"), zero)
+    at_once = b.icmp_signed("!=", long, zero)
+    with b.if_then(b.and_(asleep, at_once)):
+        b.call(emit_function(e, "wake", WAKE_TYPE, emit_wake), [pool.base, limit, e.index(2)])
+    with b.if_then(b.and_(asleep, b.not_(at_once))):
+        b.store(take_chunks(e, pool, zero, front=True, most=one), first)
+        _wake_if_worth_it(e, pool, limit, b.mul(b.sub(pool.now(), begun), count))
+    mine = b.add(b.load(first), take_chunks(e, pool, zero, front=True))
+    _wait(e, pool, b.sub(count, mine), begun)
+    pool.store("owner", zero, "release")
+
+
+PARALLEL = Kernel("pool-parallel-1", "pool_parallel", _emit_parallel, loops=False)
+
+
+def _wake_if_worth_it(e: Emitter, pool: Words, limit: ir.Value, work: ir.Value) -> None:
+    """Waking costs the caller a few microseconds: at once for a long call, for short ones only when
+    as much work has been done without the sleepers as would have paid for it. `work` is that of the
+    call in nanoseconds, by what its first chunk took."""
+    b = e.builder
+    debt = b.add(pool.load("debt"), work)
+    pool.store("debt", debt)
+    with b.if_then(b.icmp_signed(">=", debt, pool.load("wake_after"))):
+        pool.store("debt", e.index(0))
+        b.call(emit_function(e, "wake", WAKE_TYPE, emit_wake), [pool.base, limit, e.index(2)])
+
+
+def take_chunks(
+    e: Emitter, pool: Words, worker: ir.Value, *, front: bool, most: ir.Value | None = None
+) -> ir.Value:
+    """Take chunks of the published job and run them until none is left, or `most` of them; how many
+    it were."""
+    b = e.builder
+    mine = e.alloca(I64)
+    b.store(e.index(0), mine)
+    head, take, run, end = (b.append_basic_block(f"chunks.{n}") for n in ("head", "t", "r", "end"))
+    b.branch(head)
+    b.position_at_end(head)
+    state = pool.load("state", "acquire")
+    go_on = has_work(e, state, worker)
+    if most is not None:
+        go_on = b.and_(go_on, b.icmp_signed("<", b.load(mine), most))
+    b.cbranch(go_on, take, end)
+    b.position_at_end(take)
+    low = b.and_(state, e.index(COUNT_MASK))
+    high = b.and_(b.lshr(state, e.index(HI_SHIFT)), e.index(COUNT_MASK))
+    left = b.add(state, e.index(1)) if front else b.sub(state, e.index(1 << HI_SHIFT))
+    number = low if front else b.sub(high, e.index(1))
+    b.cbranch(pool.swap("state", state, left), run, head)
+    b.position_at_end(run)
+    chunk, units = pool.load("chunk"), pool.load("units")
+    start = b.mul(number, chunk)
+    stop = b.add(start, chunk)
+    stop = b.select(b.icmp_signed("<", stop, units), stop, units)
+    kernel = b.inttoptr(pool.load("kernel"), KERNEL_TYPE.as_pointer())
+    b.call(kernel, [b.inttoptr(pool.load("arguments"), _WORDS), start, stop, worker])
+    b.store(b.add(b.load(mine), e.index(1)), mine)
+    b.branch(head)
+    b.position_at_end(end)
+    return b.load(mine)
+
+
+def has_work(e: Emitter, state: ir.Value, worker: ir.Value) -> ir.Value:
+    """Whether a chunk is left that this worker may take."""
+    b = e.builder
+    low = b.and_(state, e.index(COUNT_MASK))
+    high = b.and_(b.lshr(state, e.index(HI_SHIFT)), e.index(COUNT_MASK))
+    mine = b.icmp_unsigned("<", worker, b.lshr(state, e.index(LIMIT_SHIFT)))
+    return b.and_(b.icmp_unsigned("<", low, high), mine)
+
+
+def _wait(e: Emitter, pool: Words, handed_out: ir.Value, begun: ir.Value) -> None:
+    """Until the workers have done their chunks: spin for a while, then sleep.
+
+    A wait of more than twice the caller's own work says that the machine has no processor to spare:
+    a worker was stopped within a chunk, for the milliseconds of a time slice. Steps then work
+    alone for sixteen times as long as was lost, so that such waits cost a small part of the time.
+    """
+    b = e.builder
+
+    def unfinished(ordering: str) -> Callable[[], ir.Value]:
+        return lambda: b.icmp_signed("!=", pool.load("done", ordering), handed_out)
+
+    spin_while(e, unfinished("acquire"), pool.load("spin_caller"))
+    with b.if_then(unfinished("acquire")(), likely=False):
+        worked = pool.now()
+        pool.lock("caller_mutex")
+        pool.store("waiting", e.index(1), "seq_cst")
+        with repeat_while(e, unfinished("seq_cst")):
+            pool.wait("caller_condition", "caller_mutex")
+        pool.store("waiting", e.index(0))
+        pool.unlock("caller_mutex")
+        ended = pool.now()
+        lost, own = b.sub(ended, worked), b.sub(worked, begun)
+        with b.if_then(b.icmp_signed(">", lost, b.shl(own, e.index(1)))):
+            pool.store("alone_until", b.add(ended, b.shl(lost, e.index(4))))
+
+
+def emit_wake(e: Emitter, args: list[ir.Value]) -> None:
+    """wake(pool, limit, most): end the sleep of up to `most` of the workers 1 .. limit - 1."""
+    b = e.builder
+    words, limit, most = args
+    pool = Words(e, words)
+    woken = e.alloca(I64)
+    b.store(e.index(0), woken)
+    with e.for_range(e.index(1), limit) as w:
+        slot = pool.slot(w)
+        with b.if_then(b.icmp_signed("!=", slot.load("asleep"), e.index(0))):
+            slot.lock("mutex")
+            with b.if_then(b.icmp_signed("!=", slot.load("asleep"), e.index(0))):
+                slot.store("asleep", e.index(0))
+                b.atomic_rmw("sub", pool.at("sleepers"), e.index(1), "seq_cst")
+                slot.signal("condition")
+                b.store(b.add(b.load(woken), e.index(1)), woken)
+            slot.unlock("mutex")
+            with b.if_then(b.icmp_signed(">=", b.load(woken), most)):
+                b.ret_void()
+
+
+def _emit_start(e: Emitter, args: list[ir.Value]) -> None:
+    """start(pool, helpers): create the workers up to `helpers` that are not there.
+
+    Only the pool's owner does this, unless the gate is closed (a fork, or the process ends). The
+    workers block the process's signals: those are for the threads that run Python.
+    """
+    b = e.builder
+    words, helpers = args
+    pool = Words(e, words)
+    with b.if_then(b.not_(pool.swap("gate", e.index(GATE_OPEN), e.index(GATE_STARTING)))):
+        b.ret_void()
+    pool.mask_signals("all_signals", "old_signals")
+    first = b.add(pool.load("workers"), e.index(1))
+    with e.for_range(first, b.add(helpers, e.index(1))) as w:
+        slot = pool.slot(w)
+        with b.if_then(b.icmp_signed("==", slot.load("running", "acquire"), e.index(0))):
+            slot.store("running", e.index(1))
+            failed = pool.create(slot)
+            with b.if_then(b.icmp_signed("!=", failed, ir.Constant(I32, 0)), likely=False):
+                # the system refuses more threads: steps go on with those that there are, and say so
+                slot.store("running", e.index(0))
+                pool.store("limit", w)
+                pool.mask_signals("old_signals", None)
+                pool.store("gate", e.index(GATE_OPEN), "release")
+                tell = b.inttoptr(pool.load("tell_refused"), _TELL_TYPE.as_pointer())
+                b.call(tell, [b.sub(helpers, e.index(-1)), w, b.zext(failed, I64)])
+                b.ret_void()
+        pool.store("workers", w)
+    pool.mask_signals("old_signals", None)
+    pool.store("gate", e.index(GATE_OPEN), "release")
+
+
+#: What `CONTROL` is asked for, and how often it looks.
+CLOSE, SPIN = 0, 1
+SPINS = 1 << 14
+#: Sleepers are woken at least for so much work, however often they came too late.
+MOST_WAKE_NS = 6_400_000
+
+
+def _emit_worker(e: Emitter) -> None:
+    """`worker(slot)`: the thread's one argument arrives where a kernel has its argument words."""
+    b = e.builder
+    base = b.inttoptr(b.load(e.at(e.arguments, e.index(SLOT["pool"]))), I64.as_pointer())
+    pool = Words(e, base)
+    slot = Words(e, e.arguments, pool=pool)
+    number = slot.load("number")
+    closed = e.index(GATE_CLOSED)
+
+    def idle() -> ir.Value:
+        nothing = b.not_(has_work(e, pool.load("state", "seq_cst"), number))
+        return b.and_(nothing, b.icmp_signed("!=", pool.load("gate", "seq_cst"), closed))
+
+    apart = _Apart(e, pool)
+    spins = e.alloca(I64)
+    b.store(slot.load("spin"), spins)
+    with repeat_while(e, lambda: b.icmp_signed("!=", pool.load("gate"), closed)):
+        spin_while(e, idle, b.load(spins))
+        woken = e.alloca(ir.IntType(1))
+        b.store(idle(), woken)
+        with b.if_then(b.load(woken), likely=False):
+            _sleep(e, pool, slot, idle)
+            _wake_more(e, pool)
+        apart.move()
+        mine = take_chunks(e, pool, number, front=False)
+        some = b.icmp_signed(">", mine, e.index(0))
+        # woken too late: where the caller got its processor only afterwards, it should not wait
+        late = b.and_(b.load(woken), b.not_(some))
+        b.store(b.select(late, e.index(0), slot.load("spin")), spins)
+        with b.if_then(b.load(woken), likely=False):
+            _note_waking(e, pool, some)
+        with b.if_then(some):
+            _report(e, pool, mine)
+    slot.store("running", e.index(0), "release")
+
+
+class _Apart:
+    """Keeps a worker off its caller's processor.
+
+    Linux often wakes a thread on the processor of the one that woke it, and may leave it there for
+    many time slices although another processor is idle. A worker that finds itself there gives up
+    that one processor (and takes back what it gave up before).
+    """
+
+    def __init__(self, e: Emitter, pool: Words) -> None:
+        self.e, self.pool = e, pool
+        self.all, self.others, self.known = self._mask(), self._mask(), e.alloca(ir.IntType(1))
+        e.builder.store(ir.Constant(ir.IntType(1), 0), self.known)
+        b = e.builder
+        with b.if_then(b.icmp_signed("!=", pool.load("sched_getcpu"), e.index(0))):
+            failed = pool.affinity("sched_getaffinity", self.all)
+            b.store(b.icmp_signed("==", failed, ir.Constant(failed.type, 0)), self.known)
+
+    def _mask(self) -> ir.Value:
+        held = self.e.alloca(ir.ArrayType(I64, PROCESSOR_WORDS))
+        return self.e.builder.bitcast(held, I64.as_pointer())
+
+    def move(self) -> None:
+        """Leave the caller's processor, if this is it and there is another."""
+        e, b, pool = self.e, self.e.builder, self.pool
+        with b.if_then(b.load(self.known)):
+            here = b.sext(pool.processor(), I64)
+            met = b.icmp_signed("==", here, pool.load("caller_cpu"))
+            inside = b.icmp_unsigned("<", here, e.index(64 * PROCESSOR_WORDS))
+            with b.if_then(b.and_(met, inside), likely=False):
+                for k in range(PROCESSOR_WORDS):
+                    b.store(b.load(e.at(self.all, e.index(k))), e.at(self.others, e.index(k)))
+                word = e.at(self.others, b.lshr(here, e.index(6)))
+                bit = b.shl(e.index(1), b.and_(here, e.index(63)))
+                b.store(b.and_(b.load(word), b.not_(bit)), word)
+                # no processor left: it fails, and nothing changes
+                pool.affinity("sched_setaffinity", self.others)
+
+
+def _sleep(e: Emitter, pool: Words, slot: Words, idle: Callable[[], ir.Value]) -> None:
+    b = e.builder
+    slot.lock("mutex")
+    slot.store("asleep", e.index(1), "seq_cst")
+    b.atomic_rmw("add", pool.at("sleepers"), e.index(1), "seq_cst")
+
+    def asleep() -> ir.Value:
+        return b.icmp_signed("!=", slot.load("asleep"), e.index(0))
+
+    # who publishes a job looks at `sleepers` afterwards, who sleeps looks for a job afterwards: one
+    # of the two sees the other
+    with repeat_while(e, lambda: b.and_(asleep(), idle())):
+        slot.wait("condition", "mutex")
+    with b.if_then(asleep()):  # it saw the job itself
+        slot.store("asleep", e.index(0))
+        b.atomic_rmw("sub", pool.at("sleepers"), e.index(1), "seq_cst")
+    slot.unlock("mutex")
+
+
+def _wake_more(e: Emitter, pool: Words) -> None:
+    """One that was woken wakes two others, so that the caller need not wake all."""
+    b = e.builder
+    with b.if_then(b.icmp_signed("!=", pool.load("sleepers"), e.index(0))):
+        state = pool.load("state")
+        with b.if_then(has_work(e, state, e.index(0))):
+            limit = b.lshr(state, e.index(LIMIT_SHIFT))
+            b.call(emit_function(e, "wake", WAKE_TYPE, emit_wake), [pool.base, limit, e.index(2)])
+
+
+def _note_waking(e: Emitter, pool: Words, in_time: ir.Value) -> None:
+    """A wake that came too late was for nothing: the next is for twice as much work, as long as
+    none helps. So where short calls lie far apart, or the other processors are taken, wakes become
+    rare."""
+    b = e.builder
+    doubled, most = b.shl(pool.load("wake_after"), e.index(1)), e.index(MOST_WAKE_NS)
+    doubled = b.select(b.icmp_signed("<", doubled, most), doubled, most)
+    pool.store("wake_after", b.select(in_time, pool.load("wake_least"), doubled))
+
+
+def _report(e: Emitter, pool: Words, mine: ir.Value) -> None:
+    b = e.builder
+    b.atomic_rmw("add", pool.at("done"), mine, "seq_cst")
+    with b.if_then(b.icmp_signed("!=", pool.load("waiting", "seq_cst"), e.index(0)), likely=False):
+        pool.lock("caller_mutex")
+        pool.signal("caller_condition")
+        pool.unlock("caller_mutex")
+
+
+WORKER = Kernel("pool-worker-4", "pool_worker", _emit_worker, loops=False)
+
+
+def _emit_control(e: Emitter) -> None:
+    """`control(pool, what)`: `CLOSE` sends the workers home, `SPIN` looks 2^14 times for a job."""
+    b = e.builder
+    pool = Words(e, e.arguments)
+    with b.if_else(b.icmp_signed("==", e.lo, e.index(CLOSE))) as (close, spin):
+        with close:
+            opened, shut = e.index(GATE_OPEN), e.index(GATE_CLOSED)
+            with repeat_while(e, lambda: b.not_(pool.swap("gate", opened, shut))):
+                emit_pause(e)
+            every = e.index(MAX_THREADS)
+            b.call(emit_function(e, "wake", WAKE_TYPE, emit_wake), [pool.base, every, every])
+        with spin:
+            number = e.index(0)
+
+            def nothing() -> ir.Value:
+                return b.not_(has_work(e, pool.load("state", "seq_cst"), number))
+
+            spin_while(e, nothing, e.index(SPINS))
+
+
+CONTROL = Kernel("pool-control-1", "pool_control", _emit_control, loops=False)
