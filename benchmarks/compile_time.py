@@ -167,7 +167,7 @@ def child(side: str, model: str) -> None:
             seconds.append(time.process_time() - busy)
         if side != "jax" and len(seconds) == 3:
             # the pool's code, too, for which the first call does not wait
-            importlib.import_module("weft.runtime.pool.pool").POOL.enter(None, 0)
+            importlib.import_module("weft.runtime.native.pool").POOL.enter(None, 0)
             jit = importlib.import_module("weft.codegen.llvm.jit")
             first = jit.compile_count(), jit.load_count()
     counts = [] if side == "jax" else [*first, jit.compile_count() + jit.load_count() - sum(first)]

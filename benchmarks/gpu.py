@@ -46,8 +46,8 @@ from rich.table import Table
 
 import weft as wf
 from weft.frontend import pytree
+from weft.runtime.device.backends.registry import gpu
 from weft.runtime.device.protocol import Device
-from weft.runtime.device.registry import gpu
 
 Array = np.ndarray[Any, Any]
 HERE = Path(__file__).parent

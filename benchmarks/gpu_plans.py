@@ -43,8 +43,8 @@ from weft.passes.fusion.epilogues import fuse_epilogues
 from weft.passes.fusion.strided_products import stride_all_products
 from weft.passes.manager import Pass
 from weft.passes.pipelines import GPU
-from weft.runtime.device.executable import DeviceExecutable
-from weft.runtime.device.planning.plan import DevicePlan, PlannedCopy
+from weft.runtime.device.execution.executable import DeviceExecutable
+from weft.runtime.device.plan import DevicePlan, PlannedCopy
 
 TARGETS = "sm_75,sm_80,sm_90,sm_100"
 #: Which passes of the pipeline are left out.

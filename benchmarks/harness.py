@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from weft.frontend.bench.timing import Comparison, compare, machine
-from weft.runtime.repeat import Timing
+from weft.runtime.trace.replay import Timing
 
 __all__ = ["Comparison", "Timing", "compare", "machine", "report"]
 

@@ -23,9 +23,8 @@ os.environ["WEFT_CACHE"] = "0"  # a plan from disk has no estimates
 
 import weft as wf
 from weft.codegen import cost
-from weft.runtime.pool.pool import POOL
-from weft.runtime.repeat import Repeat
-from weft.runtime.replay import Replay
+from weft.runtime.native.pool import POOL
+from weft.runtime.trace.replay import Repeat, Replay
 
 Array = np.ndarray[Any, Any]
 Case = tuple[Callable[..., Any], tuple[Any, ...]]

@@ -24,7 +24,7 @@ import numpy as np
 from scaling_windows import Figure, cores, in_turns, processes
 
 from weft.passes.placement.simulate import Cluster, Ends, Machine, Workload, simulate
-from weft.runtime.dataflow.lent import LEAST_BYTES
+from weft.runtime.dataflow.regions import LEAST_BYTES
 
 #: Messages of a null step, or of a trip, for each server.
 MESSAGES = 4

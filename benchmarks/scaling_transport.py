@@ -19,7 +19,7 @@ from scaling_worker import obey
 
 from weft.comm.endpoint import Endpoint
 from weft.comm.rendezvous import MASTER_SHIFT
-from weft.runtime.dataflow.lent import LEAST_BYTES
+from weft.runtime.dataflow.regions import LEAST_BYTES
 
 BEGIN, DONE = 1, 2
 PARAMETERS, GRADIENT = 0, 1

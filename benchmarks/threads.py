@@ -32,7 +32,7 @@ import weft as wf
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.jit import Kernel, compile_kernels
 from weft.codegen.steps.walker import CALL_WORDS, HEADER, WALKER
-from weft.runtime.pool.pool import POOL
+from weft.runtime.native.pool import POOL
 
 CALLS = 100
 #: Turns of each contestant, and the seconds of one.

@@ -25,7 +25,7 @@ from weft.ir.spec import Attrs
 from weft.ir.types import TensorType
 from weft.passes.fusion.fuse import fuse
 from weft.passes.pipelines import STANDARD
-from weft.runtime.executable import compile_graph
+from weft.runtime.native.executable import compile_graph
 
 Array = np.ndarray[Any, Any]
 

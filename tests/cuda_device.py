@@ -14,9 +14,9 @@ import pytest
 from fake_driver import FakeCompiler, FakeDriver
 
 from weft.codegen.cuda.source.kernel import Launch
-from weft.runtime.device import registry
+from weft.runtime.device.backends import registry
 from weft.runtime.device.backends.driver import Driver
-from weft.runtime.device.libraries import trial
+from weft.runtime.device.libraries import choice as trial
 from weft.runtime.device.protocol import Device
 
 Array = np.ndarray[Any, Any]

@@ -17,8 +17,8 @@ import weft as wf
 from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.frontend.cli.run import variable_types
 from weft.ir.graph import Graph
-from weft.runtime.device.executable import compile_for_device
-from weft.runtime.variables import VariableState
+from weft.runtime.device.execution.executable import compile_for_device
+from weft.runtime.resources.variables import VariableState
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import models

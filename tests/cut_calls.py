@@ -22,7 +22,7 @@ import pytest
 
 from weft.codegen import cost
 from weft.codegen.steps.walker import CALL_WORDS, FIRST_ADDRESS
-from weft.runtime.executable import Executable
+from weft.runtime.native.executable import Executable
 
 Array = np.ndarray[Any, Any]
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)

@@ -27,7 +27,7 @@ def runner_of(kind: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any] 
 
 def need_gpus(count: int) -> None:
     """Skips the test where the driver shows fewer GPUs."""
-    from weft.runtime.device import registry
+    from weft.runtime.device.backends import registry
 
     found = len(registry.gpus())
     if found < count:

@@ -11,9 +11,9 @@ from fake_driver import FakeCompiler, kernel_args, kernel_words
 
 import weft as wf
 from weft.codegen.cuda.emulator import run
-from weft.runtime.device import registry
-from weft.runtime.device.planning import layout
-from weft.runtime.device.running import recorded as recordings
+from weft.runtime.device import plan as layout
+from weft.runtime.device.backends import registry
+from weft.runtime.device.execution import segments as recordings
 
 LAUNCH, COPY, CLEAR, BEGIN, REPLAY, PEER, CHANGE = 1, 2, 3, 4, 5, 6, 7
 compiler = FakeCompiler()

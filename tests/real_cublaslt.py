@@ -11,9 +11,9 @@ from nvmath.bindings import cublasLt
 from weft.codegen.products.gemm import Product
 from weft.ir.dtypes import MathMode
 from weft.ir.errors import FailedPreconditionError, InternalError, ToolchainError, WeftError
+from weft.runtime.device.gemm_conv import Epilogue, gemm_of
 from weft.runtime.device.libraries import cublaslt
 from weft.runtime.device.libraries.cublaslt import CublasLt, Descriptors
-from weft.runtime.device.libraries.gemm import Epilogue, gemm_of
 from weft.runtime.device.libraries.library import Algorithm
 
 EPILOGUES: tuple[Epilogue, ...] = ("none", "bias", "relu", "relu_bias")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from weft.ir.errors import FailedPreconditionError, InternalError, ToolchainError, UnsupportedError
+from weft.runtime.device.gemm_conv import Conv
 from weft.runtime.device.libraries import cudnn
-from weft.runtime.device.libraries.conv import Conv
 from weft.runtime.device.libraries.cudnn import Cudnn, Descriptors, Plan
 from weft.runtime.device.libraries.cudnn_api import Api, Held, Kind, Name
 

@@ -17,7 +17,7 @@ import weft as wf
 from weft.frontend.session.compiling import pruned
 from weft.ir.graph import Graph
 from weft.passes.sizes.tie_sizes import tie_sizes
-from weft.runtime.dataflow.host_objects import HostObjects
+from weft.runtime.dataflow.host_dispatch import HostObjects
 
 DEVICES = ("/job:ps/task:0", "/job:worker/task:1", "/job:worker/task:0")
 F32, I64, BOOL, STRING = wf.float32, wf.int64, wf.bool, wf.string

@@ -12,11 +12,10 @@ from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InternalError
 from weft.ir.graph import Operation
 from weft.passes.partition.partition import Part, Partitioned
-from weft.runtime.dataflow.executor import DataflowStep
+from weft.runtime.dataflow.executor import DataflowStep, dataflow_step
 from weft.runtime.dataflow.host_ops.row import DEAD
-from weft.runtime.dataflow.lowered import dataflow_step
 from weft.runtime.resources.cancel import CancelToken
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
 
 Name = tuple[int, tuple[int, ...]]
 

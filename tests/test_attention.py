@@ -19,8 +19,8 @@ from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
-from weft.runtime.executable import compile_graph
-from weft.runtime.pool.pool import POOL
+from weft.runtime.native.executable import compile_graph
+from weft.runtime.native.pool import POOL
 
 Array = np.ndarray[Any, Any]
 KINDS = [None, "bool", "pad", "add"]

@@ -14,8 +14,8 @@ from weft.frontend.bench import peers, picture
 from weft.frontend.bench.workloads import WORKLOADS, suites
 from weft.frontend.cli.main import main
 from weft.ir.errors import InvalidArgumentError, NotFoundError
-from weft.runtime.peaks import machine_peaks
-from weft.runtime.pool.pool import POOL
+from weft.runtime.native.pool import POOL
+from weft.runtime.trace.peaks import machine_peaks
 
 MODEL = """\
 import numpy as np

@@ -19,7 +19,7 @@ from weft.ir.interpreter.partitioned import interpret_parts
 from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
 from weft.passes.partition.partition import Partitioned, partition
-from weft.runtime.distributed.server import Server
+from weft.runtime.cluster.server import Server
 
 VALUES = np.array([1.001, -3.14159, 1e-40, 3.4e38, np.inf, np.nan, 65504.5, 0.1], np.float32)
 

@@ -15,15 +15,14 @@ import pytest
 from weft.comm.errors import PeerLostError
 from weft.comm.rendezvous import DEAD, Rendezvous
 from weft.ir.errors import AbortedError, CancelledError, InvalidArgumentError, WeftError
-from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dataflow.stepping import Stepping
-from weft.runtime.distributed.brief import BriefRun
-from weft.runtime.distributed.counters import Counters
-from weft.runtime.distributed.exchange import LostLinkError, StepExchange
-from weft.runtime.distributed.pending import Once
-from weft.runtime.distributed.registered import Registered, read_part
-from weft.runtime.distributed.store import Store
+from weft.runtime.cluster.exchange import LostLinkError, StepExchange
+from weft.runtime.cluster.master import Once
+from weft.runtime.cluster.part import Registered, read_part
+from weft.runtime.cluster.small_step import BriefRun
+from weft.runtime.dataflow.executor import DataflowStep, Stepping
 from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.store import Store
+from weft.runtime.trace.counters import Counters
 
 ME, OTHER = "/job:ps/task:0", "/job:worker/task:0"
 ENDS = f'src="{ME}/cpu:0", dst="{OTHER}/cpu:0"'

@@ -34,7 +34,7 @@ from weft.codegen.llvm.cache import (
     unpack,
 )
 from weft.codegen.llvm.jit import wait_for_background
-from weft.runtime.executable import compile_graph
+from weft.runtime.native.executable import compile_graph
 
 X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
 

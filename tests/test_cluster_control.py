@@ -11,7 +11,7 @@ import pytest
 
 import weft as wf
 from weft.comm.keys import Secret
-from weft.runtime.distributed.server import Server
+from weft.runtime.cluster.server import Server
 
 P0, P1 = "/job:ps/task:0", "/job:ps/task:1"
 W0, W1 = "/job:worker/task:0", "/job:worker/task:1"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.runtime.distributed.server import Server
+from weft.runtime.cluster.server import Server
 
 Device = Callable[[str], Any]
 #: Makes (placeholders, fetches) under devices.

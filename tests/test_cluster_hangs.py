@@ -16,9 +16,10 @@ import pytest
 
 import weft as wf
 from weft.comm.endpoint import Endpoint
-from weft.runtime.dataflow import running
-from weft.runtime.distributed import definition, master, transport, worker
-from weft.runtime.distributed.server import Server
+from weft.runtime.cluster import definition, master, transport
+from weft.runtime.cluster import server as worker
+from weft.runtime.cluster.server import Server
+from weft.runtime.dataflow import run as running
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 

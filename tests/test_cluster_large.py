@@ -13,9 +13,10 @@ import weft as wf
 from weft.comm import wire
 from weft.comm.shared_memory import AVAILABLE
 from weft.comm.zero_copy import Lending
-from weft.runtime.dataflow import lent
-from weft.runtime.distributed import master, worker
-from weft.runtime.distributed.server import Server
+from weft.runtime.cluster import master
+from weft.runtime.cluster import server as worker
+from weft.runtime.cluster.server import Server
+from weft.runtime.dataflow import regions as lent
 
 PS, OTHER, WORKER = "/job:ps/task:0", "/job:ps/task:1", "/job:worker/task:0"
 N = 200_000

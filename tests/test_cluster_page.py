@@ -8,7 +8,7 @@ import pytest
 
 from weft.frontend.cli.main import make_parser
 from weft.frontend.session.session import Session
-from weft.runtime.distributed import definition, master
+from weft.runtime.cluster import definition, master
 
 PAGE = Path(__file__).parents[1] / "docs" / "cluster.md"
 

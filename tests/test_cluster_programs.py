@@ -12,7 +12,7 @@ from session_programs import arrays, build
 from shares import every
 
 import weft as wf
-from weft.runtime.distributed.server import Server
+from weft.runtime.cluster.server import Server
 
 
 @pytest.fixture(scope="module")

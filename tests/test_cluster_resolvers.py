@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.runtime.cluster.environment import from_environment
-from weft.runtime.cluster.hostlist import (
+from weft.runtime.cluster.resolvers import (
     compress_hostlist,
     expand_counts,
     expand_hostlist,
     expand_ports,
+    from_environment,
 )
 
 Invalid, NotFound, Unsupported = (

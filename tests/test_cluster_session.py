@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.runtime.distributed import master, worker
-from weft.runtime.distributed.server import Server
-from weft.runtime.distributed.transport import ClientAddress
+from weft.runtime.cluster import master
+from weft.runtime.cluster import server as worker
+from weft.runtime.cluster.server import Server
+from weft.runtime.cluster.transport import ClientAddress
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.runtime.cluster.addresses import is_open, parse_address, tcp_address
+from weft.runtime.cluster.spec import is_open, parse_address, tcp_address
 
 JOBS = {"ps": ["a:2222", "b:2222"], "worker": ["tcp://c:2222", "ipc:///tmp/w1", "[::1]:5"]}
 CANONICAL = {

@@ -35,14 +35,13 @@ from weft.ir.locations import Location
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
 from weft.passes.partition.partition import Part
-from weft.runtime.distributed import definition, master, messages, worker
-from weft.runtime.distributed.definition import ClusterStep
-from weft.runtime.distributed.master import Master
-from weft.runtime.distributed.parts import lift_constants, parts_of
-from weft.runtime.distributed.pending import Failure, Pending
-from weft.runtime.distributed.threads import MOST_IDLE, StepThreads
-from weft.runtime.distributed.wire_errors import Derived, from_wire, to_wire
-from weft.runtime.distributed.worker import FORGET_EVERY, Worker
+from weft.runtime.cluster import definition, master, messages
+from weft.runtime.cluster import server as worker
+from weft.runtime.cluster.definition import ClusterStep, lift_constants, parts_of
+from weft.runtime.cluster.master import Failure, Master, Pending
+from weft.runtime.cluster.messages import Derived, from_wire, to_wire
+from weft.runtime.cluster.server import FORGET_EVERY, Worker
+from weft.runtime.dataflow.threads import MOST_IDLE, StepThreads
 from weft.runtime.resources.cancel import CancelToken
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"

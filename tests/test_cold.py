@@ -32,9 +32,9 @@ from weft.ir.text.parser import parse_graph
 from weft.passes.manager import STANDARD
 from weft.passes.pipelines import PIPELINES
 from weft.passes.simplify.effects import expand_updates
-from weft.runtime import ahead
-from weft.runtime.ahead import compile_products_ahead
-from weft.runtime.executable import compile_graph
+from weft.runtime.native import ahead
+from weft.runtime.native.ahead import compile_products_ahead
+from weft.runtime.native.executable import compile_graph
 
 NUMBERS = itertools.count()
 

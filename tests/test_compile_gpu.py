@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 import weft as wf
 from weft.codegen.cuda import lowerings
-from weft.runtime.device import registry
+from weft.runtime.device.backends import registry
 from weft.runtime.device.planning import planner
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))

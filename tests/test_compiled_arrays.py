@@ -24,7 +24,7 @@ from weft.ir.dtypes import ALL, DType
 from weft.ir.errors import UnsupportedError
 from weft.ir.types import TensorType, tensor_type
 from weft.passes.fusion.fuse import fuse
-from weft.runtime.executable import compile_graph
+from weft.runtime.native.executable import compile_graph
 
 Array = np.ndarray[Any, Any]
 

@@ -23,8 +23,8 @@ from weft.ir.ops.builder import Builder
 from weft.ir.types import tensor_type
 from weft.passes.fusion.fuse import fuse
 from weft.passes.simplify.effects import expand_updates
-from weft.runtime.executable import compile_graph
-from weft.runtime.variables import VariableState
+from weft.runtime.native.executable import compile_graph
+from weft.runtime.resources.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 

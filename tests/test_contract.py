@@ -17,7 +17,7 @@ from weft.ir.interpreter.evaluate import evaluate_op, interpret
 from weft.passes.manager import run_passes
 from weft.passes.pipelines import STANDARD
 from weft.passes.simplify.contract import contract
-from weft.runtime.executable import compile_graph
+from weft.runtime.native.executable import compile_graph
 
 SINGLES = st.floats(width=32, allow_subnormal=True)
 DOUBLES = st.floats()

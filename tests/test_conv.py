@@ -21,8 +21,8 @@ from weft.ir.interpreter.evaluate import evaluate_op, interpret, type_of
 from weft.ir.ops.builder import Builder
 from weft.passes.fusion.epilogues import fuse_matmul
 from weft.passes.fusion.fuse import fuse
-from weft.runtime.executable import compile_graph
-from weft.runtime.pool.pool import POOL
+from weft.runtime.native.executable import compile_graph
+from weft.runtime.native.pool import POOL
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)

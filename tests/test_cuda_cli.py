@@ -21,7 +21,7 @@ from weft.frontend.cli.compile import targets_of
 from weft.frontend.cli.main import main
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.text.printer import print_graph
-from weft.runtime.device.executable import compile_for_device
+from weft.runtime.device.execution.executable import compile_for_device
 
 
 @pytest.fixture(autouse=True)

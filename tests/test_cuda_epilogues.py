@@ -29,7 +29,7 @@ from weft.passes.fusion.epilogues import epilogue_reasons, fuse_epilogues
 from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import run_passes
 from weft.passes.pipelines import GPU, PASSES
-from weft.runtime.device.executable import compile_for_device
+from weft.runtime.device.execution.executable import compile_for_device
 
 Array = np.ndarray[Any, Any]
 RTOL = {"float32": 3e-6, "float64": 2e-14, "float16": 2e-3, "bfloat16": 2e-2}

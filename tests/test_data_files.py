@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.runtime.files import streams, wire
+from weft.runtime.files import example as wire
+from weft.runtime.files import streams
 from weft.runtime.files.tfrecord import crc32c
 
 D = wf.data

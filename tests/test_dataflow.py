@@ -24,7 +24,7 @@ from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
 
 SCHEDULES = (None, *range(12))
 

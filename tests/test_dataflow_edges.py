@@ -20,7 +20,7 @@ from weft.ir.text.parser import parse_graph
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.nodes import Frame, Node, Tables
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
 
 
 def agrees(text: str, *inputs: Any, variables: tuple[str, ...] = ()) -> DataflowStep:

@@ -16,7 +16,7 @@ from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.nodes import Frame, Node, Tables
 from weft.runtime.dataflow.state import State
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
 
 COUNT = """
 graph @count(%n: i64[], %x: i64[]) -> (i64[]) stage=dataflow {

@@ -19,7 +19,7 @@ from weft.ir.interpreter.state import DictState
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.state import State
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 #: Results and variables afterwards; None: InvalidArgumentError.

@@ -26,12 +26,12 @@ from weft.ir.text.parser import parse_graph
 from weft.passes.control import dataflow_regions as splitting
 from weft.passes.control.dataflow_regions import plan_regions, split_regions, users
 from weft.runtime.dataflow import build as building
-from weft.runtime.dataflow import helpers as helping
 from weft.runtime.dataflow import layout as at
+from weft.runtime.dataflow import threads as helping
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dataflow.helpers import HELPERS, Beside, Gain, Helpers, Phase
+from weft.runtime.dataflow.threads import HELPERS, Beside, Gain, Helpers, Phase
 from weft.runtime.dataflow.trace import TraceRecorder
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
 
 N = 48
 

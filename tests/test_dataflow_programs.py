@@ -18,8 +18,8 @@ from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.executable import compile_graph
-from weft.runtime.variables import VariableState
+from weft.runtime.native.executable import compile_graph
+from weft.runtime.resources.variables import VariableState
 
 MOST = examples(30)
 

@@ -18,9 +18,9 @@ from weft.ir.text.parser import parse_graph
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import HostOp
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dataflow.hosts import at_once
+from weft.runtime.dataflow.host_dispatch import at_once
 from weft.runtime.dataflow.trace import ROOM, TraceEvent, TraceRecorder
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
 
 LOOP = COUNT.replace("PARALLEL", "3")
 

@@ -16,11 +16,12 @@ from fake_driver import CUresult, FakeDriver
 
 import weft as wf
 from weft.frontend.bench.measure import inputs_of
-from weft.runtime.device import registry
+from weft.runtime.device import plan as layout
 from weft.runtime.device.array import DeviceValue
-from weft.runtime.device.planning import layout
-from weft.runtime.device.running import frame, recorded
-from weft.runtime.device.running.frames import KeptFrames
+from weft.runtime.device.backends import registry
+from weft.runtime.device.execution import frame
+from weft.runtime.device.execution import segments as recorded
+from weft.runtime.device.execution.frame import KeptFrames
 
 Array = np.ndarray[Any, Any]
 on_gpu = wf.compile(device="gpu:0")

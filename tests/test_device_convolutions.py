@@ -32,12 +32,12 @@ from weft.ir import dtypes
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops.builder import Builder
 from weft.ir.types import tensor_type
-from weft.runtime.device import registry
-from weft.runtime.device.executable import compile_for_device
+from weft.runtime.device.backends import registry
+from weft.runtime.device.execution.executable import compile_for_device
+from weft.runtime.device.execution.size_plan import DeviceSizePlan
+from weft.runtime.device.gemm_conv import conv_of
 from weft.runtime.device.libraries import choice, cudnn, cudnn_api
-from weft.runtime.device.libraries.conv import conv_of
-from weft.runtime.device.planning.plan import PlannedLaunch
-from weft.runtime.device.planning.sizes import DeviceSizePlan
+from weft.runtime.device.plan import PlannedLaunch
 
 HERE = Path(__file__).parent
 Array = np.ndarray[Any, Any]

@@ -15,10 +15,10 @@ import pytest
 from fake_driver import CUresult, FakeCompiler, FakeDriver
 
 import weft as wf
-from weft.runtime.device import registry
-from weft.runtime.device.backends import copies
+from weft.runtime.device.backends import cuda as copies
+from weft.runtime.device.backends import registry
 from weft.runtime.device.backends.cuda import CudaDevice
-from weft.runtime.device.running import frame
+from weft.runtime.device.execution import frame
 from weft.runtime.native.api import native_api
 
 

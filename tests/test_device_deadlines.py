@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.runtime.device.running import pieces
-from weft.runtime.device.running.loops import Launches
+from weft.runtime.device.execution import segments as pieces
+from weft.runtime.device.execution.launches import Launches
 from weft.runtime.resources import cancel
 
 LATE = wf.RunOptions(timeout_in_ms=60_000)

@@ -18,9 +18,9 @@ from fake_driver import FakeDriver
 
 import weft as wf
 from weft.ir.dlpack import Fields
-from weft.runtime.device import registry
+from weft.runtime.device import plan as layout
+from weft.runtime.device.backends import registry
 from weft.runtime.device.backends.cuda import CudaDevice
-from weft.runtime.device.planning import layout
 
 Array = np.ndarray[Any, Any]
 on_gpu = wf.compile(device="gpu:0")

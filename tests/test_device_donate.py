@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 import weft as wf
 from weft.frontend import device_array
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
-from weft.runtime.device import registry
+from weft.runtime.device import plan as layout
+from weft.runtime.device.backends import registry
 from weft.runtime.device.backends.cuda import CudaDevice
-from weft.runtime.device.blocks import Resident
-from weft.runtime.device.planning import layout
-from weft.runtime.device.running import frame
+from weft.runtime.device.execution import frame
+from weft.runtime.device.protocol import Resident
 
 Array = np.ndarray[Any, Any]
 X = np.arange(100, dtype=np.float32).reshape(10, 10)

@@ -13,8 +13,8 @@ import pytest
 from fake_driver import CUresult, FakeDriver
 
 import weft as wf
-from weft.runtime.device import calls as device_calls
-from weft.runtime.device import registry
+from weft.runtime.device import protocol as device_calls
+from weft.runtime.device.backends import registry
 
 X = np.arange(6, dtype=np.float32)
 

@@ -34,17 +34,15 @@ from weft.codegen.products.gemm import Product
 from weft.ir import dtypes
 from weft.ir.ops.builder import Builder
 from weft.ir.types import tensor_type
-from weft.runtime.device import registry
+from weft.runtime.device.backends import registry
 from weft.runtime.device.backends.driver import Driver
-from weft.runtime.device.executable import DeviceExecutable, compile_for_device
+from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device
+from weft.runtime.device.gemm_conv import gemm_of
 from weft.runtime.device.libraries import cublaslt
-from weft.runtime.device.libraries.choice import MOST_ALGORITHMS
+from weft.runtime.device.libraries.choice import MOST_ALGORITHMS, agree, tolerance
 from weft.runtime.device.libraries.cublaslt import CublasLt
-from weft.runtime.device.libraries.gemm import gemm_of
-from weft.runtime.device.libraries.trial import agree, tolerance
-from weft.runtime.device.libraries.ways import Way
-from weft.runtime.device.planning.plan import DevicePlan, Place, PlannedProduct
-from weft.runtime.device.planning.routes import with_routes
+from weft.runtime.device.plan import DevicePlan, Place, PlannedProduct
+from weft.runtime.device.planning.routes import Way, with_routes
 
 HERE = Path(__file__).parent
 Array = np.ndarray[Any, Any]

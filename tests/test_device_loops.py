@@ -17,16 +17,11 @@ from weft.frontend import pytree
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.text.parser import parse_graph
-from weft.runtime.device import registry
-from weft.runtime.device.executable import compile_for_device
-from weft.runtime.device.planning.plan import (
-    CheckFaults,
-    DeviceLoop,
-    DevicePlan,
-    PlannedCopy,
-    PlannedLaunch,
-)
-from weft.runtime.device.running import pieces, recorded
+from weft.runtime.device.backends import registry
+from weft.runtime.device.execution import segments as pieces
+from weft.runtime.device.execution import segments as recorded
+from weft.runtime.device.execution.executable import compile_for_device
+from weft.runtime.device.plan import CheckFaults, DeviceLoop, DevicePlan, PlannedCopy, PlannedLaunch
 
 Array = np.ndarray[Any, Any]
 

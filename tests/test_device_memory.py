@@ -15,12 +15,12 @@ from cuda_device import use_fake
 from fake_driver import CUresult
 
 import weft as wf
-from weft.runtime.device import registry
+from weft.runtime.device.backends import registry
 from weft.runtime.device.backends.emulated import EmulatedDevice
-from weft.runtime.device.executable import DeviceExecutable, compile_for_device
+from weft.runtime.device.execution import frame as frames
+from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device
+from weft.runtime.device.execution.out_of_memory import let_go
 from weft.runtime.device.protocol import Device
-from weft.runtime.device.running import frames
-from weft.runtime.device.running.short import let_go
 
 MB = 1 << 20
 Exhausted = wf.errors.ResourceExhaustedError

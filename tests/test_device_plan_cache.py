@@ -24,12 +24,13 @@ from weft.codegen.llvm.jit import wait_for_background
 from weft.ir.graph import Graph
 from weft.passes.manager import PassOptions
 from weft.passes.pipelines import GPU, GPU_REPRODUCIBLE
-from weft.runtime import plan_arrays
-from weft.runtime.device import registry
-from weft.runtime.device.executable import DeviceExecutable, compile_for_device
+from weft.runtime.device.backends import registry
+from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device
 from weft.runtime.device.libraries import cublaslt, cudnn
-from weft.runtime.device.planning import packed, planned
-from weft.runtime.device.planning.planned import Wanted
+from weft.runtime.device.planning import stored_plan as packed
+from weft.runtime.device.planning import stored_plan as planned
+from weft.runtime.device.planning.stored_plan import Wanted
+from weft.runtime.plan import step_plan as plan_arrays
 
 Array = np.ndarray[Any, Any]
 X = np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32)
@@ -205,7 +206,7 @@ import numpy as np
 import weft as wf
 import weft.codegen.llvm.jit
 weft.codegen.llvm.jit.LOADED_AT = float("inf")  # whoever edits weft while its tests run
-from weft.runtime.device.planning import planned
+from weft.runtime.device.planning import stored_plan as planned
 run_passes, runs = planned.run_passes, []
 planned.run_passes = lambda *a, **k: (runs.append(1), run_passes(*a, **k))[1]
 v = wf.Variable(np.ones(5, np.float32))

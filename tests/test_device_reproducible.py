@@ -18,8 +18,8 @@ from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops.builder import Builder
 from weft.passes.pipelines import GPU_REPRODUCIBLE
 from weft.passes.simplify.effects import strip_gradient_ops
-from weft.runtime.device import registry
-from weft.runtime.device.executable import DeviceExecutable, compile_for_device
+from weft.runtime.device.backends import registry
+from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device
 
 Array = np.ndarray[Any, Any]
 _QUICK = ("softmax", "norm", "picked", "strided", "transposed sum", "matrix times vector", "mish")

@@ -11,7 +11,7 @@ import pytest
 import weft as wf
 from weft.ir.graph import Operation
 from weft.ir.types import RefType
-from weft.runtime.local_graph import on_local_device
+from weft.runtime.device.backends.local import on_local_device
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:1"
 

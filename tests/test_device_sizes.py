@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.runtime.device import registry
-from weft.runtime.device.planning.sizes import DeviceSizePlan
+from weft.runtime.device.backends import registry
+from weft.runtime.device.execution.size_plan import DeviceSizePlan
 
 Array = np.ndarray[Any, Any]
 DIM = 12

@@ -23,8 +23,8 @@ from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.sizes.specialize import specialize_inputs
 from weft.passes.sizes.tie_sizes import tie_sizes
 from weft.runtime.dataflow import layout as at
-from weft.runtime.dataflow.lazy import MOST_SIZES, LazyRegion
-from weft.runtime.dataflow.lowered import dataflow_step
+from weft.runtime.dataflow.executor import dataflow_step
+from weft.runtime.dataflow.regions import MOST_SIZES, LazyRegion
 from weft.runtime.dataflow.state import State
 
 MODES = ("auto", "dataflow")
@@ -346,7 +346,7 @@ def test_a_region_is_compiled_once_for_each_size_and_bounded(
         init(self, *args)
 
     monkeypatch.setattr(LazyRegion, "__init__", noted)
-    monkeypatch.setattr("weft.runtime.dataflow.lazy.MOST_SIZES", 4)
+    monkeypatch.setattr("weft.runtime.dataflow.regions.MOST_SIZES", 4)
     x = wf.placeholder(wf.float32, [20])
     total = wf.sum(x[x > 0] * 3)
     session = wf.Session()

@@ -23,7 +23,7 @@ from weft.frontend.tracing.trace import set_thread_default
 from weft.ir.errors import InvalidArgumentError, ShapeError
 from weft.ir.ops.elementwise import choose
 from weft.ir.spec import QUIET
-from weft.runtime import machine
+from weft.runtime.native import machine
 
 Array = np.ndarray[Any, Any]
 Call = Callable[..., Any]

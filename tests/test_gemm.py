@@ -32,8 +32,8 @@ from weft.ir.interpreter.evaluate import interpret
 from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 from weft.passes.fusion.fuse import fuse
-from weft.runtime.executable import compile_graph
-from weft.runtime.pool.pool import POOL
+from weft.runtime.native.executable import compile_graph
+from weft.runtime.native.pool import POOL
 
 Array = np.ndarray[Any, Any]
 SIZES = st.sampled_from([0, 1, 2, 3, 7, 8, 9, 16, 17, 31, 48, 49, 64, 97, 100])

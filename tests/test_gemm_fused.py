@@ -14,8 +14,8 @@ from weft.codegen.products import gemm as gemm_blocking
 from weft.ir.interpreter.evaluate import interpret
 from weft.passes.fusion.epilogues import fuse_matmul
 from weft.passes.fusion.fuse import fuse
-from weft.runtime.executable import Executable, compile_graph
-from weft.runtime.pool.pool import POOL
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.native.pool import POOL
 
 Array = np.ndarray[Any, Any]
 

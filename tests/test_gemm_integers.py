@@ -25,8 +25,8 @@ from weft.codegen.tiles.tile import tile_of
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import TypeRuleError
 from weft.passes.pipelines import PIPELINES, REPRODUCIBLE, STANDARD
-from weft.runtime.executable import Executable, compile_graph
-from weft.runtime.pool.pool import POOL
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.native.pool import POOL
 
 Array = np.ndarray[Any, Any]
 ISAS = ["native", *host_isas()]

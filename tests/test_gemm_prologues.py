@@ -18,7 +18,7 @@ from weft.passes.fusion.epilogues import fuse_matmul
 from weft.passes.fusion.fuse import fuse
 from weft.passes.fusion.prologues import fuse_prologues, prologue_reasons
 from weft.passes.fusion.strided_products import stride_products
-from weft.runtime.executable import Executable, compile_graph
+from weft.runtime.native.executable import Executable, compile_graph
 
 Array = np.ndarray[Any, Any]
 

@@ -22,7 +22,7 @@ from fake_cublaslt import FakeClock, FakeCublasLt, Offer
 from fake_driver import FakeCompiler
 
 import weft as wf
-from weft.runtime.device import registry
+from weft.runtime.device.backends import registry
 from weft.runtime.device.libraries import cublaslt
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

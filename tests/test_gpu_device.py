@@ -40,7 +40,7 @@ from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 from weft.passes.autodiff.reverse_mode import differentiate
 from weft.passes.rewriting.expression import Expr
-from weft.runtime.device import registry
+from weft.runtime.device.backends import registry
 
 Array = np.ndarray[Any, Any]
 FEW = settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))

@@ -27,7 +27,7 @@ from test_gpu_programs import PROGRAMS
 
 import weft as wf
 from weft.frontend import pytree
-from weft.runtime.device import registry
+from weft.runtime.device.backends import registry
 from weft.runtime.device.libraries import cublaslt, cudnn
 
 Array = np.ndarray[Any, Any]

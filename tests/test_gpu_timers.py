@@ -19,8 +19,7 @@ from fake_driver import OK, FakeCompiler, FakeDriver
 from test_gpu_benchmark import gpu_py, into, peer, ran
 
 import weft as wf
-from weft.runtime.device import registry
-from weft.runtime.device.backends import cuda
+from weft.runtime.device.backends import cuda, registry
 
 __all__ = ["gpu_py", "into"]  # fixtures
 LAUNCH, FILL, ASK, ASK_TO_FILL = 1e-6, 20e-6, 5e-6, 3e-6  # seconds

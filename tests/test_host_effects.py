@@ -30,8 +30,8 @@ from weft.passes.control.lower_control_flow import (
     scan_to_while,
 )
 from weft.passes.simplify.cse_dce import dce
-from weft.runtime.dataflow.host_objects import HostObjects
-from weft.runtime.dataflow.lowered import executor_op
+from weft.runtime.dataflow.executor import executor_op
+from weft.runtime.dataflow.host_dispatch import HostObjects
 
 QUEUE = '%0 = queue() {name="q", kind="fifo", parts=["f32[]"]} : queue<f32[]>'
 

@@ -27,8 +27,8 @@ from weft.ir.interpreter.state import DictState
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.pipelines import STANDARD
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dataflow.host_objects import HostObjects
-from weft.runtime.variables import VariableState
+from weft.runtime.dataflow.host_dispatch import HostObjects
+from weft.runtime.resources.variables import VariableState
 
 #: Results, elements of the queues, values of the variables.
 Outcome = tuple[list[Any], dict[str, list[int]], dict[str, int]]

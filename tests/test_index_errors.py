@@ -11,7 +11,7 @@ import pytest
 
 import weft as wf
 from weft.codegen.faults import fault_of
-from weft.runtime.pool.pool import POOL
+from weft.runtime.native.pool import POOL
 
 Array = np.ndarray[Any, Any]
 X = np.arange(12, dtype=np.float32).reshape(3, 4)

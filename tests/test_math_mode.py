@@ -10,7 +10,7 @@ import pytest
 import weft as wf
 from weft.frontend.calls.on_gpu import gpu_number
 from weft.ir.dtypes import MATH_MODES, checked_math
-from weft.runtime.device.executable import DeviceExecutable
+from weft.runtime.device.execution.executable import DeviceExecutable
 
 X, W = np.ones((20, 30), np.float32), np.full((30, 40), 1 + 2.0**-20, np.float32)
 

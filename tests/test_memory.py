@@ -24,8 +24,8 @@ from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import run_passes
 from weft.passes.memory.block import MemoryPlan, Slot
 from weft.passes.memory.plan_memory import plan_memory
-from weft.runtime.executable import Executable, compile_graph
-from weft.runtime.variables import VariableState
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.resources.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 F32 = tensor_type(dtypes.float32, 4)

@@ -32,14 +32,14 @@ from weft.ir.text.parser import parse_graph
 from weft.passes.control.dataflow_regions import plan_regions, steering
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.partition.partition import partition
+from weft.runtime.cluster import multi_device as parted
+from weft.runtime.cluster.multi_device import PartedStep
+from weft.runtime.cluster.server import Server
 from weft.runtime.device.array import DeviceValue
-from weft.runtime.device.executable import DeviceExecutable
-from weft.runtime.device.parts import parted
-from weft.runtime.device.parts.parted import PartedStep
-from weft.runtime.device.parts.regions import OnGpu, on_gpu
-from weft.runtime.device.registry import gpu, gpus
-from weft.runtime.distributed.server import Server
-from weft.runtime.variables import VariableState
+from weft.runtime.device.backends.registry import gpu, gpus
+from weft.runtime.device.execution.executable import DeviceExecutable
+from weft.runtime.device.execution.regions import OnGpu, on_gpu
+from weft.runtime.resources.variables import VariableState
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 CPU = "/job:localhost/task:0/cpu:0"

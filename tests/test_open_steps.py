@@ -17,7 +17,7 @@ import weft as wf
 from weft.frontend.session import open_steps
 from weft.frontend.session.open_steps import MOST_OWN, OpenStep
 from weft.frontend.session.remote import Remote
-from weft.runtime.distributed.definition import ClusterStep
+from weft.runtime.cluster.definition import ClusterStep
 
 SIZES = (3, 2, 7, 1, 16, 40, 5, 0, 9)
 

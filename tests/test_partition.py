@@ -28,7 +28,7 @@ from weft.passes.autodiff.reverse_mode import differentiate
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.partition.partition import Partitioned, partition
 from weft.passes.rewriting.rewrite import extend
-from weft.runtime.dataflow.host_objects import HostObjects
+from weft.runtime.dataflow.host_dispatch import HostObjects
 
 SEEDS = st.integers(0, 2**32)
 SCHEDULES = st.lists(st.integers(0, 2**32), min_size=2, max_size=2)

@@ -19,7 +19,7 @@ from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
 from weft.passes.partition.partition import Part, partition
-from weft.runtime.dataflow.lowered import dataflow_step
+from weft.runtime.dataflow.executor import dataflow_step
 
 PS, WORKER = "/job:ps/task:0/cpu:0", "/job:worker/task:0/cpu:0"
 

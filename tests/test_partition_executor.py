@@ -15,8 +15,8 @@ from weft.ir.dtypes import as_dtype
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 from weft.passes.partition.partition import partition
-from weft.runtime.dataflow.lowered import dataflow_step
-from weft.runtime.variables import VariableState
+from weft.runtime.dataflow.executor import dataflow_step
+from weft.runtime.resources.variables import VariableState
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -20,7 +20,7 @@ from weft.ir.types import RefType
 from weft.passes.partition.partition import partition
 from weft.passes.pipelines import REPRODUCIBLE
 from weft.passes.simplify.effects import strip_gradient_ops
-from weft.runtime.executable import compile_graph
+from weft.runtime.native.executable import compile_graph
 
 SIZE = 4
 

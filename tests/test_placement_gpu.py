@@ -30,8 +30,8 @@ from weft.ir.text.printer import print_graph
 from weft.passes.placement import CostModel, Device, Links, Placement, PlacementError, Rates, place
 from weft.passes.placement.constraints import Constraint, uses_handle
 from weft.passes.placement.timing import Network
-from weft.runtime.device import registry
-from weft.runtime.device.parts.placing import gpu_device, place_step
+from weft.runtime.device.backends import registry
+from weft.runtime.device.backends.placement import gpu_device, place_step
 
 CASES = Path(__file__).parent / "cases" / "place_gpu.txt"
 CPU, GPU0, GPU1 = (f"/job:localhost/task:0/{d}" for d in ("cpu:0", "gpu:0", "gpu:1"))

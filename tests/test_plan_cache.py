@@ -36,9 +36,11 @@ from weft.ir.ops import lookup
 from weft.ir.text.digest import digest_graph
 from weft.ir.text.parser import parse_graph
 from weft.passes.pipelines import PASSES, STANDARD
-from weft.runtime import details, executable, plan_arrays
-from weft.runtime.executable import Executable, compile_graph
-from weft.runtime.pool.pool import POOL
+from weft.runtime.native import executable
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.native.pool import POOL
+from weft.runtime.plan import report as details
+from weft.runtime.plan import step_plan as plan_arrays
 
 #: Compiled steps have no ops of the host.
 OPS = sorted(n for n in MAKERS if not lookup(n).traits & {"host", "handle"})
@@ -94,12 +96,12 @@ import json, sys
 import numpy as np
 import weft as wf
 import weft.codegen.llvm.jit
-import weft.runtime.executable
+import weft.runtime.native.executable
 weft.codegen.llvm.jit.LOADED_AT = float("inf")  # whoever edits weft while its tests run
 from weft.codegen.llvm.jit import compile_count
-from weft.runtime import details
+from weft.runtime.plan import report as details
 planned, runs = details.planned, []
-for module in (details, sys.modules["weft.runtime.executable"]):
+for module in (details, sys.modules["weft.runtime.native.executable"]):
     module.planned = lambda *a, **k: (runs.append(1), planned(*a, **k))[1]
 rng = np.random.default_rng(0)
 w, b = wf.Variable(rng.standard_normal((8, 4)).astype("f4")), wf.Variable(np.zeros(4, "f4"))

@@ -20,8 +20,8 @@ import weft as wf
 from weft.codegen import cost
 from weft.codegen.pool.fork_join import LONG
 from weft.codegen.steps.walker import CALL_WORDS
-from weft.runtime.pool import limits as pool_limits
-from weft.runtime.pool.pool import POOL
+from weft.runtime.native import machine as pool_limits
+from weft.runtime.native.pool import POOL
 
 Array = np.ndarray[Any, Any]
 REPOSITORY = Path(__file__).parents[1]
@@ -214,7 +214,7 @@ def python(code: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         import weft as wf
         from weft.codegen import cost
         cost.WORTH_CUTTING_NS, cost.CHUNK_NS = 0.0, 1e-9
-        from weft.runtime.pool.pool import POOL
+        from weft.runtime.native.pool import POOL
         wf.set_num_threads(4)
         @wf.compile
         def f(x):
@@ -298,7 +298,7 @@ class TestExit:
     def test_after_a_step(self) -> None:
         started = time.perf_counter()
         done = python("""
-            import atexit, weft.runtime.pool.pool
+            import atexit, weft.runtime.native.pool
             from weft.codegen.pool.memory import WORDS
             t = time.perf_counter(); POOL.close(); took = time.perf_counter() - t
             assert POOL.workers() == 0 and took < 5, took

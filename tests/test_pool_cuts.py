@@ -20,9 +20,9 @@ import weft as wf
 from weft.codegen.cost import MOST_CHUNKS, split
 from weft.ir.dtypes import bool_, float16, float32, float64, int32, int64, uint8
 from weft.ir.ops import lookup
-from weft.runtime.executable import Executable, compile_graph
-from weft.runtime.pool.pool import POOL
-from weft.runtime.variables import VariableState
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.native.pool import POOL
+from weft.runtime.resources.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 #: Compiled steps have no ops of the host.

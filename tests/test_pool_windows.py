@@ -15,8 +15,8 @@ from test_conv import DTYPES, check, graph_of, numbers
 
 import weft as wf
 from weft.ir.interpreter.evaluate import evaluate_op, interpret
-from weft.runtime.executable import compile_graph
-from weft.runtime.pool.pool import POOL
+from weft.runtime.native.executable import compile_graph
+from weft.runtime.native.pool import POOL
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)

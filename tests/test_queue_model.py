@@ -17,8 +17,8 @@ from weft.ir.dtypes import int64
 from weft.ir.errors import CancelledError, OutOfRangeError, WeftError
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.components import Components
-from weft.runtime.resources.ordered import IndexStream, PriorityQueue, ShuffleQueue
 from weft.runtime.resources.queue import Queue
+from weft.runtime.resources.queue_kinds import IndexStream, PriorityQueue, ShuffleQueue
 
 CAPACITY, MINIMUM, SEED = 4, 2, 11
 Pair = tuple[int, int]  # an element: a priority, and a number that no other element has

@@ -19,12 +19,11 @@ from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
 from weft.passes.analysis.cost import work
-from weft.runtime import peaks as module
-from weft.runtime.executable import compile_graph
-from weft.runtime.peaks import MEMORY, Peaks, machine_peaks
-from weft.runtime.repeat import Timing
-from weft.runtime.replay import PieceTime, Replay
-from weft.runtime.variables import VariableState
+from weft.runtime.native.executable import compile_graph
+from weft.runtime.resources.variables import VariableState
+from weft.runtime.trace import peaks as module
+from weft.runtime.trace.peaks import MEMORY, Peaks, machine_peaks
+from weft.runtime.trace.replay import PieceTime, Replay, Timing
 
 Array = np.ndarray[Any, Any]
 DTYPES = [float32, float64, int32, int64, uint8, bool_, float16]

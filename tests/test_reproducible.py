@@ -26,9 +26,9 @@ from weft.ir.graph import Graph
 from weft.passes.partition.partition import partition
 from weft.passes.pipelines import REPRODUCIBLE
 from weft.passes.simplify.effects import strip_gradient_ops
-from weft.runtime.dataflow.lowered import dataflow_step
-from weft.runtime.executable import compile_graph
-from weft.runtime.variables import VariableState
+from weft.runtime.dataflow.executor import dataflow_step
+from weft.runtime.native.executable import compile_graph
+from weft.runtime.resources.variables import VariableState
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 SEEDS = st.integers(0, 2**32)

@@ -18,8 +18,8 @@ from weft.ir.interpreter.evaluate import interpret
 from weft.passes.control.lower_control_flow import unroll
 from weft.passes.manager import run_passes
 from weft.passes.pipelines import STANDARD
-from weft.runtime.dataflow.lowered import dataflow_step
-from weft.runtime.executable import compile_graph
+from weft.runtime.dataflow.executor import dataflow_step
+from weft.runtime.native.executable import compile_graph
 
 Layer = Callable[[Any, Any], Any]
 

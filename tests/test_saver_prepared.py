@@ -15,8 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.runtime.checkpoint.atomic import write_atomically
-from weft.runtime.checkpoint.names import check_file_name
+from weft.runtime.checkpoint.atomic import check_file_name, write_atomically
 
 DataLossError = wf.errors.DataLossError
 

@@ -32,8 +32,8 @@ from weft.ir.interpreter.evaluate import interpret
 from weft.ir.text.printer import print_graph
 from weft.ir.types import TensorType
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.runtime.dataflow.host_objects import HostObjects
-from weft.runtime.dataflow.lowered import executor_op
+from weft.runtime.dataflow.executor import executor_op
+from weft.runtime.dataflow.host_dispatch import HostObjects
 
 PROGRAMS = {**BRANCHES, **LOOPS, **GRADIENTS}
 FILE = CASES / "semantics.weft"

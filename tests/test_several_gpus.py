@@ -16,10 +16,10 @@ from gpu_kinds import REAL, need_gpus
 
 import weft as wf
 from weft.ir.errors import FailedPreconditionError, InternalError, InvalidArgumentError
-from weft.runtime.device import registry
+from weft.runtime.cluster import server as offers
+from weft.runtime.device.backends import registry
 from weft.runtime.device.backends.emulated import EmulatedDevice
 from weft.runtime.device.protocol import Device
-from weft.runtime.distributed import offers
 
 Array = np.ndarray[Any, Any]
 Make = Callable[..., FakeDriver | None]

@@ -142,7 +142,7 @@ def test_code_that_takes_no_such_numbers_gets_a_plan_for_each_size(
     def fails(*args: Any) -> Any:
         raise error("no such number")
 
-    monkeypatch.setattr("weft.runtime.size_plan._planned", fails)
+    monkeypatch.setattr("weft.runtime.native.size_plan._planned", fails)
     with wf.Graph().as_default():
         x = wf.placeholder(wf.float32, [None])
         out = x * 2

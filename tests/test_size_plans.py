@@ -20,10 +20,10 @@ from weft.frontend.extend.ops import unregister_op
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.sizes import is_traced
 from weft.passes.sizes.specialize import specialize_inputs
-from weft.runtime import size_plan
-from weft.runtime.dataflow import lazy
-from weft.runtime.dataflow.lazy import LazyRegion
-from weft.runtime.executable import compile_graph
+from weft.runtime.dataflow import regions as lazy
+from weft.runtime.dataflow.regions import LazyRegion
+from weft.runtime.native import size_plan
+from weft.runtime.native.executable import compile_graph
 
 Layer = Callable[[Any, Any], Any]
 DIM = 12
@@ -180,7 +180,7 @@ def test_a_session_fills_in_batch_sizes(monkeypatch: pytest.MonkeyPatch) -> None
     weights = [rng.normal(size=s).astype(np.float32) / 8 for s in ((20, 30), (30, 10))]
 
     def losses(most_in_vain: int) -> tuple[list[bytes], int]:
-        monkeypatch.setattr("weft.runtime.size_plans.MOST_IN_VAIN", most_in_vain)
+        monkeypatch.setattr("weft.runtime.native.size_plan.MOST_IN_VAIN", most_in_vain)
         made: list[int] = []
         planned = size_plan.planned
 

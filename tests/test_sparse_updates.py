@@ -16,8 +16,8 @@ from weft.ir.text.parser import parse_graph
 from weft.passes.memory.plan_memory import plan_memory
 from weft.passes.pipelines import PASSES, STANDARD
 from weft.passes.simplify.sparse_updates import sparse_updates
-from weft.runtime.executable import compile_graph
-from weft.runtime.variables import VariableState
+from weft.runtime.native.executable import compile_graph
+from weft.runtime.resources.variables import VariableState
 
 DENSE = [p for p in STANDARD if p is not sparse_updates]
 ROWS = 1200

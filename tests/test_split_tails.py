@@ -14,7 +14,7 @@ from weft.ir.interpreter.evaluate import interpret
 from weft.passes.fusion.epilogue_split import split_tails
 from weft.passes.fusion.epilogues import fuse_matmul
 from weft.passes.fusion.fuse import fuse
-from weft.runtime.executable import compile_graph
+from weft.runtime.native.executable import compile_graph
 
 RNG = np.random.default_rng(3)
 

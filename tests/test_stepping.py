@@ -8,10 +8,9 @@ import pytest
 
 from weft.ir.errors import CancelledError, OutOfRangeError
 from weft.ir.text.parser import parse_graph
-from weft.runtime.dataflow.lowered import dataflow_step
-from weft.runtime.dataflow.stepping import Stepping, is_small
+from weft.runtime.dataflow.executor import Stepping, dataflow_step, is_small
 from weft.runtime.resources.cancel import CancelToken
-from weft.runtime.resources.remake import remake
+from weft.runtime.resources.store import remake
 
 TAKES = """graph @g(%x: f32[]) -> (f32[]) stage=traced {
   %0 = queue() {name="q", kind="fifo", capacity=9, parts=["f32[]"]} : queue<f32[]>

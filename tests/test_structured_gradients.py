@@ -18,7 +18,7 @@ from weft.passes.manager import run_passes
 from weft.passes.pipelines import STANDARD
 from weft.passes.rewriting.rewrite import extend
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.executable import compile_graph
+from weft.runtime.native.executable import compile_graph
 
 
 def loss_and_gradient(program: Program) -> Graph:

@@ -18,8 +18,8 @@ from weft.ir.graph import Graph
 from weft.ir.ops.builder import Builder
 from weft.ir.types import tensor_type
 from weft.passes.fusion.fuse import fuse
-from weft.runtime.executable import Executable, compile_graph
-from weft.runtime.variables import VariableState
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.resources.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 THREADS = 32

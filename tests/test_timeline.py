@@ -16,18 +16,10 @@ from trace_format import read_trace
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import Location
 from weft.runtime.dataflow.trace import TraceEvent
-from weft.runtime.distributed.critical import busy_ns, critical_path, on_path, straggler
-from weft.runtime.distributed.recorded import (
-    MessageEvent,
-    PartRun,
-    StepTrace,
-    TaskTrace,
-    pack,
-    unpack,
-)
-from weft.runtime.distributed.timeline import CLIENT, Timeline, merge
-from weft.runtime.distributed.timeline_json import perfetto
-from weft.runtime.distributed.timeline_report import report, waits_of
+from weft.runtime.trace.analysis import busy_ns, critical_path, on_path, report, straggler, waits_of
+from weft.runtime.trace.perfetto import perfetto
+from weft.runtime.trace.task_trace import MessageEvent, PartRun, StepTrace, TaskTrace, pack, unpack
+from weft.runtime.trace.timeline import CLIENT, Timeline, merge
 
 MS = 1_000_000
 PS, W0, W1, W2 = "/job:ps/task:0", *(f"/job:worker/task:{i}" for i in range(3))
@@ -323,7 +315,7 @@ def test_what_is_no_trace() -> None:
 
 
 def test_a_packed_trace_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.runtime.distributed import recorded
+    from weft.runtime.trace import task_trace as recorded
 
     monkeypatch.setattr(recorded, "MOST_BYTES", 1 << 20)
     with pytest.raises(InvalidArgumentError, match="larger than"):

@@ -24,9 +24,9 @@ import weft as wf
 from weft.frontend.cli import top as cli_top
 from weft.frontend.cli.main import main, make_parser
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
-from weft.runtime.distributed import master, messages
-from weft.runtime.distributed.critical import critical_path, straggler
-from weft.runtime.distributed.timeline import Timeline
+from weft.runtime.cluster import master, messages
+from weft.runtime.trace.analysis import critical_path, straggler
+from weft.runtime.trace.timeline import Timeline
 
 PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"
 PAGE = Path(__file__).parents[1] / "docs" / "timeline.md"

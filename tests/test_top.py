@@ -11,11 +11,11 @@ import pytest
 
 import weft as wf
 from weft.frontend.cli.top_view import edges_of, rows_of, size_text, tables
-from weft.runtime.distributed import counters as counting
-from weft.runtime.distributed.counters import Counters, resident_bytes, task_stats
 from weft.runtime.resources.components import Components
 from weft.runtime.resources.queue import Queue
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
+from weft.runtime.trace import counters as counting
+from weft.runtime.trace.counters import Counters, resident_bytes, task_stats
 
 PS, W0 = "/job:ps/task:0", "/job:worker/task:0"
 

@@ -25,9 +25,9 @@ from weft.ir.spec import ConstArray
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.types import TensorType
-from weft.runtime.distributed.registered import read_part
-from weft.runtime.distributed.store import Store
-from weft.runtime.files.leave import confined, grant
+from weft.runtime.cluster.part import read_part
+from weft.runtime.files.permissions import confined, grant
+from weft.runtime.resources.store import Store
 
 PermissionDeniedError = wf.errors.PermissionDeniedError
 

@@ -33,12 +33,12 @@ from weft.passes.autodiff.reverse_mode import differentiate
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.pipelines import STANDARD
 from weft.passes.rewriting.expression import Expr
-from weft.runtime import stacks
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dataflow.hosts import kept_to_the_end
-from weft.runtime.executable import compile_graph
+from weft.runtime.dataflow.host_dispatch import kept_to_the_end
+from weft.runtime.native import frame as stacks
+from weft.runtime.native.executable import compile_graph
+from weft.runtime.native.frame import StackArena
 from weft.runtime.resources.cancel import CancelToken
-from weft.runtime.stacks import StackArena
 
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]

@@ -99,7 +99,8 @@ if TYPE_CHECKING:
     from weft.frontend.benchmark import bench
     from weft.frontend.devices import bfloat16_transfer, colocate_with, device
     from weft.frontend.device_array import DeviceArray, to_device
-    from weft.frontend.device_list import DeviceInfo, devices
+    from weft.runtime.device.backends.info import DeviceInfo
+    from weft.frontend.device_list import devices
     from weft.frontend.transfers import set_transfer_guard, transfer_guard
     from weft.frontend.train.replicas.partitioned import create_partitioned_variables
     from weft.ir.device import DeviceSpec

@@ -36,21 +36,19 @@ from weft.passes.pipelines import STANDARD
 from weft.passes.placement import Device, place
 from weft.passes.sizes.specialize import is_symbolic, specialize
 from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.runtime.cluster.multi_device import PartedStep
+from weft.runtime.cluster.part import part_step
 from weft.runtime.dataflow.build import Built
-from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dataflow.lazy import LazyRegion
-from weft.runtime.dataflow.lowered import dataflow_step, executor_op, holds_strings
+from weft.runtime.dataflow.executor import DataflowStep, dataflow_step, executor_op, holds_strings
 from weft.runtime.dataflow.nodes import Node
-from weft.runtime.dataflow.part import part_step
-from weft.runtime.device.executable import DeviceExecutable, compile_for_device
-from weft.runtime.device.parts.parted import PartedStep
-from weft.runtime.device.parts.regions import GpuRegion
-from weft.runtime.device.planning.describe import describe_plan
-from weft.runtime.device.planning.packed import lines_of, pack_plan
-from weft.runtime.device.planning.plan import DevicePlan
-from weft.runtime.executable import Executable, compile_graph
-from weft.runtime.size_plans import Filled
-from weft.runtime.variables import VariableState
+from weft.runtime.dataflow.regions import LazyRegion
+from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device
+from weft.runtime.device.execution.regions import GpuRegion
+from weft.runtime.device.plan import DevicePlan, describe_plan
+from weft.runtime.device.planning.stored_plan import lines_of, pack_plan
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.native.size_plan import Filled
+from weft.runtime.resources.variables import VariableState
 
 #: Texts by their paths, which have forward slashes.
 Files = dict[str, str]

@@ -1,8 +1,8 @@
 """Native code written as Python functions over int64: a small translator from `ast` to LLVM.
 
 For code that is about addresses and never about arrays: the native call path
-(`weft.runtime.native.entry`). A module in this language is Python that ruff and mypy read as such;
-its functions take and return int64, are never run by Python, and know:
+(`weft.runtime.native.call_path`). A module in this language is Python that ruff and mypy read as
+such; its functions take and return int64, are never run by Python, and know:
 
 * local variables, int constants (`name` or `module.name`), and each other;
 * `+ - * & | << >>`, comparisons, `not`, `and`/`or` (both sides are computed: no effects in them);

@@ -24,7 +24,7 @@ from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
-from weft.runtime.device.dlpack import borrowed, export, interface
+from weft.runtime.device.backends.dlpack import borrowed, export, interface
 
 if TYPE_CHECKING:
     from weft.runtime.device.array import DeviceValue
@@ -238,7 +238,7 @@ def _moved(x: Any, number: int | None) -> Tensor:
         return Tensor(x._fetch(), weak=x.weak) if isinstance(x, DeviceArray) else as_tensor(x)
     # who has no GPU does not wait for these modules when weft is imported
     from weft.runtime.device.array import DeviceValue
-    from weft.runtime.device.registry import gpu
+    from weft.runtime.device.backends.registry import gpu
 
     device = gpu(number)
     if isinstance(x, DeviceArray):

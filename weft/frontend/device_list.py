@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.ir.errors import InvalidArgumentError, WeftError
-from weft.runtime.device.info import DeviceInfo, cpu
+from weft.runtime.device.backends.info import DeviceInfo, cpu
 
 __all__ = ["DeviceInfo", "devices", "why_no_gpu"]
 
@@ -29,7 +29,7 @@ def why_no_gpu() -> WeftError | None:
 
 def _look() -> tuple[list[DeviceInfo], WeftError | None]:
     # whoever has no GPU does not wait for these modules when weft is imported
-    from weft.runtime.device.registry import gpus
+    from weft.runtime.device.backends.registry import gpus
 
     try:
         return [cpu(), *gpus()], None

@@ -21,7 +21,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.locations import caller_location
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
 
 
 class FullName(str):

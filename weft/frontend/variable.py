@@ -48,7 +48,7 @@ from weft.ir.errors import (
 from weft.ir.graph import Value
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
-from weft.runtime.variables import VariableState, copy_name
+from weft.runtime.resources.variables import VariableState, copy_name
 
 
 class Variable(Operators):

@@ -10,8 +10,8 @@ from typing import Any
 from weft.codegen.llvm.asm_facts import AsmFacts
 from weft.ir.dataclass import dataclass
 from weft.passes.analysis.cost import Work
-from weft.runtime.peaks import Peaks
-from weft.runtime.repeat import Timing
+from weft.runtime.trace.peaks import Peaks
+from weft.runtime.trace.replay import Timing
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Cost:
     move, by the graph (None: a shape is not static). peak_bytes: alive at most, inputs and
     variables not counted. threads: how many the function may use. step: seconds of whole calls
     without the Python around them; None if it was not asked for. rows: the kernels. peaks: of this
-    machine, measured (`weft.runtime.peaks`).
+    machine, measured (`weft.runtime.trace.peaks`).
 
     `str(cost)` is a table.
     """

@@ -19,10 +19,10 @@ from weft.ir.types import TensorType
 from weft.passes.analysis.cost import Work, work
 from weft.passes.analysis.trip_count import trip_count
 from weft.passes.differential import random_array
-from weft.runtime.executable import Executable
-from weft.runtime.peaks import Peaks, machine_peaks
-from weft.runtime.replay import Piece, PieceTime, Replay, pieces_of
-from weft.runtime.variables import VariableState
+from weft.runtime.native.executable import Executable
+from weft.runtime.resources.variables import VariableState
+from weft.runtime.trace.peaks import Peaks, machine_peaks
+from weft.runtime.trace.replay import Piece, PieceTime, Replay, pieces_of
 
 Array = np.ndarray[Any, Any]
 

@@ -20,12 +20,12 @@ from weft.frontend.bench.timing import machine
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, NotFoundError, UnsupportedError, suggest
 from weft.passes.analysis.cost import Work, work
-from weft.runtime.repeat import Timing
+from weft.runtime.trace.replay import Timing
 
 if TYPE_CHECKING:
     from weft.codegen.cuda.cubins.resources import KernelReport, Occupancy
-    from weft.runtime.device.executable import DeviceExecutable
-    from weft.runtime.device.planning.plan import PlannedLaunch
+    from weft.runtime.device.execution.executable import DeviceExecutable
+    from weft.runtime.device.plan import PlannedLaunch
 
 #: Of the JSON; grows with every change that a reader must know of.
 SCHEMA = 1
@@ -120,7 +120,7 @@ def _is_wanted(row: LaunchCost, kernel: str | None) -> bool:
 
 def _cost(target: Target, rounds: int, cc: tuple[int, int] | None) -> GpuCost:
     # whoever measures the CPU does not wait for these modules
-    from weft.runtime.device.executable import DeviceExecutable
+    from weft.runtime.device.execution.executable import DeviceExecutable
 
     step = target.executable
     if not isinstance(step, DeviceExecutable):

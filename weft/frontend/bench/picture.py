@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.frontend.bench.cost import Cost
 from weft.ir.errors import UnsupportedError
-from weft.runtime.peaks import MEMORY, Peaks
+from weft.runtime.trace.peaks import MEMORY, Peaks
 
 #: Inches and dots per inch: 1600 x 1000 pixels.
 SIZE, DPI = (10.0, 6.25), 160

@@ -18,9 +18,9 @@ from weft.frontend.bench.targets import Target
 from weft.frontend.bench.timing import Comparison, machine
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
-from weft.runtime.peaks import Peaks
-from weft.runtime.pool.pool import POOL
-from weft.runtime.replay import Piece, pieces_of
+from weft.runtime.native.pool import POOL
+from weft.runtime.trace.peaks import Peaks
+from weft.runtime.trace.replay import Piece, pieces_of
 
 #: Of the JSON; grows with every change that a reader must know of.
 SCHEMA = 1

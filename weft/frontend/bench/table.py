@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from weft.frontend.bench.cost import Cost, KernelCost
-from weft.runtime.peaks import MEMORY, Peaks
-from weft.runtime.repeat import Timing
+from weft.runtime.trace.peaks import MEMORY, Peaks
+from weft.runtime.trace.replay import Timing
 
 _NAME, _SOURCE = 28, 24
 #: Columns that no table needs more of; in fewer, numbers would be cut.

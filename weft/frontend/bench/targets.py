@@ -35,9 +35,9 @@ from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
 from weft.passes.differential import random_array
 from weft.passes.pipelines import GPU
-from weft.runtime.device.step import DeviceStep
-from weft.runtime.executable import Executable
-from weft.runtime.variables import VariableState
+from weft.runtime.device.execution.step import DeviceStep
+from weft.runtime.native.executable import Executable
+from weft.runtime.resources.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 

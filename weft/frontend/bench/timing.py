@@ -21,8 +21,8 @@ from importlib import metadata
 
 from weft.codegen.llvm.target import isa_line
 from weft.ir.dataclass import dataclass
-from weft.runtime.machine import cpu_name
-from weft.runtime.repeat import Timing
+from weft.runtime.native.machine import cpu_name
+from weft.runtime.trace.replay import Timing
 
 #: Before each turn, longer than OpenMP's idle threads spin; where OpenBLAS has several threads, in
 #: another process say, they spin for longer (up to 100 ms).

@@ -21,9 +21,9 @@ from weft.ir.dtypes import MathMode
 from weft.ir.locations import Locations, caller_location
 from weft.ir.process import ForkLock
 from weft.passes.manager import Pass, PassReport, run_passes
-from weft.runtime.device.step import DeviceStep
-from weft.runtime.executable import Executable, compile_graph
-from weft.runtime.local_graph import on_local_device
+from weft.runtime.device.backends.local import on_local_device
+from weft.runtime.device.execution.step import DeviceStep
+from weft.runtime.native.executable import Executable, compile_graph
 
 
 class Compiled(Specialization):

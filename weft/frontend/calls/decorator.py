@@ -14,7 +14,7 @@ from weft.frontend.calls.threads import checked
 from weft.ir.dtypes import checked_math
 from weft.ir.process import load
 from weft.passes.manager import Pass
-from weft.runtime.ahead import compile_ahead
+from weft.runtime.native.ahead import compile_ahead
 
 if TYPE_CHECKING:
     from weft.frontend.calls.function import CompiledFunction

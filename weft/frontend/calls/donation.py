@@ -27,7 +27,7 @@ from weft.frontend.tensor import Tensor
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 from weft.ir.locations import caller_location
 from weft.ir.process import ForkLock
-from weft.runtime.executable import Executable
+from weft.runtime.native.executable import Executable
 
 if TYPE_CHECKING:
     from weft.runtime.device.array import DeviceValue

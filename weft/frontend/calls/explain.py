@@ -23,7 +23,7 @@ from weft.passes.fusion.strided_products import copy_reasons, copy_reasons_on_gp
 from weft.passes.manager import PassReport
 from weft.passes.memory.schedule import order_reasons
 from weft.passes.simplify.sparse_updates import sparse_reasons
-from weft.runtime.executable import Executable
+from weft.runtime.native.executable import Executable
 
 
 def graph_after(reports: Sequence[PassReport], after: str | None) -> Graph:

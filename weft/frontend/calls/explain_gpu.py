@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from weft.frontend.calls.explain import heading, pass_table, product_lines
 from weft.ir.locations import Locations
-from weft.runtime.device.step import DeviceStep
+from weft.runtime.device.execution.step import DeviceStep
 
 #: What each math mode means, for people.
 _MODES = {"ieee": "ieee", "tf32": "tf32, where a library does them (weft's own kernels are ieee)"}

@@ -8,7 +8,7 @@ from weft.frontend.calls.compiled import Compiled
 from weft.frontend.calls.signature import Signature, differences
 from weft.frontend.calls.specializations import CacheInfo, Specializations
 from weft.ir.graph import Graph
-from weft.runtime.executable import Executable
+from weft.runtime.native.executable import Executable
 
 if TYPE_CHECKING:
     from weft.frontend.bench.cost import Cost

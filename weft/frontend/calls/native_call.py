@@ -1,7 +1,7 @@
 """Calls of compiled functions without Python in between: the tables that the native entry reads.
 
 `callable_class` makes a subclass whose instances CPython calls through a C function of their own
-(`weft.runtime.native.entry.vectorcall`), once a signature is known that it can check: arrays,
+(`weft.runtime.native.call_path.vectorcall`), once a signature is known that it can check: arrays,
 tensors and numbers, nested in tuples, lists and dicts with string keys, by position or keyword.
 Everything else falls through to the `__call__` that is written in Python.
 """

@@ -14,14 +14,14 @@ from weft.ir.errors import UnsupportedError, WeftError
 from weft.ir.graph import Graph
 from weft.ir.locations import caller_location
 from weft.passes.manager import Pass
-from weft.runtime.device.step import DeviceStep
-from weft.runtime.variables import VariableState
+from weft.runtime.device.execution.step import DeviceStep
+from weft.runtime.resources.variables import VariableState
 
 if TYPE_CHECKING:
-    from weft.runtime.device.executable import DeviceExecutable
-    from weft.runtime.device.planning.sizes import DeviceSizePlans
+    from weft.runtime.device.execution.executable import DeviceExecutable
+    from weft.runtime.device.execution.size_plan import DeviceSizePlans
     from weft.runtime.device.protocol import Device
-    from weft.runtime.size_plan import SizedGraph
+    from weft.runtime.native.size_plan import SizedGraph
 
 
 def gpu_number(device: str) -> int | None:
@@ -94,7 +94,7 @@ def compile_for_gpu(
     donated: inputs whose memory results may take. Errors as
     `runtime.device.compile_for_device`."""
     # whoever has no GPU does not wait for these modules when weft is imported
-    from weft.runtime.device.executable import compile_for_device
+    from weft.runtime.device.execution.executable import compile_for_device
 
     return compile_for_device(
         graph, variables, find=_finder(number), name=graph.name, passes=passes,
@@ -110,13 +110,13 @@ def size_plans_for_gpu(
     math_mode: MathMode = "ieee",
 ) -> DeviceSizePlans:
     """The plans for GPU `number` that a graph has for many sizes."""
-    from weft.runtime.device.planning.sizes import DeviceSizePlans
+    from weft.runtime.device.execution.size_plan import DeviceSizePlans
 
     return DeviceSizePlans(graph, variables, _finder(number), passes, math_mode)
 
 
 def _finder(number: int) -> Callable[[], Device]:
-    from weft.runtime.device.registry import gpu
+    from weft.runtime.device.backends.registry import gpu
 
     def find() -> Device:
         try:

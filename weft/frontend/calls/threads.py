@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import caller_location
-from weft.runtime.pool.limits import check_threads
-from weft.runtime.pool.pool import POOL
+from weft.runtime.native.machine import check_threads
+from weft.runtime.native.pool import POOL
 
 
 def get_num_threads() -> int:

@@ -16,7 +16,7 @@ from weft.ir.graph import Graph
 from weft.passes.differential import random_sizes
 from weft.passes.manager import Pass
 from weft.passes.sizes.specialize import specialize
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
 
 _TARGET = re.compile(r"sm_(\d{1,2})(\d)")
 
@@ -69,7 +69,7 @@ def run_compile(graph: Graph, args: Namespace, passes: Sequence[Pass]) -> Iterat
     no kernel and a folder that cannot be written to, UnsupportedError for an op without a GPU
     kernel, ToolchainError if kernels cannot be compiled here."""
     # other commands do not wait for these modules
-    from weft.runtime.device.planning.ahead import compile_ahead
+    from weft.runtime.device.execution.ahead import compile_ahead
 
     targets = targets_of(args.target)
     check_targets(targets)

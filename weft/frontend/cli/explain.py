@@ -11,7 +11,7 @@ from weft.frontend.cli.run import compiled_for, given_arrays
 from weft.frontend.session.explain import describe_nodes
 from weft.ir.graph import Graph
 from weft.passes.placement.placer import explain_placement
-from weft.runtime.executable import Executable
+from weft.runtime.native.executable import Executable
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -18,7 +18,7 @@ from weft.ir.errors import NotFoundError, UnsupportedError, suggest
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
-from weft.runtime.local_graph import on_local_device
+from weft.runtime.device.backends.local import on_local_device
 
 NAMES = (
     "placeholders and effects (of minimize, of initializers) have names; wf.name_tensor(x, name) "

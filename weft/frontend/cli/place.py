@@ -58,7 +58,7 @@ def run_place(graph: Graph, args: Namespace) -> tuple[str, str]:
 
 def _gpu(name: str) -> Device:
     # who places on no GPU does not wait for these modules
-    from weft.runtime.device.parts.placing import gpu_device
+    from weft.runtime.device.backends.placement import gpu_device
 
     return gpu_device(name)
 

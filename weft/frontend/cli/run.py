@@ -21,11 +21,10 @@ from weft.ir.interpreter.state import DictState
 from weft.ir.types import RefType, TensorType, Type
 from weft.passes.differential import random_inputs, random_sizes, random_state
 from weft.passes.sizes.specialize import specialize
-from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dataflow.lowered import dataflow_step, executor_op
-from weft.runtime.executable import Executable, compile_graph
-from weft.runtime.files.leave import grant
-from weft.runtime.variables import VariableState
+from weft.runtime.dataflow.executor import DataflowStep, dataflow_step, executor_op
+from weft.runtime.files.permissions import grant
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.resources.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 

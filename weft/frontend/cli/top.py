@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from weft.frontend.cli.top_view import Look, rows_of, tables
 from weft.frontend.session.remote import Remote
-from weft.runtime.distributed.stats import ask_stats
+from weft.runtime.cluster.master import ask_stats
 
 #: How long the tasks may take to answer at first; those that do not are shown as lost.
 CONNECT_SECONDS = 5.0

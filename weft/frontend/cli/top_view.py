@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from weft.ir.dataclass import dataclass
-from weft.runtime.distributed.stats import Stats
+from weft.runtime.cluster.master import Stats
 
 #: Task -> what it counts, or why it does not say.
 Look = Mapping[str, Stats | str]

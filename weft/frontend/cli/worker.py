@@ -12,9 +12,9 @@ from types import FrameType
 
 from weft.frontend.cli.run import add_allow_files
 from weft.ir.errors import InvalidArgumentError, NotFoundError
-from weft.runtime.cluster.environment import from_environment
+from weft.runtime.cluster.resolvers import from_environment
+from weft.runtime.cluster.server import Server
 from weft.runtime.cluster.spec import ClusterSpec
-from weft.runtime.distributed.server import Server
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from weft.runtime.files import csv_rows, lines, npy, tfrecord
+from weft.runtime.files import csv_rows, npy, tfrecord
+from weft.runtime.files import streams as lines
 from weft.runtime.files.streams import Path, check_compression
 
 

@@ -13,9 +13,8 @@ from weft.frontend.tracing.tracing import Traced
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
 from weft.ir.types import TensorType
-from weft.runtime.executable import Executable, compile_graph
-from weft.runtime.size_plan import SizedGraph
-from weft.runtime.size_plans import Filled, SizePlans
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.native.size_plan import Filled, SizedGraph, SizePlans
 
 Array = np.ndarray[Any, Any]
 Shapes = tuple[tuple[int, ...], ...]

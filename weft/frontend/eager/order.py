@@ -124,7 +124,7 @@ def _directed(sort: Callable[..., Any], a: Any, axis: int) -> Any:
 def _in_vectors() -> bool:
     """Whether NumPy sorts 32 and 64 bits in vectors on this machine, and fast: its code for AVX-512
     stores what is smaller or greater than a pivot by `vpcompress`."""
-    from weft.runtime.machine import compresses_slowly
+    from weft.runtime.native.machine import compresses_slowly
 
     found: dict[str, bool] = import_module("numpy._core._multiarray_umath").__cpu_features__
     return found.get("X86_V3", False) and not (found.get("X86_V4") and compresses_slowly())

@@ -16,7 +16,7 @@ from weft.ir.errors import TypeRuleError, UnsupportedError, WeftError
 from weft.ir.graph import Value
 from weft.ir.locations import caller_location
 from weft.ir.spec import AttrValue
-from weft.runtime.dataflow.alone import run_alone
+from weft.runtime.dataflow.host_dispatch import run_alone
 
 P = ParamSpec("P")
 R = TypeVar("R")

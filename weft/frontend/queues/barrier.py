@@ -23,9 +23,9 @@ from weft.frontend.queues.values import (
 from weft.frontend.tensor import Tensor
 from weft.ir.dtypes import string
 from weft.ir.errors import InvalidArgumentError, ShapeError
-from weft.runtime.resources.barrier import Barrier as BarrierCore
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.components import Components
+from weft.runtime.resources.queue_kinds import Barrier as BarrierCore
 
 
 class Barrier:

@@ -21,9 +21,9 @@ from weft.frontend.random.state import default_generator
 from weft.ir.dtypes import DType, int64
 from weft.ir.errors import InvalidArgumentError
 from weft.runtime.resources.components import Components, ComponentShape
-from weft.runtime.resources.ordered import PriorityQueue as PriorityCore
-from weft.runtime.resources.ordered import ShuffleQueue
 from weft.runtime.resources.queue import PaddingQueue, Queue
+from weft.runtime.resources.queue_kinds import PriorityQueue as PriorityCore
+from weft.runtime.resources.queue_kinds import ShuffleQueue
 
 
 class FIFOQueue(QueueBase):

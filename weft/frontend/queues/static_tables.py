@@ -17,10 +17,9 @@ from weft.frontend.queues.values import eager, integer, label, tensors, value_of
 from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dtypes import DType, as_dtype, int64, string
 from weft.ir.errors import InvalidArgumentError, ShapeError, WeftError
-from weft.runtime.files.lines import read_lines
+from weft.runtime.files.streams import read_lines
 from weft.runtime.resources.components import Array
-from weft.runtime.resources.static_table import StaticTable, VocabularyTable
-from weft.runtime.resources.table import HashTable
+from weft.runtime.resources.table import HashTable, StaticTable, VocabularyTable
 
 
 class TextFileIndex:

@@ -21,7 +21,7 @@ from weft.frontend.tracing.trace import current_trace, suspend_trace
 from weft.frontend.variable import Variable
 from weft.ir.dtypes import DEFAULT_FLOAT
 from weft.ir.process import ForkLock
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
 
 _DEFAULT_SEED = 0
 

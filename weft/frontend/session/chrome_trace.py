@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.runtime.dataflow.trace import TraceEvent
-from weft.runtime.dataflow.trace_json import Json, event_rows, name_row
+from weft.runtime.trace.perfetto import Json, event_rows, name_row
 
 _PID = 1
 

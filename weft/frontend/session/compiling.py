@@ -18,15 +18,14 @@ from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.passes.manager import Pass
 from weft.passes.pipelines import STANDARD
-from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dataflow.lowered import dataflow_step, executor_op, holds_strings
-from weft.runtime.device.step import DeviceStep, StepOnDevices
-from weft.runtime.executable import Executable, compile_graph
-from weft.runtime.local_graph import on_local_device
-from weft.runtime.size_plans import Filled
+from weft.runtime.dataflow.executor import DataflowStep, dataflow_step, executor_op, holds_strings
+from weft.runtime.device.backends.local import on_local_device
+from weft.runtime.device.execution.step import DeviceStep, StepOnDevices
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.native.size_plan import Filled
 
 if TYPE_CHECKING:
-    from weft.runtime.distributed.definition import ClusterStep
+    from weft.runtime.cluster.definition import ClusterStep
 
 
 class Step(Specialization):

@@ -11,16 +11,16 @@ from weft.frontend.session.options import RunOptions
 from weft.frontend.session.transfers import placed
 from weft.frontend.transfers import guarded
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dataflow.host_calls import end_if_over
+from weft.runtime.dataflow.run import end_if_over
 from weft.runtime.dataflow.trace import TraceRecorder
-from weft.runtime.device.step import DeviceStep, StepOnDevices
-from weft.runtime.executable import Executable
+from weft.runtime.device.execution.step import DeviceStep, StepOnDevices
+from weft.runtime.native.executable import Executable
+from weft.runtime.native.size_plan import Filled
 from weft.runtime.resources.cancel import CancelToken
-from weft.runtime.size_plans import Filled
-from weft.runtime.traced_run import run_traced
+from weft.runtime.trace.kernel_times import run_traced
 
 if TYPE_CHECKING:
-    from weft.runtime.distributed.recorded import StepTrace
+    from weft.runtime.trace.task_trace import StepTrace
 
     Recorder = TraceRecorder | StepTrace | None
 

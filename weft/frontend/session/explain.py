@@ -17,10 +17,10 @@ from weft.ir.locations import caller_location
 from weft.passes.control.lower_control_flow import lowering_reasons
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Built
-from weft.runtime.dataflow.elsewhere import RegionElsewhere
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.device.step import DeviceStep, StepOnDevices
-from weft.runtime.executable import Executable
+from weft.runtime.dataflow.regions import RegionElsewhere
+from weft.runtime.device.execution.step import DeviceStep, StepOnDevices
+from weft.runtime.native.executable import Executable
 
 _MOST_LINES = 40
 

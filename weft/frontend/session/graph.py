@@ -45,7 +45,7 @@ from weft.ir.process import ForkLock
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.ir.types import TensorType
-from weft.runtime.files.leave import AllowFiles, grant
+from weft.runtime.files.permissions import AllowFiles, grant
 
 
 class Graph:

@@ -32,8 +32,8 @@ from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import HandleType, RefType, TensorType, TokenType
 from weft.passes.sizes.specialize import specialize
 from weft.passes.sizes.tie_sizes import made_symbols
-from weft.runtime.resources.remake import remake
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.store import remake
+from weft.runtime.resources.variables import VariableState
 
 if TYPE_CHECKING:
     from weft.frontend.session.graph import Graph

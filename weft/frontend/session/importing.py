@@ -15,7 +15,7 @@ from weft.ir.errors import TypeRuleError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.locations import caller_location
 from weft.ir.text.parser import parse_graph
-from weft.runtime.files.leave import AllowFiles, grant
+from weft.runtime.files.permissions import AllowFiles, grant
 
 
 @overload

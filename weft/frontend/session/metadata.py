@@ -14,17 +14,17 @@ from weft.frontend.session.graph import Graph
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.ir.locations import caller_location
-from weft.runtime.dataflow.elsewhere import RegionElsewhere
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.layout import HOST
+from weft.runtime.dataflow.regions import RegionElsewhere
 from weft.runtime.dataflow.trace import TraceEvent, TraceRecorder
-from weft.runtime.device.step import DeviceStep, StepOnDevices
-from weft.runtime.executable import Executable
-from weft.runtime.size_plans import Filled
+from weft.runtime.device.execution.step import DeviceStep, StepOnDevices
+from weft.runtime.native.executable import Executable
+from weft.runtime.native.size_plan import Filled
 
 if TYPE_CHECKING:  # what only sessions on clusters load
-    from weft.runtime.distributed.recorded import StepTrace
-    from weft.runtime.distributed.timeline import Timeline
+    from weft.runtime.trace.task_trace import StepTrace
+    from weft.runtime.trace.timeline import Timeline
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class RunMetadata:
                 "options=wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)",
                 location=caller_location(),
             )
-        from weft.runtime.distributed.timeline_report import report
+        from weft.runtime.trace.analysis import report
 
         return report(self.timeline)
 
@@ -206,7 +206,7 @@ class RunMetadata:
         if isinstance(recorder, TraceRecorder):
             self.events, self.dropped = recorder.events(), recorder.dropped
         elif recorder is not None and recorder.parts:
-            from weft.runtime.distributed.timeline import merge
+            from weft.runtime.trace.timeline import merge
 
             self.timeline = merge(recorder.parts, recorder.begin_ns, recorder.end_ns)
             self.events = tuple(span.event for span in self.timeline.spans)
@@ -239,7 +239,7 @@ def chrome_trace(runs: Sequence[RunMetadata]) -> str:
         "graph": graphs, "step_ops": runs[0].step_ops, "dropped": sum(r.dropped for r in runs)
     }  # fmt: skip
     if lines:
-        from weft.runtime.distributed.timeline_json import perfetto
+        from weft.runtime.trace.perfetto import perfetto
 
         return perfetto(lines, about)
     events = [event for run in runs for event in run.events]

@@ -19,13 +19,12 @@ from weft.ir.errors import (
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation
 from weft.passes.manager import Pass
-from weft.runtime.dataflow.hosts import Resources
-from weft.runtime.dataflow.lowered import executor_op, holds_strings
-from weft.runtime.device.names import not_here
-from weft.runtime.device.step import DeviceStep, StepOnDevices
-from weft.runtime.local_graph import on_local_device
-from weft.runtime.step_passes import gpu_passes
-from weft.runtime.variables import VariableState
+from weft.runtime.dataflow.executor import executor_op, holds_strings
+from weft.runtime.dataflow.host_dispatch import Resources
+from weft.runtime.device.backends.local import not_here, on_local_device
+from weft.runtime.device.execution.step import DeviceStep, StepOnDevices
+from weft.runtime.plan.planning import gpu_passes
+from weft.runtime.resources.variables import VariableState
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +85,9 @@ def compile_gpu_step(
         raise _not_there(f"{use.why}, and the session was made with control_flow='native'", use.op)
     # whoever uses one device does not wait for these modules
     from weft.passes.partition.partition import partition
-    from weft.runtime.device.parts.parted import PartedStep, dump_parts
-    from weft.runtime.device.parts.placing import place_step
-    from weft.runtime.device.parts.regions import on_gpu
+    from weft.runtime.cluster.multi_device import PartedStep, dump_parts
+    from weft.runtime.device.backends.placement import place_step
+    from weft.runtime.device.execution.regions import on_gpu
 
     placed = place_step(step, soft=soft)
     made = partition(placed.graph, LOCAL_DEVICES[0])

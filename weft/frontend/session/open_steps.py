@@ -1,6 +1,6 @@
 """Steps on a cluster whose feeds come in many sizes: after a few sets of sizes, each with parts of
 its own, a definition whose parts take feeds of any; each task plans for the sizes that come
-(`runtime/dataflow/lazy.py`).
+(`runtime/dataflow/regions.py`).
 
 The client checks that sizes fit together, so that errors are those of any other step: once with
 sizes that note what is decided by them, then in microseconds.
@@ -19,7 +19,7 @@ from weft.ir.dims import SymbolicDim
 from weft.ir.errors import UnavailableError, WeftError
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
-from weft.runtime.size_plan import SizeCheck, SizedGraph
+from weft.runtime.native.size_plan import SizeCheck, SizedGraph
 
 _log = logging.getLogger("weft.cluster")
 #: So many sets of sizes have parts of their own, which need not look at sizes: a small one runs on

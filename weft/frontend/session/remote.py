@@ -22,13 +22,11 @@ from weft.passes.partition.partition import Partitioned, partition
 from weft.passes.placement import Device, Placement, place
 from weft.passes.placement.placer import explain_placement
 from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.runtime.cluster.definition import ClusterStep, parts_of, result_types
+from weft.runtime.cluster.master import CONNECT_SECONDS, Master, ask_stats
 from weft.runtime.cluster.spec import ClusterSpec
-from weft.runtime.distributed.definition import ClusterStep
-from weft.runtime.distributed.master import CONNECT_SECONDS, Master
-from weft.runtime.distributed.parts import parts_of, result_types
-from weft.runtime.distributed.stats import ask_stats
-from weft.runtime.distributed.store import Key
-from weft.runtime.distributed.transport import ClientAddress, as_weft_error, open_endpoint
+from weft.runtime.cluster.transport import ClientAddress, as_weft_error, open_endpoint
+from weft.runtime.resources.store import Key
 
 if TYPE_CHECKING:
     from weft.comm.keys import Secret
@@ -99,7 +97,7 @@ class Remote:
         if not any(_is_gpu(name) for name in named):
             return [Device(name) for name in names if not _is_gpu(name)]
         # whoever has no GPU does not wait for this module
-        from weft.runtime.device.parts.placing import gpu_device
+        from weft.runtime.device.backends.placement import gpu_device
 
         return [gpu_device(name) if _is_gpu(name) else Device(name) for name in names]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weft.frontend.queues.sharing import forget
 from weft.ir.errors import TypeRuleError
 from weft.ir.locations import caller_location
-from weft.runtime.variables import clear_containers
+from weft.runtime.resources.variables import clear_containers
 
 
 def reset(target: str = "", containers: Sequence[str] | None = None) -> None:

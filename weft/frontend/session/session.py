@@ -48,7 +48,7 @@ from weft.ir.graph import Value
 from weft.ir.locations import caller_location
 from weft.passes.control.lower_control_flow import MODES
 from weft.passes.pipelines import PIPELINES
-from weft.runtime.files.leave import AllowFiles
+from weft.runtime.files.permissions import AllowFiles
 from weft.runtime.resources.cancel import CancelToken
 
 if TYPE_CHECKING:  # what only sessions on clusters load

@@ -1,5 +1,6 @@
 """Steps of a session whose feeds come in many sizes: the second set of sizes makes a plan that
-others fill in (`runtime/size_plan.py`, `runtime/device/planning/sizes.py`), where a step is one
+others fill in (`runtime/native/size_plan.py`, `runtime/device/execution/size_plan.py`), where a
+step is one
 plan; on a cluster see `open_steps.py`."""
 
 from __future__ import annotations
@@ -22,16 +23,15 @@ from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
 from weft.passes.pipelines import PIPELINES
-from weft.runtime.device.step import DeviceStep
-from weft.runtime.executable import Executable
-from weft.runtime.local_graph import on_local_device
-from weft.runtime.size_plan import SizedGraph
-from weft.runtime.size_plans import Filled, SizePlans
-from weft.runtime.step_passes import gpu_passes
+from weft.runtime.device.backends.local import on_local_device
+from weft.runtime.device.execution.step import DeviceStep
+from weft.runtime.native.executable import Executable
+from weft.runtime.native.size_plan import Filled, SizedGraph, SizePlans
+from weft.runtime.plan.planning import gpu_passes
 
 if TYPE_CHECKING:
     from weft.frontend.session.remote import Remote
-    from weft.runtime.device.planning.sizes import DeviceSizePlans
+    from weft.runtime.device.execution.size_plan import DeviceSizePlans
 
 Plans: TypeAlias = "SizePlans | DeviceSizePlans"
 Compile = Callable[[Fetches, Mapping[Value, Array]], Step]

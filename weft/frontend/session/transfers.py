@@ -17,7 +17,7 @@ from weft.ir.device import DeviceSpec, short
 from weft.ir.graph import Value
 from weft.ir.locations import Locations
 from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.device.step import DeviceStep, StepOnDevices
+from weft.runtime.device.execution.step import DeviceStep, StepOnDevices
 
 
 def placed(step: Step, arrays: list[Any]) -> list[Any]:

@@ -19,6 +19,6 @@ def check_eager_device() -> None:
 
 def _devices() -> Sequence[str]:
     # only who made a mistake waits for these modules
-    from weft.runtime.device.names import local_devices
+    from weft.runtime.device.backends.local import local_devices
 
     return local_devices()

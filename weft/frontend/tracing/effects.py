@@ -12,7 +12,7 @@ from weft.ir.spec import AttrValue
 if TYPE_CHECKING:
     from weft.frontend.tracing.trace import Trace
     from weft.frontend.variable import Variable
-    from weft.runtime.variables import VariableState
+    from weft.runtime.resources.variables import VariableState
 
 
 class Effects:

@@ -19,8 +19,8 @@ from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
 from weft.passes.sizes.specialize import is_symbolic, specialize_inputs
 from weft.passes.sizes.tie_sizes import deciding
-from weft.runtime.local_graph import on_local_device
-from weft.runtime.variables import VariableState
+from weft.runtime.device.backends.local import on_local_device
+from weft.runtime.resources.variables import VariableState
 
 
 class BoundState:

@@ -18,7 +18,7 @@ from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.graph import Graph
 from weft.ir.locations import Locations, caller_location, definition_location
 from weft.ir.types import TensorType
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,15 +96,17 @@ if TYPE_CHECKING:
         get_or_create_global_step,
         global_step,
     )
-    from weft.runtime.checkpoint.stateful import Stateful, register_state
-    from weft.runtime.cluster.environment import from_environment as cluster_from_environment
-    from weft.runtime.cluster.json_config import JsonResolver
-    from weft.runtime.cluster.kubernetes import KubernetesResolver
-    from weft.runtime.cluster.ranks import RankResolver
+    from weft.runtime.checkpoint.state import Stateful, register_state
     from weft.runtime.cluster.ray_cluster import RayCluster
-    from weft.runtime.cluster.slurm import SlurmResolver
+    from weft.runtime.cluster.resolvers import (
+        JsonResolver,
+        KubernetesResolver,
+        RankResolver,
+        SlurmResolver,
+    )
+    from weft.runtime.cluster.resolvers import from_environment as cluster_from_environment
+    from weft.runtime.cluster.server import Server
     from weft.runtime.cluster.spec import ClusterSpec, ClusterTask
-    from weft.runtime.distributed.server import Server
 
     # TensorFlow 1's names
     GradientDescentOptimizer = SGD
@@ -152,7 +154,7 @@ _NAMES = {
         "piecewise_constant polynomial_decay",
     "weft.frontend.train.step_counter":
         "create_global_step get_global_step get_or_create_global_step global_step",
-    "weft.runtime.checkpoint.stateful": "Stateful register_state",
+    "weft.runtime.checkpoint.state": "Stateful register_state",
 }  # fmt: skip
 # TensorFlow 1's names
 _OLD_NAMES = {
@@ -167,15 +169,15 @@ _OLD_NAMES = {
 _LATER = {name: (module, name) for module, names in _NAMES.items() for name in names.split()}
 _LATER |= {old: _LATER[name] for old, name in _OLD_NAMES.items()}
 _LATER |= {
-    "cluster_from_environment": ("weft.runtime.cluster.environment", "from_environment"),
-    "JsonResolver": ("weft.runtime.cluster.json_config", "JsonResolver"),
-    "KubernetesResolver": ("weft.runtime.cluster.kubernetes", "KubernetesResolver"),
-    "RankResolver": ("weft.runtime.cluster.ranks", "RankResolver"),
+    "cluster_from_environment": ("weft.runtime.cluster.resolvers", "from_environment"),
+    "JsonResolver": ("weft.runtime.cluster.resolvers", "JsonResolver"),
+    "KubernetesResolver": ("weft.runtime.cluster.resolvers", "KubernetesResolver"),
+    "RankResolver": ("weft.runtime.cluster.resolvers", "RankResolver"),
     "RayCluster": ("weft.runtime.cluster.ray_cluster", "RayCluster"),
-    "SlurmResolver": ("weft.runtime.cluster.slurm", "SlurmResolver"),
+    "SlurmResolver": ("weft.runtime.cluster.resolvers", "SlurmResolver"),
     "ClusterSpec": ("weft.runtime.cluster.spec", "ClusterSpec"),
     "ClusterTask": ("weft.runtime.cluster.spec", "ClusterTask"),
-    "Server": ("weft.runtime.distributed.server", "Server"),
+    "Server": ("weft.runtime.cluster.server", "Server"),
 }
 
 if not TYPE_CHECKING:

@@ -32,12 +32,10 @@ from weft.frontend.train.saver_restore import STATE_PREFIX, RestoreReport, resto
 from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import caller_location
-from weft.runtime.checkpoint.encoding import Array, encode_tree
-from weft.runtime.checkpoint.folder import SaveJob
-from weft.runtime.checkpoint.format import SUFFIX
-from weft.runtime.checkpoint.manifest import SavedCheckpoint
-from weft.runtime.checkpoint.snapshot import all_locked, copies
-from weft.runtime.checkpoint.stateful import RANDOM
+from weft.runtime.checkpoint.atomic import SUFFIX
+from weft.runtime.checkpoint.folder import SavedCheckpoint, SaveJob
+from weft.runtime.checkpoint.format import Array, encode_tree
+from weft.runtime.checkpoint.state import RANDOM, all_locked, copies
 
 
 class Saver(BaseSaver):

@@ -16,7 +16,7 @@ from weft.frontend.train.saver_files import PathLike, as_path
 from weft.frontend.variable import Variable
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError
 from weft.ir.locations import caller_location
-from weft.runtime.checkpoint.format import SUFFIX
+from weft.runtime.checkpoint.atomic import SUFFIX
 
 
 def check_call(what: str, sess: object) -> None:

@@ -13,8 +13,7 @@ from weft.frontend.train.saver_files import PathLike, check_mode, state_file
 from weft.ir.errors import DataLossError, InvalidArgumentError
 from weft.ir.locations import caller_location
 from weft.ir.process import ForkLock
-from weft.runtime.checkpoint.folder import candidates, log
-from weft.runtime.checkpoint.manifest import Manifest, Retention, load_manifest
+from weft.runtime.checkpoint.folder import Manifest, Retention, candidates, load_manifest, log
 from weft.runtime.checkpoint.sharded import checkpoint_name
 
 T = TypeVar("T")

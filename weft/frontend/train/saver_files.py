@@ -15,13 +15,8 @@ from weft.ir.errors import (
     suggest,
 )
 from weft.ir.locations import caller_location
-from weft.runtime.checkpoint.encoding import RESERVED, Array
-from weft.runtime.checkpoint.manifest import (
-    STATE_FILE,
-    Manifest,
-    Retention,
-    load_manifest,
-)
+from weft.runtime.checkpoint.folder import STATE_FILE, Manifest, Retention, load_manifest
+from weft.runtime.checkpoint.format import RESERVED, Array
 from weft.runtime.checkpoint.sharded import checkpoint_name, find_checkpoint, open_checkpoint
 
 PathLike = str | os.PathLike[str]

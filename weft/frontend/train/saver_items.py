@@ -23,9 +23,8 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
-from weft.runtime.checkpoint.encoding import RESERVED
-from weft.runtime.checkpoint.format import Entry
-from weft.runtime.checkpoint.stateful import RANDOM, Stateful, registered_state
+from weft.runtime.checkpoint.format import RESERVED, Entry
+from weft.runtime.checkpoint.state import RANDOM, Stateful, registered_state
 
 _RANDOM_PREFIX = f"{RESERVED}{RANDOM}/"
 _RANDOM_NAME = re.compile(re.escape(_RANDOM_PREFIX) + r"(global|-?\d+)")

@@ -14,11 +14,10 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
-from weft.runtime.checkpoint.encoding import RESERVED, Array, decode_tree
 from weft.runtime.checkpoint.folder import log
+from weft.runtime.checkpoint.format import RESERVED, Array, decode_tree
 from weft.runtime.checkpoint.sharded import Checkpoint, open_checkpoint
-from weft.runtime.checkpoint.snapshot import all_locked, assign_all
-from weft.runtime.checkpoint.stateful import RANDOM, Stateful
+from weft.runtime.checkpoint.state import RANDOM, Stateful, all_locked, assign_all
 
 STATE_PREFIX = f"{RESERVED}state/"
 _PARTLY = (

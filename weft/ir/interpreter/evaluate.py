@@ -524,7 +524,7 @@ def _on_host(run: _Run, op: Operation, operands: Sequence[Any]) -> list[Any]:
     if run.host is None:
         raise UnsupportedError(
             "the interpreter got nothing that carries out ops of the host",
-            hint="pass host=, as weft.runtime.dataflow.host_objects.HostObjects",
+            hint="pass host=, as weft.runtime.dataflow.host_dispatch.HostObjects",
         )
     return list(run.host(op, operands))
 

@@ -153,7 +153,7 @@ class _Task(Machine):
         if self.host is None:
             raise UnsupportedError(
                 "the interpreter got nothing that carries out ops of the host",
-                hint="pass host=, as weft.runtime.dataflow.host_objects.HostObjects",
+                hint="pass host=, as weft.runtime.dataflow.host_dispatch.HostObjects",
             )
         return self.host(op, operands)
 

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: the file format, atomic writing, the state file, what is kept.
+"""Checkpoints on disk: the file format, atomic writing, the state file of a folder, what is kept.
 
-No user API: that is `weft/frontend/train/saver*.py`.
-"""
+Enters: named arrays and state. Leaves: files, and what was in them. Imports: `runtime.resources`
+(variables), `runtime.files`. No user API: that is `weft/frontend/train/saver*.py`."""

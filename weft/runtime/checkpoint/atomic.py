@@ -1,8 +1,9 @@
-"""Files that are there whole or not at all: a temporary file, fsync, rename, fsync of the folder.
+"""Atomic writes: files that are there whole or not at all.
 
-A temporary file is locked while it is written, so that what a killed process left can be told from
-what another process is writing: the kernel frees the lock of a process that is gone.
-"""
+A temporary file, fsync, rename, fsync of the folder. A temporary file is locked while it is
+written, so that what a killed process left can be told from what another process is writing: the
+kernel frees the lock of a process that is gone. `check_file_name` is for names of files that a file
+names: state files and manifests may come from anywhere."""
 
 from __future__ import annotations
 
@@ -22,6 +23,21 @@ from weft.ir.errors import (
     ResourceExhaustedError,
     WeftError,
 )
+
+SUFFIX = ".safetensors"
+#: Of the file that says which files a checkpoint of several consists of.
+MANIFEST = ".manifest.json"
+
+
+def check_file_name(name: object, suffixes: tuple[str, ...] = (SUFFIX, MANIFEST)) -> str:
+    """`name`, if it is that of a file in the folder of the file that names it, with one of the
+    suffixes; ValueError otherwise."""
+    if not isinstance(name, str) or not name.endswith(suffixes):
+        raise ValueError(f"it names {name!r}, which is no {' or '.join(suffixes)} file")
+    if "\0" in name or os.path.basename(name) != name:
+        raise ValueError(f"it names {name!r}, which is not in its folder")
+    return name
+
 
 _SUFFIX = ".weft-tmp"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -20,11 +20,14 @@ from typing import Any, Self
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import DataLossError, InvalidArgumentError, NotFoundError
-from weft.runtime.checkpoint.atomic import read_whole, write_atomically
-from weft.runtime.checkpoint.encoding import Array
-from weft.runtime.checkpoint.format import SUFFIX, CheckpointFile, Entry
-from weft.runtime.checkpoint.names import MANIFEST as MANIFEST
-from weft.runtime.checkpoint.names import check_file_name
+from weft.runtime.checkpoint.atomic import (
+    MANIFEST,
+    SUFFIX,
+    check_file_name,
+    read_whole,
+    write_atomically,
+)
+from weft.runtime.checkpoint.format import Array, CheckpointFile, Entry
 
 #: The name under which each file holds the number of its save (i64[]).
 MARK = "__save__"

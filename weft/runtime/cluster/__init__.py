@@ -1,5 +1,5 @@
-"""Which tasks there are and which of them this process is: cluster specs, and resolvers that read
-what an existing engine (SLURM, Kubernetes, MPI, torchrun, Ray) says of it.
+"""Clusters: which tasks there are, tasks that run parts of steps, and the master in the client that
+makes steps of them (the paper, section 5).
 
-Pure reading of the environment: no subprocess, no network; Ray is imported by `ray_cluster` alone.
-"""
+Enters: placed graphs; what SLURM, Kubernetes, MPI or Ray say. Leaves: steps over several tasks or
+devices. Imports: all of `runtime`, `comm`, `passes.partition`. Read `spec`, `master`, `server`."""

@@ -1,4 +1,6 @@
-"""The actor that Ray starts for each task: a weft server, and where it is reached."""
+"""`RayTask`: the actor that Ray starts for each task, a weft server, and where it is reached.
+
+It needs Ray when it is imported; `ray_cluster.py` does not."""
 
 from __future__ import annotations
 
@@ -9,9 +11,8 @@ from typing import Any
 from ray.util import get_node_ip_address
 
 from weft.comm.keys import Secret
-from weft.runtime.cluster.addresses import tcp_address
-from weft.runtime.cluster.spec import ClusterSpec
-from weft.runtime.distributed.server import Server
+from weft.runtime.cluster.server import Server
+from weft.runtime.cluster.spec import ClusterSpec, tcp_address
 
 
 class RayTask:

@@ -1,5 +1,4 @@
-"""From a lowered graph to the executor's nodes: one for each op of control flow, one for each
-static region, which is compiled."""
+"""Nodes of a lowered graph: one for each op of control flow, one for each static region."""
 
 from __future__ import annotations
 
@@ -34,23 +33,31 @@ from weft.passes.manager import Pass
 from weft.passes.pipelines import STANDARD
 from weft.passes.sizes.specialize import is_symbolic
 from weft.runtime.dataflow import layout as at
-from weft.runtime.dataflow.elsewhere import (
+from weft.runtime.dataflow.host_dispatch import (
+    Resources,
+    Start,
+    at_once,
+    host_start,
+    kept_to_the_end,
+)
+from weft.runtime.dataflow.host_ops.functions import READ_ONLY
+from weft.runtime.dataflow.nodes import Frame, Node, Port
+from weft.runtime.dataflow.regions import (
     Elsewhere,
+    LazyRegion,
+    LentRegion,
     RegionElsewhere,
     Where,
     landing,
+    large_results,
     on_host,
+    sent_values,
     stays_far,
 )
-from weft.runtime.dataflow.host_ops.dynamic import READ_ONLY
-from weft.runtime.dataflow.hosts import Resources, Start, at_once, host_start, kept_to_the_end
-from weft.runtime.dataflow.lazy import LazyRegion
-from weft.runtime.dataflow.lent import LentRegion, large_results, sent_values
-from weft.runtime.dataflow.nodes import Frame, Node, Port
 from weft.runtime.dataflow.state import ExternalCell
-from weft.runtime.executable import Executable, compile_graph
-from weft.runtime.pool.pool import POOL
-from weft.runtime.variables import VariableState
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.native.pool import POOL
+from weft.runtime.resources.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 _KINDS = {

@@ -1,23 +1,39 @@
-"""Runs a lowered graph: native code walks the nodes, Python carries out the host nodes."""
+"""`DataflowStep`: a step that the dataflow executor runs, and how it is made from a step's graph.
+
+`Stepping` is a run that gives its thread back where it would wait, and goes on in the thread that
+brings what it waited for: for small steps, which take less than another thread takes to begin."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from weft.ir.graph import Graph
+from weft.codegen.loops.in_registers import in_registers
+from weft.ir.analysis.deadness import check_dataflow
+from weft.ir.analysis.effects import is_string
+from weft.ir.graph import Graph, Operation
+from weft.ir.ops import lookup
+from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.process import collector_paused
-from weft.passes.manager import Pass
+from weft.ir.types import TensorType, Type
+from weft.passes.analysis.cost import nanoseconds
+from weft.passes.control.lower_control_flow import executor_only, lower_control_flow, unroll
+from weft.passes.manager import Pass, run_passes
 from weft.passes.pipelines import STANDARD
+from weft.passes.sizes.specialize import is_symbolic
+from weft.passes.sizes.tie_sizes import tie_sizes
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Array, build
-from weft.runtime.dataflow.elsewhere import Elsewhere
-from weft.runtime.dataflow.hosts import Resources
+from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.nodes import Tables
-from weft.runtime.dataflow.running import Running
+from weft.runtime.dataflow.regions import Elsewhere
+from weft.runtime.dataflow.run import Running
 from weft.runtime.dataflow.trace import Labels, NodeTrace, TraceRecorder
-from weft.runtime.executable import MOST_IDLE_FRAMES
+from weft.runtime.native.executable import MOST_IDLE_FRAMES
+from weft.runtime.plan.planning import REGION, for_machine
 from weft.runtime.resources.cancel import CancelToken
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
 
 
 class DataflowStep:
@@ -95,3 +111,133 @@ class DataflowStep:
     def executed(self) -> int:
         """How many nodes all idle states have run so far."""
         return sum(r.state.word(at.S_EXECUTED) for r in self._idle)
+
+
+def executor_op(graph: Graph) -> Operation | None:
+    """The first op that no native plan holds: one of the host or on strings, Switch or Merge, state
+    in a branch or loop; None if there is none."""
+    switches = (op for op in graph.ops if op.name in DATAFLOW)
+    return next(switches, None) or executor_only(graph.ops)
+
+
+def holds_strings(graph: Graph) -> bool:
+    """Whether strings go through the graph, which native plans do not take."""
+    return any(is_string(v.type) for v in (*graph.args, *graph.results))
+
+
+def dataflow_step(
+    graph: Graph,
+    variables: Mapping[str, VariableState],
+    resources: Resources,
+    control_flow: str = "dataflow",
+    *,
+    deterministic: bool = False,
+    passes: Sequence[Pass] = STANDARD,
+    elsewhere: Elsewhere | None = None,
+) -> DataflowStep:
+    """`graph`, with inputs of static shapes, for the dataflow executor: branches and loops as
+    Switch and Merge, all or (control_flow="auto") those that native code cannot hold. passes: of
+    what is compiled; STANDARD and REPRODUCIBLE give the bits of a native plan. elsewhere: the
+    device that regions are compiled for, if it is not this processor.
+    InvalidArgumentError if a result may be dead, or frames do not match."""
+    graph = tie_sizes(graph)
+    check_dataflow(graph)
+    whole = executor_op(graph) is None and not holds_strings(graph) and elsewhere is None
+    if passes is STANDARD and whole and not is_symbolic(graph.block):
+        # as in a native plan, and what sums add up in which order depends on what is fused
+        graph, _ = run_passes(graph, for_machine(STANDARD))
+        graph = unroll(graph, lambda op: in_registers(op) > 1)
+        passes = REGION
+    lowered = lower_control_flow(graph, mode=control_flow, whole_updates=True)
+    return DataflowStep(
+        lowered, variables, resources,
+        deterministic=deterministic, passes=passes, elsewhere=elsewhere,
+    )  # fmt: skip
+
+
+#: A step of at most so many nanoseconds, and ops, is small.
+SMALL_NS, MOST_OPS = 30_000.0, 200
+#: Ops of the host that only begin something, or are done in no time.
+_BRIEF = frozenset({
+    "send", "recv", "enqueue", "dequeue", "enqueue_many", "dequeue_many", "dequeue_up_to",
+    "queue_size", "queue_close", "queue_is_closed", "is_initialized", "assert_initialized",
+    "count_up_to",
+})  # fmt: skip
+#: Called once: with the results, or with what went wrong.
+Finished = Callable[[list[Array] | BaseException], None]
+
+
+def is_small(graph: Graph) -> bool:
+    """Whether no thread is held up by a run of the graph: little to compute, no loop, nothing of
+    the host that takes time, nothing of unknown size."""
+    if len(graph.ops) > MOST_OPS or any(op.regions for op in graph.ops):
+        return False
+    for op in graph.ops:
+        host = "host" in lookup(op.name).traits
+        if (host and op.name not in _BRIEF) or op.name == "enter":
+            return False
+        types = [v.type for v in (*op.operands, *op.results)]
+        if not all(_is_static(t) for t in types):
+            return False
+    sent = {v for op in graph.ops if op.name == "send" for v in op.operands} | {*graph.results}
+    # a variable is read where it lies, but for what is sent
+    inside = [op for op in graph.ops if op.name != "read" or op.result in sent]
+    return nanoseconds(op for op in inside if op.name not in _BRIEF) <= SMALL_NS
+
+
+def _is_static(kind: Type) -> bool:
+    if isinstance(kind, TensorType):
+        return kind.is_static and not kind.dtype.numpy.hasobject
+    return True
+
+
+class Stepping:
+    """One run of a `DataflowStep`. finished: called in whichever thread ends it."""
+
+    def __init__(self, step: DataflowStep, finished: Finished) -> None:
+        self._step, self._finished = step, finished
+        self._running: Running = step.take()
+        self._turn = threading.Lock()  # held by the thread that carries it out
+        self._over = False
+        self._forget: Callable[[], None] = lambda: None
+
+    def begin(self, inputs: list[Array], cancel: CancelToken) -> None:
+        """Run until it would wait, or to its end."""
+        put = self._running._done.put
+
+        def came(item: Any) -> None:
+            put(item)
+            self._go_on()
+
+        self._running.put = came
+        with self._turn:
+            self._forget = self._running.begin(inputs, cancel)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Carry it out, unless another thread does: that one sees what has come meanwhile."""
+        while self._turn.acquire(blocking=False):
+            outcome: list[Array] | BaseException | None = None
+            try:
+                if self._over:
+                    return
+                try:
+                    if self._running.go_on(None, wait=False):
+                        outcome = [a for a in self._running.end() if a is not None]
+                except BaseException as error:
+                    outcome = error
+                self._over = outcome is not None
+            finally:
+                self._turn.release()
+            if outcome is not None:
+                self._end(outcome)
+                return
+            if self._running.idle:
+                return
+
+    def _end(self, outcome: list[Array] | BaseException) -> None:
+        self._forget()
+        if not isinstance(outcome, BaseException):
+            self._running.put = self._running._done.put
+            self._step.give_back(self._running)
+        self._finished(outcome)

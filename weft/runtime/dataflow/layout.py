@@ -1,8 +1,7 @@
-"""What the native executor finds where: byte offsets in its tables, and codes.
+"""Layout of the native executor's tables: byte offsets and codes.
 
 Static tables (`nodes.py` makes them, all steps of a graph share them): nodes, edges, frames. A
-step's own: its state, frame instances, iteration records, cells.
-"""
+step's own: its state, frame instances, iteration records, cells."""
 
 from __future__ import annotations
 

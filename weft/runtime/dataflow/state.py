@@ -1,4 +1,9 @@
-"""The state of one running step of a dataflow graph, and the native functions that work on it."""
+"""State of one running step, its cells, and the native functions that work on it.
+
+A cell over an array that Python keeps (`Boxes`: of any shape, which only its values decide, or of
+strings) is never written to, so queues and other cells may share it. Native code passes the cell on
+and counts it as any other; it cannot let the array go, so a cell that nobody reads any more lies on
+the free list of class BOXED until Python comes by."""
 
 from __future__ import annotations
 
@@ -16,13 +21,82 @@ import numpy as np
 from weft.codegen.llvm import jit
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.native_language import LANGUAGE_VERSION, emit_source
+from weft.codegen.steps.walker import ARRAY_DATA_OFFSET
 from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError
 from weft.ir.types import TensorType, Type
 from weft.runtime.dataflow import layout as at
-from weft.runtime.dataflow import native_frames, native_loop, native_memory, native_trace
-from weft.runtime.dataflow.boxes import Boxes, data_of
+from weft.runtime.dataflow import native_executor
 from weft.runtime.dataflow.host_ops.row import DEAD
 from weft.runtime.dataflow.nodes import Node, Tables, words
+
+_Array = np.ndarray[Any, Any]
+
+
+def data_of(array: _Array) -> int:
+    """The address of an array's data; `array.ctypes.data` takes ten times as long."""
+    return int(ctypes.c_int64.from_address(id(array) + ARRAY_DATA_OFFSET).value)
+
+
+class Boxes:
+    """The boxed cells of one step. free_list: the address of the word where native code puts
+    them."""
+
+    def __init__(self, free_list: int) -> None:
+        self._free_list = ctypes.c_int64.from_address(free_list)
+        self._words: dict[int, Any] = {}  # of all cells, by address
+        self._arrays: dict[int, Any] = {}
+        self._shared: dict[int, Any] = {}  # of cells of others
+        self._idle: list[int] = []
+
+    def __len__(self) -> int:
+        """How many arrays are held."""
+        return len(self._arrays)
+
+    def hold(self, array: Any) -> int:
+        """The address of a cell over `array` (C-contiguous, or a value on a device), counted
+        once."""
+        if self._free_list.value:
+            self.reclaim()
+        cell = self._idle.pop() if self._idle else self._new()
+        words = self._words[cell]
+        words[at.C_COUNT // 8] = 1
+        # what lies on a device is read by nobody who looks at addresses
+        words[at.C_DATA // 8] = data_of(array) if isinstance(array, np.ndarray) else 0
+        self._arrays[cell] = array
+        return cell
+
+    def share(self, cell: int, array: Any) -> None:
+        """Know the array of a cell that lives elsewhere, until `unshare`."""
+        self._shared[cell] = array
+
+    def unshare(self, cell: int) -> None:
+        """Nobody reads that cell any more."""
+        self._shared.pop(cell, None)
+
+    def array(self, cell: int) -> Any:
+        """What a cell holds, which nobody may write to: an array, or a value on a device; None if
+        it is neither a boxed nor a shared one."""
+        return self._arrays.get(cell) if cell in self._arrays else self._shared.get(cell)
+
+    def drop(self) -> None:
+        """Let all arrays go: the step has failed, and nobody reads its cells any more."""
+        self._arrays.clear()
+
+    def reclaim(self) -> None:
+        """Let the arrays go whose cells nobody reads any more."""
+        cell, self._free_list.value = self._free_list.value, 0
+        while cell:
+            del self._arrays[cell]
+            self._idle.append(cell)
+            cell = self._words[cell][at.C_NEXT // 8]
+
+    def _new(self) -> int:
+        words = (ctypes.c_int64 * (at.CELL_HEADER // 8))()
+        words[at.C_CLASS // 8] = at.BOXED
+        cell = ctypes.addressof(words)
+        self._words[cell] = words
+        return cell
+
 
 Array = np.ndarray[Any, Any]
 
@@ -32,7 +106,6 @@ _EXPORTS = (
 )  # fmt: skip
 #: They take less than handing the GIL over and getting it back does.
 _BRIEF = frozenset({"start", "end", "complete", "new_cell", "release", "class_of"})
-_MODULES = (native_memory, native_frames, native_loop, native_trace)
 _LIBC = {
     at.S_MALLOC: "malloc", at.S_FREE: "free", at.S_MEMCPY: "memcpy", at.S_MEMSET: "memset",
     at.S_REALLOC: "realloc", at.S_CLOCK: "clock_gettime",
@@ -47,7 +120,7 @@ WORTH_A_BOX = 1 << 14
 @cache
 def executor_kernel() -> jit.Kernel:
     """The executor as a kernel that stores its functions' addresses."""
-    source = "\n".join(inspect.getsource(m) for m in _MODULES)
+    source = inspect.getsource(native_executor)
     layout = inspect.getsource(at)
 
     def emit(e: Emitter) -> None:
@@ -66,7 +139,7 @@ def native() -> dict[str, Any]:
     found = words(len(_EXPORTS))
     store = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
     store(address)(ctypes.addressof(found), 0, 0, 0)
-    known = {name: f for m in _MODULES for name, f in vars(m).items() if inspect.isfunction(f)}
+    known = vars(native_executor)
     arity = {name: len(inspect.signature(known[name]).parameters) for name in _EXPORTS}
     made = {}
     for name, where in zip(_EXPORTS, found, strict=True):

@@ -1,8 +1,7 @@
-"""What single nodes did and when: for those who ask for a trace of a step.
+"""Trace events: what single nodes did and when, for those who ask for a trace of a step.
 
 The native loop notes (node, iteration, begin, end) for each node that it runs itself
-(`native_trace.py`); the executor adds what ran elsewhere: host ops, and nodes on other threads.
-"""
+(`native_executor.py`); the executor adds what ran beside it: host ops, nodes on other threads."""
 
 from __future__ import annotations
 
@@ -22,9 +21,9 @@ from weft.ir.locations import Locations
 from weft.ir.types import RefType, TensorType
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Built
-from weft.runtime.dataflow.helpers import clock
 from weft.runtime.dataflow.nodes import Node, Tables, words
 from weft.runtime.dataflow.state import State
+from weft.runtime.dataflow.threads import clock
 
 #: Events between two looks of Python.
 ROOM = 4096

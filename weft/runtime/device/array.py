@@ -1,4 +1,6 @@
-"""Arrays on a device: what steps there take and give without a copy to the host."""
+"""Arrays on a device: what steps there take and give without a copy to the host.
+
+Also the state of a variable whose newest value is on a device."""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from weft.ir.dtypes import as_dtype
 from weft.ir.errors import FailedPreconditionError, ResourceExhaustedError, WeftError
 from weft.ir.types import TensorType
 from weft.runtime.device.protocol import Array, Device, Mark, Memory
+from weft.runtime.resources.variables import VariableState
 
 
 class Borrowed:
@@ -156,3 +159,39 @@ def check_there(inputs: Iterable[Array | DeviceValue], donated: Collection[int])
 
 
 __all__ = ["Borrowed", "DeviceValue", "check_there", "give_back"]
+
+
+class OnDevice:
+    """A variable's value in memory of a device: `VariableState.resident`."""
+
+    __slots__ = ("device", "memory", "state")
+
+    def __init__(self, device: Device, memory: Memory, state: VariableState) -> None:
+        self.device, self.memory, self.state = device, memory, state
+
+    def fetch(self, target: Array) -> None:
+        """Copy the value to an array of the host."""
+        self.device.download(target, self.memory.address)
+
+
+def on_device(state: VariableState, device: Device) -> OnDevice:
+    """A variable's value on `device`, moved there if it is not, from another device directly. Its
+    lock is held. A variable without a value gets memory that holds nothing yet, and still has no
+    value."""
+    held = state.resident
+    if isinstance(held, OnDevice) and held.device is device:
+        return held
+    nbytes = state.dtype.itemsize
+    for size in state.shape:
+        nbytes *= size
+    made = OnDevice(device, device.allocate(nbytes, f"variable '{state.name}'"), state)
+    if isinstance(held, OnDevice):
+        device.copy_from(held.device, made.memory.address, held.memory.address, nbytes)
+        state.move(made)
+        return made
+    array = state.array
+    if array is not None:
+        device.upload(made.memory.address, array)
+        device.synchronize()  # the array may change or go as soon as the value is resident
+        state.move(made)
+    return made

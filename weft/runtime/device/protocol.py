@@ -1,11 +1,17 @@
-"""What a device does for a step: memory, copies, launches, a recording of launches.
+"""`Device`: what a device does for a step - memory, copies, launches, recordings of launches.
 
 Addresses are integers. Work is done in the order in which it was asked for; `synchronize` and
-`download` wait for it, all else need not.
-"""
+`download` wait for it, all else need not. A device keeps who asked for how much memory, for people
+who run out of it, and the calls it was asked for last, for the error of a kernel that fails: the
+driver says that one has failed, and never which."""
 
 from __future__ import annotations
 
+import gc
+import itertools
+import threading
+import weakref
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,11 +19,159 @@ import numpy as np
 
 from weft.codegen.cuda.source.kernel import Launch
 from weft.ir.graph import Operation
-from weft.runtime.device.blocks import Resident
-from weft.runtime.device.calls import Calls
 
 if TYPE_CHECKING:
-    from weft.runtime.device.planning.plan import Place, PlanArg, PlannedLaunch, PlannedProduct
+    from weft.runtime.device.plan import Place, PlanArg, PlannedLaunch, PlannedProduct
+
+
+class Holder(Protocol):
+    """Whoever keeps memory that it could do without."""
+
+    def drop_spare(self) -> None:
+        """Let go what only makes the next call faster."""
+
+    def drop_idle(self) -> None:
+        """Let all of it go."""
+
+
+class Resident:
+    """The memory of a device by what it is for."""
+
+    def __init__(self) -> None:
+        self._held: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+
+    def may_ask(self, holder: Holder) -> None:
+        """`holder` is asked to let go what it can, when memory is short."""
+        with self._lock:
+            self._holders.add(holder)
+
+    def drop_spare(self) -> None:
+        """Ask all holders."""
+        for holder in self._asked():
+            holder.drop_spare()
+
+    def drop_idle(self) -> None:
+        """Ask all holders; arrays that only hold each other go, too, those let go just now and
+        others."""
+        for holder in self._asked():
+            holder.drop_idle()
+        gc.collect()
+
+    def _asked(self) -> list[Holder]:
+        with self._lock:
+            return list(self._holders)
+
+    def add(self, what: str, nbytes: int) -> None:
+        """So much more (or less) is there for `what`."""
+        with self._lock:
+            self._held[what] += nbytes
+            if not self._held[what]:
+                del self._held[what]
+
+    @property
+    def nbytes(self) -> int:
+        """All of it."""
+        with self._lock:
+            return self._held.total()
+
+    def describe(self, most: int = 6) -> str:
+        """The largest first."""
+        with self._lock:
+            held = self._held.most_common()
+        if not held:
+            return "nothing"
+        text = ", ".join(f"{what} ({nbytes:,} bytes)" for what, nbytes in held[:most])
+        rest = held[most:]
+        return text + (f" and {len(rest)} more ({sum(n for _, n in rest):,} bytes)" if rest else "")
+
+
+def no_room(device: str, what: str, nbytes: int, resident: Resident, total: int) -> str:
+    """The message for memory that is not there."""
+    return f"device {device} has no {nbytes:,} bytes for {what}: {what_is_there(resident, total)}"
+
+
+def what_is_there(resident: Resident, total: int) -> str:
+    """What there is instead."""
+    of = f" of {total:,}" if total else ""
+    return f"resident are {resident.nbytes:,}{of} bytes: {resident.describe()}"
+
+
+#: So many calls are remembered, of each so many kernels are told, of each so many lines.
+MOST_CALLS, MOST_KERNELS, MOST_LINES = 8, 8, 4
+#: The number of a call whose launches are not all asked for.
+_OPEN = 1 << 62
+
+
+class Launching(Protocol):
+    """What launches kernels."""
+
+    def launches(self) -> Sequence[PlannedLaunch]:
+        """Them, in order."""
+
+
+class Call:
+    """The last call of a plan on one frame. name: of the function. number: the calls of a device
+    are numbered as they are all asked for."""
+
+    __slots__ = ("name", "number", "of")
+
+    def __init__(self, name: str, of: Launching) -> None:
+        self.name, self.of = name, weakref.ref(of)
+        self.number = _OPEN
+
+    def describe(self) -> str:
+        """`'step': kernel 'exp_each' (/home/me/a.py:3), ...`: with the lines of its ops."""
+        of = self.of()
+        told = [] if of is None else list(dict.fromkeys(map(_launch, of.launches())))
+        rest = [f"and {len(told) - MOST_KERNELS} more"] if len(told) > MOST_KERNELS else []
+        kernels = ", ".join([*told[:MOST_KERNELS], *rest])
+        return f"'{self.name}': {kernels or 'its kernels are not known any more'}"
+
+
+class Calls:
+    """The calls that a device was asked for last. Any thread may call any of these; a step costs an
+    append and a number."""
+
+    def __init__(self) -> None:
+        self._asked: deque[Call] = deque(maxlen=MOST_CALLS)
+        self._numbers = itertools.count(1)
+        self.last = 0  # the number of the last call that is all asked for
+        self._done = 0  # that of the last one that is known to be done
+
+    def begin(self, call: Call) -> None:
+        """Its launches are asked for from now on."""
+        call.number = _OPEN
+        self._asked.append(call)
+
+    def end(self, call: Call) -> None:
+        """All of them have been."""
+        call.number = self.last = next(self._numbers)
+
+    def done(self, number: int) -> None:
+        """The device has done the calls up to that one."""
+        if number > self._done:
+            self._done = number
+
+    def describe(self) -> str:
+        """A line for each call that is not known to be done, the last one last."""
+        asked = self._asked.copy()
+        left = {call for call in asked if call.number > self._done}
+        told = [call.describe() for call in sorted(left, key=lambda call: call.number)]
+        if len(asked) == MOST_CALLS and asked[0] in left:
+            told.insert(0, "calls before these, which are not remembered")
+        return "".join([f"\n  {line}" for line in dict.fromkeys(reversed(told))][::-1])
+
+
+def _launch(node: PlannedLaunch) -> str:
+    places = () if node.op is None else node.op.locations
+    lines = list(dict.fromkeys(f"{place.file}:{place.line}" for place in places))[:MOST_LINES]
+    return f"kernel '{node.launch.kernel.name}'" + (f" ({', '.join(lines)})" if lines else "")
+
+
+__all__ = ["Call", "Calls"]
+
 
 Array = np.ndarray[Any, Any]
 

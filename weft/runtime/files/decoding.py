@@ -1,5 +1,4 @@
-"""What records hold, as arrays: fields of CSV lines, features of Examples; for many records at
-once."""
+"""Decoding of many records at once to arrays: fields of CSV lines, features of Examples."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from weft.ir.errors import InvalidArgumentError, WeftError, suggest
 from weft.ir.ops.strings import number_of
 from weft.ir.types import TensorType
 from weft.runtime.files.example import decode_example
-from weft.runtime.files.leave import confined
+from weft.runtime.files.permissions import confined
 
 Array = np.ndarray[Any, Any]
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from weft.ir.errors import DataLossError
-from weft.runtime.files.leave import confined
-from weft.runtime.files.lines import read_lines
-from weft.runtime.files.streams import Damaged, Input, open_input
+from weft.runtime.files.permissions import confined
+from weft.runtime.files.streams import Damaged, Input, open_input, read_lines
 from weft.runtime.files.tfrecord import read_records
 
 Record = tuple[bytes, bytes]

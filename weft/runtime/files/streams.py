@@ -1,4 +1,4 @@
-"""Files read from front to back, decompressed on the way."""
+"""Files read from front to back, decompressed on the way; text files line by line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
-from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError
+from weft.ir.errors import DataLossError, InvalidArgumentError, NotFoundError, WeftError
 
 Path = str | os.PathLike[str]
 #: TensorFlow's names of compressions, and zlib's `wbits` for each.
@@ -156,3 +156,31 @@ class Output:
         traceback: TracebackType | None,
     ) -> None:  # fmt: skip
         self.close()
+
+
+_LINE_BLOCK = 1 << 18
+
+
+def read_lines(path: Path, compression_type: str | None = None) -> Iterator[bytes]:
+    """The lines of a file as bytes, without the line feed (and a carriage return before it).
+
+    DataLossError, naming file and line, for compressed files that are damaged.
+    """
+    number, rest = 0, b""
+    with open_input(path, compression_type) as file:
+        while True:
+            try:
+                block = file.read(_LINE_BLOCK)
+            except Damaged as damage:
+                raise DataLossError(
+                    f"{os.fspath(path)}:{number + 1}: {damage}"
+                ) from damage.__cause__
+            if not block:
+                break
+            head, *lines = block.split(b"\n")
+            rest += head
+            for line in lines:
+                yield rest.removesuffix(b"\r")
+                number, rest = number + 1, line
+    if rest:
+        yield rest.removesuffix(b"\r")

@@ -1,1 +1,4 @@
-"""The native call path: what CPython enters when a compiled function is called."""
+"""Native steps on this processor: executables, the thread pool, and the call path from CPython.
+
+Enters: graphs or plans (`runtime.plan`). Leaves: `Executable`, `SizePlan`, called with arrays.
+Imports: `runtime.plan`, `runtime.resources`."""

@@ -1,13 +1,13 @@
-"""What the native call path is given by CPython, NumPy and libc: addresses and layouts, looked up
-and probed once per process.
+"""Interfaces of CPython, NumPy and libc for the native call path: addresses and layouts.
 
-Where this Python or NumPy is laid out otherwise (a free-threaded build, no POSIX), `native_api()`
-is None, one line in the log `weft.compile` says why, and calls go through Python: the same results,
-about a microsecond later. `WEFT_NATIVE_CALLS=0` asks for that.
+They are looked up and probed once per process. Where this Python or NumPy is laid out otherwise (a
+free-threaded build, no POSIX), `native_api()` is None, one line in the log `weft.compile` says why,
+and calls go through Python: the same results, about a microsecond later. `WEFT_NATIVE_CALLS=0` asks
+for that.
 
-Compiling it takes longer than most kernels, so calls do not wait: a process's first calls go
-through Python, the second call of a step begins to compile it (`begin_native_api`), and the first
-one after that is done goes on with it. `native_api()` waits, for who must have it: tests.
+Compiling the call path takes longer than most kernels, so calls do not wait: a process's first
+calls go through Python, the second call of a step begins to compile it (`begin_native_api`), and
+the first one after that is done goes on with it. `native_api()` waits, for who must have it: tests.
 """
 
 from __future__ import annotations
@@ -33,11 +33,9 @@ from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import float64
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.process import around_fork
-from weft.runtime.native import blocks as native_blocks
-from weft.runtime.native import entry as native_entry
+from weft.runtime.native import call_path
 from weft.runtime.native import layout as at
-from weft.runtime.native import run as native_run
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
 
 _log = logging.getLogger("weft.compile")
 _EXPORTS = (
@@ -205,8 +203,7 @@ def _make() -> NativeApi:
 @cache
 def native_kernel() -> jit.Kernel:
     """The code of the native call path, as a kernel that stores its functions' addresses."""
-    modules = (native_blocks, native_run, native_entry)
-    source = "\n".join(inspect.getsource(m) for m in modules)
+    source = inspect.getsource(call_path)
     layout = inspect.getsource(at)
 
     def emit(e: Emitter) -> None:

@@ -1,8 +1,7 @@
-"""What the native call path finds where: offsets in bytes, codes, and the table of addresses.
+"""Layout of the native call path's tables: offsets in bytes, codes, and the table of addresses.
 
-The tables are int64 words that `api.py`, `step.py` and `calls/native_call.py` fill; the code
-that reads them is `blocks.py`, `run.py` and `entry.py`.
-"""
+The tables are int64 words that `api.py`, `step.py` and `calls/native_call.py` fill; the code that
+reads them is `call_path.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of one step for the native call path, and the objects that they point to."""
+"""Words of one step for the native call path, and the objects that they point to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.runtime.native import layout as at
 from weft.runtime.native.api import NativeApi, new_capsule
-from weft.runtime.variables import VariableState
+from weft.runtime.resources.variables import VariableState
 
 _METH_O = 8
 _py = ctypes.pythonapi

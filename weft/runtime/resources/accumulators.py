@@ -21,8 +21,14 @@ from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
 from weft.ir.spec import AttrValue
 from weft.runtime.resources.attempts import Attempt, Done, Resource
 from weft.runtime.resources.cancel import CancelToken
-from weft.runtime.resources.components import Array, ComponentShape, fits
-from weft.runtime.resources.saved import check_saved, reading_state, saved_integer
+from weft.runtime.resources.components import (
+    Array,
+    ComponentShape,
+    check_saved,
+    fits,
+    reading_state,
+    saved_integer,
+)
 
 _log = logging.getLogger("weft.resources")
 

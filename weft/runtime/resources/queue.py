@@ -30,10 +30,11 @@ from weft.runtime.resources.components import (
     Components,
     Element,
     pad_and_stack,
+    reading_state,
     save_arrays,
+    saved_arrays,
     stack_arrays,
 )
-from weft.runtime.resources.saved import reading_state, saved_arrays
 
 
 class Queue(Resource):

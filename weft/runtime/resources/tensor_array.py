@@ -26,9 +26,10 @@ from weft.runtime.resources.components import (
     Array,
     ComponentShape,
     fits,
+    reading_state,
     save_arrays,
+    saved_arrays,
 )
-from weft.runtime.resources.saved import reading_state, saved_arrays
 
 
 class _Slot:

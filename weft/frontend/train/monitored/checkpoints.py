@@ -11,7 +11,7 @@ from weft.frontend.train.saver_files import PathLike, as_path, latest_checkpoint
 from weft.frontend.train.step_counter import global_step
 from weft.frontend.variable import Variable
 from weft.ir.errors import FailedPreconditionError
-from weft.runtime.checkpoint.format import SUFFIX
+from weft.runtime.checkpoint.atomic import SUFFIX
 
 
 class Checkpoints:

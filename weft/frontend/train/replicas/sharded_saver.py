@@ -35,10 +35,9 @@ from weft.ir.device import DeviceSpec
 from weft.ir.dtypes import int64, string
 from weft.ir.errors import FailedPreconditionError, TypeRuleError, UnsupportedError
 from weft.ir.locations import caller_location
-from weft.runtime.checkpoint.folder import record_checkpoint
-from weft.runtime.checkpoint.manifest import SavedCheckpoint
+from weft.runtime.checkpoint.atomic import MANIFEST
+from weft.runtime.checkpoint.folder import SavedCheckpoint, record_checkpoint
 from weft.runtime.checkpoint.sharded import (
-    MANIFEST,
     MARK,
     Shard,
     checkpoint_name,

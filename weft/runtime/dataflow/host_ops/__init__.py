@@ -1,23 +1,21 @@
-"""How Python carries out host ops: a module for each family, one row for each op."""
+"""Host ops: how Python carries each out, one row for each op, one file for each family.
+
+Enters: an op, its object and arrays. Leaves: arrays, given to a callback. Imports: `runtime.files`,
+`resources`, `checkpoint`; nothing of the executor."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.runtime.dataflow.host_ops import (
-    communication,
-    dynamic,
-    files,
-    functions,
-    queues,
-    reports,
-    resources,
-    state,
-)
+from weft.runtime.dataflow.host_ops import communication, files, functions, resources
+from weft.runtime.dataflow.host_ops import functions as dynamic
+from weft.runtime.dataflow.host_ops import functions as reports
+from weft.runtime.dataflow.host_ops import resources as queues
+from weft.runtime.dataflow.host_ops import variables as state
 from weft.runtime.dataflow.host_ops.row import Begin
 
 #: How each op begins.
 HOST_OPS: Mapping[str, Begin] = {
-    **communication.ROWS, **dynamic.ROWS, **files.ROWS, **functions.ROWS, **queues.ROWS,
-    **reports.ROWS, **resources.ROWS, **state.ROWS,
+    **communication.ROWS, **dynamic.DYNAMIC_ROWS, **files.ROWS, **functions.FUNCTION_ROWS,
+    **queues.QUEUE_ROWS, **reports.REPORT_ROWS, **resources.RESOURCE_ROWS, **state.VARIABLE_ROWS,
 }  # fmt: skip

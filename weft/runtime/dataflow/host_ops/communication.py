@@ -1,8 +1,7 @@
-"""`send` and `recv` on the executor: what parts of one step on several devices give each other.
+"""`send` and `recv`: messages between the parts of one step on several devices.
 
 Neither waits on a thread: a `recv` is done when its message comes, which calls it back. What moves
-the messages is the `exchange` of the step's `CancelToken`.
-"""
+the messages is the `exchange` of the step's `CancelToken`."""
 
 from __future__ import annotations
 

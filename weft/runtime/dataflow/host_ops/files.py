@@ -1,4 +1,4 @@
-"""Ops on files, on the executor: readers, whole files, what records hold, checkpoints."""
+"""Ops on files: readers, whole files, decoding of records, checkpoints."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from weft.ir.errors import FailedPreconditionError, WeftError
 from weft.ir.graph import Operation
 from weft.ir.ops.resources import part_type
 from weft.ir.type_rules import int_attr, ints_attr, strs_attr
-from weft.runtime.checkpoint.graph_files import restore_arrays, save_arrays
+from weft.runtime.checkpoint.folder import restore_arrays, save_arrays
 from weft.runtime.dataflow.host_ops.row import Array, Begin, Done
 from weft.runtime.files.decoding import decode_csv, matching_files, parse_examples
 from weft.runtime.files.images import decode_sized
-from weft.runtime.files.leave import confined
+from weft.runtime.files.permissions import confined
 from weft.runtime.files.records import read_whole
 from weft.runtime.files.streams import unreadable
 from weft.runtime.resources.cancel import CancelToken

@@ -1,4 +1,4 @@
-"""What a host op is to the executor: it begins, does not wait, and says when it is done."""
+"""Row of a host op: it begins, does not wait, and says when it is done."""
 
 from __future__ import annotations
 

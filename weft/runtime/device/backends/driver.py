@@ -1,7 +1,6 @@
-"""NVIDIA's driver, by `cuda.bindings.driver`: loaded when it is first needed, its errors as weft's.
+"""NVIDIA's driver, by `cuda.bindings.driver`: loaded when first needed, its errors as weft's.
 
-Each function of the driver gives (status, value...). `Driver.call` takes the status away.
-"""
+Each function of the driver gives (status, value...). `Driver.call` takes the status away."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A GPU that is not there: NumPy memory, and kernels carried out by `codegen/cuda/emulator`.
+"""`EmulatedDevice`: NumPy memory, and kernels carried out by `codegen/cuda/emulator`.
 
 It is for tests and for machines without a GPU: thousands of times slower than one, and exact about
-what a GPU leaves open - bounds, races, memory that was never written - where it raises.
-"""
+what a GPU leaves open - bounds, races, memory that was never written - where it raises."""
 
 from __future__ import annotations
 
@@ -24,12 +23,10 @@ from weft.ir.errors import (
     ResourceExhaustedError,
     UnsupportedError,
 )
-from weft.runtime.device.backends.peers import in_order, through_host
-from weft.runtime.device.blocks import Resident, no_room
-from weft.runtime.device.calls import Calls
-from weft.runtime.device.info import EMULATED_CC
+from weft.runtime.device.backends.cuda import in_order, through_host
+from weft.runtime.device.backends.info import EMULATED_CC
 from weft.runtime.device.libraries.choice import OwnKernels
-from weft.runtime.device.protocol import Device, Mark, Prepared, bytes_of
+from weft.runtime.device.protocol import Calls, Device, Mark, Prepared, Resident, bytes_of, no_room
 
 Array = np.ndarray[Any, Any]
 _ALIGNMENT = 256

@@ -24,7 +24,7 @@ from weft.ir.errors import (
     UnsupportedError,
     WeftError,
 )
-from weft.runtime.device.libraries.gemm import ALIGNMENT, Epilogue, Gemm, Operand
+from weft.runtime.device.gemm_conv import ALIGNMENT, Epilogue, Gemm, Operand
 from weft.runtime.device.libraries.library import Algorithm, LibraryLaunch
 from weft.runtime.device.protocol import Array
 

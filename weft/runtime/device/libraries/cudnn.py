@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import ToolchainError, UnsupportedError
-from weft.runtime.device.libraries.conv import Conv
+from weft.runtime.device.gemm_conv import Conv
 from weft.runtime.device.libraries.cudnn_api import (
     CudnnError,
     Held,

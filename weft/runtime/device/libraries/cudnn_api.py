@@ -1,8 +1,7 @@
-"""The functions of the C library cuDNN that weft calls, and what they are given: by ctypes.
+"""Bindings of cuDNN's C functions that weft calls, by ctypes, with the numbers of cudnn_graph.h.
 
 NVIDIA's cudnn-frontend would bring C++ that does the same calls, and no more of what is needed
-here. Numbers are those of cudnn_graph.h, which are the same in all of cuDNN 9.
-"""
+here. The numbers are the same in all of cuDNN 9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a library of NVIDIA's is to weft: lists of algorithms, calls, memory for them."""
+"""Interface to a library of NVIDIA's: lists of algorithms, calls, memory for them."""
 
 from __future__ import annotations
 

@@ -1,14 +1,18 @@
-"""From a fused graph and its memory plan to a plan for a GPU."""
+"""Planner for a GPU: a fused graph and its memory plan become a plan of launches.
+
+`lowering_of` says which launches ops become, by the pipeline that made the graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from weft.codegen.call import Address, Arg, Pool, Scratch, Status
+from weft.codegen.cuda.kernels.data_movement import check_launches
+from weft.codegen.cuda.lowerings import fused_launches, launches_of
 from weft.codegen.cuda.source.kernel import MOST_BLOCKS, Launch
 from weft.codegen.nests.nest import Nest
 from weft.codegen.nests.rows import RowNest, checking_ops
@@ -25,12 +29,13 @@ from weft.ir.type_rules import int_attr
 from weft.ir.types import RefType, TensorType
 from weft.passes.analysis.in_place import UPDATES
 from weft.passes.fusion.fuse import fuse
+from weft.passes.manager import Pass
 from weft.passes.memory.arena import aligned
 from weft.passes.memory.block import Copy, MemoryPlan, Moving, Slot
 from weft.passes.memory.plan_memory import variable_name
-from weft.runtime.device.libraries.ways import Way
-from weft.runtime.device.planning.looks import looked_first
-from weft.runtime.device.planning.plan import (
+from weft.passes.pipelines import GPU_REPRODUCIBLE
+from weft.runtime.device.libraries import cublaslt, cudnn
+from weft.runtime.device.plan import (
     FAULT_BYTES,
     CheckFaults,
     DeviceAdd,
@@ -44,8 +49,17 @@ from weft.runtime.device.planning.plan import (
     PlanArg,
     PlannedCopy,
     PlannedLaunch,
-)  # fmt: skip
-from weft.runtime.device.planning.routes import with_routes
+    looked_first,
+)
+from weft.runtime.device.planning.routes import (
+    Pairs,
+    Way,
+    conv_ways,
+    convolution_in,
+    is_gemm,
+    ways_of,
+    with_routes,
+)
 
 #: Ops that need no launch: they name buffers or order effects.
 NO_CODE = frozenset(
@@ -55,7 +69,7 @@ NO_CODE = frozenset(
 BUFFER_ALIGNMENT = 16
 
 Fused = tuple[Sequence[Launch], "Nest | RowNest | None"]
-Pairs = tuple[tuple[int, int], ...]
+_Pairs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +79,10 @@ class Lowering:
     ways: what a library could do of a product instead; None of what is no product.
     """
 
-    fused: Callable[[Operation, Pairs], Fused]
+    fused: Callable[[Operation, _Pairs], Fused]
     op: Callable[[Operation], Sequence[Launch]]
     check: Callable[[Operation, Value], Sequence[Launch]]
-    ways: Callable[[Operation, Pairs, MathMode], Sequence[Way] | None] = lambda op, pairs, math: (
+    ways: Callable[[Operation, _Pairs, MathMode], Sequence[Way] | None] = lambda op, pairs, math: (
         None
     )
 
@@ -379,3 +393,40 @@ def _is_empty(fused: Operation, op: Operation) -> bool:
 def _tensor(value: Value) -> TensorType:
     assert isinstance(value.type, TensorType)
     return value.type
+
+
+def lowering_of(passes: Sequence[Pass], ahead: bool = False) -> Lowering:
+    """Of the pipeline "gpu_reproducible": kernels whose bits do not depend on what else is in them,
+    and no library, which would choose among several orders of a sum. ahead: for a machine that may
+    have libraries which this one has not."""
+    if tuple(passes) == GPU_REPRODUCIBLE:
+        return _EXACT
+    return _AHEAD if ahead else _PLAIN
+
+
+def _ways(op: Operation, pairs: Pairs, math: MathMode) -> Sequence[Way] | None:
+    """None for what no library could do."""
+    found = ways_of if convolution_in(op) is None else conv_ways
+    return found(op, pairs, math) or None
+
+
+def _ways_here(op: Operation, pairs: Pairs, math: MathMode) -> Sequence[Way] | None:
+    """As `_ways`; none where no library is installed, as an eighth of planning goes into them."""
+    convolution = convolution_in(op) is not None
+    if (cudnn if convolution else cublaslt).installed():
+        return _ways(op, pairs, math)
+    return () if convolution or is_gemm(op) else None
+
+
+def _exactly(launches: Sequence[Launch]) -> list[Launch]:
+    return [replace(one, kernel=replace(one.kernel, contract=False)) for one in launches]
+
+
+def _fused(op: Operation, pairs: Pairs) -> Fused:
+    launches, nest = fused_launches(op, pairs)
+    return _exactly(launches), nest
+
+
+_PLAIN = Lowering(fused_launches, launches_of, check_launches, _ways_here)
+_AHEAD = replace(_PLAIN, ways=_ways)
+_EXACT = Lowering(_fused, lambda op: _exactly(launches_of(op)), check_launches)

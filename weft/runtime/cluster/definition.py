@@ -1,0 +1,511 @@
+"""`ClusterStep`: a step definition on a cluster, its parts registered once with their tasks.
+
+A run is then one message to each part and one answer from each (the paper, section 3.3). The report
+of a stalled step says who waits for whom."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from weft.comm.errors import CommError, PeerLostError
+from weft.ir.dataclass import dataclass
+from weft.ir.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    UnavailableError,
+    UnsupportedError,
+    WeftError,
+)
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.ops.builder import remapped
+from weft.ir.ops.io import is_registered
+from weft.ir.spec import ConstArray
+from weft.ir.text.printer import print_graph
+from weft.ir.types import HandleType, RefType, TensorType
+from weft.runtime.cluster import messages as m
+from weft.runtime.cluster.exchange import Array, sendable, task_of
+from weft.runtime.cluster.master import NOTHING, Failure, Master, Pending, Who
+from weft.runtime.cluster.messages import SMALL, Derived, to_wire
+from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.store import Key
+from weft.runtime.trace.task_trace import StepTrace
+
+_Array = np.ndarray[Any, Any]
+
+
+class PartGraph(Protocol):
+    """What `weft.passes.partition` makes of a step for one device. feeds: the inputs of the whole
+    graph that are its inputs; fetches: which results of the whole its results are."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def feeds(self) -> tuple[int, ...]: ...
+    @property
+    def fetches(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one task is told of a step definition. constants: further inputs, the same in every run.
+    state: container and name of each variable and resource, by its name in the text. peers: the
+    tasks that it sends to or receives from. device: of the task, by its full name."""
+
+    task: str
+    device: str
+    text: str
+    constants: tuple[_Array, ...]
+    feeds: tuple[int, ...]
+    fetches: tuple[int, ...]
+    state: Mapping[str, Key]
+    peers: tuple[str, ...]
+
+
+def parts_of(parts: Sequence[PartGraph], keys: Mapping[str, Key]) -> list[Part]:
+    """The parts as text. UnsupportedError for a Python function that is not registered by name."""
+    made = []
+    for part in parts:
+        for op in part.graph.walk():
+            if op.name == "py_function" and not is_registered(op):
+                raise UnsupportedError(
+                    f"the Python function '{op.attrs['function']}' cannot run on {part.device}: "
+                    "functions are not sent to tasks",
+                    hint="give it a name with wf.register_function, here and in the task (`weft "
+                    "worker --import MODULE`); or compute it before the step and feed the result",
+                    location=op.locations,
+                )
+        task = task_of(part.device)
+        graph, constants = lift_constants(part.graph)
+        ends = [
+            task_of(str(op.attrs["dst" if op.name == "send" else "src"]))
+            for op in graph.walk()
+            if op.name in ("send", "recv")
+        ]
+        peers = tuple(dict.fromkeys(end for end in ends if end != task))
+        state = {name: keys[name] for name in _handles(graph) if name in keys}
+        text = print_graph(graph)
+        made.append(
+            Part(task, part.device, text, constants, part.feeds, part.fetches, state, peers)
+        )
+    return made
+
+
+def lift_constants(graph: Graph, most: int = SMALL) -> tuple[Graph, tuple[_Array, ...]]:
+    """Constants of more than `most` bytes as further inputs: they travel as bytes, not as text.
+    Those in branches and loops stay."""
+    large = {op: op.attrs["value"] for op in graph.ops if op.name == "constant"}
+    held = {
+        op: value.array
+        for op, value in large.items()
+        if isinstance(value, ConstArray) and value.array.nbytes > most
+    }
+    if not held:
+        return graph, ()
+    args, mapping = list(graph.args), {a: a for a in graph.args}
+    ops: list[Operation] = []
+    for op in graph.ops:
+        if op in held:
+            args.append(Value(op.result.type, index=len(args)))
+            mapping[op.result] = args[-1]
+        else:
+            ops.append(remapped(op, mapping))
+            mapping.update(zip(op.results, ops[-1].results, strict=True))
+    results = tuple([mapping[v] for v in graph.results])
+    names = (*graph.arg_names, *(f"constant_{i}" for i in range(len(held))))
+    block = Block(tuple(args), tuple(ops), results)
+    return Graph(graph.name, block, names, graph.stage), tuple(held.values())
+
+
+def _handles(graph: Graph) -> list[str]:
+    """The names of the variables and resources in a graph."""
+    made = [op for op in graph.walk() if op.results and "name" in op.attrs]
+    return [str(o.attrs["name"]) for o in made if isinstance(o.result.type, (RefType, HandleType))]
+
+
+def result_types(graph: Graph) -> tuple[TensorType | None, ...]:
+    """Of each result, None for a token."""
+    return tuple(v.type if isinstance(v.type, TensorType) else None for v in graph.results)
+
+
+#: How long the tasks have to say what they wait for, and how many lines each may have.
+ANSWER_SECONDS, MOST_LINES = 0.5, 12
+
+
+def stall_report(master: Master, step: int, owing: Sequence[Who], tasks: Sequence[str]) -> str:
+    """One line for each message that is waited for, and for each task that waits for none."""
+    asked = list(dict.fromkeys(task for task, _ in owing))
+    number, waits = master.begin([(task, 0) for task in asked])
+    try:
+        for task in asked:
+            try:
+                master.send(task, m.STATUS, step, {"n": number})
+            except CommError:
+                continue
+        waits.stop.wait(ANSWER_SECONDS)
+    finally:
+        master.end(number)
+    lines = []
+    for task in tasks:
+        if task not in asked:
+            lines.append(f"  {task} is done with its part")
+        elif (task, 0) not in waits.answers:
+            lines.append(f"  {task} does not answer")
+        else:
+            lines += _lines(task, m.from_array(waits.answers[task, 0][1][0]))
+    return "\n".join(lines)
+
+
+def _lines(task: str, runs: list[Any]) -> list[str]:
+    rows = [row for _, waits, _ in runs for row in waits]
+    hosts = [host for _, _, hosts in runs for host in hosts]
+    if not runs:
+        return [f"  {task} does not run the step"]
+    made = [f"  {task} waits in its own op {host}" for host in hosts[:MOST_LINES]]
+    if not rows and not hosts:
+        return [f"  {task} waits for nothing: it computes"]
+    for label, iterations, source, seconds, where in rows[:MOST_LINES]:
+        turn = f" in iteration {iterations}" if iterations else ""
+        at = f", at {where}" if where else ""
+        made.append(f"  {task} waits for {label}{turn} from {source} since {seconds:.1f} s{at}")
+    if len(rows) > MOST_LINES:
+        made.append(f"  {task} waits for {len(rows) - MOST_LINES} more")
+    return made
+
+
+_LOG = logging.getLogger("weft.cluster")
+#: How long compiling may take on the tasks, and how long a step that failed waits for what still
+#: runs. After so many seconds without an end a step says in the log who waits for whom.
+REGISTER_SECONDS, GRACE_SECONDS, STALL_SECONDS = 600.0, 5.0, 30.0
+#: How long a definition that failed on one task waits for what the others say.
+BRIEF_SECONDS = 0.3
+
+
+class _Route(NamedTuple):
+    """Who gets the RUNs of a step: the parts in order, and with those in this process last, as they
+    may run at once. changes: `Master.changes` when it was made."""
+
+    handles: tuple[int, ...]
+    changes: int
+    who: tuple[Who, ...]
+    order: tuple[tuple[Who, Part], ...]
+
+
+class ClusterStep:
+    """Called as an `Executable` is. Any number of threads may call it at once.
+
+    results: the types of the results of the whole, None for a token. pipeline: the passes that the
+    parts go through, by name. recv_seconds: after how long a
+    part that waits for another one's tensor gives up.
+    """
+
+    def __init__(
+        self,
+        master: Master,
+        name: str,
+        parts: Sequence[Part],
+        results: Sequence[TensorType | None],
+        *,
+        control_flow: str = "auto",
+        pipeline: str = "standard",
+        recv_seconds: float | None = None,
+    ) -> None:
+        self.name, self.parts = name, tuple(parts)
+        self._master, self._count = master, len(results)
+        self._wanted = tuple([i for i, kind in enumerate(results) if kind is not None])
+        self._control_flow, self._pipeline = control_flow, pipeline
+        self._recv_seconds = recv_seconds
+        self._tasks = tuple(dict.fromkeys(part.task for part in parts))
+        self._needed = tuple(dict.fromkeys(t for p in parts for t in (p.task, *p.peers)))
+        self._lock = threading.Lock()
+        self._known: Mapping[str, tuple[str, int]] | None = None  # the tasks that have it
+        self._handles: tuple[int, ...] = ()
+        self._route: _Route | None = None
+        self._seen = -1  # `Master.changes` when these were the handles
+        self._given: list[list[Who]] = []  # the parts that tasks hold, by when they were given
+        weakref.finalize(self, _drop, master, self._given).atexit = False
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that take part."""
+        return self._tasks
+
+    def new_trace(self) -> StepTrace:
+        """For a call that begins now."""
+        return StepTrace()
+
+    def __call__(
+        self,
+        inputs: Sequence[Array],
+        *,
+        timeout: float | None = None,
+        cancel: CancelToken | None = None,
+        trace: StepTrace | None = None,
+    ) -> list[Array | None]:
+        """The results of one step: None for a token.
+
+        timeout: seconds after which DeadlineExceededError says who waits for whom. cancel: ends it
+        with CancelledError. trace: gets what each part did. What goes wrong on a task is raised
+        here; UnavailableError names a task that was lost.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        route = self._found_route(self._registered())
+        who = route.who
+        step, waits = self._master.begin(who)
+        waits.trace = trace
+        forget = None
+        if cancel is not None:
+            token = cancel
+            forget = token.register(lambda: waits.fail(_cancelled(token)))
+        try:
+            self._send(step, waits, route, inputs, timeout)
+            self._wait(step, waits, until)
+            if waits.error is not None:
+                raise self._failed(step, waits)
+        except BaseException as error:
+            if waits.error is None:  # Ctrl-C
+                waits.fail(Failure(CancelledError(f"interrupted: {error!r}"), Derived.ROOT))
+                self._failed(step, waits)
+            raise
+        finally:
+            if forget is not None:
+                forget()
+            self._master.end(step)
+        return self._assembled(waits, who)
+
+    # --------------------------------------------------------------------------- the definition
+    def _registered(self) -> tuple[int, ...]:
+        """The handles of the parts, which all tasks know."""
+        changes = self._master.changes  # before the look
+        if changes == self._seen and self._known is not None:
+            return self._handles
+        known = self._master.require(self._needed)
+        if known == self._known:
+            self._seen = changes
+            return self._handles
+        with self._lock:
+            if known != self._known:
+                self._handles = self._register(known)
+                self._known = known
+            return self._handles
+
+    def _found_route(self, handles: tuple[int, ...]) -> _Route:
+        """As the parts have these handles."""
+        found, changes = self._route, self._master.changes
+        if found is None or found.changes != changes or found.handles is not handles:
+            parts, master = self.parts, self._master
+            who = tuple([(part.task, one) for part, one in zip(parts, handles, strict=True)])
+            pairs = zip(who, parts, strict=True)
+            order = sorted(pairs, key=lambda pair: master.is_here(pair[0][0]))
+            found = self._route = _Route(handles, changes, who, tuple(order))
+        return found
+
+    def prepare(self) -> None:
+        """Have the tasks compile their parts now. What they say against them is raised here."""
+        self._registered()
+
+    def forget(self) -> None:
+        """Register it anew before the next run."""
+        self._known, self._seen = None, -1
+
+    def _register(self, known: Mapping[str, tuple[str, int]]) -> tuple[int, ...]:
+        _drop(self._master, self._given[:-1])  # a run of another thread may use the last one
+        del self._given[:-1]
+        self._master.tell_dropped()
+        handles = tuple(self._master.next_handle() for _ in self.parts)
+        who = [(part.task, handle) for part, handle in zip(self.parts, handles, strict=True)]
+        number, waits = self._master.begin(who)
+        self._given.append(who)
+        try:
+            for (task, handle), part in zip(who, self.parts, strict=True):
+                text = np.frombuffer(part.text.encode(), np.uint8)
+                meta: dict[str, Any] = {
+                    "h": handle,
+                    "control_flow": self._control_flow,
+                    "pipeline": self._pipeline,
+                    "timeout": REGISTER_SECONDS,
+                }
+                named = {
+                    "peers": {peer: list(known[peer]) for peer in part.peers},
+                    "state": {name: list(key) for name, key in part.state.items()},
+                    "device": part.device,
+                }
+                arrays = [text, m.to_array(named), *part.constants]
+                self._to(waits, task, m.REGISTER, number, m.CONSTANT, meta, arrays)
+            if not waits.stop.wait(REGISTER_SECONDS):
+                owing = ", ".join(dict.fromkeys(task for task, _ in waits.owing()))
+                raise DeadlineExceededError(f"{owing} did not compile its part of '{self.name}'")
+            if waits.error is not None:
+                waits.over.wait(BRIEF_SECONDS)  # another one may know better why
+                raise waits.error
+        finally:
+            self._master.end(number)
+        return handles
+
+    # --------------------------------------------------------------------------------- one step
+    def _send(
+        self,
+        step: int,
+        waits: Pending,
+        route: _Route,
+        inputs: Sequence[Array],
+        timeout: float | None,
+    ) -> None:
+        low, master = self._master.low_water(), self._master
+        plain = timeout is None and self._recv_seconds is None and waits.trace is None
+        for (task, handle), part in route.order:
+            if plain and not part.feeds:
+                try:
+                    master.signal(task, m.RUN, step, handle, low)
+                except CommError as error:
+                    self._unsent(waits, task, error)
+                continue
+            meta: dict[str, Any] = {"h": handle, "l": low}
+            if timeout is not None:  # the master's own comes first, and says more
+                meta["t"] = timeout + GRACE_SECONDS
+            if self._recv_seconds is not None:
+                meta["r"] = self._recv_seconds
+            feeds = [sendable(inputs[place]) for place in part.feeds]
+            if waits.trace is not None:
+                meta["trace"] = True
+                waits.trace.run_sent(task, handle)
+            self._to(waits, task, m.RUN, step, m.FEED, meta, feeds)
+
+    def _to(
+        self,
+        waits: Pending,
+        task: str,
+        kind: int,
+        step: int,
+        base: int,
+        meta: dict[str, Any],
+        arrays: Sequence[Array],
+    ) -> None:
+        """Send a message with arrays, the large ones by themselves."""
+        if self._master.is_here(task):
+            self._master.send(task, kind, step, meta, arrays)
+            return
+        small, large = m.split(arrays)
+        if large:
+            meta["g"] = list(large)
+        wire, first = self._master.wire, m.keys_of(base, int(meta["h"]))
+        try:
+            wire.send(task, kind, step, meta, small)
+            for place, array in large.items():
+                wire.send_tensor(task, step, first + place, (), array, lend=kind == m.RUN)
+        except CommError as error:
+            self._unsent(waits, task, error)
+
+    def _unsent(self, waits: Pending, task: str, error: CommError) -> None:
+        """A task cannot be told something."""
+        if isinstance(error, PeerLostError):
+            self._master.lost(task, error)
+        waits.lost(task, _unreachable(task, error))
+
+    def _wait(self, step: int, waits: Pending, until: float | None) -> None:
+        """Wait for all answers, or for the first failure; the time being up is one."""
+        silence = STALL_SECONDS
+        while True:
+            left = None if until is None else max(until - time.monotonic(), 0.0)
+            if waits.stop.wait(silence if left is None else min(left, silence)):
+                return
+            report = stall_report(self._master, step, waits.owing(), self._tasks)
+            if waits.stop.is_set():
+                return  # it ended meanwhile: what it took from a queue is not to be lost
+            if until is not None and time.monotonic() >= until:
+                error = DeadlineExceededError(
+                    f"the step of '{self.name}' did not end in time; who waits for whom:\n{report}",
+                    hint="give a longer timeout, or see why nothing arrives there",
+                )
+                waits.fail(Failure(error, Derived.ROOT))
+                return
+            _LOG.warning("the step of '%s' has not ended; who waits:\n%s", self.name, report)
+            silence = min(2 * silence, 3600.0)
+
+    def _failed(self, step: int, waits: Pending) -> WeftError:
+        """End the step on all tasks, and wait a little for them: what went wrong first."""
+        first = waits.error
+        assert first is not None
+        if waits.link_lost:  # registering makes links anew
+            self.forget()
+        why: dict[str, Any] = {"e": to_wire(first)}
+        if waits.lost_task is not None:
+            why["lost"], why["cause"] = waits.lost_task
+        for task in dict.fromkeys(task for task, _ in waits.owing()):
+            try:
+                self._master.send(task, m.ABORT, step, why)
+            except CommError as error:
+                self._unsent(waits, task, error)
+        if not waits.over.wait(GRACE_SECONDS):
+            owing = ", ".join(dict.fromkeys(task for task, _ in waits.owing()))
+            _LOG.warning("%s still runs its part of a step of '%s', which failed", owing, self.name)
+        self._master.wire.abort(step, first)
+        if waits.trace is not None:
+            _add_cut(waits)
+        return waits.error or first
+
+    def _assembled(self, waits: Pending, who: Sequence[Who]) -> list[Array | None]:
+        out: list[Array | None] = [None] * self._count
+        for one, part in zip(who, self.parts, strict=True):
+            found = waits.answers[one]
+            if found is NOTHING and not part.fetches:
+                continue
+            _, small, large = found
+            left = iter(small)
+            count = len(small) + len(large)
+            if waits.trace is not None:
+                count -= 1
+                waits.trace.add(*one, _trace_in(small, large))
+            if count != len(part.fetches):
+                raise InternalError(f"{one[0]} gave {count} results of {len(part.fetches)}")
+            for i, place in enumerate(part.fetches):
+                made = large[i] if i in large else next(left)
+                out[place] = np.array(made) if made.base is not None else made
+        for i in self._wanted:
+            if out[i] is None:
+                raise InternalError(f"no task gave result {i} of '{self.name}'")
+        return out
+
+
+def _trace_in(small: Sequence[Array], large: Mapping[int, Array]) -> Array:
+    """The trace in an answer: its last array, which is no result."""
+    packed = large.get(len(small) + len(large) - 1)
+    return small[-1] if packed is None else packed
+
+
+def _add_cut(waits: Pending) -> None:
+    """What the parts of a step that failed have done until then, as far as they have said it."""
+    assert waits.trace is not None
+    owing = set(waits.owing())
+    found = {who: _trace_in(*a[1:]) for who, a in waits.answers.items() if who not in owing}
+    for who, packed in {**found, **waits.cut_traces}.items():
+        try:
+            waits.trace.add(*who, packed)
+        except InvalidArgumentError as error:  # what has failed first matters more
+            _LOG.warning("%s", error)
+
+
+def _drop(master: Master, given: Sequence[Sequence[Who]]) -> None:
+    """The tasks need not hold these parts any more."""
+    for parts in given:
+        master.drop(parts)
+
+
+def _unreachable(task: str, cause: CommError) -> Failure:
+    error = UnavailableError(f"{task} cannot be reached: {cause}")
+    return Failure(error, Derived.LOST, (task, str(cause)))
+
+
+def _cancelled(cancel: CancelToken) -> Failure:
+    why = cancel.reason or "no reason given"
+    return Failure(CancelledError(f"the step was cancelled: {why}"), Derived.ROOT)

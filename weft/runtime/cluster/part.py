@@ -1,0 +1,185 @@
+"""Part of a partitioned step: compiled to a native plan if it can be one, else to the executor.
+
+`Registered` is one that a task was given: read from text, compiled, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from weft.ir.analysis.frames import is_dataflow
+from weft.ir.analysis.verify import verify
+from weft.ir.dataclass import dataclass
+from weft.ir.device import DeviceSpec, short
+from weft.ir.errors import InvalidArgumentError
+from weft.ir.graph import Graph, Operation
+from weft.ir.text.parser import parse_graph
+from weft.ir.type_rules import int_attr
+from weft.passes.manager import Pass
+from weft.passes.pipelines import PIPELINES, STANDARD
+from weft.passes.sizes.specialize import is_symbolic
+from weft.runtime.cluster.small_step import BriefProgram, brief_program
+from weft.runtime.dataflow.build import Array
+from weft.runtime.dataflow.executor import (
+    DataflowStep,
+    dataflow_step,
+    executor_op,
+    holds_strings,
+    is_small,
+)
+from weft.runtime.dataflow.host_dispatch import Resources
+from weft.runtime.dataflow.regions import Elsewhere, LazyRegion
+from weft.runtime.dataflow.trace import TraceRecorder
+from weft.runtime.files.permissions import AllowFiles, grant
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.plan.planning import gpu_passes
+from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.store import Key, Store
+from weft.runtime.resources.variables import VariableState
+from weft.runtime.trace.kernel_times import run_traced
+
+PartStep = Executable | LazyRegion | DataflowStep
+
+
+def part_step(
+    graph: Graph,
+    variables: Mapping[str, VariableState],
+    resources: Resources,
+    control_flow: str = "auto",
+    *,
+    deterministic: bool = False,
+    passes: Sequence[Pass] = STANDARD,
+    elsewhere: Elsewhere | None = None,
+) -> PartStep:
+    """A part, compiled. elsewhere: the device that it runs on, if it is not this processor: always
+    on the executor, which may find that all of it is one region. Errors as `compile_graph` and
+    `dataflow_step`."""
+    whole = elsewhere is None and executor_op(graph) is None and not holds_strings(graph)
+    if whole:
+        graph = graph.at_stage("dataflow" if is_dataflow(graph.block) else "traced")
+    if whole and control_flow != "dataflow":
+        if is_symbolic(graph.block):
+            return LazyRegion(graph, variables, passes=passes)
+        return compile_graph(graph, variables, name=graph.name, passes=passes)
+    return dataflow_step(
+        graph, variables, resources, control_flow,
+        deterministic=deterministic, passes=passes, elsewhere=elsewhere,
+    )  # fmt: skip
+
+
+def run_part(
+    step: PartStep,
+    inputs: list[Array],
+    timeout: float | None,
+    cancel: CancelToken,
+    trace: TraceRecorder | None = None,
+) -> list[Array | None]:
+    """The results of one run, None for a token. trace: gets what was done when."""
+    if isinstance(step, DataflowStep):
+        return step(inputs, timeout=timeout, cancel=cancel, trace=trace)
+    if trace is None:
+        return step(inputs)
+    own = step.alone([a.shape for a in inputs]) if isinstance(step, LazyRegion) else step
+    return run_traced(own, inputs, trace)
+
+
+_Array = np.ndarray[Any, Any]
+
+_NO_LEAVE = (
+    "the task does not know who sends it graphs: give the cluster a secret (`weft keygen`, then "
+    "key_file= or --key-file), or say allow_files=DIR (weft worker --allow-files DIR)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """constants: the last inputs, the same in every run. peers: the tasks that it sends to and
+    receives from. receivers: its ops `recv` by their keys. small: see `stepping.is_small`. brief:
+    what runs it if it is small and has no control flow. generation: of the store that it was read
+    with; again: reads it once more."""
+
+    graph: Graph
+    step: PartStep
+    constants: tuple[_Array, ...]
+    peers: frozenset[str]
+    receivers: Mapping[int, Operation]
+    small: bool
+    brief: BriefProgram | None
+    generation: int
+    again: Callable[[], Registered]
+
+    def __call__(
+        self,
+        feeds: Sequence[_Array],
+        timeout: float | None,
+        cancel: CancelToken,
+        trace: TraceRecorder | None = None,
+    ) -> list[_Array]:
+        """The results that are tensors. InvalidArgumentError for feeds that do not fit."""
+        made = run_part(self.step, self.inputs(feeds), timeout, cancel, trace)
+        return [array for array in made if array is not None]
+
+    def inputs(self, feeds: Sequence[_Array]) -> list[_Array]:
+        """What the step takes. InvalidArgumentError for feeds that do not fit."""
+        if not (feeds or self.constants or self.graph.args):
+            return []
+        given = [*feeds, *self.constants]
+        if len(given) != len(self.graph.args):
+            raise InvalidArgumentError(
+                f"{len(given)} inputs came for a part that takes {len(self.graph.args)}"
+            )
+        ready: list[_Array] = []
+        for array, arg in zip(given, self.graph.args, strict=True):
+            kind: Any = arg.type
+            if array.dtype != kind.dtype.numpy or not kind.allows(array.shape):
+                raise InvalidArgumentError(f"{array.dtype}{list(array.shape)} came for {kind}")
+            fits = array.flags.aligned and array.flags.c_contiguous
+            ready.append(array if fits else np.array(array, order="C"))
+        return ready
+
+
+def read_part(
+    text: str,
+    constants: Sequence[_Array],
+    store: Store,
+    keys: Mapping[str, Key],
+    peers: frozenset[str],
+    control_flow: str,
+    pipeline: str = "standard",
+    device: str = "",
+    allow_files: AllowFiles = None,
+) -> Registered:
+    """Read and compile a part. device: where it runs; "": on the processor. allow_files: what its
+    ops on files may use. Errors as parsing, verifying and compiling have, and as `on_gpu`;
+    PermissionDeniedError for files without leave; KeyError for a pipeline that there is not."""
+    passes = PIPELINES[pipeline]
+    elsewhere = _elsewhere(device, passes)
+    graph, generation = parse_graph(text), store.generation
+    verify(graph)
+    grant(graph, allow_files, _NO_LEAVE)
+    variables, resources = store.of_graph(graph, keys)
+    step = part_step(graph, variables, resources, control_flow, passes=passes, elsewhere=elsewhere)
+    if isinstance(step, DataflowStep):
+        step.give_back(step.take())  # the first run is not to wait for the executor's own code
+    receivers = {int_attr(op.attrs, "key"): op for op in graph.walk() if op.name == "recv"}
+    again = partial(
+        read_part, text, constants, store, keys, peers, control_flow, pipeline, device, allow_files
+    )
+    small = elsewhere is None and is_small(graph)
+    brief = brief_program(step) if small and isinstance(step, DataflowStep) else None
+    return Registered(
+        graph, step, tuple(constants), peers, receivers, small, brief, generation, again
+    )
+
+
+def _elsewhere(device: str, passes: Sequence[Pass]) -> Elsewhere | None:
+    """What runs the part on a GPU of this process; None for the processor."""
+    if DeviceSpec.parse(device).kind in (None, "cpu"):
+        return None
+    # a task without GPUs does not wait for these modules
+    from weft.runtime.device.execution.regions import on_gpu
+
+    return on_gpu(device, short(device), gpu_passes(passes))

@@ -1,0 +1,162 @@
+"""Dispatch of host ops: the row of an op and its object, for each of the three that carry ops out.
+
+`host_start` is for the executor, `run_alone` for an eager call, `HostObjects` for the interpreter:
+on the real objects, one op after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from weft.ir.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InternalError,
+    UnsupportedError,
+    WeftError,
+)
+from weft.ir.graph import Operation, Value
+from weft.ir.interpreter.evaluate import carry_out, type_of
+from weft.ir.ops import OPS
+from weft.ir.ops.builder import make_op
+from weft.ir.spec import Attrs
+from weft.ir.types import HandleType, TensorType
+from weft.passes.control.dataflow_regions import HANDLES, origin
+from weft.runtime.dataflow.host_ops import HOST_OPS
+from weft.runtime.dataflow.host_ops.row import Array, Done
+from weft.runtime.dataflow.host_ops.variables import STRING_ROWS
+from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.variables import VariableState
+
+#: Begins a host node on arrays that it owns, and does not wait: `done` may be called at once or
+#: later; if the token is cancelled it must be, with an error.
+Start = Callable[[list[Array], Done, CancelToken], None]
+#: The objects that a graph's handles stand for, by name.
+Resources = Mapping[str, Any]
+
+
+def host_start(
+    op: Operation, resources: Resources, variables: Mapping[str, VariableState]
+) -> tuple[Start, tuple[TensorType, ...]]:
+    """What carries `op` out, and the types of the tensors that it is given.
+
+    UnsupportedError for an op that has no row, FailedPreconditionError if its object is not there.
+    """
+    types = tuple(v.type for v in op.operands if isinstance(v.type, TensorType))
+    begin = HOST_OPS.get(op.name) or STRING_ROWS.get(op.name)
+    if begin is None:
+        if not is_pure(op):
+            raise UnsupportedError(
+                f"the dataflow executor does not run op '{op.name}' yet", location=op.locations
+            )
+        return at_once(partial(carry_out, op)), types  # on strings, which only Python looks into
+    handles = [v for v in op.operands if isinstance(v.type, HANDLES)]
+    objects = [_object(op, v, resources, variables) for v in handles]
+    given = objects[0] if len(objects) == 1 else tuple(objects) or None
+
+    def start(arrays: list[Array], done: Done, cancel: CancelToken) -> None:
+        begin(given, op, arrays, done, cancel)
+
+    return start, types
+
+
+def is_pure(op: Operation) -> bool:
+    """Whether the interpreter alone can say what the op gives."""
+    spec = OPS[op.name]
+    stateful = spec.traits & {"host", "reads_state", "writes_state"}
+    return spec.reference is not None and not stateful and not op.regions
+
+
+def at_once(run: Callable[[list[Array]], list[Any]]) -> Start:
+    """A host node that waits for nothing."""
+
+    def start(arrays: list[Array], done: Done, cancel: CancelToken) -> None:
+        try:
+            made: Any = run(arrays)
+        except WeftError as error:
+            made = error
+        done(made)
+
+    return start
+
+
+def kept_to_the_end(run: Callable[[list[Array], Callable[[Any], object]], list[Any]]) -> Start:
+    """As `at_once`, for a plan whose results are stacks: its frame is kept as long as the step."""
+
+    def start(arrays: list[Array], done: Done, cancel: CancelToken) -> None:
+        at_once(lambda given: run(given, cancel.keep))(arrays, done, cancel)
+
+    return start
+
+
+def _object(
+    op: Operation, handle: Value, resources: Resources, variables: Mapping[str, VariableState]
+) -> Any:
+    """The resource or the state that a handle stands for."""
+    name = str(origin(handle).attrs["name"])
+    held: Mapping[str, Any] = resources if isinstance(handle.type, HandleType) else variables
+    if name not in held:
+        kind = handle.type.kind if isinstance(handle.type, HandleType) else "variable"
+        raise FailedPreconditionError(
+            f"there is no {kind} '{name}' to run the graph with", location=op.locations
+        )
+    return held[name]
+
+
+def run_alone(op_name: str, arrays: Sequence[Array], attrs: Attrs) -> list[Any]:
+    """What a host op that names no object and waits for nothing gives on arrays (None: a token).
+
+    Raises what the type rule and the op raise.
+    """
+    op = make_op(op_name, [Value(type_of(a)) for a in arrays], attrs)
+    made: list[Any] = []
+    HOST_OPS[op_name](None, op, list(arrays), made.append, CancelToken())
+    if not made:
+        raise InternalError(f"op '{op_name}' waits, and was called alone")
+    (results,) = made
+    if isinstance(results, WeftError):
+        raise results
+    return list(results)
+
+
+class HostObjects:
+    """What `interpret(..., host=)` takes: carries ops out on `resources`, by name, as the dataflow
+    executor does.
+
+    An op that waits longer than `timeout` seconds is a DeadlineExceededError: nothing else runs
+    meanwhile, so nobody but another thread could end its waiting.
+    """
+
+    def __init__(self, resources: Resources, timeout: float = 10.0) -> None:
+        self.resources = resources
+        self.timeout = timeout
+
+    def __call__(self, op: Operation, operands: Sequence[Any]) -> list[Any]:
+        """The results of one op."""
+        begin = HOST_OPS.get(op.name)
+        if begin is None:
+            raise UnsupportedError("no host carries out this op")
+        pairs = list(zip(op.operands, operands, strict=True))
+        objects = [self._object(x.name) for v, x in pairs if isinstance(v.type, HandleType)]
+        arrays = [np.array(x) for v, x in pairs if isinstance(v.type, TensorType)]
+        given = objects[0] if len(objects) == 1 else tuple(objects) or None
+        done: SimpleQueue[Any] = SimpleQueue()
+        cancel = CancelToken()
+        begin(given, op, arrays, done.put, cancel)
+        try:
+            made = done.get(timeout=self.timeout)
+        except Empty:
+            cancel.cancel("it waited for too long")
+            raise DeadlineExceededError("it waits for what only other threads can do") from None
+        if isinstance(made, WeftError):
+            raise made
+        return list(made)
+
+    def _object(self, name: str) -> Any:
+        if name not in self.resources:
+            raise FailedPreconditionError(f"there is no '{name}' to run the graph with")
+        return self.resources[name]

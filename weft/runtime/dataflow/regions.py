@@ -1,0 +1,279 @@
+"""Static regions as nodes: of sizes known only at run time, sent without a copy, or on a device.
+
+`LazyRegion` is planned when it runs. The first set of sizes is planned for by itself, as a region
+whose sizes are known is: many regions never see another one. With the second set a plan is made
+that other sizes fill in (`native/size_plan.py`); another such plan where planning would have
+decided otherwise.
+
+`LentRegion` computes large results that are sent to other tasks where those read them, if a task is
+on this host, so that no copy is made on the way.
+
+`RegionElsewhere` runs on a device which is not this processor: its values stay there from one
+region to the next, and the executor passes them on as it does others. A value on a device is
+whatever has `shape`, `dtype`, `nbytes` and `numpy()`, which copies it to the host and waits for it.
+Such a value is copied back where the executor itself, an op of the host or another device reads it;
+feeds and messages that regions read are copied there once, when they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from weft.ir.device import DeviceSpec
+from weft.ir.errors import WeftError
+from weft.ir.graph import Graph, Operation, Value
+from weft.ir.process import ForkLock
+from weft.ir.types import TensorType
+from weft.passes.control.dataflow_regions import Region, passed_on, steering
+from weft.passes.manager import Pass
+from weft.passes.pipelines import STANDARD
+from weft.passes.sizes.specialize import specialize_inputs
+from weft.runtime.dataflow.host_dispatch import Start
+from weft.runtime.dataflow.host_ops.communication import Exchange
+from weft.runtime.dataflow.host_ops.row import DEAD, Array, Done
+from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.native.frame import Frame
+from weft.runtime.native.size_plan import Filled, SizedGraph, SizePlans
+from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.variables import VariableState
+
+
+@runtime_checkable
+class RegionElsewhere(Protocol):
+    """A region compiled for a device. launches: how many kernels it starts, as far as planned."""
+
+    @property
+    def launches(self) -> int: ...
+
+    def start(self, arrays: list[Any], done: Done, cancel: CancelToken) -> None:
+        """Run it on arrays of the host and values of the device, as `hosts.Start`."""
+        ...
+
+    def describe(self) -> str:
+        """What it consists of, for people."""
+        ...
+
+
+class Elsewhere(Protocol):
+    """The device that the regions of a graph run on."""
+
+    def region(
+        self, graph: Graph, variables: Mapping[str, VariableState], back: Sequence[int]
+    ) -> RegionElsewhere:
+        """A region; its results `back` are to be on the host. Errors as compiling has."""
+        ...
+
+    def bring(self, array: Any, what: str) -> Any:
+        """Copy an array of the host, or a value of another device, to this one. what: which, for
+        errors."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until all that regions asked for is done: a fault of it is raised here."""
+        ...
+
+
+class Where:
+    """Which values of a lowered graph are read on the host, which on the device. on_host: the ops
+    that the host carries out as the executor is steered by them."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._steering, self.on_host = steering(graph)
+        self._read: set[Value] = set()  # by regions
+
+    def look_at(self, graph: Graph, regions: Sequence[Region]) -> None:
+        """These are the regions."""
+        far = [r for r in regions if r.ops[0] not in self.on_host]
+        self._read = passed_on(graph, [v for r in far for v in r.inputs])
+
+    def is_brought(self, value: Value) -> bool:
+        """Whether what comes from the host goes to the device at once."""
+        return value in self._read and value not in self._steering
+
+    def read_on_host(self, results: Sequence[Value]) -> tuple[int, ...]:
+        """Which results of a region the executor reads itself."""
+        return tuple([i for i, v in enumerate(results) if v in self._steering])
+
+
+def landing(start: Start, land: Callable[[Any], Any]) -> Start:
+    """A host node, what `land` makes of each of its results."""
+
+    def begin(arrays: list[Array], done: Done, cancel: CancelToken) -> None:
+        def came(made: Any) -> None:
+            if isinstance(made, list):
+                try:
+                    made = [a if a is DEAD else land(a) for a in made]
+                except BaseException as error:  # Ctrl-C too: nobody else would end who waits
+                    made = error
+            done(made)
+
+        start(arrays, came, cancel)
+
+    return begin
+
+
+def on_host(value: Any) -> Array:
+    """A value as an array of the host."""
+    made: Array = value if isinstance(value, np.ndarray) else value.numpy()
+    return made
+
+
+def stays_far(op: Operation) -> bool:
+    """Whether what the op reads is not copied to the host: what goes to another device of the same
+    task that is no processor."""
+    if op.name != "send":
+        return False
+    source, target = (DeviceSpec.parse(str(op.attrs[end])) for end in ("src", "dst"))
+    same = (source.job, source.task) == (target.job, target.task)
+    return same and target.kind != "cpu"
+
+
+_Array = np.ndarray[Any, Any]
+Shapes = tuple[tuple[int, ...], ...]
+#: For so many sets of sizes a region keeps what it found out; those used last stay.
+MOST_SIZES = 64
+
+
+class _Entry:
+    __slots__ = ("made", "used")
+
+    def __init__(self, made: Executable | Filled) -> None:
+        self.made = made
+        self.used = True
+
+
+class LazyRegion:
+    """Called as an `Executable` is, by any number of threads; its results have the sizes that
+    follow from those of the inputs. Other sizes compile no kernel that is not there."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        variables: Mapping[str, VariableState],
+        threads: int | None = None,
+        passes: Sequence[Pass] = STANDARD,
+    ) -> None:
+        self.graph = graph
+        self._variables, self._threads, self._passes = variables, threads, passes
+        types = tuple([a.type for a in graph.args])
+        self._open = [
+            i for i, t in enumerate(types) if isinstance(t, TensorType) and not t.is_static
+        ]
+        sized = SizedGraph(graph.name, types, partial(specialize_inputs, graph))
+        self._plans = SizePlans(sized, variables, threads, passes)
+        self._made: dict[Shapes, _Entry] = {}
+        self._own = 0  # how many sets of sizes were planned for by themselves
+        self._lock = ForkLock()
+
+    def __call__(self, arrays: list[_Array]) -> list[Any]:
+        """The results. ShapeError where sizes differ that must be equal."""
+        return self._plan(arrays)(arrays)
+
+    def run_kept(self, arrays: list[_Array], keep: Callable[[Any], object]) -> list[Any]:
+        """As `Executable.run_kept`."""
+        return self._plan(arrays).run_kept(arrays, keep)
+
+    def __len__(self) -> int:
+        """For how many sets of sizes it knows what to do."""
+        return len(self._made)
+
+    @property
+    def planned(self) -> int:
+        """How often passes and planning ran."""
+        return self._own + self._plans.made
+
+    def _plan(self, arrays: list[_Array]) -> Executable | Filled:
+        key = tuple([arrays[i].shape for i in self._open])
+        entry = self._made.get(key)
+        if entry is None:
+            entry = self._keep(key, _Entry(self._new(tuple([a.shape for a in arrays]))))
+        entry.used = True
+        return entry.made
+
+    def _new(self, shapes: Shapes) -> Executable | Filled:
+        if not self._own:
+            return self.alone(shapes)
+        return self._plans.find(shapes) or self._plans.make(shapes) or self.alone(shapes)
+
+    def alone(self, shapes: Sequence[tuple[int, ...]]) -> Executable:
+        """A plan for inputs of these shapes only."""
+        graph = specialize_inputs(self.graph, shapes)
+        kept = not self._own  # on disk; writing others takes longer than making most of them
+        self._own += 1
+        return compile_graph(
+            graph, self._variables, name=graph.name, passes=self._passes,
+            threads=self._threads, kept=kept,
+        )  # fmt: skip
+
+    def _keep(self, key: Shapes, entry: _Entry) -> _Entry:
+        with self._lock:
+            while len(self._made) >= MOST_SIZES:
+                oldest = next(iter(self._made))
+                held = self._made.pop(oldest)
+                if held.used:  # since it was last looked at: it gets another turn
+                    held.used = False
+                    self._made[oldest] = held
+            return self._made.setdefault(key, entry)
+
+
+#: Smaller results are not worth it: a message carries them.
+LEAST_BYTES = 1 << 18
+
+
+def sent_values(graph: Graph) -> dict[Value, str]:
+    """The values that a graph sends, and to which device; the first one of several."""
+    sends = (op for op in graph.ops if op.name == "send")
+    return {op.operands[0]: str(op.attrs["dst"]) for op in reversed([*sends])}
+
+
+def large_results(region: Region, sent: Mapping[Value, str]) -> dict[int, str]:
+    """The numbers of the results that are large and sent, and to which device."""
+    return {
+        i: sent[v]
+        for i, v in enumerate(region.results)
+        if v in sent
+        and isinstance(v.type, TensorType)
+        and v.type.is_static
+        and v.type.nbytes >= LEAST_BYTES
+    }
+
+
+class LentRegion:
+    """A region as a host node. devices: see `large_results`. Any number of threads may begin it at
+    once."""
+
+    def __init__(self, made: Executable, region: Region, devices: Mapping[int, str]) -> None:
+        self._made, self._devices = made, dict(devices)
+        self._types = [v.type if isinstance(v.type, TensorType) else None for v in region.results]
+        self._frames: list[Frame] = []
+
+    def start(self, arrays: list[Array], done: Done, cancel: CancelToken) -> None:
+        """Run it, and say what it gives."""
+        try:
+            made: Any = self._run(arrays, cancel.exchange)
+        except WeftError as error:
+            made = error
+        done(made)
+
+    def _run(self, arrays: list[Array], exchange: Exchange | None) -> list[Any]:
+        results: list[Any] = [None] * len(self._types)
+        if exchange is not None:
+            for i, device in self._devices.items():
+                kind = self._types[i]
+                assert kind is not None
+                results[i] = exchange.room(device, kind.static_shape, kind.dtype.numpy)
+        if all(room is None for room in results):
+            return self._made(arrays)
+        for i, kind in enumerate(self._types):
+            if kind is not None and results[i] is None:
+                results[i] = np.empty(kind.static_shape, kind.dtype.numpy)
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame, _, _ = self._made.own_frame()
+        made = self._made.run_with(frame, arrays, results)
+        self._frames[:] = [frame]  # one is enough: arenas are memory
+        return made

@@ -1,0 +1,66 @@
+"""Placement of a step's ops on the CPU and the GPUs of this process.
+
+The rule for ops that name no device: in a step that names a GPU they go with it (the first that is
+named), else they stay on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.codegen.cuda.lowerings import GPU_DTYPES, gpu_ops
+from weft.ir.device import LOCAL_DEVICES, DeviceSpec, local_gpu
+from weft.ir.errors import WeftError
+from weft.ir.graph import Graph, Operation
+from weft.passes.placement import CostModel, Device, Placement, Rates, place
+from weft.runtime.device.backends.info import DeviceInfo
+from weft.runtime.device.backends.local import not_here
+from weft.runtime.device.backends.registry import gpus
+
+
+def gpu_device(name: str, info: DeviceInfo | None = None) -> Device:
+    """A GPU as placement sees it: what there are kernels for, and its rates. info: what it is; None
+    for one that is not here, which is taken for an H100."""
+    rates = Rates()
+    if info is not None and info.flops and info.bandwidth:
+        rates = Rates(flops=info.flops, bytes_per_s=info.bandwidth)
+    memory = None if info is None else info.memory
+    return Device(name, memory=memory, kernels=gpu_ops(), dtypes=GPU_DTYPES, rates=rates)
+
+
+def place_step(
+    graph: Graph, *, soft: bool = False, spread: bool = False, costs: CostModel | None = None
+) -> Placement:
+    """A device of this process for each op of a step, in full; `place` says how and what it raises.
+
+    soft: what cannot be where it was asked for, or with the GPU that the step names, goes to the
+    CPU, and `Placement.fallbacks` tells. spread: ops that name no device are where the simulation
+    is fastest. InvalidArgumentError, which says why, for a GPU that is not here.
+    """
+    named = _first_gpu(graph)
+    devices = [Device(LOCAL_DEVICES[0])]
+    if named is not None or spread:
+        devices += _gpus(None if named is None or soft else named[1])
+    default = None
+    if named is not None and not spread:
+        default = next((d.name for d in devices if local_gpu(d.spec) == named[0]), None)
+    return place(graph, devices, soft=soft, costs=costs, default=default)
+
+
+def _first_gpu(graph: Graph) -> tuple[int, Operation] | None:
+    """The number of the GPU that is named first, and the op that does."""
+    for op in graph.walk():
+        number = local_gpu(DeviceSpec.parse(op.device)) if op.device else None
+        if number is not None:
+            return number, op
+    return None
+
+
+def _gpus(needs: Operation | None) -> Sequence[Device]:
+    """The GPUs of this process. If there are none: the error, at the op that needs one; none where
+    nothing needs any."""
+    try:
+        return [gpu_device(info.name, info) for info in gpus()]
+    except WeftError as error:
+        if needs is None:
+            return []
+        raise not_here(needs, error) from None

@@ -1,1 +1,0 @@
-"""Steps over the CPU and GPUs of one process."""

@@ -1,1 +1,0 @@
-"""Carrying out a plan: memory of a step, recordings, loops, times."""

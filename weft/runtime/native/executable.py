@@ -1,0 +1,402 @@
+"""`Executable`: a traced graph compiled by passes, memory plan and native plan, and the call."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, NoReturn
+
+import numpy as np
+
+from weft.codegen.faults import STOPPED, describe_fault
+from weft.codegen.llvm.jit import (
+    Kernels,
+    compile_count,
+    hold_kernels,
+    kernel_asm,
+    kernel_llvm,
+    load_count,
+)
+from weft.codegen.llvm.target import isa
+from weft.ir.errors import (
+    InternalError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    UnknownError,
+    WeftError,
+)
+from weft.ir.graph import Graph
+from weft.ir.ops.control_flow import STACK_OPS
+from weft.ir.process import collector_paused
+from weft.passes.manager import (
+    PLAN_FILE,
+    STANDARD,
+    PassOptions,
+    configure_logging,
+    dump_folder,
+)
+from weft.runtime.native.ahead import compile_ahead, compile_products_ahead, native_walker
+from weft.runtime.native.api import NativeApi, begin_native_api, native_api_or_none
+from weft.runtime.native.frame import Frame, LinkedPlan, Watch, no_room, raise_stopped
+from weft.runtime.native.pool import POOL
+from weft.runtime.native.step import NativeStep
+from weft.runtime.plan.report import CompileReport, Details, Once, details_again, planned
+from weft.runtime.plan.step_plan import (
+    StepPlan,
+    load_plan,
+    plan_key,
+    step_plan,
+    store_plan,
+    variable_name,
+)
+from weft.runtime.resources.variables import VariableState, check_variables
+
+Array = np.ndarray[Any, Any]
+_log = logging.getLogger("weft.compile")
+MOST_IDLE_FRAMES = 8
+LARGE_ARENA = 1 << 20
+
+
+class Executable:
+    """A compiled graph: call it with C-contiguous input arrays, get the list of result arrays.
+
+    Results that are tokens are None. Safe to call from any number of threads at once: each call
+    takes a frame (argument words and arena) of its own; the locks of the variables it uses make its
+    effect on them atomic. A step that fails (an index out of bounds) stops there: what it wrote to
+    initialised variables before stays written, variables that it would have initialised stay
+    uninitialised.
+
+    addresses: of the kernels, by content key. details: graph and report, made when they are asked
+    for. threads: how many a call may use, as many as others if None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        plan: StepPlan,
+        variables: Mapping[str, VariableState],
+        addresses: Kernels,
+        details: Callable[[], Details],
+        threads: int | None = None,
+    ) -> None:
+        self.name = name
+        self.plan = plan
+        self._details = details
+        self._limit = threads
+        self._addresses = addresses
+        self._linked = LinkedPlan(plan, addresses)
+        self._pool: tuple[int, int] | None = None if plan.cut else (0, 1)
+        self._results = [None if r is None else (r[0], r[1].numpy) for r in plan.results]
+        self._donated = tuple(plan.donated.items())
+        number = {key: k for k, key in enumerate(plan.slots)}
+        names = plan.read | plan.written
+        used = [(variables[n], number[("variable", n)], n in plan.read) for n in names]
+        self._states = {n: variables[n] for n in names}
+        # one order of locks for all steps, or two could wait for each other; a name is the graph's
+        self._variables = sorted(used, key=lambda row: id(row[0]))
+        self._result_slots = [number.get(("result", i), -1) for i in range(len(self._results))]
+        self._frames: list[Frame] = []
+        self._walker_address, self._walker = native_walker()
+        self._was_called = False
+        self.native: NativeStep | None = None
+        self.native_step()
+
+    @property
+    def graph(self) -> Graph:
+        """The graph after all passes."""
+        return self._details()[0]
+
+    @property
+    def report(self) -> CompileReport:
+        """What compiling did."""
+        return self._details()[1]
+
+    @property
+    def pool(self) -> int:
+        """The address of the pool's words; 0 if the step uses one thread."""
+        return self.pool_and_threads()[0]
+
+    @property
+    def threads(self) -> int:
+        """How many threads a call may use at most."""
+        return self.pool_and_threads()[1]
+
+    def with_variables(self, variables: Mapping[str, VariableState]) -> Executable:
+        """The same step on other variables."""
+        return Executable(
+            self.name, self.plan, variables, self._addresses, self._details, self.threads
+        )
+
+    def pool_and_threads(self) -> tuple[int, int]:
+        """`pool` and `threads`."""
+        if self._pool is None:
+            self._pool = POOL.enter(self._limit, self.plan.table.worker_bytes)
+        return self._pool
+
+    def __call__(self, inputs: list[Array]) -> list[Any]:
+        """Run one step. `inputs` have exactly the types of `graph.args` (the caller checks)."""
+        native = self.native or self._next_native_step()
+        if native is not None:
+            made = native.run(inputs)
+            if made is not None:
+                for number, given in self._donated:
+                    made[number] = inputs[given]
+                return made
+        try:
+            frame = self._take_frame()
+            results = self.run_on(frame, inputs, self._walker)
+        except ResourceExhaustedError:  # a MemoryError, too: of what the step itself keeps
+            raise
+        except MemoryError:
+            self.raise_no_memory()
+        if self.native is None and self._pool and len(self._frames) < self._most_idle():
+            self._frames.append(frame)
+        return results
+
+    def run_on(self, frame: Frame, inputs: list[Array], walk: Callable[[int], object]) -> list[Any]:
+        """Run one step on `frame`; `walk`, given its header, carries the table out."""
+        results = [None if r is None else np.empty(r[0], r[1]) for r in self._results]
+        return self.run_with(frame, inputs, results, walk)
+
+    def run_with(
+        self, frame: Frame, inputs: list[Array], results: list[Any],
+        walk: Callable[[int], object] | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """As `run_on`, into arrays that are there."""
+        walk, slots = walk or self._walker, frame.slots
+        for i, array in enumerate(inputs):
+            slots[i] = id(array)
+        for result, slot in zip(results, self._result_slots, strict=True):
+            if result is not None:
+                slots[slot] = id(result)
+        if self._variables:
+            self._run_with_state(frame, walk)
+        else:
+            walk(frame.header)
+        if frame.failed.value >= 0:
+            frame.forget_stacks()  # whoever keeps the error keeps the frame
+            self.raise_failed(frame.failed.value, frame.status.value, frame.status.index)
+        for number, given in self._donated:
+            results[number] = inputs[given]
+        return results
+
+    def run_watched(self, inputs: list[Array], hook: Callable[[], object]) -> list[Any]:
+        """Run one step whose loops call `hook` now and then: what it raises ends the step."""
+        frame, _, _ = self.own_frame()
+        with Watch(frame.status, hook):
+            return self.run_on(frame, inputs, self._walker)
+
+    def run_kept(self, inputs: list[Array], keep: Callable[[Frame], object]) -> list[Any]:
+        """For the dataflow executor: run one step on a frame of its own, which `keep` keeps as long
+        as the stacks that the results stand for are used."""
+        frame, _, _ = self.own_frame()
+        keep(frame)
+        return self.run_on(frame, inputs, self._walker)
+
+    def own_frame(self, *, one_thread: bool = False) -> tuple[Frame, int, list[int]]:
+        """For the dataflow executor: a frame of its own, the walker's address, the results' slots
+        (-1: a token). one_thread: one that never uses the pool."""
+        pool = (0, 1) if one_thread else self.pool_and_threads()
+        return Frame(self._linked, *pool), self._walker_address, self._result_slots
+
+    @property
+    def uses_state(self) -> bool:
+        """Whether it reads or writes variables."""
+        return bool(self._variables)
+
+    def idle_frames(self) -> int:
+        """How many frames wait for the next call."""
+        return len(self._frames) + (0 if self.native is None else self.native.idle_frames())
+
+    def _take_frame(self) -> Frame:
+        try:
+            return self._frames.pop()
+        except IndexError:
+            pass
+        if self._pool is None and not POOL.is_ready():
+            return Frame(self._linked, 0, 1)  # the first call does not wait for the pool's code
+        return Frame(self._linked, *self.pool_and_threads())
+
+    def describe(self) -> str:
+        """The step for people: each kernel call as pseudo-code, then where the values are."""
+        rows = [*self.report.describe_program(), f"memory: {self.report.memory.describe()}"]
+        return "\n".join(rows)
+
+    def llvm(self) -> str:
+        """Optimised LLVM IR of every kernel of the step, each once."""
+        return "\n".join(f"; {n}  {key}\n{kernel_llvm(key)}" for key, n in self._kernels())
+
+    def asm(self) -> str:
+        """Assembly of every kernel of the step, each once."""
+        return "\n".join(f"# {n}  {key}\n{kernel_asm(key)}" for key, n in self._kernels())
+
+    def _kernels(self) -> list[tuple[str, str]]:
+        """The key and name of each kernel that is called."""
+        return list({c.call.kernel.key: c.call.kernel.name for c in self.report.calls}.items())
+
+    def _run_with_state(self, frame: Frame, walk: Callable[[int], object]) -> None:
+        with ExitStack() as stack:
+            for variable, _, read in self._variables:
+                stack.enter_context(variable.lock)
+                if read and variable.array is None:
+                    raise self._uninitialised(variable)
+            fresh = [v for v, _, _ in self._variables if v.array is None]
+            for variable in fresh:
+                variable.array = np.empty(variable.shape, variable.dtype.numpy)
+            for variable, slot, _ in self._variables:
+                frame.slots[slot] = id(variable.array)
+            walk(frame.header)
+            if frame.failed.value >= 0:
+                for variable in fresh:
+                    variable.array = None
+
+    # ------------------------------------------------------------------- for the native call path
+    def _next_native_step(self) -> NativeStep | None:
+        """From the second call on, have the native call path compiled."""
+        if self._was_called:
+            begin_native_api()
+        self._was_called = True
+        return self.native_step()
+
+    def native_step(self) -> NativeStep | None:
+        """The step for the native call path, once that is compiled: None until then."""
+        api = native_api_or_none()
+        if self.native is None and api is not None:
+            self.native = self._make_native_step(api)
+            self._frames.clear()  # the native path has frames of its own
+        return self.native
+
+    def _make_native_step(self, api: NativeApi) -> NativeStep:
+        results = [
+            None if r is None else (r[1], r[0], slot)
+            for r, slot in zip(self._results, self._result_slots, strict=True)
+        ]
+        variables = [(state, slot) for state, slot, _ in self._variables]
+        return NativeStep(api, self, self._walker_address, self.plan.inputs, results, variables,
+                          not self.plan.short, self._most_idle())  # fmt: skip
+
+    def _most_idle(self) -> int:
+        """How many frames are kept for later calls: their arenas are memory that nobody uses."""
+        if self._linked.arena_bytes >= LARGE_ARENA:
+            return 1
+        return 2 if self.plan.table.stacks else MOST_IDLE_FRAMES  # each keeps up to stacks.KEPT
+
+    def new_frame(self) -> int:
+        """The address of the words of a new frame, which belongs to who asked."""
+        try:
+            frame = Frame(self._linked, *self.pool_and_threads())
+        except MemoryError:
+            self.raise_no_memory()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(frame))
+        return ctypes.addressof(frame.native)
+
+    def raise_no_memory(self, *_: int) -> NoReturn:
+        """Arena or results did not fit into memory."""
+        raise ResourceExhaustedError(
+            f"'{self.name}' needs {self.plan.arena_bytes + self.plan.result_bytes:,} bytes, which "
+            "are not there",
+            hint="the memory plan in .explain() says what for",
+            location=self.graph.ops[-1].locations if self.graph.ops else (),
+        )
+
+    def _uninitialised(self, variable: VariableState) -> WeftError:
+        """The error for a variable without a value, at the first line that reads it."""
+        name = next(n for n, state in self._states.items() if state is variable)
+        reads = (op for op in self.graph.ops if op.name == "read")
+        held = (op for op in reads if variable_name(op) == name)
+        where = next((op.locations for op in held), ())
+        try:
+            variable.buffer()
+        except WeftError as error:
+            return error.at(where)
+        raise InternalError(f"variable '{name}' has a value")
+
+    def raise_not_arrays(self) -> NoReturn:
+        """An input that is no array of class ndarray: weft's fault, never the user's."""
+        raise InternalError(f"'{self.name}' was given an input that is no plain NumPy array")
+
+    def raise_failed(self, call: int, status: int, index: int) -> NoReturn:
+        """The step stopped at row `call` of the table, whose kernel stored `status` and `index`
+        (`faults.FaultWords`)."""
+        if status == STOPPED:
+            raise_stopped(index)
+        failed = self.report.calls[self.plan.table.owner[call]]
+        op, element = failed.fault(status)
+        types = ", ".join(str(v.type) for v in op.operands)
+        if op.name in STACK_OPS:
+            raise no_room(self.graph, op, index)
+        if failed.call.kernel.key.startswith("registered-"):
+            raise UnknownError(
+                f"op '{op.name}' ({types}): its kernel '{failed.call.kernel.name}' raised an error",
+                hint="compiled code does not say which: call the function itself on arrays",
+                location=op.locations,
+            )
+        raise InvalidArgumentError(
+            f"op '{op.name}' ({types}): {describe_fault(op, element, index)}",
+            hint="indices must be in -n .. n-1 for an axis of size n; "
+            "clip them with wf.clip if that is meant",
+            location=op.locations,
+        )
+
+
+def compile_graph(
+    graph: Graph,
+    variables: Mapping[str, VariableState] | None = None,
+    *,
+    name: str = "",
+    passes: Sequence[Any] = STANDARD,
+    threads: int | None = None,
+    donated: Sequence[int] = (),
+    kept: bool = True,
+) -> Executable:
+    """Compile a traced graph of static shapes into an Executable.
+
+    `donated`: inputs whose memory results may take; `report.memory.donated` says which did.
+    `variables` holds the state behind each `variable` op by name; `threads`: how many threads a
+    step may use (None: as many as all others); `kept`: whether its plan is kept on disk. Raises
+    UnsupportedError for an op or dtype that has no native code, FailedPreconditionError for a
+    variable that is not in `variables`, ShapeError for one of another dtype or shape.
+    """
+    started, before, loaded = time.perf_counter(), compile_count(), load_count()
+    variables, own = variables or {}, isa()
+    check_variables(graph, variables)
+    compile_ahead()
+    options = PassOptions.from_environment()
+    configure_logging(options.log)
+    key = plan_key(graph, passes, options, donated) if kept else None
+    found = None if key is None else load_plan(key)
+
+    def effort() -> tuple[int, float, int]:
+        return compile_count() - before, time.perf_counter() - started, load_count() - loaded
+
+    if found is not None:
+        plan, addresses = found
+        spent = effort()
+        again = Once(lambda: details_again(graph, passes, donated, plan, spent, True, own))
+        _log.info("loaded the plan of %s: %d kernels, %.1f ms", name or graph.name,
+                  len(addresses), spent[1] * 1e3)  # fmt: skip
+        return Executable(graph.name, plan, variables, addresses, again, threads)
+    compile_products_ahead(graph)
+    folder = dump_folder(options, graph.name)
+    with collector_paused():
+        fused, reports, memory, program = planned(graph, passes, donated, options, folder)
+        addresses = hold_kernels(program.kernels)
+        plan = step_plan(fused, memory, program, reports[-1])
+    spent = effort()
+    report = CompileReport(tuple(reports), memory, program.nodes, program.calls, *spent)
+    _log.info("compiled %s: %d calls, %d new kernels, %.1f ms; %s", name or graph.name,
+              len(program.calls), report.kernels_compiled, report.seconds * 1e3,
+              memory.describe())  # fmt: skip
+    details: Callable[[], Details] = lambda: (fused, report)  # noqa: E731
+    if key is not None:
+        store_plan(key, name or graph.name, plan, program.kernels)
+    if key is not None or not kept:
+        # not kept: the graph after every pass takes more memory than all else that a step has
+        details = Once(lambda: details_again(graph, passes, donated, plan, spent, False, own))
+    made = Executable(graph.name, plan, variables, addresses, details, threads)
+    if folder is not None:
+        (folder / PLAN_FILE).write_text(made.describe() + "\n", encoding="utf-8")
+    return made

@@ -1,0 +1,200 @@
+"""Variables: the buffers behind `variable` ops, which outlive steps, and their locks."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import weakref
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from weft.ir.dtypes import DType
+from weft.ir.errors import FailedPreconditionError, ShapeError
+from weft.ir.graph import Graph
+from weft.ir.interpreter.state import counted
+from weft.ir.process import around_fork
+from weft.ir.types import RefType, TensorType
+
+Array = np.ndarray[Any, Any]
+
+
+class Resident(Protocol):
+    """A variable's value on a device, newer than any on the host."""
+
+    def fetch(self, target: Array) -> None:
+        """Copy the value to an array of the host."""
+
+
+class VariableState:
+    """One variable's buffer. `array` is C-contiguous and keeps its address while it is there.
+
+    resident: where the value is, if a step on a device wrote it last. Whoever asks for `array` or
+    `buffer()` may write there, so that the value comes back to the host for good; `read` copies it.
+
+    `lock` is held by a step from its first read of the variable to its last write, so that a step
+    that updates it is atomic with respect to other steps and to eager reads.
+    """
+
+    __slots__ = (
+        "__weakref__", "_array", "container", "declared", "dtype", "lock", "name", "resident",
+        "shape",
+    )  # fmt: skip
+    kind = "variable"
+
+    def __init__(
+        self, name: str, dtype: DType, shape: tuple[int, ...], initial: Array | None = None,
+        container: str | None = None,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.declared = ""  # what it was made as, where others find it by a shared name
+        self.container = container  # with which it loses its value; None: never
+        self.dtype = dtype
+        self.shape = shape
+        self.lock = threading.RLock()
+        self._array: Array | None = None  # native code looks here, too
+        self.resident: Resident | None = None
+        with _forking:
+            _states.add(self)
+        if initial is not None:
+            self.write(initial)
+
+    def __reduce__(self) -> tuple[type[VariableState], tuple[Any, ...]]:
+        """A copy, by `copy` or by `pickle`, holds the same value in a buffer of its own."""
+        with self.lock:
+            array = self.read() if self.initialized else None
+        return VariableState, (self.name, self.dtype, self.shape, array, self.container)
+
+    def describe(self) -> str:
+        """What it is, for errors."""
+        return f"variable '{self.name}'"
+
+    @property
+    def initialized(self) -> bool:
+        """Whether it has a value."""
+        return self._array is not None or self.resident is not None
+
+    @property
+    def array(self) -> Array | None:
+        """The live buffer on the host; None without a value."""
+        if self.resident is not None:
+            with self.lock:
+                if self.resident is not None:
+                    self.array = self._fetched(self.resident)
+        return self._array
+
+    @array.setter
+    def array(self, value: Array | None) -> None:
+        self._array, self.resident = value, None
+
+    def move(self, resident: Resident) -> None:
+        """The value is on a device from now on. The lock is held."""
+        self._array, self.resident = None, resident
+
+    def _fetched(self, resident: Resident) -> Array:
+        made = np.empty(self.shape, self.dtype.numpy)
+        resident.fetch(made)
+        return made
+
+    def clear(self) -> None:
+        """Have no value from now on."""
+        with self.lock:
+            self.array = None
+
+    def buffer(self) -> Array:
+        """The live buffer itself. Raises FailedPreconditionError if uninitialised."""
+        array = self.array
+        if array is None:
+            raise FailedPreconditionError(
+                f"variable '{self.name}' is not initialised",
+                hint="run wf.global_variables_initializer() in the session first",
+            )
+        return array
+
+    def count_up_to(self, limit: int) -> Array:
+        """Add 1 to an integer; the value before. OutOfRangeError if that is `limit` or more."""
+        with self.lock:
+            value = self.read()
+            self.write(counted(value, limit, self.name))
+        return value
+
+    def read(self) -> Array:
+        """A copy of the value."""
+        with self.lock:
+            if self.resident is not None:
+                return self._fetched(self.resident)
+            return self.buffer().copy()
+
+    def write(self, value: Array) -> None:
+        """Store `value` (same shape and dtype) in place. Raises ShapeError if it does not fit."""
+        if value.shape != self.shape or value.dtype != self.dtype.numpy:
+            raise ShapeError(
+                f"a value of dtype {value.dtype} and shape {list(value.shape)} does not fit "
+                f"variable "
+                f"'{self.name}' ({self.dtype.short}{list(self.shape)})"
+            )
+        with self.lock:
+            if self._array is None:
+                self.array = np.array(value, order="C", copy=True)
+            else:
+                self._array[...] = value
+
+
+_states: weakref.WeakSet[VariableState] = weakref.WeakSet()
+_forking = threading.RLock()  # held while `_states` changes, and by a thread that forks
+_held: list[list[VariableState]] = []
+
+
+def _before_fork() -> None:
+    """Wait for the steps of other threads: a child has no thread that would release their locks."""
+    _forking.acquire()
+    _held.append(sorted(_states, key=id))
+    for state in _held[-1]:  # in the order in which steps take them
+        state.lock.acquire()
+
+
+def _after_fork() -> None:
+    for state in _held.pop():
+        state.lock.release()
+    _forking.release()
+
+
+around_fork(_before_fork, _after_fork)
+
+
+def clear_containers(containers: Collection[str]) -> None:
+    """Take the values of all variables in these containers away."""
+    with _forking:
+        found = [state for state in _states if state.container in containers]
+    for state in found:
+        state.clear()
+
+
+_SUFFIX = re.compile(r"_copy_\d+$")
+_copies = itertools.count(1)
+
+
+def copy_name(name: str) -> str:
+    """`name_copy_N`, with an N that no other copy has."""
+    return f"{_SUFFIX.sub('', name)}_copy_{next(_copies)}"
+
+
+def check_variables(graph: Graph, variables: Mapping[str, VariableState]) -> None:
+    """FailedPreconditionError for a variable of the graph that is not there, ShapeError for one of
+    another dtype or shape."""
+    for op in graph.ops:
+        if op.name != "variable":
+            continue
+        name, ref = str(op.attrs["name"]), op.result.type
+        if name not in variables:
+            raise FailedPreconditionError(
+                f"there is no variable '{name}' to run the graph with", location=op.locations
+            )
+        held, wanted = variables[name], ref.tensor if isinstance(ref, RefType) else None
+        given = TensorType(held.dtype, held.shape)
+        if given != wanted:
+            raise ShapeError(
+                f"variable '{name}' holds {given}, the graph wants {wanted}", location=op.locations
+            )
