@@ -18,9 +18,14 @@ import numpy as np
 from harness import Comparison, compare, report
 
 import weft as wf
-from weft.frontend.bench.words import NumPy, Weft, jax_vocabulary, torch_vocabulary
-from weft.frontend.bench.workloads import CHAINS
-from weft.frontend.bench.workloads import softmax_written_out as softmax
+from weft.frontend.tools.bench_workloads import (
+    CHAINS,
+    NumPy,
+    Weft,
+    jax_vocabulary,
+    torch_vocabulary,
+)
+from weft.frontend.tools.bench_workloads import softmax_written_out as softmax
 
 
 def contest(name: str, f: Callable[..., Any], arrays: list[Any], rounds: int) -> Comparison:

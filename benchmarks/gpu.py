@@ -45,7 +45,7 @@ from rich.console import Console
 from rich.table import Table
 
 import weft as wf
-from weft.frontend import pytree
+from weft.frontend.core import pytree
 from weft.runtime.device.backends.registry import gpu
 from weft.runtime.device.protocol import Device
 

@@ -202,7 +202,7 @@ def measure(model: str, side: str) -> Figures:
     """In this process: the figures of one contestant."""
     importlib.import_module({"torch.compile": "torch"}.get(side, side))
     if side == "weft":
-        function = importlib.import_module("weft.frontend.calls.function")
+        function = importlib.import_module("weft.frontend.compile.function")
         vars(function)["compile_ahead"] = lambda: None  # the first step does it
     step = make_step(model, side)
     gc.collect()

@@ -18,7 +18,7 @@ from models import conv_net, gpt, mlp
 from vocabulary import Weft
 
 import weft as wf
-from weft.frontend.bench.workloads import CHAINS
+from weft.frontend.tools.bench_workloads import CHAINS
 
 PIPELINES = {"weft": "standard", "reproducible": "reproducible"}
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from harness import Comparison, compare, report
 
-from weft.frontend.bench.peers import jax_contestant, torch_contestant, weft_contestant
-from weft.frontend.bench.workloads import cross_entropy, layer_norm, softmax
+from weft.frontend.tools.bench_peers import jax_contestant, torch_contestant, weft_contestant
+from weft.frontend.tools.bench_workloads import cross_entropy, layer_norm, softmax
 
 ROWS, COLUMNS = 4096, 1024
 Array = np.ndarray[Any, Any]

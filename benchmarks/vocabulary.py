@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
-from weft.frontend.bench.words import EPSILON, NumPy, Weft, jax_vocabulary, torch_vocabulary
+from weft.frontend.tools.bench_workloads import (
+    EPSILON,
+    NumPy,
+    Weft,
+    jax_vocabulary,
+    torch_vocabulary,
+)
 
 __all__ = ["EPSILON", "NumPy", "Weft", "jax_vocabulary", "torch_vocabulary"]

@@ -21,7 +21,7 @@ from hypothesis.internal.conjecture import providers
 from shares import thin_out
 
 import weft
-from weft.frontend.eager.switch import SWITCH
+from weft.frontend.eager.numpy_calls import SWITCH
 from weft.runtime.native.api import native_api
 
 if TYPE_CHECKING:

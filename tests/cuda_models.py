@@ -15,7 +15,7 @@ import test_gpu_programs
 
 import weft as wf
 from weft.codegen.cuda.source.kernel import CudaKernel
-from weft.frontend.cli.run import variable_types
+from weft.frontend.tools.run import variable_types
 from weft.ir.graph import Graph
 from weft.runtime.device.execution.executable import compile_for_device
 from weft.runtime.resources.variables import VariableState

@@ -9,7 +9,7 @@ from test_device_loops import PROGRAMS as LOOPS
 from test_gpu_programs import PROGRAMS
 
 import weft as wf
-from weft.frontend import pytree
+from weft.frontend.core import pytree
 
 
 def main(name: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import weft as wf
-from weft.frontend.tracing.trace import suspend_trace
+from weft.frontend.core.trace import suspend_trace
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ import pytest
 
 import weft as wf
 from weft.codegen.kernels.peaks import vector_bytes
-from weft.frontend.bench import peers, picture
-from weft.frontend.bench.workloads import WORKLOADS, suites
-from weft.frontend.cli.main import main
+from weft.frontend.tools import bench_peers as peers
+from weft.frontend.tools import bench_report as picture
+from weft.frontend.tools.bench_workloads import WORKLOADS, suites
+from weft.frontend.tools.main import main
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.runtime.native.pool import POOL
 from weft.runtime.trace.peaks import machine_peaks
@@ -202,7 +203,7 @@ def test_a_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_missing_peers_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("weft.frontend.bench.report.missing", lambda given: ["jax", "torch"])
+    monkeypatch.setattr("weft.frontend.tools.bench_report.missing", lambda given: ["jax", "torch"])
     assert bench("reductions") == 0
     out = capsys.readouterr().out
     assert "not installed, so not compared with: jax, torch" in out

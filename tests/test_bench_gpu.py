@@ -14,9 +14,9 @@ from fake_driver import FakeDriver
 
 import weft as wf
 from weft.codegen.cuda.cubins.resources import KernelReport, occupancy
-from weft.frontend.bench.on_gpu import measure_on_gpu
-from weft.frontend.bench.targets import Target
-from weft.frontend.cli.main import main
+from weft.frontend.tools.bench_gpu import measure_on_gpu
+from weft.frontend.tools.bench_targets import Target
+from weft.frontend.tools.main import main
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 
 MODEL = """\

@@ -34,7 +34,7 @@ from weft.codegen.llvm.cache import (
 )
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.jit import CodegenError, Kernel, wait_for_background
-from weft.frontend.cli.main import main
+from weft.frontend.tools.main import main
 from weft.ir.errors import InvalidArgumentError
 
 SAMPLE = CachedObject("name", "symbol", b"\x7fELF code", b"BC bitcode")

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weft.frontend.cli.main import before_partition, passes_named
+from weft.frontend.tools.main import before_partition, passes_named
 from weft.ir.analysis.verify import verify
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph

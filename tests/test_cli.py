@@ -12,7 +12,7 @@ from example_counts import examples
 from graphs import graphs
 from hypothesis import given
 
-from weft.frontend.cli.main import main
+from weft.frontend.tools.main import main
 from weft.ir.dtypes import bfloat16
 from weft.ir.graph import Graph
 from weft.ir.text.diff import diff_graphs

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_cli import STEP
 
-from weft.frontend.cli.main import main
+from weft.frontend.tools.main import main
 
 SWITCH = """\
 graph @pick(%x: f32[n], %p: bool[]) -> (f32[n]) stage=dataflow {

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from weft.frontend.cli.main import make_parser
 from weft.frontend.session.session import Session
+from weft.frontend.tools.main import make_parser
 from weft.runtime.cluster import definition, master
 
 PAGE = Path(__file__).parents[1] / "docs" / "cluster.md"

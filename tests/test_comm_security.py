@@ -20,7 +20,7 @@ from weft.comm.addresses import parse_address
 from weft.comm.errors import AuthenticationError, CommError, InsecureAddressError, KeyFileError
 from weft.comm.keys import SECRET_BYTES, Secret
 from weft.comm.sockets import Keys, dealer
-from weft.frontend.cli.main import ERROR, SUCCESS, main
+from weft.frontend.tools.main import ERROR, SUCCESS, main
 
 SECRET = Secret(bytes(range(SECRET_BYTES)))
 OTHER = Secret(bytes(range(1, SECRET_BYTES + 1)))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.tracing.effect import Effect
+from weft.frontend.core.trace import Effect
 
 WAYS = ("auto", "dataflow")
 

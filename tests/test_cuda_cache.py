@@ -20,7 +20,7 @@ from weft.codegen.cuda.cubins.compile import (
 )
 from weft.codegen.cuda.cubins.resources import KernelReport
 from weft.codegen.cuda.source.kernel import CudaKernel, Parameter
-from weft.frontend.cli.main import main
+from weft.frontend.tools.main import main
 from weft.ir.errors import DataLossError, InvalidArgumentError, ToolchainError
 
 KERNEL = CudaKernel(

@@ -17,8 +17,8 @@ import weft as wf
 from weft.codegen.cuda.cubins import cache
 from weft.codegen.cuda.cubins.compile import compile_kernel, forget_cubins, known_cubin
 from weft.codegen.cuda.source.kernel import CudaKernel
-from weft.frontend.cli.compile import targets_of
-from weft.frontend.cli.main import main
+from weft.frontend.tools.compile import targets_of
+from weft.frontend.tools.main import main
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.text.printer import print_graph
 from weft.runtime.device.execution.executable import compile_for_device

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from test_cases import CASES, read_cases
 
-from weft.frontend.cli.main import main
+from weft.frontend.tools.main import main
 from weft.ir.analysis.deadness import check_dataflow
 from weft.ir.analysis.verify import verify
 from weft.ir.dtypes import int64

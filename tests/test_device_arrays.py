@@ -15,7 +15,7 @@ import pytest
 from fake_driver import CUresult, FakeDriver
 
 import weft as wf
-from weft.frontend.bench.measure import inputs_of
+from weft.frontend.compile.cost import inputs_of
 from weft.runtime.device import plan as layout
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.backends import registry

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.frontend import device_array
+from weft.frontend.core import device_array
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.runtime.device import plan as layout
 from weft.runtime.device.backends import registry

@@ -13,7 +13,7 @@ from fake_driver import FakeDriver
 from test_while_gradients import SUMS
 
 import weft as wf
-from weft.frontend import pytree
+from weft.frontend.core import pytree
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.text.parser import parse_graph

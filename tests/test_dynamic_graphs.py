@@ -14,9 +14,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import weft as wf
-from weft.frontend.cli.main import main
+from weft.frontend.core.trace import suspend_trace
 from weft.frontend.session.step import step_graph
-from weft.frontend.tracing.trace import suspend_trace
+from weft.frontend.tools.main import main
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.text.parser import parse_graph
 from weft.passes.control.lower_control_flow import lower_control_flow

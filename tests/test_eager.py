@@ -25,10 +25,11 @@ from hypothesis.extra import numpy as hnp
 
 import weft as wf
 from weft.codegen.llvm.jit import compile_count
-from weft.frontend.eager import kinds, native, quick, switch
+from weft.frontend.eager import kinds, native
+from weft.frontend.eager import numpy_calls as quick
+from weft.frontend.eager import numpy_calls as switch
 from weft.frontend.eager.native import EagerCalls
-from weft.frontend.eager.quick import tensor_of
-from weft.frontend.eager.switch import LARGE, SWITCH
+from weft.frontend.eager.numpy_calls import LARGE, SWITCH, tensor_of
 from weft.frontend.ops import promotion
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, WeftError
 from weft.ir.spec import QUIET, quietly

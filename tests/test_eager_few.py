@@ -15,11 +15,13 @@ import pytest
 from test_eager import calls_of, every_function, interpreted, outcome
 
 import weft as wf
-from weft.frontend.eager import few, order, quick
-from weft.frontend.eager.switch import LARGE, SWITCH
+from weft.frontend.core.trace import at_once as at_once_here
+from weft.frontend.core.trace import set_thread_default
+from weft.frontend.eager import native as few
+from weft.frontend.eager import numpy_calls as order
+from weft.frontend.eager import numpy_calls as quick
+from weft.frontend.eager.numpy_calls import LARGE, SWITCH
 from weft.frontend.ops import promotion
-from weft.frontend.tracing.trace import at_once as at_once_here
-from weft.frontend.tracing.trace import set_thread_default
 from weft.ir.errors import InvalidArgumentError, ShapeError
 from weft.ir.ops.elementwise import choose
 from weft.ir.spec import QUIET

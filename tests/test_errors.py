@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.pytree import tree_map
-from weft.frontend.tensor import as_tensor
+from weft.frontend.core.pytree import tree_map
+from weft.frontend.core.tensor import as_tensor
 from weft.ir.analysis.verify import verify
 from weft.ir.errors import (
     FailedPreconditionError,

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.calls import bound
-from weft.frontend.calls.waiting import TraceLock
-from weft.frontend.random import state as random_state
+from weft.frontend.compile import specializations as bound
+from weft.frontend.compile.specializations import TraceLock
+from weft.frontend.random import generator as random_state
 from weft.frontend.session import graph
 from weft.ir import process as collector
 from weft.ir.process import ForkLock

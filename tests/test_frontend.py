@@ -11,9 +11,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import weft as wf
-from weft.frontend.ops.operators import METHOD_NAMES, METHODS
-from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.tracing.trace import Trace, current_trace, suspend_trace
+from weft.frontend.core.operators import METHOD_NAMES, METHODS
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import Trace, current_trace, suspend_trace
 from weft.ir.errors import (
     TracerError,
 )

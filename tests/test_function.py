@@ -17,9 +17,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import weft as wf
-from weft.frontend import pytree
-from weft.frontend.calls.specializations import RecompileWarning
-from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.compile.specializations import RecompileWarning
+from weft.frontend.core import pytree
+from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.ir.dtypes import float32
 from weft.ir.errors import (
     InvalidArgumentError,

@@ -30,7 +30,7 @@ from test_gradients import CASES, HERE, loss_graph
 from test_gradients import Case as RuleCase
 
 import weft as wf
-from weft.frontend import pytree
+from weft.frontend.core import pytree
 from weft.ir.dtypes import float32
 from weft.ir.errors import GradientError, UnsupportedError
 from weft.ir.graph import Value

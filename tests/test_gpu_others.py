@@ -26,7 +26,7 @@ from fake_driver import FakeCompiler
 from test_gpu_programs import PROGRAMS
 
 import weft as wf
-from weft.frontend import pytree
+from weft.frontend.core import pytree
 from weft.runtime.device.backends import registry
 from weft.runtime.device.libraries import cublaslt, cudnn
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend import pytree
+from weft.frontend.core import pytree
 
 Array = np.ndarray[Any, Any]
 Step = Callable[..., Any]

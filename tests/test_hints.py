@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.ops.numpy_protocol import _NAMES, numpy_hint
+from weft.frontend.core.operators import _NAMES, numpy_hint
 
 ROOT = Path(wf.__file__).parent
 NAME = re.compile(r"\bwf((?:\.[A-Za-z_]\w*)+)")

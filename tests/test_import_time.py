@@ -15,19 +15,12 @@ import weft as wf
 
 #: All of weft that `import weft` may load: what ops on arrays need.
 LOADED = (
-    "weft.ir", "weft.frontend.ops", "weft.frontend.arrays", "weft.frontend.dlpack",
-    "weft.frontend.linalg", "weft.frontend.pytree", "weft.frontend.tensor",
-    "weft.frontend.calls.donated", "weft.frontend.eager.keys", "weft.frontend.eager.native",
-    "weft.frontend.eager.few", "weft.frontend.eager.order", "weft.frontend.eager.quick",
-    "weft.frontend.eager.switch",
-    "weft.frontend.tracing.eager_device", "weft.frontend.tracing.effect",
-    "weft.frontend.tracing.device_scope", "weft.frontend.tracing.region_trace",
-    "weft.frontend.tracing.running",
-    "weft.frontend.tracing.trace",
+    "weft.ir", "weft.frontend.ops", "weft.frontend.linalg", "weft.frontend.core.arrays",
+    "weft.frontend.core.device_scope", "weft.frontend.core.operators", "weft.frontend.core.pytree",
+    "weft.frontend.core.tensor", "weft.frontend.core.trace", "weft.frontend.eager.native",
+    "weft.frontend.eager.numpy_calls",
 )  # fmt: skip
-PACKAGES = {
-    "weft", "weft.frontend", "weft.frontend.calls", "weft.frontend.eager", "weft.frontend.tracing",
-}  # fmt: skip
+PACKAGES = {"weft", "weft.frontend", "weft.frontend.core", "weft.frontend.eager"}
 #: Other people's packages, and Python's own, that it must not load.
 OTHERS = {"numba", "llvmlite", "scipy", "zmq", "msgpack", "networkx", "ray", "rich", "PIL",
           "asyncio", "subprocess", "shutil", "tempfile", "fractions"}  # fmt: skip

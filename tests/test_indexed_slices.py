@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.frontend.indexed_slices import IndexedSlices
+from weft.frontend.autodiff.indexed_slices import IndexedSlices
 
 V, D = 10, 3
 RNG = np.random.default_rng(7)

@@ -15,7 +15,7 @@ import pytest
 
 import weft as wf
 from weft.codegen.llvm import target
-from weft.frontend.cli.main import main
+from weft.frontend.tools.main import main
 from weft.ir.errors import InvalidArgumentError
 
 ISAS = target.host_isas()

@@ -19,6 +19,7 @@ MAX_FUNCTION_LINES = 60
 # Keys: "weft/dir/file.py" for a file, "weft/dir/file.py:function" for a function.
 LONG: dict[str, str] = {
     "weft/ir/text/parser.py": "one grammar, from dimensions to graphs",
+    "weft/runtime/device/backends/cuda.py": "a device: streams, memory, copies, recordings",
 }
 
 SOURCES = sorted((ROOT / "weft").rglob("*.py"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.calls.on_gpu import gpu_number
+from weft.frontend.compile.gpu import gpu_number
 from weft.ir.dtypes import MATH_MODES, checked_math
 from weft.runtime.device.execution.executable import DeviceExecutable
 

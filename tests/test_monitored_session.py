@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.train.monitored import creating
-from weft.frontend.train.monitored.creating import SessionCreator
+from weft.frontend.train import scaffold as creating
+from weft.frontend.train.scaffold import SessionCreator
 
 train = wf.train
 Graph = tuple[wf.Graph, Any, Any, wf.Variable]

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend import pytree
-from weft.frontend.calls.function import CompiledFunction
-from weft.frontend.tensor import as_tensor
+from weft.frontend.compile.function import CompiledFunction
+from weft.frontend.core import pytree
+from weft.frontend.core.tensor import as_tensor
 from weft.runtime.native import api as native
 from weft.runtime.native import layout as at
 from weft.runtime.native.api import NativeApi, native_api

@@ -14,9 +14,9 @@ from shares import every
 from test_size_plans import DIM, EMPTY_FAILS, LAYERS
 
 import weft as wf
-from weft.frontend.session import open_steps
-from weft.frontend.session.open_steps import MOST_OWN, OpenStep
+from weft.frontend.session import sized_steps as open_steps
 from weft.frontend.session.remote import Remote
+from weft.frontend.session.sized_steps import MOST_OWN, OpenStep
 from weft.runtime.cluster.definition import ClusterStep
 
 SIZES = (3, 2, 7, 1, 16, 40, 5, 0, 9)

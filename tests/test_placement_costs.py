@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.cli.main import main
+from weft.frontend.tools.main import main
 from weft.ir.dtypes import float32
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.ir.graph import Graph, Operation

@@ -19,7 +19,7 @@ from test_cuda_lowerings import names_after
 
 import weft as wf
 from weft.codegen.cuda.lowerings import gpu_ops
-from weft.frontend.cli.main import main
+from weft.frontend.tools.main import main
 from weft.ir.analysis.verify import verify
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, WeftError

@@ -29,7 +29,7 @@ import weft as wf
 from weft.codegen.llvm import cache_key
 from weft.codegen.llvm.cache import PLAN_SUFFIX, KernelCache, plan_cache
 from weft.codegen.llvm.jit import wait_for_background
-from weft.frontend.cli.main import main
+from weft.frontend.tools.main import main
 from weft.ir.dtypes import bool_, float16, float32, float64, int32, int64, uint8
 from weft.ir.graph import Graph
 from weft.ir.ops import lookup

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import weft as wf
-from weft.frontend import pytree
+from weft.frontend.core import pytree
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 
 Point = namedtuple("Point", "x y")

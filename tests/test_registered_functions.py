@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import weft as wf
-from weft.frontend.cli.main import main
 from weft.frontend.extend.ops import unregister_op
+from weft.frontend.tools.main import main
 
 ROOT = Path(__file__).parents[1]
 TASK = "/job:worker/task:0"
@@ -65,7 +65,7 @@ def worker(folder: Path, *options: str) -> Iterator[str]:
     address = f"ipc://{folder}/worker0"
     (folder / "cluster.json").write_text(json.dumps({"worker": [address]}))
     own = ["--cluster", "cluster.json", "--job", "worker", "--task", "0", *options]
-    code = "from weft.frontend.cli.main import main; main()"  # as `weft` does, not `python -m`
+    code = "from weft.frontend.tools.main import main; main()"  # as `weft` does, not `python -m`
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", code, "worker", *own],
         cwd=folder, env=dict(os.environ, PYTHONPATH=str(ROOT)), stdout=subprocess.PIPE, text=True,

@@ -13,7 +13,7 @@ from test_compiled_random import TRACED
 
 import weft as wf
 from weft.codegen.llvm.asm_facts import AsmFacts, asm_facts
-from weft.frontend.cli.run import variable_types
+from weft.frontend.tools.run import variable_types
 from weft.ir.dtypes import as_dtype, bool_, float16, float32, float64, int32, int64, uint8
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.ir.graph import Value

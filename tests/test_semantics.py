@@ -21,10 +21,10 @@ from semantic_programs import Case
 from test_cases import CASES, read_cases
 
 import weft as wf
-from weft.frontend import pytree
+from weft.frontend.core import pytree
+from weft.frontend.core.function_trace import BoundState
+from weft.frontend.core.trace import Effect
 from weft.frontend.session.step import step_graph
-from weft.frontend.tracing.evaluate import BoundState
-from weft.frontend.tracing.trace import Effect
 from weft.ir.analysis.frames import is_dataflow
 from weft.ir.analysis.verify import verify
 from weft.ir.graph import Graph

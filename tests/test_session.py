@@ -11,8 +11,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 import weft as wf
+from weft.frontend.core.trace import current_trace
 from weft.frontend.session.graph import name_tensor
-from weft.frontend.tracing.trace import current_trace
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.calls.specializations import RecompileWarning
+from weft.frontend.compile.specializations import RecompileWarning
 from weft.ir.size_tape import Tape
 from weft.ir.sizes import hint, new_size, terms_of
 

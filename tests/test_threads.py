@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.calls import waiting
-from weft.frontend.tracing.trace import current_trace, suspend_trace
+from weft.frontend.compile import specializations as waiting
+from weft.frontend.core.trace import current_trace, suspend_trace
 
 THREADS = 32
 

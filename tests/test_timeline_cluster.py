@@ -21,8 +21,8 @@ import pytest
 from trace_format import read_trace
 
 import weft as wf
-from weft.frontend.cli import top as cli_top
-from weft.frontend.cli.main import main, make_parser
+from weft.frontend.tools import top as cli_top
+from weft.frontend.tools.main import main, make_parser
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
 from weft.runtime.cluster import master, messages
 from weft.runtime.trace.analysis import critical_path, straggler

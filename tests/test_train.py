@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.train import lbfgs as lbfgs_module
-from weft.frontend.train import schedules
+from weft.frontend.optim import lbfgs as lbfgs_module
+from weft.frontend.optim import schedules
 
 Array = np.ndarray[Any, Any]
 START = np.array([[1.0, -2.0, 3.0], [0.5, 0.25, -4.0]])

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.frontend.cli.main import main
+from weft.frontend.tools.main import main
 from weft.ir.analysis.verify import verify
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.locations import Location

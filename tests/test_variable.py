@@ -15,7 +15,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import weft as wf
-from weft.frontend.tensor import Tensor
+from weft.frontend.core.tensor import Tensor
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,

@@ -23,17 +23,19 @@ with _collector_paused(old=True):
     # methods: imported for its effect, the operators of tensors call the functions below
     from weft.frontend import linalg
     from weft.frontend.ops import methods as _methods  # noqa: F401
-    from weft.frontend.ops.dtype_info import (
+    from weft.frontend.ops.promotion import (
         FloatInfo, IntegerInfo, can_cast, finfo, iinfo, isdtype, result_type,
     )
-    from weft.frontend.ops.arithmetic import (
-        abs, add, astype, bitcast, bitwise_and, bitwise_invert, bitwise_left_shift, bitwise_or,
-        bitwise_right_shift, bitwise_xor, ceil, clip, conj, copysign, divide, equal, floor,
-        fma, floor_divide, greater, greater_equal, imag, isclose, isfinite, isinf, isnan, less,
-        less_equal,
+    from weft.frontend.ops.elementwise import (
+        abs, acos, acosh, add, asin, asinh, astype, atan, atan2, atanh, bitcast, bitwise_and,
+        bitwise_invert, bitwise_left_shift, bitwise_or, bitwise_right_shift, bitwise_xor, cbrt,
+        ceil, clip, conj, copysign, cos, cosh, deg2rad, digamma, divide, equal, erf, erfc, erfinv,
+        exp, exp2, expm1, floor, floor_divide, fma, greater, greater_equal, hypot, imag, isclose,
+        isfinite, isinf, isnan, less, less_equal, lgamma, log, log10, log1p, log2, logaddexp,
         logical_and, logical_not, logical_or, logical_xor, maximum, minimum, multiply, nan_to_num,
-        negative, nextafter, not_equal, positive, real, reciprocal, remainder, round, sign, signbit,
-        square, squared_difference, subtract, trunc, where,
+        negative, nextafter, not_equal, positive, pow, rad2deg, real, reciprocal, remainder, round,
+        rsqrt, sigmoid, sign, signbit, sin, sinc, sinh, sqrt, square, squared_difference, subtract,
+        tan, tanh, trunc, where, xlog1py, xlogy,
     )
     from weft.frontend.ops.creation import (
         arange, asarray, constant, empty, empty_like, eye, from_dlpack, full, full_like, iota,
@@ -44,37 +46,27 @@ with _collector_paused(old=True):
         dynamic_partition, dynamic_stitch, ensure_shape, nonzero, unique, unique_all, unique_counts,
         unique_inverse, unique_values, unique_with_counts,
     )
-    from weft.frontend.ops.einsum import Term, einsum
-    from weft.frontend.ops.elementwise import (
-        acos, acosh, asin, asinh, atan, atan2, atanh, cbrt, cos, cosh, deg2rad, digamma, erf, erfc,
-        erfinv, exp, exp2, expm1, hypot, lgamma, log, log10, log1p, log2, logaddexp, pow, rad2deg,
-        rsqrt, sigmoid, sin, sinc, sinh, sqrt, tan, tanh, xlog1py, xlogy,
+    from weft.frontend.ops.linalg import (
+        Term, cross, diag, diagonal, dot, einsum, inner, matmul, matrix_norm, matrix_power, outer,
+        tensordot, trace, vecdot,
     )
-    from weft.frontend.ops.index import (
+    from weft.frontend.ops.indexing import (
         gather, gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min,
         scatter_nd_update, take, take_along_axis,
     )
-    from weft.frontend.ops.segments import segment_max, segment_mean, segment_min, segment_sum
-    from weft.frontend.ops.linalg import (
-        cross, diag, diagonal, dot, inner, matmul, matrix_norm, matrix_power, outer, tensordot,
-        trace, vecdot,
-    )
-    from weft.frontend.ops.rearrange import (
-        concat, diff, flip, pad, repeat, roll, rot90, split, stack, tile, unstack,
-    )
     from weft.frontend.ops.reduction import (
         all, any, argmax, argmin, count_nonzero, cumulative_logsumexp, cumulative_max,
-        cumulative_min,
-        cumulative_prod, cumulative_sum, logsumexp, max, mean, min, prod, std, sum, var,
-        vector_norm,
+        cumulative_min, cumulative_prod, cumulative_sum, logsumexp, max, mean, min, prod,
+        segment_max, segment_mean, segment_min, segment_sum, std, sum, var, vector_norm,
     )
-    from weft.frontend.ops.shape import (
-        broadcast_arrays, broadcast_to, expand_dims, flatten, matrix_transpose, moveaxis,
-        permute_dims, rank, reshape, shape, size, squeeze, swapaxes, transpose,
+    from weft.frontend.ops.manipulation import (
+        broadcast_arrays, broadcast_to, concat, diff, expand_dims, flatten, flip, matrix_transpose,
+        moveaxis, pad, permute_dims, rank, repeat, reshape, roll, rot90, shape, size, split,
+        squeeze, stack, swapaxes, tile, transpose, unstack,
     )
     from weft.frontend.ops.sort import TopK, argsort, searchsorted, sort, top_k
-    from weft.frontend.pytree import register_pytree, tree_leaves, tree_map
-    from weft.frontend.tensor import Tensor
+    from weft.frontend.core.pytree import register_pytree, tree_leaves, tree_map
+    from weft.frontend.core.tensor import Tensor
     from weft.ir import errors
     from weft.ir.dtypes import (
         DType, bfloat16, bool_, complex128, complex64, float16, float32, float64, int16, int32,
@@ -86,8 +78,8 @@ with _collector_paused(old=True):
 # Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
 if TYPE_CHECKING:
     from weft.frontend import data, lookup, nn, random, train
-    from weft.frontend.tracing.autodiff import (
-        grad, gradients, jvp, stop_gradient, value_and_grad, vjp,
+    from weft.frontend.autodiff.gradients import (
+        custom_gradient, grad, gradients, jvp, stop_gradient, value_and_grad, vjp,
     )
     from weft.frontend.control.branches import case, cond, switch_case
     from weft.frontend.control.loops import fori_loop, while_loop
@@ -95,162 +87,132 @@ if TYPE_CHECKING:
         enter, exit, loop_cond, merge, next_iteration, switch,
     )
     from weft.frontend.control.scan import foldl, foldr, map_fn, scan
-    from weft.frontend.tracing.custom_gradient import custom_gradient
-    from weft.frontend.benchmark import bench
-    from weft.frontend.devices import bfloat16_transfer, colocate_with, device
-    from weft.frontend.device_array import DeviceArray, to_device
+    from weft.frontend.tools.bench_report import bench
+    from weft.frontend.state.scopes import (
+        bfloat16_transfer, colocate_with, control_dependencies, device, group, name_scope, no_op,
+    )
+    from weft.frontend.core.device_array import (
+        DeviceArray, set_transfer_guard, to_device, transfer_guard,
+    )
     from weft.runtime.device.backends.info import DeviceInfo
-    from weft.frontend.device_list import devices
-    from weft.frontend.transfers import set_transfer_guard, transfer_guard
-    from weft.frontend.train.replicas.partitioned import create_partitioned_variables
+    from weft.frontend.tools.devices import devices
+    from weft.frontend.train.parameter_servers import create_partitioned_variables
     from weft.ir.device import DeviceSpec
-    from weft.frontend.extend.gradients import register_gradient
-    from weft.frontend.extend.kernels import register_kernel
-    from weft.frontend.extend.ops import register_op
+    from weft.frontend.extend.ops import register_gradient, register_kernel, register_op
     from weft.frontend.extend.py_function import py_function, register_function
-    from weft.frontend.indexed_slices import IndexedSlices
-    from weft.frontend.calls.decorator import compile
-    from weft.frontend.calls.function import CompiledFunction
+    from weft.frontend.autodiff.indexed_slices import IndexedSlices
+    from weft.frontend.compile.decorator import compile
+    from weft.frontend.compile.function import CompiledFunction, DeviceWarning
     from weft.frontend.session.graph import (
-        Graph, get_default_graph, name_tensor, placeholder, reset_default_graph,
+        Graph, get_default_graph, import_graph_def, name_tensor, placeholder, reset_default_graph,
     )
-    from weft.frontend.session.initializers import (
-        global_variables, global_variables_initializer, initialize_all_variables,
-        trainable_variables, variables_initializer,
+    from weft.frontend.session.variables import (
+        AUTO_REUSE, VariableScope, get_variable, get_variable_scope, global_variables,
+        global_variables_initializer, initialize_all_variables, trainable_variables, variable_scope,
+        variables_initializer,
     )
-    from weft.frontend.session.scopes import control_dependencies, group, name_scope, no_op
     from weft.frontend.queues.accumulators import (
-        ConditionalAccumulator, SparseConditionalAccumulator, SparseGradient,
+        Barrier, ConditionalAccumulator, SparseConditionalAccumulator, SparseGradient,
     )
-    from weft.frontend.queues.arrays import TensorArray
-    from weft.frontend.queues.stack import Stack
-    from weft.frontend.queues.barrier import Barrier
-    from weft.frontend.queues.base import QueueBase
-    from weft.frontend.queues.kinds import (
-        FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue,
+    from weft.frontend.queues.tensor_array import Stack, TensorArray
+    from weft.frontend.queues.queue import (
+        FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue,
     )
     from weft.frontend.queues.tables import MutableHashTable
-    from weft.frontend.random.state import (
+    from weft.frontend.random.generator import (
         random_normal, random_shuffle, random_uniform, set_random_seed, truncated_normal,
     )
-    from weft.frontend.session.default import get_default_session
-    from weft.frontend.session.growth import GraphGrowthWarning
-    from weft.frontend.session.importing import import_graph_def
-    from weft.frontend.session.interactive import InteractiveSession
-    from weft.frontend.session.metadata import RunMetadata, chrome_trace
-    from weft.frontend.session.options import RunOptions
-    from weft.frontend.session.session import Session
-    from weft.frontend.calls.elsewhere import DeviceWarning
-    from weft.frontend.calls.specializations import RecompileWarning
-    from weft.frontend.data.features import FixedLenFeature, VarLenFeature
-    from weft.frontend.files.contents import (
-        decode_csv, decode_image, decode_jpeg, decode_png, matching_files, parse_example,
-        parse_single_example, read_file, write_file,
+    from weft.frontend.session.session import (
+        GraphGrowthWarning, InteractiveSession, Session, get_default_session,
     )
-    from weft.frontend.files.inputs import local_variables_initializer
-    from weft.frontend.files.readers import (
-        FixedLengthRecordReader, IdentityReader, ReaderBase, TextLineReader, TFRecordReader,
-        WholeFileReader,
+    from weft.frontend.session.run import RunMetadata, RunOptions, chrome_trace
+    from weft.frontend.compile.specializations import RecompileWarning
+    from weft.frontend.data.readers import FixedLenFeature, VarLenFeature
+    from weft.frontend.queues.files import (
+        FixedLengthRecordReader, IdentityReader, ReaderBase, TFRecordReader, TextLineReader,
+        WholeFileReader, decode_csv, decode_image, decode_jpeg, decode_png, matching_files,
+        parse_example, parse_single_example, read_file, write_file,
     )
-    from weft.frontend.files.reports import Assert, Print
+    from weft.frontend.queues.inputs import local_variables_initializer
+    from weft.frontend.queues.host_ops import Assert, Print
     from weft.frontend.ops.strings import (
         SparseTensorValue, as_string, decode_raw, string_join, string_length, string_split,
         string_to_hash_bucket, string_to_hash_bucket_fast, string_to_number, substr,
     )
-    from weft.frontend.ops.tf_names import (
-        cast, cumprod, cumsum, fill, identity, reduce_all, reduce_any, reduce_logsumexp, reduce_max,
-        reduce_mean, reduce_min, reduce_prod, reduce_sum,
+    from weft.frontend.session.tf_names import (
+        assert_variables_initialized, assign, assign_add, assign_sub, cast, count_up_to, cumprod,
+        cumsum, fill, identity, is_variable_initialized, reduce_all, reduce_any, reduce_logsumexp,
+        reduce_max, reduce_mean, reduce_min, reduce_prod, reduce_sum,
+        report_uninitialized_variables, scatter_add, scatter_sub, scatter_update,
     )
-    from weft.frontend.train.clipping import (
+    from weft.frontend.optim.clipping import (
         clip_by_global_norm, clip_by_norm, clip_by_value, global_norm,
     )
-    from weft.frontend.calls.threads import get_num_threads, set_num_threads
-    from weft.frontend.containers import container
-    from weft.frontend.state_functions import (
-        assert_variables_initialized, assign, assign_add, assign_sub, count_up_to,
-        is_variable_initialized, report_uninitialized_variables, scatter_add, scatter_sub,
-        scatter_update,
-    )
-    from weft.frontend.variable import Variable
-    from weft.frontend.variable_scope import (
-        AUTO_REUSE, VariableScope, get_variable, get_variable_scope, variable_scope,
-    )
-    from weft.frontend.tracing.trace import Effect
+    from weft.frontend.compile.threads import get_num_threads, set_num_threads
+    from weft.frontend.state.shared_names import container
+    from weft.frontend.state.variable import Variable
+    from weft.frontend.core.trace import Effect
     from weft.runtime.resources.cancel import CancelToken
 
 _MODULES = ("data", "lookup", "nn", "random", "train")  # public modules, of weft.frontend
 _LATER = {
-    "weft.frontend.tracing.autodiff": "grad gradients jvp stop_gradient value_and_grad vjp",
+    "weft.frontend.autodiff.gradients":
+        "grad gradients jvp stop_gradient value_and_grad vjp custom_gradient",
     "weft.frontend.control.branches": "case cond switch_case",
     "weft.frontend.control.loops": "fori_loop while_loop",
     "weft.frontend.control.primitives": "enter exit loop_cond merge next_iteration switch",
     "weft.frontend.control.scan": "foldl foldr map_fn scan",
-    "weft.frontend.tracing.custom_gradient": "custom_gradient",
-    "weft.frontend.benchmark": "bench",
-    "weft.frontend.devices": "bfloat16_transfer colocate_with device",
-    "weft.frontend.device_array": "DeviceArray to_device",
-    "weft.frontend.device_list": "DeviceInfo devices",
-    "weft.frontend.transfers": "set_transfer_guard transfer_guard",
-    "weft.frontend.train.replicas.partitioned": "create_partitioned_variables",
+    "weft.frontend.tools.bench_report": "bench",
+    "weft.frontend.state.scopes":
+        "bfloat16_transfer colocate_with device control_dependencies group name_scope no_op",
+    "weft.frontend.core.device_array": "DeviceArray to_device set_transfer_guard transfer_guard",
+    "weft.runtime.device.backends.info": "DeviceInfo",
+    "weft.frontend.tools.devices": "devices",
+    "weft.frontend.train.parameter_servers": "create_partitioned_variables",
     "weft.ir.device": "DeviceSpec",
-    "weft.frontend.extend.gradients": "register_gradient",
-    "weft.frontend.extend.kernels": "register_kernel",
-    "weft.frontend.extend.ops": "register_op",
+    "weft.frontend.extend.ops": "register_gradient register_kernel register_op",
     "weft.frontend.extend.py_function": "py_function register_function",
-    "weft.frontend.indexed_slices": "IndexedSlices",
-    "weft.frontend.calls.decorator": "compile",
-    "weft.frontend.calls.function": "CompiledFunction",
+    "weft.frontend.autodiff.indexed_slices": "IndexedSlices",
+    "weft.frontend.compile.decorator": "compile",
+    "weft.frontend.compile.function": "CompiledFunction DeviceWarning",
     "weft.frontend.session.graph":
-        "Graph get_default_graph name_tensor placeholder reset_default_graph",
-    "weft.frontend.session.initializers":
+        "Graph get_default_graph name_tensor placeholder reset_default_graph import_graph_def",
+    "weft.frontend.session.variables":
         "global_variables global_variables_initializer initialize_all_variables "
-        "trainable_variables variables_initializer",
-    "weft.frontend.session.scopes": "control_dependencies group name_scope no_op",
+        "trainable_variables variables_initializer AUTO_REUSE VariableScope get_variable "
+        "get_variable_scope variable_scope",
     "weft.frontend.queues.accumulators":
-        "ConditionalAccumulator SparseConditionalAccumulator SparseGradient",
-    "weft.frontend.queues.arrays": "TensorArray",
-    "weft.frontend.queues.stack": "Stack",
-    "weft.frontend.queues.barrier": "Barrier",
-    "weft.frontend.queues.base": "QueueBase",
-    "weft.frontend.queues.kinds": "FIFOQueue PaddingFIFOQueue PriorityQueue RandomShuffleQueue",
+        "ConditionalAccumulator SparseConditionalAccumulator SparseGradient Barrier",
+    "weft.frontend.queues.tensor_array": "TensorArray Stack",
+    "weft.frontend.queues.queue":
+        "QueueBase FIFOQueue PaddingFIFOQueue PriorityQueue RandomShuffleQueue",
     "weft.frontend.queues.tables": "MutableHashTable",
-    "weft.frontend.random.state":
+    "weft.frontend.random.generator":
         "random_normal random_shuffle random_uniform set_random_seed truncated_normal",
-    "weft.frontend.session.default": "get_default_session",
-    "weft.frontend.session.growth": "GraphGrowthWarning",
-    "weft.frontend.session.importing": "import_graph_def",
-    "weft.frontend.session.interactive": "InteractiveSession",
-    "weft.frontend.session.metadata": "RunMetadata chrome_trace",
-    "weft.frontend.session.options": "RunOptions",
-    "weft.frontend.session.session": "Session",
-    "weft.frontend.calls.elsewhere": "DeviceWarning",
-    "weft.frontend.calls.specializations": "RecompileWarning",
-    "weft.frontend.data.features": "FixedLenFeature VarLenFeature",
-    "weft.frontend.files.contents":
+    "weft.frontend.session.session":
+        "get_default_session GraphGrowthWarning InteractiveSession Session",
+    "weft.frontend.session.run": "RunMetadata chrome_trace RunOptions",
+    "weft.frontend.compile.specializations": "RecompileWarning",
+    "weft.frontend.data.readers": "FixedLenFeature VarLenFeature",
+    "weft.frontend.queues.files":
         "decode_csv decode_image decode_jpeg decode_png matching_files parse_example "
-        "parse_single_example read_file write_file",
-    "weft.frontend.files.inputs": "local_variables_initializer",
-    "weft.frontend.files.readers":
-        "FixedLengthRecordReader IdentityReader ReaderBase TextLineReader TFRecordReader "
-        "WholeFileReader",
-    "weft.frontend.files.reports": "Assert Print",
+        "parse_single_example read_file write_file FixedLengthRecordReader IdentityReader "
+        "ReaderBase TextLineReader TFRecordReader WholeFileReader",
+    "weft.frontend.queues.inputs": "local_variables_initializer",
+    "weft.frontend.queues.host_ops": "Assert Print",
     "weft.frontend.ops.strings":
         "SparseTensorValue as_string decode_raw string_join string_length string_split "
         "string_to_hash_bucket string_to_hash_bucket_fast string_to_number substr",
-    "weft.frontend.ops.tf_names":
+    "weft.frontend.session.tf_names":
         "cast cumprod cumsum fill identity reduce_all reduce_any reduce_logsumexp reduce_max "
-        "reduce_mean reduce_min reduce_prod reduce_sum",
-    "weft.frontend.train.clipping": "clip_by_global_norm clip_by_norm clip_by_value global_norm",
-    "weft.frontend.calls.threads": "get_num_threads set_num_threads",
-    "weft.frontend.containers": "container",
-    "weft.frontend.state_functions":
-        "assert_variables_initialized assign assign_add assign_sub count_up_to "
-        "is_variable_initialized report_uninitialized_variables scatter_add scatter_sub "
-        "scatter_update",
-    "weft.frontend.variable": "Variable",
-    "weft.frontend.variable_scope":
-        "AUTO_REUSE VariableScope get_variable get_variable_scope variable_scope",
-    "weft.frontend.tracing.trace": "Effect",
+        "reduce_mean reduce_min reduce_prod reduce_sum assert_variables_initialized assign "
+        "assign_add assign_sub count_up_to is_variable_initialized report_uninitialized_variables "
+        "scatter_add scatter_sub scatter_update",
+    "weft.frontend.optim.clipping": "clip_by_global_norm clip_by_norm clip_by_value global_norm",
+    "weft.frontend.compile.threads": "get_num_threads set_num_threads",
+    "weft.frontend.state.shared_names": "container",
+    "weft.frontend.state.variable": "Variable",
+    "weft.frontend.core.trace": "Effect",
     "weft.runtime.resources.cancel": "CancelToken",
 }
 _HOME = {name: module for module, names in _LATER.items() for name in names.split()}

@@ -1,6 +1,6 @@
 """`python -m weft`: the command line."""
 
-from weft.frontend.cli.main import main
+from weft.frontend.tools.main import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

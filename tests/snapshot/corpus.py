@@ -29,9 +29,8 @@ import weft as wf
 from snapshot import inside, sessions
 from snapshot.inside import Files
 from snapshot.sessions import Steps
-from weft.frontend import pytree
-from weft.frontend.bench.words import Weft
-from weft.frontend.bench.workloads import CHAINS
+from weft.frontend.core import pytree
+from weft.frontend.tools.bench_workloads import CHAINS, Weft
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph
 from weft.ir.text.parser import parse_graph

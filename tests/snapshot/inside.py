@@ -23,10 +23,10 @@ from weft.codegen.cuda.cubins.compile import emit_ptx, symbol_of
 from weft.codegen.cuda.cubins.toolchain import toolchain
 from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.codegen.llvm.jit import kernel_llvm
-from weft.frontend.cli.run import variable_types
 from weft.frontend.session.compiling import pruned
 from weft.frontend.session.explain import describe_nodes
-from weft.frontend.session.fetching import feed_values, fetch_values
+from weft.frontend.session.fetches import feed_values, fetch_values
+from weft.frontend.tools.run import variable_types
 from weft.ir.errors import ToolchainError
 from weft.ir.graph import Graph
 from weft.ir.text.printer import print_graph

@@ -1,6 +1,8 @@
-"""What users call: tensors, ops, `compile`, gradients, `nn`, `train`, graphs and sessions, the CLI.
+"""Frontend: the part of weft that users call. Tensors, ops, `compile`, gradients, `nn`, `train`,
+graphs and sessions, the `weft` command. The public names are in `weft/__init__.py`.
 
-Reading order: `tensor`, `ops/dispatch`, `tracing/trace`, `calls/function`, `variable`,
-`tracing/autodiff`, `session/graph`, `session/session`, then the ops themselves in `ops/`, `nn`,
-`random`, `control`, and `train`. The public names are in `weft/__init__.py`.
-"""
+Folders, each of which imports only those before it: `core`, `compile`, `eager`, `ops`, `state`,
+`control`, `autodiff`, `random`, `nn`, `optim`, `data`, `extend`, `session`, `queues`, `train`,
+`tools`. Beside them `linalg` and `lookup`, which only give names to users (`wf.linalg`,
+`wf.lookup`). Enters: users' code. Leaves: graphs for `runtime`, and results. Imports: all of
+weft."""

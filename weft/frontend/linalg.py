@@ -15,8 +15,8 @@ from weft.frontend.ops.linalg import (
     trace,
     vecdot,
 )
+from weft.frontend.ops.manipulation import matrix_transpose
 from weft.frontend.ops.reduction import vector_norm
-from weft.frontend.ops.shape import matrix_transpose
 
 __all__ = [
     "cross",

@@ -5,7 +5,7 @@ Those that change are `wf.MutableHashTable`s.
 
 from __future__ import annotations
 
-from weft.frontend.queues.static_tables import (
+from weft.frontend.queues.tables import (
     KeyValueTensorInitializer,
     StaticHashTable,
     StaticVocabularyTable,

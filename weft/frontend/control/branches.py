@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend import pytree
 from weft.frontend.control.region import (
     Body,
     Kind,
@@ -22,6 +21,7 @@ from weft.frontend.control.region import (
     holds_effects,
     joined,
     kind_of,
+    meeting,
     mismatch,
     operand_tensors,
     outer_control,
@@ -29,14 +29,13 @@ from weft.frontend.control.region import (
     store,
     with_effects,
 )
-from weft.frontend.control.sizes import meeting
-from weft.frontend.ops.arithmetic import equal, greater, less, logical_or, where
+from weft.frontend.core import pytree
+from weft.frontend.core.function_trace import run_traced
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import current_trace, must_be_live
+from weft.frontend.ops.elementwise import equal, greater, less, logical_or, where
 from weft.frontend.ops.promotion import TensorLike
-from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.tracing.evaluate import run_traced
-from weft.frontend.tracing.region_trace import must_be_live
-from weft.frontend.tracing.trace import current_trace
-from weft.frontend.variable import Variable
+from weft.frontend.state.variable import Variable
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend import pytree
 from weft.frontend.control.region import (
     Body,
     as_kind,
@@ -25,12 +24,13 @@ from weft.frontend.control.region import (
     without_gradient,
 )
 from weft.frontend.control.scan import scan
+from weft.frontend.core import pytree
+from weft.frontend.core.function_trace import run_traced
+from weft.frontend.core.operators import METHODS
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import Effect, current_trace, graph_around, must_be_live
 from weft.frontend.ops.promotion import TensorLike
-from weft.frontend.tensor import METHODS, Tensor, as_tensor
-from weft.frontend.tracing.evaluate import run_traced
-from weft.frontend.tracing.region_trace import graph_around, must_be_live
-from weft.frontend.tracing.trace import Effect, current_trace
-from weft.frontend.variable import Variable
+from weft.frontend.state.variable import Variable
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.locations import caller_location
 from weft.ir.spec import AttrValue

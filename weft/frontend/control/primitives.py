@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.frontend.control.region import predicate
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import Effect, current_trace
 from weft.frontend.ops.dispatch import apply_many
 from weft.frontend.ops.promotion import TensorLike
-from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.tracing.trace import Effect, current_trace
 from weft.ir.errors import TypeRuleError, UnsupportedError
 from weft.ir.locations import caller_location
 from weft.ir.spec import AttrValue

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend import pytree
 from weft.frontend.control.region import (
     Kind,
     anchor,
@@ -15,6 +14,7 @@ from weft.frontend.control.region import (
     captures,
     carry_body,
     check_callable,
+    check_stacked,
     done,
     holds_effects,
     operand_tensors,
@@ -24,12 +24,12 @@ from weft.frontend.control.region import (
     with_effects,
     without_gradient,
 )
-from weft.frontend.control.sizes import check_stacked
+from weft.frontend.core import pytree
+from weft.frontend.core.function_trace import run_traced
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import current_trace
+from weft.frontend.ops.manipulation import concat
 from weft.frontend.ops.promotion import cast, check_dtype
-from weft.frontend.ops.rearrange import concat
-from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.tracing.evaluate import run_traced
-from weft.frontend.tracing.trace import current_trace
 from weft.ir.dims import Dim, same
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 from weft.ir.locations import caller_location

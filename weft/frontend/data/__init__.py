@@ -1,12 +1,15 @@
-"""`wf.data`: files as elements, and pipelines that bring them to the training step."""
+"""`wf.data`: files as elements, and pipelines that bring them to the training step.
+
+Enters: files, arrays, generators. Leaves: batches, one by one. Imports: `core`, `random`; formats
+are in `runtime/files`."""
 
 from __future__ import annotations
 
-from weft.frontend.data.dataset import Dataset
-from weft.frontend.data.features import FixedLenFeature, VarLenFeature, parse_single_example
-from weft.frontend.data.iterator import DatasetIterator
-from weft.frontend.data.progress import progress
+from weft.frontend.data.dataset import Dataset, DatasetIterator, progress
 from weft.frontend.data.readers import (
+    FixedLenFeature,
+    VarLenFeature,
+    parse_single_example,
     read_csv,
     read_lines,
     read_npy,

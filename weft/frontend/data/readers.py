@@ -1,12 +1,22 @@
-"""Readers of one file each, for `Dataset.from_files` and for use alone."""
+"""Readers of one file each, for `Dataset.from_files` and for use alone; the features of a
+tf.train.Example: `FixedLenFeature`, `VarLenFeature`, `parse_single_example`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from weft.ir.dims import format_shape
+from weft.ir.dtypes import DType, as_dtype, float32, int64, string
+from weft.ir.errors import InvalidArgumentError
+from weft.ir.types import TensorType
 from weft.runtime.files import csv_rows, npy, tfrecord
 from weft.runtime.files import streams as lines
+from weft.runtime.files.decoding import parse_examples
+from weft.runtime.files.example import bytes_array
 from weft.runtime.files.streams import Path, check_compression
 
 
@@ -60,3 +70,73 @@ def read_npy(path: Path) -> Any:
 def read_npz(path: Path) -> dict[str, Any]:
     """The arrays of a .npz file by name, read-only; mapped, unless they are compressed."""
     return npy.read_npz(path)
+
+
+Array = np.ndarray[Any, Any]
+
+
+class FixedLenFeature(NamedTuple):
+    """A feature of one shape. default_value: for examples that do not have it."""
+
+    shape: Sequence[int]
+    dtype: Any
+    default_value: Any = None
+
+
+class VarLenFeature(NamedTuple):
+    """A feature of any length: an array with one axis, of length 0 where it is not there."""
+
+    dtype: Any
+
+
+def parse_single_example(
+    serialized: bytes, features: Mapping[str, FixedLenFeature | VarLenFeature]
+) -> dict[str, Array]:
+    """The features of a serialized tf.train.Example as arrays of float32, int64 or string (bytes).
+
+    InvalidArgumentError, naming the feature, if one is missing without a default, or has another
+    type or number of values; DataLossError if `serialized` is no Example.
+    """
+    named = {name: part_of(name, wanted) for name, wanted in features.items()}
+    defaults = {i: d for i, (_, d) in enumerate(named.values()) if d is not None}
+    given = np.empty((), object)
+    given[()] = serialized
+    found = parse_examples(given, list(named), [t for t, _ in named.values()], defaults)
+    return dict(zip(named, found, strict=True))
+
+
+def part_of(name: str, wanted: FixedLenFeature | VarLenFeature) -> tuple[TensorType, Array | None]:
+    """The type of a feature (`[?]` for one of any length), and what an example without it has."""
+    dtype = _dtype(name, wanted.dtype)
+    if isinstance(wanted, VarLenFeature):
+        return TensorType(dtype, (None,)), None
+    shape = tuple(int(d) for d in wanted.shape)
+    default = None
+    if wanted.default_value is not None:
+        default = _default(name, wanted.default_value, dtype, shape)
+    return TensorType(dtype, shape), default
+
+
+def _dtype(name: str, given: Any) -> DType:
+    dtype = as_dtype(given)
+    if dtype not in (float32, int64, string):
+        raise InvalidArgumentError(
+            f"feature {name!r}: an Example holds float32, int64 and string, not {dtype.name}"
+        )
+    return dtype
+
+
+def _default(name: str, value: Any, dtype: DType, shape: tuple[int, ...]) -> Array:
+    if dtype is string:
+        given = [value] if isinstance(value, (bytes, str)) else list(value)
+        flat = bytes_array([v.encode() if isinstance(v, str) else v for v in given])
+        array = flat.reshape(()) if isinstance(value, (bytes, str)) else flat
+    else:
+        array = np.asarray(value, dtype.numpy)
+    try:
+        return np.broadcast_to(array if array.size != math.prod(shape) else array.reshape(shape),
+                               shape).copy()  # fmt: skip
+    except ValueError:
+        raise InvalidArgumentError(
+            f"feature {name!r}: default_value={value!r:.60} does not fit {format_shape(shape)}"
+        ) from None

@@ -1,25 +1,356 @@
-"""The stages of a pipeline: immutable descriptions, linked from the last to the source.
+"""Stages of a pipeline: immutable descriptions, linked from the last to the source.
 
 `open` starts one over. What it gives is an iterator of items with `skip(n)`, which passes over n
-of them, or as many as there are, and says how many.
-"""
+of them, or as many as there are, and says how many. An item is called once for its element; so what
+is skipped is never made. `map` with workers and `prefetch` work ahead in threads, under a
+`Coordinator`, which start with the first element that is asked for."""
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from weft.frontend.data.crew import Crew
-from weft.frontend.data.items import Batch, Function, Item, Items, Mapped, Row, Table, Value
-from weft.frontend.data.parallel import ParallelMap, Prefetched
-from weft.frontend.pytree import tree_map
+from weft.frontend.core.pytree import Structure, flatten, tree_map, unflatten
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import FailedPreconditionError, InvalidArgumentError
+from weft.ir.dtypes import string
+from weft.ir.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    WeftError,
+)
 from weft.ir.locations import Locations
+from weft.runtime.files.example import bytes_array
+from weft.runtime.resources.components import Components
+from weft.runtime.resources.coordinator import Coordinator
+from weft.runtime.resources.queue import Queue
+
+_GRACE = 10.0  # seconds that `close` waits for a function of the user's that still runs
+
+
+class Failure:
+    """What a thread hands on in place of an element."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class Crew:
+    """Threads and one queue, the core of `wf.FIFOQueue`; it carries Python objects, uncopied."""
+
+    def __init__(self, name: str, capacity: int) -> None:
+        self._name = name
+        self._queue = Queue(Components(name, [string]), capacity, name)
+        self._coordinator = Coordinator()
+        self._threads: list[threading.Thread] = []
+        self.closed = False
+
+    def start(self, work: Callable[[], None], count: int) -> None:
+        """Run `work` in `count` threads; it ends when `should_stop`, or when `put` says False."""
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,), name=f"{self._name}-{i}", daemon=True)
+            for i in range(count)
+        ]
+        for thread in self._threads:
+            self._coordinator.register_thread(thread)
+            thread.start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        with self._coordinator.stop_on_exception():
+            work()
+
+    def should_stop(self) -> bool:
+        """Whether the threads are to end."""
+        return self._coordinator.should_stop()
+
+    def put(self, item: Any) -> bool:
+        """Append an item, when there is room; False if the crew was closed."""
+        try:
+            self._queue.enqueue([(item,)])
+        except CancelledError:
+            return False
+        return True
+
+    def end(self) -> None:
+        """There will be no more items."""
+        self._queue.close()
+
+    def take(self) -> Any:
+        """The next item, waited for. StopIteration at the end; the error of a `Failure`."""
+        try:
+            ((item,),) = self._queue.dequeue(1)
+        except OutOfRangeError:
+            self.close()
+            raise StopIteration from None
+        if isinstance(item, Failure):
+            self.close()
+            raise item.error
+        return item
+
+    def close(self, wait: bool = True) -> None:
+        """Stop the threads and drop what they made. A second time is allowed."""
+        self.closed = True
+        self._coordinator.request_stop()
+        self._queue.close(cancel_pending_enqueues=True)
+        if wait and threading.current_thread() not in self._threads:
+            self._coordinator.join(self._threads, _GRACE, ignore_live_threads=True)
+
+
+Array = np.ndarray[Any, Any]
+Item = Callable[[], Any]
+
+
+class Items(ABC):
+    """An open stage: an iterator of items. It may be asked by one thread at a time."""
+
+    @abstractmethod
+    def __next__(self) -> Item: ...
+
+    def skip(self, n: int) -> int:
+        """Pass over n items, or as many as there are; how many. Here by pulling them, which does
+        not call them."""
+        for done in range(n):
+            try:
+                next(self)
+            except StopIteration:
+                return done
+        return n
+
+
+class Value:
+    """An element that is there."""
+
+    __slots__ = ("element",)
+
+    def __init__(self, element: Any) -> None:
+        self.element = element
+
+    def __call__(self) -> Any:
+        return self.element
+
+
+class Table:
+    """Arrays with one first axis; the rows are elements."""
+
+    __slots__ = ("leaves", "structure")
+
+    def __init__(self, leaves: Sequence[Array], structure: Structure) -> None:
+        self.leaves = leaves
+        self.structure = structure
+
+    def take(self, rows: int | slice | Array) -> Any:
+        """The element of these rows: views, but for an array of row numbers."""
+        picked = [a[rows, ...] if isinstance(rows, int) else a[rows] for a in self.leaves]
+        return unflatten(self.structure, picked)
+
+
+class Row:
+    """A row of a table."""
+
+    __slots__ = ("index", "table")
+
+    def __init__(self, table: Table, index: int) -> None:
+        self.table = table
+        self.index = index
+
+    def __call__(self) -> Any:
+        return self.table.take(self.index)
+
+
+class Function:
+    """A function given to `map`, and where."""
+
+    __slots__ = ("call", "location", "name")
+
+    def __init__(self, call: Callable[..., Any], location: Locations) -> None:
+        self.call = call
+        self.location = location
+        self.name = getattr(call, "__qualname__", type(call).__name__)
+
+    def __call__(self, element: Any) -> Any:
+        try:
+            return self.call(*element) if type(element) is tuple else self.call(element)
+        except BaseException as error:
+            place = f", {self.location[0].describe()}" if self.location else ""
+            error.add_note(f"in map({self.name}) of a wf.data.Dataset{place}")
+            if isinstance(error, StopIteration):  # it would end the loop, and nobody would know
+                raise RuntimeError(f"map({self.name}) raised StopIteration") from error
+            raise
+
+
+class Mapped:
+    """A function of another item."""
+
+    __slots__ = ("function", "item")
+
+    def __init__(self, function: Function, item: Item) -> None:
+        self.function = function
+        self.item = item
+
+    def __call__(self) -> Any:
+        return self.function(self.item())
+
+
+class Batch:
+    """Several items, each leaf stacked along a new first axis. Rows of one table that follow each
+    other are a view of it; others are gathered at once."""
+
+    __slots__ = ("items", "location")
+
+    def __init__(self, items: list[Item], location: Locations) -> None:
+        self.items = items
+        self.location = location
+
+    def __call__(self) -> Any:
+        items = self.items
+        first = items[0]
+        if isinstance(first, Row):
+            table = first.table
+            rows = [i.index for i in items if isinstance(i, Row) and i.table is table]
+            if len(rows) == len(items):
+                return _rows(table, rows)
+        return self._stacked([item() for item in items])
+
+    def _stacked(self, elements: list[Any]) -> Any:
+        leaves, structure = flatten(elements[0])
+        columns = [leaves]
+        for i, element in enumerate(elements[1:], 1):
+            leaves, other = flatten(element)
+            if other != structure:
+                raise InvalidArgumentError(
+                    f"batch: element {i} of a batch has another structure than the first: "
+                    f"{element!r:.80}, {elements[0]!r:.80}",
+                    hint="map(fn) may bring them into one form",
+                ).at(self.location)
+            columns.append(leaves)
+        try:
+            return unflatten(structure, [_stack(c) for c in zip(*columns, strict=True)])
+        except WeftError as error:
+            raise error.at(self.location) from None
+
+
+def _rows(table: Table, rows: list[int]) -> Any:
+    low, count = rows[0], len(rows)
+    if rows == list(range(low, low + count)):
+        return table.take(slice(low, low + count))
+    return table.take(np.array(rows))
+
+
+def _stack(leaves: Sequence[Any]) -> Array:
+    if isinstance(leaves[0], (bytes, str)):
+        return bytes_array([v.encode() if isinstance(v, str) else v for v in leaves])
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    kinds = dict.fromkeys((a.dtype, a.shape) for a in arrays)
+    if len(kinds) > 1:
+        shown = ", ".join(f"{d}{list(s)}" for d, s in list(kinds)[:4])
+        raise InvalidArgumentError(
+            f"batch: the arrays of a batch must have one dtype and shape, these are {shown}",
+            hint="map(fn) may convert, pad or cut them; a wf.PaddingFIFOQueue pads",
+        )
+    return np.stack(arrays)
+
+
+class _Run(Protocol):
+    skipping: bool
+
+    def crew(self, name: str, capacity: int) -> Crew: ...
+
+
+class ParallelMap(Items):
+    """Applies a function in several threads; the results keep the order of the elements.
+
+    A worker takes an item and, still holding the lock, appends a Future to the queue; so the queue
+    has the order, and bounds how far the workers are ahead.
+    """
+
+    def __init__(self, function: Function, up: Items, workers: int, run: _Run) -> None:
+        self._function, self._up, self._workers, self._run = function, up, workers, run
+        self._crew: Crew | None = None
+        self._taking = threading.Lock()
+        self._ended = False
+
+    def __next__(self) -> Item:
+        if self._crew is None:
+            if self._run.skipping:
+                return Mapped(self._function, next(self._up))
+            self._crew = self._run.crew("weft-data-map", 2 * self._workers)
+            self._crew.start(self._work, self._workers)
+        future: Future[Any] = self._crew.take()
+        return future.result
+
+    def skip(self, n: int) -> int:
+        return super().skip(n) if self._crew is not None else self._up.skip(n)
+
+    def _work(self) -> None:
+        crew = self._crew
+        assert crew is not None
+        while not crew.should_stop():
+            future: Future[Any] = Future()
+            with self._taking:
+                item = self._take(crew)
+                if item is None or not crew.put(future):
+                    return
+            try:
+                future.set_result(self._function(item()))
+            except BaseException as error:  # the loop's to see, whatever it is
+                future.set_exception(error)
+
+    def _take(self, crew: Crew) -> Item | None:
+        """The next item; None at the end."""
+        if self._ended:
+            return None
+        try:
+            return next(self._up)
+        except StopIteration:
+            pass
+        except BaseException as error:
+            crew.put(Failure(error))
+        self._ended = True
+        crew.end()
+        return None
+
+
+class Prefetched(Items):
+    """Makes elements in a thread, up to `size` ahead."""
+
+    def __init__(self, up: Items, size: int, run: _Run) -> None:
+        self._up, self._size, self._run = up, size, run
+        self._crew: Crew | None = None
+
+    def __next__(self) -> Item:
+        if self._crew is None:
+            if self._run.skipping:
+                return next(self._up)
+            self._crew = self._run.crew("weft-data-prefetch", self._size)
+            self._crew.start(self._work, 1)
+        return Value(self._crew.take())
+
+    def skip(self, n: int) -> int:
+        return super().skip(n) if self._crew is not None else self._up.skip(n)
+
+    def _work(self) -> None:
+        crew = self._crew
+        assert crew is not None
+        try:
+            while not crew.should_stop():
+                try:
+                    item = next(self._up)
+                except StopIteration:
+                    break
+                if not crew.put(item()):
+                    return
+        except BaseException as error:  # the loop's to see, whatever it is
+            crew.put(Failure(error))
+        crew.end()
 
 
 @dataclass

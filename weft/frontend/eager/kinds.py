@@ -1,4 +1,4 @@
-"""Calls of one kind: the same dtypes, ranks and settings, any sizes."""
+"""Compiled calls of one kind: the same dtypes, ranks and settings, any sizes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.calls.accessors import packer
-from weft.frontend.eager.traced import CallKind
-from weft.frontend.tracing.tracing import Traced
+from weft.frontend.compile.arguments import packer
+from weft.frontend.core.function_trace import Traced
+from weft.frontend.eager.numpy_program import CallKind
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
 from weft.ir.types import TensorType

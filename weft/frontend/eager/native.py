@@ -2,10 +2,14 @@
 
 The function is traced once for each kind of call (dtypes, ranks, which sizes are 1, settings) and
 compiled as `@wf.compile` compiles: the first shapes get a plan of their own, which is kept on disk;
-from the second on a plan for many sizes serves what comes (`runtime/native/size_plan.py`). What is
-small, symbolic, in a trace or in a `wf.device` runs as it is written, op by op in the interpreter;
-so does what has no native code, and what fails, whose error then names the op and the user's line.
-"""
+from the second on a plan for many sizes serves what comes (`runtime/size_plan.py`). What is small,
+symbolic, in a trace or in a `wf.device` runs as it is written, op by op in the interpreter; so does
+what has no native code, and what fails, whose error then names the op and the user's line.
+
+Small calls of functions of several steps: a kind of call that comes `OFTEN` is replayed as the
+NumPy calls that it consists of (`numpy_program.py`), without the tensors and checks in between.
+The bits are those of the interpreter, against which the first replay is checked. Nothing is
+compiled."""
 
 from __future__ import annotations
 
@@ -18,32 +22,212 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from weft.frontend.eager import switch
-from weft.frontend.eager.few import Replays
-from weft.frontend.eager.keys import (
-    NotPlain,
-    is_operand,
-    kind_key,
-    static_key,
-    without_numbers,
-)
-from weft.frontend.eager.switch import SWITCH
-from weft.frontend.ops.operators import Operators
-from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.tracing.trace import at_once
-from weft.ir.dtypes import as_dtype
-from weft.ir.errors import (
-    InvalidArgumentError,
-    ResourceExhaustedError,
-    ShapeError,
-    WeftError,
-)
+from weft.frontend.core import pytree
+from weft.frontend.core.operators import Operators
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import at_once
+from weft.frontend.eager import numpy_calls as switch
+from weft.frontend.eager.numpy_calls import SWITCH
+from weft.ir.dtypes import DType, as_dtype
+from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError, ShapeError, WeftError
 from weft.ir.process import ForkLock
 from weft.ir.spec import QUIET
 
 if TYPE_CHECKING:
     from weft.frontend.eager.kinds import Kind
-    from weft.frontend.eager.traced import CallKind
+    from weft.frontend.eager.numpy_program import CallKind
+
+
+_PLAIN = frozenset({int, bool, str, type(None), DType})
+
+
+class NotPlain(Exception):
+    """A call with an argument that native code does not take as it is."""
+
+
+def static_key(value: Any) -> Hashable:
+    """A key for a setting that tells 1 from 1.0 and True, and 0.0 from -0.0. `NotPlain` for what
+    is no setting."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return (kind, value)
+    if kind is float:
+        return (kind, repr(value))
+    if kind in (tuple, list):
+        return (kind, *map(static_key, value))
+    if isinstance(value, (np.dtype, type)):
+        return value
+    raise NotPlain
+
+
+def is_operand(row: Any) -> bool:
+    """Whether a row of a key is (shape, dtype, weak)."""
+    return isinstance(row, tuple) and len(row) == 3 and isinstance(row[0], tuple)
+
+
+def kind_key(key: Any) -> Hashable:
+    """Of the key of a call that of its kind: of sizes only which are 0 and which are 1."""
+    return tuple(
+        (tuple([n if n < 2 else 2 for n in row[0]]), *row[1:]) if is_operand(row) else row
+        for row in key
+    )
+
+
+def without_numbers(row: Any) -> Hashable:
+    """A key without the numbers among its settings."""
+    if not isinstance(row, tuple) or is_operand(row):
+        return row  # type: ignore[no-any-return]
+    return row[:1] if row[:1] in ((float,), (int,)) else tuple(map(without_numbers, row))
+
+
+_Array = np.ndarray[Any, Any]
+Run = Callable[..., Any]
+#: Calls of so many equal keys are replayed from then on.
+OFTEN = 64
+#: Keys that are remembered for one function; then it begins anew.
+MOST_KEYS = 256
+#: Functions of which so many programs could not be made are not asked again.
+MOST_FAILURES = 8
+
+#: Types of the settings that are equal only where they are the same, beside their type.
+_SETTINGS = frozenset({int, bool, str, type(None)})
+
+
+class Replays:
+    """The programs of one function. scan: of (args, kwargs, key, arrays), appends to key and
+    arrays. make: of (args, kwargs, arrays, key), such a call as (graph, what packs its results, its
+    results), or None."""
+
+    def __init__(self, scan: Callable[..., None], make: Callable[..., Any]) -> None:
+        self._scan, self._make = scan, make
+        self._known: dict[Hashable, Run | None] = {}
+        self._counts: dict[Hashable, int] = {}
+        self._short: dict[Hashable, Run] = {}
+        self.failures = 0
+
+    def again(self, args: Any, kwargs: Any, arrays: list[_Array]) -> Run | None:
+        """What replays a call whose like was replayed before, of tensors and settings alone; found
+        by a key that is made in half the time of `scan`'s."""
+        if not self._short:
+            return None
+        if len(args) == 1 and not kwargs and type(args[0]) is Tensor and not args[0].weak:
+            data = args[0]._data
+            if data is None:
+                return None
+            arrays.append(data)
+            return self._short.get((data.shape, data.dtype))
+        key = _short_key(args, kwargs, arrays)
+        return None if key is None else self._short.get(key)
+
+    def find(self, args: Any, kwargs: Any, arrays: list[_Array]) -> Run | None:
+        """What replays a call on its operands, which are put into `arrays`."""
+        if self.failures >= MOST_FAILURES:
+            return None
+        key: list[Any] = []
+        try:
+            self._scan(args, kwargs, key, arrays)
+        except NotPlain:
+            return None
+        held = tuple(key)
+        try:
+            run = self._known[held]
+        except KeyError:
+            return self._count(args, kwargs, held, arrays)
+        if run is not None:
+            self._shorten(args, kwargs, arrays, run)
+        return run
+
+    def _shorten(self, args: Any, kwargs: Any, arrays: list[_Array], run: Run) -> None:
+        """Keep a replay for `again` if the key says all of the call."""
+        given: list[_Array] = []
+        key = _short_key(args, kwargs, given)
+        if key is None or len(given) > len(arrays):
+            return
+        if any(a is not b for a, b in zip(given, arrays, strict=False)):
+            return
+        if len(self._short) >= MOST_KEYS:
+            self._short.clear()
+        # numbers among the operands, which come last, are in the key
+        rest = arrays[len(given) :]
+        self._short[key] = (lambda *tensors: run(*tensors, *rest)) if rest else run
+
+    def _count(
+        self, args: Any, kwargs: Any, held: tuple[Any, ...], arrays: list[_Array]
+    ) -> Run | None:
+        """What replays a call that has no program, once it came often."""
+        count = self._counts[held] = self._counts.get(held, 0) + 1
+        if count < OFTEN:
+            if len(self._counts) > MOST_KEYS:
+                self._counts.clear()
+            return None
+        if len(self._known) >= MOST_KEYS:
+            self._known.clear()
+        run = self._known[held] = self._new(args, kwargs, held, arrays)
+        self.failures += run is None
+        return run
+
+    def _new(
+        self, args: Any, kwargs: Any, key: tuple[Any, ...], arrays: list[_Array]
+    ) -> Run | None:
+        from weft.frontend.eager.numpy_program import numpy_program  # not for `import weft`
+
+        try:
+            made = self._make(args, kwargs, arrays, key)
+            if made is None:
+                return None
+            graph, pack, wanted = made
+            program = numpy_program(graph, pack)
+            same = program is not None and _is_right(program, arrays, wanted)
+            return program if same else None
+        except WeftError:
+            return None
+
+
+def _is_right(program: Run, arrays: list[_Array], wanted: Any) -> bool:
+    """Whether the program gives the bits of `wanted` for these operands, as arrays of its own."""
+    try:
+        got = QUIET.run(program, *arrays)
+    except Exception:  # a reference that takes no scalars, say
+        return False
+    made, leaves = pytree.flatten(got)[0], pytree.flatten(wanted)[0]
+    if len(made) != len(leaves) or not all(map(_same, made, leaves)):
+        return False
+    return not any(np.may_share_memory(t._data, a) for t in made for a in arrays)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if type(a) is not Tensor or type(b) is not Tensor or a.weak != b.weak:
+        return False
+    x, y = a._data, b._data
+    if x is None or y is None or (x.dtype, x.shape) != (y.dtype, y.shape):
+        return False
+    return x.tobytes() == y.tobytes() and x.flags.owndata and x.flags.c_contiguous
+
+
+def _short_key(args: Any, kwargs: Any, arrays: list[_Array]) -> Hashable | None:
+    """The types and values of what a call is given, of tensors shape and dtype; None where it is
+    given more than concrete tensors, which are put into `arrays`, and plain settings."""
+    key: list[Any] = []
+    for a in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(a)
+        if kind is Tensor:
+            data = a._data
+            if data is None or a.weak:
+                return None
+            arrays.append(data)
+            key.append(data.shape)
+            key.append(data.dtype)
+        elif kind in _SETTINGS:
+            key.append(kind)
+            key.append(a)
+        elif kind is float:
+            key.append(kind)
+            key.append(a or repr(a))  # 0.0 is equal to -0.0
+        else:
+            return None
+    key += kwargs
+    return tuple(key)
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 Array = np.ndarray[Any, Any]
@@ -188,7 +372,7 @@ class EagerCalls:
     def _as_graph(self, args: Any, kwargs: Any, arrays: list[Array], key: tuple[Any, ...]) -> Any:
         """The call as (graph, what packs its results or None for one tensor, its
         results); None if it is more than arithmetic."""
-        from weft.frontend.calls.accessors import packer
+        from weft.frontend.compile.arguments import packer
         from weft.passes.simplify.cse_dce import cse, dce
         from weft.passes.simplify.effects import strip_gradient_ops
 
@@ -277,7 +461,7 @@ class EagerCalls:
         return Kind(self._kind_of(args, kwargs))
 
     def _kind_of(self, args: Any, kwargs: Any) -> CallKind:
-        from weft.frontend.eager.traced import CallKind
+        from weft.frontend.eager.numpy_program import CallKind
 
         tensors = self._tensors or frozenset()
         places: list[int | str] = [

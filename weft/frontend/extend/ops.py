@@ -1,45 +1,127 @@
-"""`wf.register_op`: an op of the user's own, with a type rule and a meaning in NumPy."""
+"""`wf.register_op`: an op of the user's own, with a type rule and a meaning in NumPy;
+`wf.register_kernel`: native code for it, as a Python function for Numba; `wf.register_gradient`:
+its gradient, in wf ops.
+
+The schema says which attributes such an op has: how users declare them, give them, and get
+them."""
 
 from __future__ import annotations
 
 import inspect
+import keyword
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import Any, NoReturn, cast, get_args
 
 import numpy as np
 
 from weft.codegen.kernels.lowerings import LOWERINGS
-from weft.codegen.kernels.user_kernels import lower_registered, remove_kernels
-from weft.frontend.extend.schema import (
-    as_attribute,
-    check_name,
-    of_numpy,
-    of_weft,
-    read_schema,
-)
+from weft.codegen.kernels.user_kernels import DEVICES, add_kernel, lower_registered, remove_kernels
+from weft.frontend.core.operators import Operators
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import Trace
 from weft.frontend.ops.dispatch import apply_many
 from weft.frontend.ops.promotion import broadcast_tensors, promote_tensors, strong_tensor
-from weft.frontend.tensor import Tensor
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim
-from weft.ir.dtypes import as_dtype
+from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import (
+    AlreadyExistsError,
     GradientError,
     InvalidArgumentError,
     NotFoundError,
     ShapeError,
     TypeRuleError,
     UnknownError,
+    UnsupportedError,
     WeftError,
+    suggest,
 )
 from weft.ir.graph import Block
 from weft.ir.interpreter.evaluate import type_of
 from weft.ir.locations import caller_location
 from weft.ir.ops import REGISTERED, lookup, register, registration, unregister
 from weft.ir.sizes import fixed
-from weft.ir.spec import Attrs, AttrSpec, OpSpec, tensors
+from weft.ir.spec import REQUIRED, AttrKind, Attrs, AttrSpec, AttrValue, ConstArray, OpSpec, tensors
+from weft.ir.type_rules import fits
 from weft.ir.types import TensorType, Type
 from weft.passes.autodiff.rule import Site
 from weft.passes.autodiff.table import GRADIENTS
+from weft.passes.rewriting.expression import Expr
+
+KINDS: tuple[str, ...] = get_args(AttrKind)
+_OF_CLASS = {int: "int", float: "float", bool: "bool", str: "str", DType: "dtype"}
+
+
+def check_name(name: object, what: str) -> str:
+    """A name that Python and the IR's text can both have. InvalidArgumentError."""
+    fits = isinstance(name, str) and name.isascii() and name.isidentifier()
+    if not fits or keyword.iskeyword(str(name)):
+        raise InvalidArgumentError(
+            f"{what} must be a Python identifier of ASCII letters, digits and _, got {name!r}"
+        )
+    return str(name)
+
+
+def read_schema(op: str, attrs: Mapping[str, Any]) -> dict[str, AttrSpec]:
+    """`attrs` of wf.register_op: name -> kind, or (kind, default). InvalidArgumentError."""
+    if not isinstance(attrs, Mapping):
+        raise InvalidArgumentError(
+            f"wf.register_op: attrs of '{op}' must be a dict of name: kind, got {attrs!r}"
+        )
+    return {check_name(n, f"op '{op}': the name of an attribute"): _read(op, n, given)
+            for n, given in attrs.items()}  # fmt: skip
+
+
+def _read(op: str, name: str, given: Any) -> AttrSpec:
+    if isinstance(given, AttrSpec):
+        return given
+    kind, default = given if isinstance(given, tuple) and len(given) == 2 else (given, REQUIRED)
+    kind = _OF_CLASS.get(kind, kind) if isinstance(kind, type) else kind
+    if kind not in KINDS:
+        close = suggest(kind, KINDS) if isinstance(kind, str) else ""
+        raise InvalidArgumentError(
+            f"op '{op}': attribute '{name}' is declared as {given!r}{close}",
+            hint=f"declare it as a kind, or (kind, default); the kinds are {', '.join(KINDS)}",
+        )
+    spec = AttrSpec(cast(AttrKind, kind), optional=default is None)
+    if default is REQUIRED:
+        return spec
+    return replace(spec, default=as_attribute(op, name, spec, default))
+
+
+def as_attribute(op: str, name: str, spec: AttrSpec, value: Any) -> AttrValue:
+    """What a user gave, as the IR holds it. TypeRuleError if it is not of the attribute's kind."""
+    made: Any = value
+    try:
+        if isinstance(value, np.generic) and spec.kind != "array":
+            made = value.item()
+        if spec.kind == "dtype" and value is not None:
+            made = as_dtype(value)
+        elif spec.kind == "float" and isinstance(made, int) and not isinstance(made, bool):
+            made = float(made)
+        elif spec.kind in ("ints", "shape", "strs") and isinstance(value, (list, tuple)):
+            made = tuple(v.item() if isinstance(v, np.generic) else v for v in value)
+        elif spec.kind == "array" and value is not None and not isinstance(value, ConstArray):
+            made = ConstArray(np.asarray(value))
+    except WeftError as error:
+        raise TypeRuleError(f"op '{op}': attribute '{name}': {error.what}") from None
+    if not spec.accepts(made):
+        raise TypeRuleError(
+            f"op '{op}': attribute '{name}' must be of kind {spec.kind}, got {value!r}"
+        )
+    return cast(AttrValue, made)
+
+
+def of_weft(attrs: Attrs) -> dict[str, Any]:
+    """Attributes as type rules and gradients get them."""
+    return {n: v.array if isinstance(v, ConstArray) else v for n, v in attrs.items()}
+
+
+def of_numpy(attrs: Attrs) -> dict[str, Any]:
+    """Attributes as references get them: dtypes are NumPy's."""
+    return {n: v.numpy if isinstance(v, DType) else v for n, v in of_weft(attrs).items()}
+
 
 Array = np.ndarray[Any, Any]
 
@@ -343,3 +425,176 @@ def _no_gradient(site: Site) -> NoReturn:
         "that returns the gradient of each operand; or use wf.stop_gradient around it",
         location=site.op.locations,
     )
+
+
+Function = Callable[..., Any]
+
+
+def register_kernel(
+    op: object, device: str = "cpu", dtypes: Any = None, *, replace: bool = False
+) -> Callable[[Function], Function]:
+    """Decorate a plain Python function in Numba's nopython subset: what runs in compiled code.
+
+    It is called as `fn(*operands, *results, **attributes)` with C-contiguous NumPy arrays: operands
+    are read-only, results uninitialised, to be filled whole. For an op that is elementwise it is
+    called as `fn(*numbers, **attributes)` for one element and returns the result's, on any threads.
+    dtypes: a dtype, or a list of what the kernel is for: dtypes (of all operands) and tuples of one
+    dtype for each operand; None: any. A kernel for the very dtypes goes before one for any.
+
+    Numba compiles it when a compiled function first needs it; the machine code is never kept on
+    disk. What it raises ends the step with UnknownError. NotFoundError if the op is not registered,
+    AlreadyExistsError if there is a kernel for some of the dtypes, UnsupportedError for a device
+    that weft does not have.
+    """
+    try:
+        name = op_name(op)
+        if device not in DEVICES:
+            raise UnsupportedError(
+                f"wf.register_kernel: there is no device {device!r}",
+                hint=f"weft has {', '.join(map(repr, DEVICES))}",
+            )
+        rows = _rows(name, dtypes)
+    except WeftError as error:
+        raise error.at(caller_location()) from None
+
+    def decorate(function: Function) -> Function:
+        try:
+            if not callable(function):
+                raise InvalidArgumentError(
+                    f"a kernel of op '{name}' must be a Python function, got {function!r}"
+                )
+            add_kernel(name, function, device, rows, replace=replace)
+        except WeftError as error:
+            raise error.at(caller_location()) from None
+        return function
+
+    return decorate
+
+
+def _rows(op: str, dtypes: Any) -> tuple[tuple[DType, ...], ...] | None:
+    if dtypes is None:
+        return None
+    given = dtypes if isinstance(dtypes, (list, set, frozenset)) else [dtypes]
+    rows = [tuple(map(as_dtype, d)) if isinstance(d, tuple) else (as_dtype(d),) for d in given]
+    arity = lookup(op).arity
+    for row in rows:
+        if not row or (len(row) > 1 and arity is not None and len(row) != arity):
+            raise InvalidArgumentError(
+                f"wf.register_kernel: dtypes has {len(row)} dtypes for op '{op}', which takes "
+                f"{arity} operands",
+                hint="a dtype alone is that of all operands; a tuple has one for each",
+            )
+    if not rows:
+        raise InvalidArgumentError("wf.register_kernel: dtypes is empty; None stands for any")
+    return tuple(dict.fromkeys(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class OpSite:
+    """The op whose gradient is wanted, as TensorFlow's gradient functions get it."""
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    attrs: Mapping[str, Any]
+
+    def get_attr(self, name: str) -> Any:
+        """The value of an attribute."""
+        return self.attrs[name]
+
+
+Gradient = Callable[..., Any]
+
+
+def register_gradient(op: object, *, replace: bool = False) -> Callable[[Gradient], Gradient]:
+    """Decorate `fn(op, *gradients)`, the gradient of a registered op (name or function).
+
+    `op.inputs`, `op.outputs`: its tensors; `op.attrs`, `op.get_attr(name)`: its attributes. There
+    is one gradient for each output (None for integers). `fn` returns the gradient of the only
+    input, or a tuple with one for each (None: zero), computed with wf ops, so it has a gradient
+    itself. It may use nothing of another trace, and no variables: make them inputs.
+    NotFoundError if the op is not registered, AlreadyExistsError if it has a gradient.
+    """
+    try:
+        name = op_name(op)
+        if isinstance(GRADIENTS[name], _UserRule) and not replace:
+            raise AlreadyExistsError(
+                f"op '{name}' has a gradient already", hint="replace=True registers the new one"
+            )
+    except WeftError as error:
+        raise error.at(caller_location()) from None
+
+    def decorate(function: Gradient) -> Gradient:
+        if not callable(function):
+            raise InvalidArgumentError(
+                f"the gradient of op '{name}' must be a function, got {function!r}",
+                location=caller_location(),
+            )
+        GRADIENTS[name] = _UserRule(name, function)
+        return function
+
+    return decorate
+
+
+class _UserRule:
+    """A `gradients.rule.Rule` that calls the user's function in a trace of its own."""
+
+    def __init__(self, name: str, function: Gradient) -> None:
+        self.name, self.function = name, function
+
+    def __call__(self, site: Site) -> list[Expr | None]:
+        trace = Trace("region", f"gradient of {self.name}")
+        trace.builder = site.x.builder  # its ops go where all gradients go
+        with trace.scope():
+            inputs = tuple(trace.tensor(x.value) for x in site.operands)
+            outputs = tuple(trace.tensor(y.value) for y in site.results)
+            gradients = [self._cotangent(trace, y, g) for y, g in
+                         zip(site.results, site.cotangents, strict=True)]  # fmt: skip
+            given = OpSite(self.name, inputs, outputs, of_weft(site.attrs))
+            made = self._one_each(self.function(given, *gradients), inputs, site)
+            found = [
+                None if g is None else self._fit(trace, g, x, i, site)
+                for i, (g, x) in enumerate(zip(made, inputs, strict=True))
+            ]
+        if trace.variables:
+            raise GradientError(
+                f"the gradient of op '{self.name}' reads the variable "
+                f"'{next(iter(trace.variables))}'",
+                hint="make what it needs an operand of the op",
+                location=site.op.locations,
+            )
+        return found
+
+    def _cotangent(self, trace: Trace, y: Expr, g: Expr | None) -> Tensor | None:
+        held = trace.tensor(y.value)
+        if not held.dtype.is_inexact:
+            return None
+        return trace.tensor((y.full(0) if g is None else g).value)
+
+    def _one_each(self, made: Any, inputs: Sequence[Tensor], site: Site) -> Sequence[Any]:
+        several = isinstance(made, (tuple, list))
+        found = tuple(made) if several else (made,)
+        if len(found) != len(inputs):
+            raise GradientError(
+                f"the gradient of op '{self.name}' gave {len(found)} gradients for "
+                f"{len(inputs)} operands",
+                hint="return a tuple with one for each operand, None for those without",
+                location=site.op.locations,
+            )
+        return found
+
+    def _fit(self, trace: Trace, g: Any, x: Tensor, number: int, site: Site) -> Expr:
+        if not isinstance(g, Operators):
+            g = as_tensor(g)
+        t = as_tensor(g)
+        if t.weak:
+            t = as_tensor(t, x.dtype)
+        value = trace.lift(t)
+        if t.dtype is not x.dtype or not fits(t.shape, x.shape):
+            raise GradientError(
+                f"the gradient of op '{self.name}' for operand {number} has type {t._type}, the "
+                f"operand {x._type}",
+                hint="a gradient has the dtype and shape of its operand",
+                location=site.op.locations,
+            )
+        return site.x.wrap(value)

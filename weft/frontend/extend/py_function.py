@@ -7,15 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.arrays import contiguous
+from weft.frontend.core.arrays import contiguous
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import (
+    Running,
+    Trace,
+    current_trace,
+    graph_around,
+    inside_step,
+    suspend_trace,
+)
 from weft.frontend.extend.ops import user_error
-from weft.frontend.ops.dispatch import apply_many
-from weft.frontend.ops.dynamic_sizes import fresh_for
+from weft.frontend.ops.dispatch import apply_many, fresh_for
 from weft.frontend.ops.promotion import check_dtype, strong_tensor
-from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.tracing.region_trace import graph_around
-from weft.frontend.tracing.running import Running, inside_step
-from weft.frontend.tracing.trace import Trace, current_trace, suspend_trace
 from weft.ir.dtypes import DType
 from weft.ir.errors import (
     InvalidArgumentError,

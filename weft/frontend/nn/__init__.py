@@ -1,4 +1,7 @@
-"""`wf.nn`: what neural networks are made of, under TensorFlow 1's names."""
+"""`wf.nn`: the parts of neural networks, under TensorFlow 1's names.
+
+Enters and leaves: tensors. Composed of public ops, so gradients and fusion need nothing special.
+Imports: `core`, `ops`, `eager`, `state`, `control`, `autodiff`, `random`."""
 
 from __future__ import annotations
 
@@ -19,6 +22,13 @@ from weft.frontend.nn.activations import (
     softsign,
 )
 from weft.frontend.nn.attention import scaled_dot_product_attention
+from weft.frontend.nn.candidate_sampling import (
+    Candidates,
+    log_uniform_candidate_sampler,
+    nce_loss,
+    sampled_softmax_loss,
+    uniform_candidate_sampler,
+)
 from weft.frontend.nn.conv import (
     conv,
     conv1d,
@@ -29,7 +39,7 @@ from weft.frontend.nn.conv import (
     depthwise_conv2d,
     separable_conv2d,
 )
-from weft.frontend.nn.embedding import embedding_lookup
+from weft.frontend.nn.embedding import embedding_lookup, sharded_softmax_cross_entropy
 from weft.frontend.nn.losses import (
     Moments,
     batch_norm,
@@ -53,13 +63,6 @@ from weft.frontend.nn.pool import (
     max_pool2d,
     pool,
 )
-from weft.frontend.nn.sampled_losses import nce_loss, sampled_softmax_loss
-from weft.frontend.nn.sampling import (
-    Candidates,
-    log_uniform_candidate_sampler,
-    uniform_candidate_sampler,
-)
-from weft.frontend.nn.sharded_softmax import sharded_softmax_cross_entropy
 from weft.frontend.ops.elementwise import sigmoid, tanh
 from weft.frontend.ops.reduction import logsumexp
 from weft.frontend.ops.sort import top_k

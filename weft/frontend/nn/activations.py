@@ -11,30 +11,35 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from weft.frontend.autodiff.gradients import custom_gradient
+from weft.frontend.core.tensor import Tensor
 from weft.frontend.eager.native import runs_native
 from weft.frontend.ops.arguments import check_axis
-from weft.frontend.ops.arithmetic import (
+from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.elementwise import (
     abs,
     add,
     divide,
     equal,
+    erf,
+    exp,
+    expm1,
     greater,
     greater_equal,
     isfinite,
     less_equal,
+    log,
+    log1p,
     maximum,
     minimum,
     multiply,
     negative,
+    sigmoid,
     subtract,
+    tanh,
     where,
 )
-from weft.frontend.ops.dispatch import apply
-from weft.frontend.ops.elementwise import erf, exp, expm1, log, log1p, sigmoid, tanh
-from weft.frontend.ops.precision import widened
-from weft.frontend.ops.promotion import TensorLike, cast, inexact_tensor, strong_tensor
-from weft.frontend.tensor import Tensor
-from weft.frontend.tracing.custom_gradient import custom_gradient
+from weft.frontend.ops.promotion import TensorLike, cast, inexact_tensor, strong_tensor, widened
 
 #: Klambauer et al., "Self-Normalizing Neural Networks", 2017, equation 14.
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
+from weft.frontend.core.tensor import Tensor
 from weft.frontend.nn.activations import softmax
-from weft.frontend.ops.arithmetic import add, greater_equal, multiply, where
 from weft.frontend.ops.creation import arange
+from weft.frontend.ops.elementwise import add, greater_equal, multiply, where
 from weft.frontend.ops.linalg import matmul
-from weft.frontend.ops.precision import widened
-from weft.frontend.ops.promotion import TensorLike, cast, inexact_tensor, strong_tensor
-from weft.frontend.ops.shape import reshape
-from weft.frontend.tensor import Tensor
+from weft.frontend.ops.manipulation import reshape
+from weft.frontend.ops.promotion import TensorLike, cast, inexact_tensor, strong_tensor, widened
 from weft.ir.dims import format_shape
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.locations import caller_location

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.eager.native import runs_native
 from weft.frontend.nn.activations import log_softmax, softplus_tail
 from weft.frontend.ops.arguments import Axes, check_axes, check_axis, is_concrete
-from weft.frontend.ops.arithmetic import (
+from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.elementwise import (
     abs,
     add,
     divide,
@@ -25,14 +27,13 @@ from weft.frontend.ops.arithmetic import (
     maximum,
     multiply,
     negative,
+    rsqrt,
     square,
     subtract,
     where,
 )
-from weft.frontend.ops.dispatch import apply
-from weft.frontend.ops.elementwise import rsqrt
-from weft.frontend.ops.index import take_along_axis
-from weft.frontend.ops.precision import widened
+from weft.frontend.ops.indexing import take_along_axis
+from weft.frontend.ops.manipulation import expand_dims, squeeze
 from weft.frontend.ops.promotion import (
     TensorLike,
     broadcast_tensors,
@@ -43,11 +44,10 @@ from weft.frontend.ops.promotion import (
     is_scalar,
     promote_tensors,
     strong_tensor,
+    widened,
 )
 from weft.frontend.ops.reduction import mean, sum
-from weft.frontend.ops.shape import expand_dims, squeeze
 from weft.frontend.random import Generator, bernoulli, default_generator
-from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dims import Dim, format_shape, same
 from weft.ir.dtypes import int64, real_of
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError

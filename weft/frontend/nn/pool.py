@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.frontend.nn.windows import Layout, Padding, PerAxis, Window, layout_of, slide, type_of
-from weft.frontend.ops.arithmetic import divide, negative
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.nn.conv import Layout, Padding, PerAxis, Window, layout_of, slide, type_of
 from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.elementwise import divide, negative
 from weft.frontend.ops.promotion import TensorLike, cast, inexact_tensor, strong_tensor
-from weft.frontend.tensor import Tensor, as_tensor
 from weft.ir.dtypes import bfloat16, float16, float32
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import caller_location

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.ir.dims import Dim, Shape, SymbolicDim, format_shape, product
 from weft.ir.errors import InvalidArgumentError, ShapeError, TracerError, WeftError
 from weft.ir.locations import caller_location

@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from weft.frontend.arrays import contiguous
-from weft.frontend.dlpack import foreign_array
+from weft.frontend.core.arrays import contiguous, foreign_array
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import current_trace, graph_around
 from weft.frontend.ops.arguments import check_axis, check_int, check_shape, concrete_array
-from weft.frontend.ops.arithmetic import add, equal, greater_equal, multiply, subtract, where
 from weft.frontend.ops.dispatch import apply, in_order
+from weft.frontend.ops.elementwise import add, equal, greater_equal, multiply, subtract, where
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
@@ -28,9 +29,6 @@ from weft.frontend.ops.promotion import (
     strong_tensor,
     to_inexact,
 )
-from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.tracing.region_trace import graph_around
-from weft.frontend.tracing.trace import current_trace
 from weft.ir.dims import Dim, Shape, SymbolicDim
 from weft.ir.dlpack import is_on_gpu
 from weft.ir.dtypes import (
@@ -73,7 +71,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     there = isinstance(x, Tensor) and type(x) is not Tensor  # emulated GPUs say they are the host
     if device not in (None, "cpu") or is_on_gpu(x) or there:
         # who has no GPU does not wait for this module when weft is imported
-        from weft.frontend.device_array import from_device
+        from weft.frontend.core.device_array import from_device
 
         return from_device(x, device, copy)
     if not hasattr(x, "__dlpack__"):

@@ -10,24 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import current_trace
 from weft.frontend.ops.arguments import check_axis, check_int
-from weft.frontend.ops.arithmetic import (
-    floor_divide,
-    less,
-    maximum,
-    not_equal,
-    remainder,
-    where,
-)
 from weft.frontend.ops.creation import arange, iota, zeros
-from weft.frontend.ops.dispatch import apply, apply_many, in_order
-from weft.frontend.ops.dynamic_sizes import (
+from weft.frontend.ops.dispatch import (
+    apply,
     apply_dynamic,
+    apply_many,
     fresh_sizes,
+    in_order,
     nonzero_columns,
     once,
 )
-from weft.frontend.ops.index import gather
+from weft.frontend.ops.elementwise import floor_divide, less, maximum, not_equal, remainder, where
+from weft.frontend.ops.indexing import gather
+from weft.frontend.ops.manipulation import flatten, reshape, stack
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
@@ -35,12 +33,8 @@ from weft.frontend.ops.promotion import (
     promote_tensors,
     strong_tensor,
 )
-from weft.frontend.ops.rearrange import stack
 from weft.frontend.ops.reduction import cumulative_sum
-from weft.frontend.ops.shape import flatten, reshape
 from weft.frontend.ops.sort import argsort, searchsorted
-from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.tracing.trace import current_trace
 from weft.ir.dims import format_shape, product, same
 from weft.ir.dtypes import bool_, int32, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError

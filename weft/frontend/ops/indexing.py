@@ -1,11 +1,14 @@
-"""Keys of `x[key]` and `x.at[key]`: NumPy's basic and advanced indexing, resolved.
+"""Reading and writing parts of tensors: `x[key]`, `x.at[key]`, take, gather, scatter.
 
-A key is resolved once into a `Plan`: one slice for each axis, index arrays for some axes, and the
-layout of the result. Rules: the NumPy reference, "Indexing on ndarrays". Integers next to index
-arrays count as index arrays; arrays that stand side by side leave their axes in place, separated
-ones move them to the front. Boolean masks become integer arrays. Their number of ones decides a
-shape: in the trace of a compiled function they must be concrete.
-"""
+Indices are integers of any dtype; negative ones count from the end. One that is out of bounds
+raises InvalidArgumentError when the op runs (eagerly at once, compiled when the step does). Nothing
+writes in place: scatters return a new tensor.
+
+A key, NumPy's basic or advanced indexing, is resolved once into a `Plan`: one slice for each axis,
+index arrays for some axes, and the layout of the result. Rules: the NumPy reference, "Indexing on
+ndarrays". Integers next to index arrays count as index arrays; arrays that stand side by side leave
+their axes in place, separated ones move them to the front. Boolean masks become integer arrays.
+Their number of ones decides a shape: in the trace of a compiled function they must be concrete."""
 
 from __future__ import annotations
 
@@ -15,12 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.ops.arguments import is_concrete
-from weft.frontend.ops.dispatch import apply
-from weft.frontend.ops.dynamic_sizes import nonzero_columns, open_sizes
-from weft.frontend.ops.promotion import broadcast_tensors, cast
-from weft.frontend.ops.shape import permute_dims, reshape
-from weft.frontend.tensor import Tensor, as_tensor
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.ops.arguments import check_axis, check_shape, is_concrete
+from weft.frontend.ops.creation import zeros
+from weft.frontend.ops.dispatch import apply, nonzero_columns, open_sizes
+from weft.frontend.ops.elementwise import where
+from weft.frontend.ops.manipulation import moveaxis, permute_dims, reshape
+from weft.frontend.ops.promotion import (
+    TensorLike,
+    broadcast_tensors,
+    cast,
+    common_dtype,
+    expand,
+    is_scalar,
+    strong_tensor,
+    weaken,
+)
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import (
     Dim,
@@ -33,8 +46,16 @@ from weft.ir.dims import (
     same,
 )
 from weft.ir.dtypes import int64
-from weft.ir.errors import InvalidArgumentError, TracerError, UnsupportedError, WeftError
+from weft.ir.errors import (
+    InvalidArgumentError,
+    ShapeError,
+    TracerError,
+    TypeRuleError,
+    UnsupportedError,
+    WeftError,
+)
 from weft.ir.locations import caller_location
+from weft.ir.type_rules import fits
 
 Bounds = tuple[Dim, Dim, int]  # start, stop, step as the IR's `slice` wants them
 NEW = -1  # in a layout: an axis of size 1 made by None
@@ -258,3 +279,326 @@ def result_shape(y: Tensor, plan: Plan, index_shape: Sequence[Dim]) -> Shape:
     sizes: list[Dim] = [1 if a == NEW else y.shape[a] for a in plan.layout]
     sizes[plan.front : plan.front] = index_shape
     return tuple(sizes)
+
+
+def getitem(x: TensorLike, key: Any) -> Tensor:
+    """x[key] with NumPy's rules for integers, slices, None, `...`, integer arrays and boolean
+    masks.
+
+    Errors, at the caller's line: InvalidArgumentError for a key that does not fit the shape,
+    TracerError for a mask that is traced for a compiled function. An index out of bounds in an
+    array raises when it is used. Part of a weak tensor is weak.
+    """
+    t = as_tensor(x)
+    whole = Tensor(t._data, t._value, t._trace) if t.weak else t
+    return weaken(_part(whole, resolve(whole, key)), [t])
+
+
+def _part(t: Tensor, plan: Plan) -> Tensor:
+    y = apply_slices(t, plan)
+    if not plan.arrays:
+        return reshape(y, tuple(1 if a == NEW else y.shape[a] for a in plan.layout))
+    if len(plan.arrays) == 1:
+        ((axis, index),) = plan.arrays.items()
+        kept = [a for a in range(t.ndim) if a not in plan.dropped]
+        at, count = kept.index(axis), index.ndim
+        z = apply("take", reshape(y, tuple(y.shape[a] for a in kept)), index, axis=at)
+    else:
+        first, _ = arrays_first(y, plan)
+        at, count = 0, index_rank(plan)
+        z = apply("gather_nd", first, stacked_indices(plan))
+    before = sum(a != NEW for a in plan.layout[: plan.front])
+    moved = moveaxis(z, tuple(range(at, at + count)), tuple(range(before, before + count)))
+    return reshape(moved, result_shape(y, plan, moved.shape[before : before + count]))
+
+
+class At:
+    """`x.at`: `x.at[key].set(y)` and its relatives, x with a part replaced. NumPy's index rules."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __getitem__(self, key: Any) -> PartUpdate:
+        return PartUpdate(self._tensor, key)
+
+
+class PartUpdate:
+    """A part of a tensor, `x.at[key]`: each method gives x with that part changed.
+
+    Values broadcast to the shape of x[key] and convert to the dtype of x, unless that would lose
+    something (TypeRuleError). Where index arrays name an element twice, `set` keeps the last value
+    in row-major order; `multiply` and `divide` refuse, the others apply all of them. A traced
+    boolean mask of the leading axes is allowed if the values have no axis of their own along it.
+    """
+
+    __slots__ = ("_key", "_tensor")
+
+    def __init__(self, tensor: Tensor, key: Any) -> None:
+        self._tensor = tensor
+        self._key = key
+
+    def get(self) -> Tensor:
+        """x[key]."""
+        return getitem(self._tensor, self._key)
+
+    def set(self, values: TensorLike) -> Tensor:
+        """x with x[key] replaced by `values`."""
+        return _update(self._tensor, self._key, values, "update", None)
+
+    def add(self, values: TensorLike) -> Tensor:
+        """x with `values` added to x[key]."""
+        return _update(self._tensor, self._key, values, "add", "add")
+
+    def subtract(self, values: TensorLike) -> Tensor:
+        """x with `values` subtracted from x[key]."""
+        return self.add(apply("negative", _fitting(self._tensor, values)))
+
+    def multiply(self, values: TensorLike) -> Tensor:
+        """x with x[key] multiplied by `values`. UnsupportedError for index arrays that may name
+        an element twice: a mask, or indices that are known while tracing, do not."""
+        return _update(self._tensor, self._key, values, "", "multiply")
+
+    def divide(self, values: TensorLike) -> Tensor:
+        """x with x[key] divided by `values`, for floating and complex x; as `multiply`."""
+        if not self._tensor.dtype.is_inexact:
+            raise TypeRuleError(
+                f"x.at[...].divide needs a floating or complex tensor, got "
+                f"{self._tensor.dtype.name}",
+                hint="convert it with wf.astype(x, wf.float32)",
+                location=caller_location(),
+            )
+        return _update(self._tensor, self._key, values, "", "divide")
+
+    def min(self, values: TensorLike) -> Tensor:
+        """x with x[key] lowered to `values` where those are less; NaN wins."""
+        return _update(self._tensor, self._key, values, "min", "minimum")
+
+    def max(self, values: TensorLike) -> Tensor:
+        """x with x[key] raised to `values` where those are greater; NaN wins."""
+        return _update(self._tensor, self._key, values, "max", "maximum")
+
+
+def at(x: TensorLike) -> At:
+    """`x.at`."""
+    return At(as_tensor(x))
+
+
+def _fitting(t: Tensor, values: TensorLike) -> Tensor:
+    """`values` in the dtype of t. TypeRuleError if they do not convert without loss of kind."""
+    held = values if is_scalar(values) else as_tensor(values)
+    if common_dtype("at", [t, held]) is not t.dtype:
+        given = type(held).__name__ if is_scalar(held) else as_tensor(held).dtype.name
+        raise TypeRuleError(
+            f"a value of dtype {given} cannot be written into a tensor of dtype {t.dtype.name}",
+            hint=f"convert it with wf.astype(value, wf.{t.dtype.name})",
+            location=caller_location(),
+        )
+    return cast(held, t.dtype)
+
+
+def _broadcast_value(value: Tensor, shape: Shape) -> Tensor:
+    try:
+        if broadcast_shapes(value.shape, shape) == shape:
+            return expand(value, shape)
+    except WeftError:
+        pass
+    raise ShapeError(
+        f"a value of shape {format_shape(value.shape)} does not broadcast to the indexed part, of "
+        f"shape {format_shape(shape)}",
+        location=caller_location(),
+    )
+
+
+def _update(t: Tensor, key: Any, values: TensorLike, scatter: str, combine: str | None) -> Tensor:
+    """t with t[key] changed: by `scatter_nd_<scatter>`, or without index arrays by `combine`.
+
+    scatter "": there is no such op; `combine` also serves indices that are known to differ.
+    """
+    t = strong_tensor(t)
+    value = _fitting(t, values)
+    mask = _traced_mask(key)
+    if mask is not None:
+        return _masked_update(t, mask, value, combine)
+    plan = resolve(t, key)
+    y = apply_slices(t, plan)
+    if not plan.arrays:
+        new = reshape(_broadcast_value(value, result_shape(y, plan, ())), y.shape)
+        if combine is not None:
+            new = apply(combine, y, new)
+    elif scatter:
+        new = _scattered(y, plan, value, f"scatter_nd_{scatter}")
+    else:
+        assert combine is not None
+        _check_distinct(plan, combine)
+        return _update(t, key, apply(combine, *_both(getitem(t, key), value)), "update", None)
+    if not plan.sliced:
+        return new
+    starts, stops, steps = zip(*plan.bounds, strict=True)
+    return apply("slice_update", t, new, starts=starts, stops=stops, steps=steps)
+
+
+def _both(part: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    return part, _broadcast_value(value, part.shape)
+
+
+def _check_distinct(plan: Plan, combine: str) -> None:
+    """UnsupportedError unless the index arrays are known to name no element twice."""
+    indices = stacked_indices(plan)
+    sizes = [plan.shape[axis] for axis in plan.arrays]
+    if is_concrete(indices) and all(isinstance(d, int) for d in sizes):
+        rows = indices.numpy().reshape(-1, len(sizes))
+        rows = np.where(rows < 0, rows + np.asarray(sizes, np.int64), rows)
+        if len(np.unique(rows, axis=0)) == len(rows):
+            return
+    raise UnsupportedError(
+        f"x.at[...].{combine} with index arrays that may name an element twice is not supported",
+        hint=f"if no index repeats: x.at[i].set(wf.{combine}(x[i], values))",
+        location=caller_location(),
+    )
+
+
+def _scattered(y: Tensor, plan: Plan, value: Tensor, op: str) -> Tensor:
+    first, order = arrays_first(y, plan)
+    indices = stacked_indices(plan)
+    index_shape, count = indices.shape[:-1], index_rank(plan)
+    part = _broadcast_value(value, result_shape(y, plan, index_shape))
+    # axes made by None vanish again, the axes of the index arrays go to the front
+    keep = [a != NEW for a in plan.layout]
+    keep[plan.front : plan.front] = [True] * count
+    part = reshape(part, tuple(d for d, k in zip(part.shape, keep, strict=True) if k))
+    before = sum(a != NEW for a in plan.layout[: plan.front])
+    part = moveaxis(part, tuple(range(before, before + count)), tuple(range(count)))
+    out = apply(op, first, indices, part)
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return reshape(permute_dims(out, inverse), y.shape)
+
+
+def _traced_mask(key: Any) -> Tensor | None:
+    if isinstance(key, Tensor) and key.dtype.kind == "bool" and key.ndim and not is_concrete(key):
+        return key
+    return None
+
+
+def _masked_update(t: Tensor, mask: Tensor, value: Tensor, combine: str | None) -> Tensor:
+    if not fits(mask.shape, t.shape[: mask.ndim]):
+        raise InvalidArgumentError(
+            f"a mask of shape {format_shape(mask.shape)} does not fit a tensor of shape "
+            f"{format_shape(t.shape)}",
+            location=caller_location(),
+        )
+    rest = t.shape[mask.ndim :]
+    if value.ndim > len(rest):
+        raise InvalidArgumentError(
+            f"x.at[mask] with a traced mask takes values of at most {len(rest)} axes, got shape "
+            f"{format_shape(value.shape)}",
+            hint="how many elements are masked is not known; use wf.where(mask, values, x)",
+            location=caller_location(),
+        )
+    new = expand(_broadcast_value(value, rest), t.shape)
+    if combine is not None:
+        new = apply(combine, t, new)
+    return where(reshape(mask, (*mask.shape, *(1,) * len(rest))), new, t)
+
+
+# --------------------------------------------------------------------------- takes and gathers
+def as_indices(op: str, indices: TensorLike) -> Tensor:
+    """`indices` as a tensor of integers. TypeRuleError for others."""
+    t = strong_tensor(indices)
+    if not t.dtype.is_integer:
+        raise TypeRuleError(
+            f"wf.{op}: indices must be integers, got {t.dtype.name}",
+            hint="convert them with wf.astype(indices, wf.int64)",
+            location=caller_location(),
+        )
+    return t
+
+
+def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> Tensor:
+    """The parts of x at `indices` along `axis`, which may be left out for a vector.
+
+    Shape: x.shape[:axis] + indices.shape + x.shape[axis+1:].
+    """
+    t = strong_tensor(x)
+    if axis is None:
+        if t.ndim != 1:
+            raise InvalidArgumentError(
+                f"wf.take: axis is needed for a tensor of rank {t.ndim}", location=caller_location()
+            )
+        axis = 0
+    return apply("take", t, as_indices("take", indices), axis=check_axis("take", axis, t.ndim))
+
+
+def gather(x: TensorLike, indices: TensorLike, axis: int = 0) -> Tensor:
+    """`take` with TF1's name and its default axis, the first."""
+    t = strong_tensor(x)
+    return apply("take", t, as_indices("gather", indices), axis=check_axis("gather", axis, t.ndim))
+
+
+def take_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int = -1) -> Tensor:
+    """out[.., i, ..] = x[.., indices[.., i, ..], ..] along `axis`; the other axes broadcast."""
+    t, index = strong_tensor(x), as_indices("take_along_axis", indices)
+    along = check_axis("take_along_axis", axis, t.ndim)
+    if index.ndim != t.ndim:
+        raise ShapeError(
+            f"wf.take_along_axis: indices of rank {index.ndim} for a tensor of rank {t.ndim}",
+            location=caller_location(),
+        )
+    others = [(*s.shape[:along], 1, *s.shape[along + 1 :]) for s in (t, index)]
+    try:
+        common = broadcast_shapes(*others)
+    except WeftError as error:
+        raise error.at(caller_location()) from None
+    shapes = [(*common[:along], s.shape[along], *common[along + 1 :]) for s in (t, index)]
+    return apply("take_along_axis", expand(t, shapes[0]), expand(index, shapes[1]), axis=along)
+
+
+def gather_nd(x: TensorLike, indices: TensorLike, /) -> Tensor:
+    """For each row of indices[..., k] the part x[i0, ..., ik-1] (TF1's gather_nd).
+
+    Shape: indices.shape[:-1] + x.shape[k:].
+    """
+    return apply("gather_nd", strong_tensor(x), as_indices("gather_nd", indices))
+
+
+def _scatter_nd(op: str, x: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
+    t, index = strong_tensor(x), as_indices(op, indices)
+    value = _fitting(t, updates)
+    depth = index.shape[-1] if index.ndim else None
+    if not isinstance(depth, int) or depth > t.ndim:
+        raise ShapeError(
+            f"wf.{op}: the last axis of the indices, of shape {format_shape(index.shape)}, must "
+            f"have a size of at most the rank of x, {t.ndim}",
+            location=caller_location(),
+        )
+    return apply(op, t, index, _broadcast_value(value, (*index.shape[:-1], *t.shape[depth:])))
+
+
+def scatter_nd_add(x: TensorLike, indices: TensorLike, updates: TensorLike, /) -> Tensor:
+    """x with updates[j] added to x[indices[j]] for each row j of indices[..., k]; duplicates
+    add.
+    """
+    return _scatter_nd("scatter_nd_add", x, indices, updates)
+
+
+def scatter_nd_update(x: TensorLike, indices: TensorLike, updates: TensorLike, /) -> Tensor:
+    """x with x[indices[j]] replaced by updates[j]; of duplicates the last (row-major) stays."""
+    return _scatter_nd("scatter_nd_update", x, indices, updates)
+
+
+def scatter_nd_min(x: TensorLike, indices: TensorLike, updates: TensorLike, /) -> Tensor:
+    """x with x[indices[j]] lowered to updates[j] where that is less; NaN wins. Real numbers."""
+    return _scatter_nd("scatter_nd_min", x, indices, updates)
+
+
+def scatter_nd_max(x: TensorLike, indices: TensorLike, updates: TensorLike, /) -> Tensor:
+    """x with x[indices[j]] raised to updates[j] where that is greater; NaN wins. Real numbers."""
+    return _scatter_nd("scatter_nd_max", x, indices, updates)
+
+
+def scatter_nd(indices: TensorLike, updates: TensorLike, shape: Sequence[int]) -> Tensor:
+    """Zeros of `shape` with the updates added at the indices (TF1's scatter_nd)."""
+    value = strong_tensor(updates)
+    base = zeros(check_shape("scatter_nd", shape), dtype=value.dtype)
+    return _scatter_nd("scatter_nd_add", base, indices, value)

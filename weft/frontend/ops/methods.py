@@ -1,22 +1,22 @@
-"""Fills the table through which tensors and variables call the public functions: `x + y`,
-`x.sum()`, `x[i]`.
-"""
+"""Method table of tensors and variables: the public functions that `x + y`, `x.sum()`, `x[i]` call.
+
+Filled when weft is imported (`core/operators.py` says why)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
 
-from weft.frontend.ops import arithmetic as ops_arithmetic
+from weft.frontend.core.operators import METHOD_NAMES, METHODS
+from weft.frontend.core.tensor import Tensor
+from weft.frontend.ops import elementwise as ops_arithmetic
 from weft.frontend.ops import elementwise as ops_elementwise
-from weft.frontend.ops import index as ops_index
+from weft.frontend.ops import indexing as ops_index
 from weft.frontend.ops import linalg as ops_linalg
-from weft.frontend.ops import rearrange as ops_rearrange
+from weft.frontend.ops import manipulation as ops_rearrange
+from weft.frontend.ops import manipulation as ops_shape
 from weft.frontend.ops import reduction as ops_reduction
-from weft.frontend.ops import shape as ops_shape
 from weft.frontend.ops import sort as ops_sort
-from weft.frontend.ops.operators import METHOD_NAMES, METHODS
-from weft.frontend.tensor import Tensor
 
 _MODULES: tuple[ModuleType, ...] = (
     ops_arithmetic,

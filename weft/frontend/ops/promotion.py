@@ -1,37 +1,44 @@
-"""From what users pass to operands of the IR: one dtype, one shape.
+"""Type promotion: from what users pass to operands of the IR, of one dtype and one shape.
 
 Dtypes promote by `ir.dtypes.promote` (the Python array API standard, plus a number wins over bool
 and a float over an integer). Python scalars and weak tensors (a Python scalar that became a tensor,
 or was computed from such ones only) take the dtype of what they meet, unless they are of a higher
-kind.
-"""
+kind. Composed functions compute 16-bit floats in float32 (`widened`), as PyTorch and JAX.
+
+The array API's data type functions are at the end: `result_type`, `can_cast`, `isdtype`, `finfo`,
+`iinfo`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 
-from weft.frontend.eager import switch
+from weft.frontend.core.device_scope import device_scopes
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import at_once, current_trace
+from weft.frontend.eager import numpy_calls as switch
 from weft.frontend.eager.native import EagerCalls, runs_native
-from weft.frontend.eager.quick import alike, quick_number, quick_row, tensor_of
-from weft.frontend.eager.switch import SWITCH
+from weft.frontend.eager.numpy_calls import SWITCH, alike, quick_number, quick_row, tensor_of
 from weft.frontend.ops.dispatch import apply
-from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.tracing.device_scope import device_scopes
-from weft.frontend.tracing.trace import at_once, current_trace
+from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape, broadcast_shapes
 from weft.ir.dtypes import (
     DEFAULT_FLOAT,
     DType,
     as_dtype,
+    bfloat16,
     bool_,
     complex128,
+    float16,
+    float32,
     float64,
     int64,
     promote,
     promote_scalar,
+    real_of,
     scalar_dtype,
 )
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, WeftError
@@ -275,3 +282,118 @@ def check_dtype(dtype: object, default: DType | None = None) -> DType:
         return as_dtype(dtype)
     except WeftError as error:
         raise error.at(caller_location()) from None
+
+
+def widened(t: Tensor) -> Tensor:
+    """float16 and bfloat16 as float32, other dtypes as they are.
+
+    For functions whose steps leave the range of 16 bits on the way to a result that does not, such
+    as the squares under a norm. The result is cast back once, at the end.
+    """
+    return cast(t, float32) if t.dtype in (float16, bfloat16) else t
+
+
+_KINDS: dict[str, tuple[str, ...]] = {
+    "bool": ("bool",),
+    "signed integer": ("int",),
+    "unsigned integer": ("uint",),
+    "integral": ("int", "uint"),
+    "real floating": ("float",),
+    "complex floating": ("complex",),
+    "numeric": ("int", "uint", "float", "complex"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FloatInfo:
+    """The range and precision of a floating dtype (of the parts, for a complex one)."""
+
+    dtype: DType
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerInfo:
+    """The range of an integer dtype."""
+
+    dtype: DType
+    bits: int
+    max: int
+    min: int
+
+
+def result_type(*arrays_and_dtypes: TensorLike) -> DType:
+    """The dtype to which these arrays, dtypes and Python scalars promote. TypeRuleError if there
+    is none.
+    """
+    stand_ins = [_stand_in(x) if _is_dtype(x) else x for x in arrays_and_dtypes]
+    return common_dtype("result_type", stand_ins)
+
+
+def _is_dtype(x: object) -> bool:
+    return isinstance(x, (DType, np.dtype, type))
+
+
+def _stand_in(x: object) -> Tensor:
+    return as_tensor(np.zeros((), check_dtype(x).numpy))
+
+
+def can_cast(from_: TensorLike, to: object, /) -> bool:
+    """Whether a dtype, or that of a tensor, promotes to `to` without changing it."""
+    given = (
+        check_dtype(from_) if _is_dtype(from_) or isinstance(from_, str) else as_tensor(from_).dtype
+    )
+    target = check_dtype(to)
+    try:
+        return promote(given, target) is target
+    except TypeRuleError:
+        return False
+
+
+def isdtype(dtype: object, kind: object) -> bool:
+    """Whether `dtype` is `kind`: a dtype, a kind's name in the array API, or a tuple of these."""
+    given = check_dtype(dtype)
+    if isinstance(kind, tuple):
+        return any(isdtype(given, k) for k in kind)
+    if isinstance(kind, str) and kind in _KINDS and kind != "bool":
+        return given.kind in _KINDS[kind]
+    try:
+        return given is check_dtype(kind)
+    except WeftError:
+        raise InvalidArgumentError(
+            f"wf.isdtype: {kind!r} is neither a dtype nor a kind",
+            hint="the kinds are " + ", ".join(_KINDS),
+            location=caller_location(),
+        ) from None
+
+
+def finfo(type: object, /) -> FloatInfo:
+    """Range and precision of a floating or complex dtype, or of that of a tensor."""
+    dtype = _dtype_of(type)
+    if not dtype.is_inexact:
+        raise TypeRuleError(f"wf.finfo: {dtype.name} is not floating", location=caller_location())
+    part = real_of(dtype)
+    info: Any = ml_dtypes.finfo(part.numpy)  # type: ignore[no-untyped-call]
+    eps, top, bottom, normal = (
+        float(v) for v in (info.eps, info.max, info.min, info.smallest_normal)
+    )
+    return FloatInfo(dtype, part.bits, eps, top, bottom, normal)
+
+
+def iinfo(type: object, /) -> IntegerInfo:
+    """Range of an integer dtype, or of that of a tensor."""
+    dtype = _dtype_of(type)
+    if not dtype.is_integer:
+        raise TypeRuleError(f"wf.iinfo: {dtype.name} is not integer", location=caller_location())
+    info: Any = np.iinfo(dtype.name)
+    return IntegerInfo(dtype, dtype.bits, int(info.max), int(info.min))
+
+
+def _dtype_of(x: Any) -> DType:
+    if _is_dtype(x) or isinstance(x, str):
+        return check_dtype(x)
+    return as_tensor(x).dtype if not is_scalar(x) else common_dtype("finfo", [x])

@@ -1,57 +1,64 @@
-"""Sums, extrema, statistics and running reductions over axes.
+"""Reductions: sums, extrema, statistics and running reductions over axes; reductions by segment.
 
 `axis`: one axis or several, negative ones counted from the end; None (the default) means all of
 them. The reduced axes vanish, or stay with size 1 if `keepdims`. Errors, at the caller's line:
 InvalidArgumentError for an axis out of range, TypeRuleError for a dtype that has no such reduction,
 ShapeError for an extremum over no elements.
-"""
+
+By segment: all rows with the same id become one row. `segment_ids`, integers of shape
+data.shape[:k] (usually one for each row), need not be sorted. Ids are 0 .. num_segments - 1:
+others, negative ones too, raise InvalidArgumentError when the op runs."""
 
 from __future__ import annotations
 
 import math
 from numbers import Real
 
+import numpy as np
+
+from weft.frontend.core.tensor import Tensor
 from weft.frontend.eager.native import runs_native
-from weft.frontend.eager.order import quick_running
-from weft.frontend.eager.quick import quick_fold, quick_position
-from weft.frontend.ops.arguments import Axes, check_axes, check_axis
-from weft.frontend.ops.arithmetic import (
+from weft.frontend.eager.numpy_calls import quick_fold, quick_position, quick_running
+from weft.frontend.ops.arguments import Axes, check_axes, check_axis, check_int, is_concrete
+from weft.frontend.ops.creation import full, ones, zeros
+from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.elementwise import (
     abs,
     add,
     divide,
     equal,
+    exp,
     greater,
     isfinite,
+    less,
+    log,
+    maximum,
     multiply,
     not_equal,
+    pow,
+    sqrt,
     square,
     subtract,
     where,
 )
-from weft.frontend.ops.dispatch import apply
-from weft.frontend.ops.elementwise import exp, log, pow, sqrt
-from weft.frontend.ops.precision import widened
+from weft.frontend.ops.indexing import as_indices
+from weft.frontend.ops.manipulation import expand_dims, reshape
 from weft.frontend.ops.promotion import (
     TensorLike,
     cast,
     check_dtype,
+    iinfo,
     inexact_tensor,
     scalar_tensor,
     strong_tensor,
+    widened,
 )
-from weft.frontend.tensor import Tensor
-from weft.ir.dims import product
-from weft.ir.dtypes import (
-    DEFAULT_INT,
-    DType,
-    bool_,
-    int64,
-    real_of,
-    uint64,
-)
-from weft.ir.errors import InvalidArgumentError
+from weft.ir.dims import format_shape, product
+from weft.ir.dtypes import DEFAULT_INT, DType, bool_, int64, real_of, uint64
+from weft.ir.errors import InvalidArgumentError, ShapeError
 from weft.ir.locations import caller_location
 from weft.ir.sizes import is_traced
+from weft.ir.type_rules import fits
 
 
 def _reduce(op: str, t: Tensor, axis: Axes, keepdims: bool) -> Tensor:
@@ -389,3 +396,89 @@ def cumulative_logsumexp(
     """
     t = inexact_tensor(x, "cumulative_logsumexp")
     return _running("cumulative_logsumexp", t, axis, -math.inf, include_initial)
+
+
+def segment_sum(data: TensorLike, segment_ids: TensorLike, num_segments: int) -> Tensor:
+    """out[i] is the sum of the rows data[j] with segment_ids[j] == i; 0 where there are none."""
+    t, rows, count = _segments("segment_sum", strong_tensor(data), segment_ids, num_segments)
+    base = zeros((count, *t.shape[rows.ndim - 1 :]), dtype=t.dtype)
+    return apply("scatter_nd_add", base, rows, t)
+
+
+def segment_mean(data: TensorLike, segment_ids: TensorLike, num_segments: int) -> Tensor:
+    """out[i] is the mean of the rows data[j] with segment_ids[j] == i; 0 where there are none.
+
+    Floating; 16-bit floats are computed in float32.
+    """
+    t = inexact_tensor(data, "segment_mean")
+    wide = widened(t)
+    _, rows, count = _segments("segment_mean", wide, segment_ids, num_segments)
+    sums = segment_sum(wide, segment_ids, num_segments)
+    one = ones(rows.shape[:-1], dtype=wide.dtype)
+    each = apply("scatter_nd_add", zeros((count,), dtype=wide.dtype), rows, one)
+    shape = (count, *(1 for _ in sums.shape[1:]))
+    return cast(divide(sums, reshape(maximum(each, 1), shape)), t.dtype)
+
+
+def segment_max(data: TensorLike, segment_ids: TensorLike, num_segments: int) -> Tensor:
+    """out[i] is the largest of the rows data[j] with segment_ids[j] == i, element by element.
+
+    Where there are none: -inf, of integers their least value (JAX, TF). Real numbers; NaN wins.
+    """
+    return _segment_extremum("segment_max", "scatter_nd_max", data, segment_ids, num_segments)
+
+
+def segment_min(data: TensorLike, segment_ids: TensorLike, num_segments: int) -> Tensor:
+    """out[i] is the least of the rows data[j] with segment_ids[j] == i, element by element.
+
+    Where there are none: inf, of integers their largest value (JAX, TF). Real numbers; NaN wins.
+    """
+    return _segment_extremum("segment_min", "scatter_nd_min", data, segment_ids, num_segments)
+
+
+def _segment_extremum(
+    op: str, scatter: str, data: TensorLike, segment_ids: TensorLike, num_segments: int
+) -> Tensor:
+    t, rows, count = _segments(op, strong_tensor(data), segment_ids, num_segments)
+    nothing = _identity_element(t.dtype, op == "segment_max")
+    base = full((count, *t.shape[rows.ndim - 1 :]), nothing, dtype=t.dtype)
+    return apply(scatter, base, rows, t)
+
+
+def _identity_element(dtype: DType, is_max: bool) -> float:
+    """What the largest (least) of no elements is."""
+    if dtype.is_integer:
+        return iinfo(dtype).min if is_max else iinfo(dtype).max
+    return -math.inf if is_max else math.inf
+
+
+def _segments(
+    op: str, t: Tensor, segment_ids: TensorLike, num_segments: int
+) -> tuple[Tensor, Tensor, int]:
+    """The data, the ids as rows of indices that do not count from the end, and how many."""
+    ids = as_indices(op, segment_ids)
+    if not fits(ids.shape, t.shape[: ids.ndim]):
+        raise ShapeError(
+            f"wf.{op}: segment_ids of shape {format_shape(ids.shape)} do not fit data of shape "
+            f"{format_shape(t.shape)}",
+            location=caller_location(),
+        )
+    count = check_int(op, num_segments, "num_segments")
+    if count < 0:
+        raise InvalidArgumentError(
+            f"wf.{op}: num_segments must not be negative, got {count}", location=caller_location()
+        )
+    if is_concrete(ids):
+        wrong = np.argwhere((ids.numpy() < 0) | (ids.numpy() >= count))
+        if len(wrong):
+            at = tuple(map(int, wrong[0]))
+            raise InvalidArgumentError(
+                f"wf.{op}: the id {ids.numpy()[at]} at {list(at)} is out of range for {count} "
+                f"segments",
+                hint="give rows that belong nowhere one more segment, and leave it out after that",
+                location=caller_location(),
+            )
+    elif ids.dtype.kind != "uint":
+        wide = cast(ids, int64)
+        ids = where(less(wide, 0), int(np.iinfo(np.int64).max), wide)
+    return t, expand_dims(ids, -1), count

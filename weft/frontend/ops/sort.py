@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from weft.frontend.core.tensor import Tensor
 from weft.frontend.eager.native import runs_native
-from weft.frontend.eager.order import quick_argsort, quick_sort
+from weft.frontend.eager.numpy_calls import quick_argsort, quick_sort
 from weft.frontend.ops.arguments import check_axis, check_int
 from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.manipulation import cut
 from weft.frontend.ops.promotion import TensorLike, promote_tensors, strong_tensor
-from weft.frontend.ops.rearrange import cut
-from weft.frontend.tensor import Tensor
 from weft.ir.dims import format_shape
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import caller_location

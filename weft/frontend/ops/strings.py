@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import current_trace
 from weft.frontend.ops.arguments import check_int
-from weft.frontend.ops.dispatch import apply
-from weft.frontend.ops.dynamic_sizes import apply_dynamic, fresh_sizes
+from weft.frontend.ops.dispatch import apply, apply_dynamic, fresh_sizes
 from weft.frontend.ops.promotion import TensorLike, check_dtype, expand, strong_tensor
-from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.tracing.trace import current_trace
 from weft.ir.dims import Shape
 from weft.ir.dtypes import float32
 from weft.ir.errors import InvalidArgumentError, ShapeError

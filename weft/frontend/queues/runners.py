@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.frontend.queues.base import QueueBase, SelectedQueue
-from weft.frontend.queues.in_graph import made_at_once
-from weft.frontend.queues.values import eager, seconds
+from weft.frontend.core.trace import Effect
+from weft.frontend.queues.queue import QueueBase, SelectedQueue
 from weft.frontend.session.graph import get_default_graph
 from weft.frontend.session.session import Session
-from weft.frontend.tracing.trace import Effect
+from weft.frontend.state.resources import eager, made_at_once, seconds
 from weft.ir.errors import InvalidArgumentError, OutOfRangeError
 from weft.ir.process import ForkLock
 from weft.runtime.resources.coordinator import Coordinator

@@ -1,26 +1,36 @@
-"""`wf.random`: functions of explicit keys, and `Generator`, which keeps its key in a variable."""
+"""`wf.random`: functions of explicit keys, and `Generator`, which keeps its key in a variable.
+
+Enters: keys, shapes, parameters. Leaves: tensors of random numbers, the same for the same key.
+Imports: `core`, `ops`, `state`, `control`, `autodiff`."""
 
 from __future__ import annotations
 
-from weft.frontend.random.distributions import cauchy, choice, laplace, logistic, rademacher
-from weft.frontend.random.keys import (
+from weft.frontend.random.distributions import (
     bernoulli,
+    beta,
     bits,
     categorical,
+    cauchy,
+    choice,
+    dirichlet,
     exponential,
     fold_in,
+    gamma,
     gumbel,
     key,
+    laplace,
+    logistic,
     normal,
     permutation,
+    poisson,
+    rademacher,
     randint,
     shuffle,
     split,
     truncated_normal,
     uniform,
 )
-from weft.frontend.random.rejection import beta, dirichlet, gamma, poisson
-from weft.frontend.random.state import Generator, default_generator, set_random_seed
+from weft.frontend.random.generator import Generator, default_generator, set_random_seed
 
 __all__ = [
     "Generator",

@@ -1,31 +1,157 @@
-"""From fetches and feeds to a compiled step, and which of the two ways it runs."""
+"""Compiling of steps: from fetches and feeds to a `Step`, by one of the ways to run it.
+
+A step that names a GPU of this process gets one plan for it, or a part for each device.
+`fetched_step` is the step of a saved `wf.Graph` that a session runs for some fetches (`weft compile
+--fetch`)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from weft.frontend.arrays import Array
-from weft.frontend.calls.specializations import Specialization
-from weft.frontend.session.fetching import is_tensor
+import numpy as np
+
+from weft.frontend.compile.gpu import compile_for_gpu
+from weft.frontend.compile.specializations import Specialization
+from weft.frontend.core.arrays import Array
+from weft.frontend.core.function_trace import needed_ops
+from weft.frontend.session.fetches import fetch_values, is_tensor
 from weft.frontend.session.graph import Graph
-from weft.frontend.session.on_gpu import compile_gpu_step, gpu_use
+from weft.frontend.session.graph_import import add_graph
 from weft.frontend.session.step import step_graph
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import UnsupportedError
+from weft.ir.device import LOCAL_DEVICES, LOCAL_JOB, DeviceSpec, local_gpu
+from weft.ir.dims import SymbolicDim, substitute_dim
+from weft.ir.dtypes import MathMode
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnsupportedError,
+    WeftError,
+    suggest,
+)
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
+from weft.ir.types import TensorType
 from weft.passes.manager import Pass
 from weft.passes.pipelines import STANDARD
 from weft.runtime.dataflow.executor import DataflowStep, dataflow_step, executor_op, holds_strings
-from weft.runtime.device.backends.local import on_local_device
+from weft.runtime.dataflow.host_dispatch import Resources
+from weft.runtime.device.backends.local import not_here, on_local_device
 from weft.runtime.device.execution.step import DeviceStep, StepOnDevices
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.size_plan import Filled
+from weft.runtime.plan.planning import gpu_passes
+from weft.runtime.resources.variables import VariableState
 
 if TYPE_CHECKING:
     from weft.runtime.cluster.definition import ClusterStep
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """That a step uses a GPU. number: of the first that an op names; op: that one. why: what one
+    plan for it cannot hold, so that the step has a part for each device; empty if it can."""
+
+    number: int
+    op: Operation
+    why: str
+
+
+def gpu_use(step: IRGraph, control_flow: str) -> GpuUse | None:
+    """Whether a step uses a GPU of this process: whether an op names one. Ops that name nothing go
+    with it."""
+    named = [(DeviceSpec.parse(op.device), op) for op in step.walk() if op.device]
+    found = next(((n, op) for s, op in named if (n := local_gpu(s)) is not None), None)
+    if found is None:
+        return None
+    number, first = found
+    there = DeviceSpec(LOCAL_JOB, 0, "gpu", number)
+    other = next((op for spec, op in named if not spec.matches(there)), None)
+    host = executor_op(step)
+    why = ""
+    if other is not None:
+        why = f"op '{other.name}' is on {other.device}"
+    elif host is not None:
+        why = f"op '{host.name}' runs on the dataflow executor only"
+    elif holds_strings(step):
+        why = "strings go in or out"
+    elif control_flow == "dataflow":
+        why = "the session was made with control_flow='dataflow'"
+    return GpuUse(number, first, why)
+
+
+def compile_gpu_step(
+    step: IRGraph,
+    use: GpuUse,
+    states: Mapping[str, VariableState],
+    resources: Resources,
+    control_flow: str,
+    passes: Sequence[Pass],
+    *,
+    deterministic: bool = False,
+    soft: bool = False,
+    math_mode: MathMode = "ieee",
+) -> DeviceStep | StepOnDevices:
+    """The step as a plan for a GPU, or as a part for each of its devices. soft: ops without a
+    kernel for the GPU may go to the processor.
+
+    UnsupportedError for what a GPU does not do, PlacementError for an op that cannot be where it is
+    wanted, InvalidArgumentError, which says why, where there is no such GPU.
+    """
+    if not use.why and not soft:
+        return _whole(step, use, states, gpu_passes(passes), math_mode)
+    native = control_flow == "native"
+    if use.why and native:
+        raise _not_there(f"{use.why}, and the session was made with control_flow='native'", use.op)
+    # whoever uses one device does not wait for these modules
+    from weft.passes.partition.partition import partition
+    from weft.runtime.cluster.multi_device import PartedStep, dump_parts
+    from weft.runtime.device.backends.placement import place_step
+    from weft.runtime.device.execution.regions import on_gpu
+
+    placed = place_step(step, soft=soft)
+    made = partition(placed.graph, LOCAL_DEVICES[0])
+    if not use.why and not placed.fallbacks and len(made.parts) == 1:
+        return _whole(step, use, states, gpu_passes(passes), math_mode)
+    if native:
+        why = f"the session was made with control_flow='native', and {placed.fallbacks[0]}"
+        raise _not_there(why, use.op)
+    dump_parts(step.name, str(made))
+    return PartedStep(
+        step.name, made, len(step.results), states, resources,
+        partial(on_gpu, passes=gpu_passes(passes), math_mode=math_mode), control_flow,
+        deterministic=deterministic, passes=passes, placement=placed,
+    )  # fmt: skip
+
+
+def _whole(
+    step: IRGraph,
+    use: GpuUse,
+    states: Mapping[str, VariableState],
+    passes: Sequence[Pass],
+    math_mode: MathMode,
+) -> DeviceStep:
+    """One plan for one GPU."""
+    made = compile_for_gpu(on_local_device(step, use.number), states, use.number, passes, math_mode)
+    try:
+        made.device()
+    except (FailedPreconditionError, InvalidArgumentError) as error:  # there is none
+        raise not_here(use.op, error) from None
+    except WeftError as error:
+        raise error.at(use.op.locations) from None
+    return made
+
+
+def _not_there(why: str, op: Operation) -> UnsupportedError:
+    return UnsupportedError(
+        f"a step is to run on a GPU, but {why}",
+        hint="make the session without that, or fetch what is on the GPU in a session of its own",
+        location=op.locations,
+    )
 
 
 class Step(Specialization):
@@ -124,3 +250,67 @@ def compile_step(
     else:
         executable = compile_graph(step, states, name=graph.name, passes=passes)
     return Step(executable, len(step.ops), time.perf_counter() - begun, graph, values, feeds)
+
+
+NAMES = (
+    "placeholders and effects (of minimize, of initializers) have names; wf.name_tensor(x, name) "
+    "names another tensor"
+)
+
+
+def fetched_step(
+    graph: IRGraph, names: Sequence[str], sizes: Callable[[Sequence[str]], Mapping[str, int]]
+) -> IRGraph:
+    """The step that `Session.run(names)` makes of a graph that `wf.Graph.save` wrote, with all
+    placeholders fed whose sizes are known; it names no device any more.
+
+    sizes: the sizes of the symbols, of which those that it is called with are needed. NotFoundError
+    for a name that is none, UnsupportedError for a step that has parts on several devices, and as a
+    session has them.
+    """
+    made = Graph(graph.name)
+    add_graph(made, graph)
+    known = [*made._named, *made._effects]
+    for name in names:
+        if name.removesuffix(":0") not in made._named and name not in made._effects:
+            raise NotFoundError(
+                f"--fetch {name}: nothing in the graph '{graph.name}' has this name"
+                f"{suggest(name, known)}",
+                hint=f"named are: {', '.join(known)}" if known else NAMES,
+            )
+    values, _ = fetch_values(made, list(names))
+    step = pruned(made, values, _feeds(made, values, sizes))
+    use = gpu_use(step, "auto")
+    if use is not None and use.why:
+        raise UnsupportedError(
+            f"--fetch: the step has a part for each device: {use.why}",
+            hint="WEFT_DUMP writes what each part runs: compile the graphs of those on GPUs",
+            location=use.op.locations,
+        )
+    return on_local_device(step, None if use is None else use.number)
+
+
+def _feeds(
+    graph: Graph,
+    values: Sequence[Value | None],
+    sizes: Callable[[Sequence[str]], Mapping[str, int]],
+) -> dict[Value, Array]:
+    """Arrays of the sizes that are given, without memory, for the placeholders."""
+    args = [a for a in graph._trace.builder.args if is_tensor(a)]
+    wanted = [v for v in values if v is not None]
+    _, met = needed_ops(graph._trace.builder.ops, wanted, args)
+    needed = [s for a in args if a in met for s in _symbols(a)]
+    known = sizes(list(dict.fromkeys(needed)))
+    made: dict[Value, Array] = {}
+    for arg in args:
+        assert isinstance(arg.type, TensorType)
+        shape = [n for d in arg.type.shape if isinstance(n := substitute_dim(d, known), int)]
+        if len(shape) == arg.type.rank:
+            made[arg] = np.broadcast_to(np.empty((), arg.type.dtype.numpy), shape)
+    return made
+
+
+def _symbols(arg: Value) -> list[str]:
+    assert isinstance(arg.type, TensorType)
+    dims = [d for d in arg.type.shape if isinstance(d, SymbolicDim)]
+    return [s for d in dims for s in sorted(d.symbols)]

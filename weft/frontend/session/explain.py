@@ -1,15 +1,13 @@
-"""`Session.explain`: what a step runs where, and why."""
+"""`Session.explain`: the report on where a step's ops run, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from weft.frontend.arrays import Array
-from weft.frontend.calls.explain import explain
-from weft.frontend.calls.explain_gpu import explain_on_gpu
-from weft.frontend.session.compiling import Step, choose, pruned
+from weft.frontend.compile.explain import explain, explain_on_gpu
+from weft.frontend.core.arrays import Array
+from weft.frontend.session.compiling import Step, choose, gpu_use, pruned
 from weft.frontend.session.graph import Graph
-from weft.frontend.session.on_gpu import gpu_use
 from weft.ir.device import short
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value

@@ -1,37 +1,31 @@
-"""Graphs as in TensorFlow 1: placeholders, names, and the default graph.
+"""`wf.Graph`, as in TensorFlow 1: placeholders, names, the default graph, and
+`wf.import_graph_def`.
 
 `wf.placeholder` outside any graph makes the default graph current in its thread: from then on ops
 add to it, until `wf.reset_default_graph()`. `with wf.Graph().as_default():` limits this to a block.
-"""
+A finalized graph has a builder that refuses ops."""
 
 from __future__ import annotations
 
 import math
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn, overload
 
 import numpy as np
 
+from weft.frontend.core.function_trace import identifier
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import Effect, Trace, current_trace, set_thread_default, unique_name
 from weft.frontend.ops.dispatch import apply
-from weft.frontend.session.finalized import FinalizedBuilder
-from weft.frontend.session.graph_import import add_graph
-from weft.frontend.session.graph_text import to_ir
-from weft.frontend.tensor import Tensor, as_tensor
-from weft.frontend.tracing.trace import (
-    Effect,
-    Trace,
-    current_trace,
-    set_thread_default,
-    unique_name,
-)
-from weft.frontend.tracing.tracing import identifier
-from weft.frontend.variable import Variable
+from weft.frontend.session.graph_import import add_graph, to_ir
+from weft.frontend.state.variable import Variable
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import (
+    FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
     TypeRuleError,
@@ -40,12 +34,38 @@ from weft.ir.errors import (
     suggest,
 )
 from weft.ir.graph import Graph as IRGraph
+from weft.ir.graph import Operation, Value
 from weft.ir.locations import caller_location
+from weft.ir.ops.builder import Builder
 from weft.ir.process import ForkLock
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
-from weft.ir.types import TensorType
+from weft.ir.types import TensorType, Type
 from weft.runtime.files.permissions import AllowFiles, grant
+
+
+class FinalizedBuilder(Builder):
+    """Holds the arguments and ops of `builder`, and takes no more: FailedPreconditionError."""
+
+    def __init__(self, builder: Builder, name: str) -> None:
+        self.args, self.ops, self._name = builder.args, builder.ops, name
+
+    def emit(self, name: str, *_: Any, **__: Any) -> tuple[Value, ...]:
+        self.refuse(f"op '{name}'")
+
+    def clone(self, op: Operation, *_: Any, **__: Any) -> tuple[Value, ...]:
+        self.refuse(f"op '{op.name}'")
+
+    def add_arg(self, type: Type) -> Value:
+        self.refuse("a placeholder")
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise the error about what was to be added."""
+        raise FailedPreconditionError(
+            f"{what} was added to the graph '{self._name}', which is finalized",
+            hint="build the whole graph before graph.finalize()",
+            location=caller_location(),
+        )
 
 
 class Graph:
@@ -384,3 +404,74 @@ def name_tensor(x: Any, name: str) -> Tensor:
         trace.builder.refuse(f"the name '{label}'")
     named = trace.owner._named[label] = trace.tensor(trace.lift(t))
     return named
+
+
+@overload
+def import_graph_def(
+    graph_def: str | Graph,
+    input_map: Mapping[str, Any] | None = None,
+    return_elements: None = None,
+    name: str | None = None,
+    *,
+    allow_files: AllowFiles = None,
+) -> None: ...
+@overload
+def import_graph_def(
+    graph_def: str | Graph,
+    input_map: Mapping[str, Any] | None = None,
+    *,
+    return_elements: Sequence[str],
+    name: str | None = None,
+    allow_files: AllowFiles = None,
+) -> list[Any]: ...
+@overload
+def import_graph_def(
+    graph_def: str | Graph,
+    input_map: Mapping[str, Any] | None,
+    return_elements: Sequence[str],
+    name: str | None = None,
+    *,
+    allow_files: AllowFiles = None,
+) -> list[Any]: ...
+def import_graph_def(
+    graph_def: str | Graph,
+    input_map: Mapping[str, Any] | None = None,
+    return_elements: Sequence[str] | None = None,
+    name: str | None = None,
+    *,
+    allow_files: AllowFiles = None,
+) -> list[Tensor | Effect] | None:
+    """Add the ops of another graph to the one that is being built.
+
+    graph_def: what `Graph.as_text` gave, or a graph. input_map: tensors for its placeholders or
+    named tensors, by name; other placeholders become new ones. return_elements: names of tensors
+    and effects, which are returned. name: goes before all names with a slash, "import" by default,
+    "" for none. allow_files: for a text whose ops read or write files. Variables, queues and other
+    resources are new ones. Of both see `Graph.from_text`.
+
+    Raises InvalidArgumentError for names that are taken, NotFoundError for names that are none,
+    TypeRuleError and ShapeError for tensors that do not fit, ParseError for what is no graph.
+    """
+    trace = graph_trace("wf.import_graph_def")
+    graph = get_default_graph()
+    scope = ""
+    if trace is None:
+        set_thread_default(graph._trace)
+    else:
+        scope = trace.name_scope
+    prefix = scope + ("import/" if name is None else f"{name}/" if name else "")
+    ir = graph_ir(graph_def, "wf.import_graph_def", allow_files)
+    return add_graph(graph, ir, prefix, input_map, return_elements)
+
+
+def graph_ir(given: object, what: str, allow_files: AllowFiles = None) -> IRGraph:
+    """The IR of a graph or of its text. PermissionDeniedError as `Graph.from_text`,
+    TypeRuleError for anything else."""
+    if isinstance(given, Graph):
+        return to_ir(given)
+    if isinstance(given, str):
+        return grant(parse_graph(given), allow_files)
+    raise TypeRuleError(
+        f"{what}: a {type(given).__name__} is neither a wf.Graph nor the text of one",
+        location=caller_location(),
+    )

@@ -1,27 +1,30 @@
-"""Adding one graph to another: what reading a graph from text, `wf.import_graph_def` and
-`Session.extend` do."""
+"""Graph import: adding one graph to another, as reading a graph from text, `wf.import_graph_def`
+and `Session.extend` do; a `wf.Graph` as text, and back.
+
+The text is the IR's. Named tensors and effects are the results of the printed graph, by their
+names. A result `NAME/initial_value` is what the initializer of the variable NAME assigns.
+Collections say which variables optimizers change, and which have their initial value from the
+start."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from weft.frontend.queues.sharing import Shareable, shared
-from weft.frontend.session.import_names import (
-    INITIAL,
-    check_fits,
-    check_wanted,
-    given_tensors,
-    values_by_name,
-)
-from weft.frontend.tensor import Tensor
-from weft.frontend.tracing.trace import Effect, Trace, unique_name
-from weft.frontend.tracing.tracing import identifier
-from weft.frontend.variable import Variable, _restored
+from weft.frontend.core.function_trace import identifier
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import Effect, Trace, unique_name
+from weft.frontend.state.shared_names import Shareable, shared, shared_as
+from weft.frontend.state.variable import Variable, _restored
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.errors import (
     InvalidArgumentError,
+    NotFoundError,
+    ShapeError,
+    TypeRuleError,
     UnsupportedError,
+    suggest,
 )
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.graph import Graph as IRGraph
@@ -29,7 +32,7 @@ from weft.ir.locations import caller_location
 from weft.ir.ops.builder import Builder, make_op
 from weft.ir.ops.state import UPDATES
 from weft.ir.spec import AttrValue, ConstArray
-from weft.ir.types import HandleType, RefType, TensorType, TokenType
+from weft.ir.types import HandleType, RefType, TensorType, TokenType, Type
 from weft.passes.sizes.specialize import specialize
 from weft.passes.sizes.tie_sizes import made_symbols
 from weft.runtime.resources.store import remake
@@ -37,6 +40,73 @@ from weft.runtime.resources.variables import VariableState
 
 if TYPE_CHECKING:
     from weft.frontend.session.graph import Graph
+
+
+#: The result that is the initial value of a variable, after its name.
+INITIAL = "/initial_value"
+
+
+def values_by_name(named: IRGraph, ir: IRGraph) -> dict[str, Value]:
+    """The results of `ir` that have names, and the inputs that are none of these, by the names in
+    `named`: the same graph, maybe with other sizes."""
+    names = {n: v for n, v in zip(named.result_names, ir.results, strict=False) if n}
+    placed = set(names.values())
+    for arg, name in zip(ir.args, named.arg_names, strict=True):
+        if arg not in placed:
+            names.setdefault(name, arg)
+    return names
+
+
+def given_tensors(given: object, named: Mapping[str, Value]) -> dict[str, Tensor]:
+    """An `input_map` without `:0`; numbers and lists take the dtypes of what they stand for."""
+    if not isinstance(given, Mapping):
+        raise TypeRuleError(
+            f"input_map is a {type(given).__name__}, not a dict of tensors by name",
+            location=caller_location(),
+        )
+    made = {str(n).removesuffix(":0"): x for n, x in given.items()}
+    for name in made:
+        if name not in named:
+            raise NotFoundError(
+                f"input_map: the graph has no tensor named '{name}'{suggest(name, list(named))}",
+                location=caller_location(),
+            )
+    return {n: _as_type(x, named[n].type) for n, x in made.items()}
+
+
+def _as_type(x: Any, wanted: Type) -> Tensor:
+    if isinstance(x, (bool, int, float, complex, list, tuple)) and isinstance(wanted, TensorType):
+        return as_tensor(x, wanted.dtype)
+    return as_tensor(x)
+
+
+def check_fits(name: str, wanted: Type, given: TensorType) -> None:
+    """ShapeError or TypeRuleError if the tensor cannot stand for what has the name."""
+    if wanted == given:
+        return
+    same_dtype = isinstance(wanted, TensorType) and wanted.dtype is given.dtype
+    raise (ShapeError if same_dtype else TypeRuleError)(
+        f"input_map: '{name}' is {wanted}, and a {given} was given for it",
+        location=caller_location(),
+    )
+
+
+def check_wanted(wanted: Sequence[str], named: Iterable[str]) -> None:
+    """NotFoundError with the closest names for `return_elements` that are none."""
+    if isinstance(wanted, str):
+        raise TypeRuleError(
+            f"return_elements is the name {wanted!r:.60}, not a list of names",
+            location=caller_location(),
+        )
+    known = [name for name in named if not name.endswith(INITIAL)]
+    for name in map(str, wanted):
+        if name.removesuffix(":0") not in known:
+            raise NotFoundError(
+                f"return_elements: the imported graph has no tensor or effect named '{name}'"
+                f"{suggest(name, known)}",
+                location=caller_location(),
+            )
+
 
 S = TypeVar("S", bound=Shareable)
 #: Collections.
@@ -344,3 +414,58 @@ def _note_access(trace: Trace, op: Operation) -> None:
         return
     effects.reads.setdefault(variable, []).append(op.result)
     effects._since_write.setdefault(variable, {}).setdefault(op.control, op.result)
+
+
+def to_ir(graph: Graph) -> IRGraph:
+    """The whole graph with its names. InvalidArgumentError if a tensor has the name that the
+    initial value of a variable gets."""
+    trace = graph._trace
+    names: dict[str, Value] = {n: trace.lift(t) for n, t in graph._named.items()}
+    names |= {n: e.value for n, e in graph._effects.items() if e.value is not None}
+    ir = trace.graph([])
+    ops = list(ir.ops)
+    started: list[str] = []
+    for name, variable in trace.variables.items():
+        label = name + INITIAL
+        if label in names:
+            raise InvalidArgumentError(
+                f"the name '{label}' is that of the initial value of variable '{name}'",
+                hint="give the tensor or effect another name",
+                location=caller_location(),
+            )
+        start = variable._initial_tensor
+        if start is not None and start._trace is trace:
+            names[label] = trace.lift(start)
+        elif variable._initial is not None:
+            where = trace.effects.refs[variable].op
+            made = make_op(
+                "constant",
+                attrs={"value": ConstArray(variable._initial)},
+                locations=() if where is None else where.locations,
+            )
+            ops.append(made)
+            names[label] = made.result
+        if start is None:
+            started.append(name)
+    trainable = tuple(n for n, v in trace.variables.items() if v.trainable)
+    held = {n: v.state for n, v in trace.variables.items()} | graph.resources
+    locals_ = set(graph.local_variables)
+    local = tuple(n for n, v in trace.variables.items() if v in locals_)
+    others = ((STARTED, tuple(started)), (LOCAL, local), (SHARED, _shared(held)))
+    return replace(
+        ir,
+        block=Block(ir.args, tuple(ops), tuple(names.values())),
+        result_names=tuple(names),
+        collections=((TRAINABLE, trainable), *((n, c) for n, c in others if c)),
+    )
+
+
+def _shared(held: Mapping[str, Any]) -> tuple[str, ...]:
+    """Four strings for each object that has a shared name: its name in the graph, its container,
+    the shared name, and how it was declared."""
+    found: list[str] = []
+    for name, thing in held.items():
+        key = shared_as(thing)
+        if key is not None:
+            found += [name, *key, thing.declared]
+    return tuple(found)

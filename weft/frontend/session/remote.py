@@ -1,4 +1,4 @@
-"""A session on a cluster: what `wf.Session` does where its target is a task."""
+"""Sessions on a cluster: the client's side of a `wf.Session` whose target is a task."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.comm.errors import CommError
-from weft.frontend.queues.sharing import shared_as
 from weft.frontend.session.compiling import Step, pruned
 from weft.frontend.session.graph import Graph
+from weft.frontend.state.shared_names import shared_as
 from weft.ir.device import DeviceSpec
 from weft.ir.dtypes import MathMode, bfloat16
 from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError

@@ -1,60 +1,187 @@
 """`Session`: runs the part of a graph that the fetches need, as one compiled step (paper, section
-3.2)."""
+3.2).
+
+The default session of a thread is the one that `tensor.eval` and `effect.run` use;
+`InteractiveSession` is the default from the start, for notebooks and shells. `GrowthWatch` notices
+a graph that grows from run to run: TensorFlow 1's classic mistake, ops built in the training
+loop."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from weft.frontend import pytree
-from weft.frontend.arrays import Array
-from weft.frontend.calls.specializations import CacheInfo
+from weft.frontend.compile.specializations import CacheInfo, RecompileWarning
+from weft.frontend.core import pytree
+from weft.frontend.core.arrays import Array
+from weft.frontend.core.operators import Operators
+from weft.frontend.core.tensor import Tensor
+from weft.frontend.core.trace import Effect, set_thread_default, thread_default
 from weft.frontend.session.compiling import Step, compile_step, pruned
-from weft.frontend.session.default import default_session
-from weft.frontend.session.executing import execute, new_recorder
 from weft.frontend.session.explain import explain_step
-from weft.frontend.session.feeds import feed_array
-from weft.frontend.session.fetching import (
+from weft.frontend.session.fetches import (
     Fetches,
     fed_value,
+    feed_array,
     feed_values,
     fetch_values,
     fetched,
     is_tensor,
 )
-from weft.frontend.session.graph import Graph, get_default_graph
+from weft.frontend.session.graph import Graph, get_default_graph, graph_ir
 from weft.frontend.session.graph_import import add_graph
-from weft.frontend.session.growth import GrowthWatch
-from weft.frontend.session.importing import graph_ir
-from weft.frontend.session.metadata import RunMetadata
-from weft.frontend.session.options import RunOptions, check_options
-from weft.frontend.session.partial import PartialRuns
-from weft.frontend.session.reset import reset
-from weft.frontend.session.sizes import SizedSteps, own_step, steps_of
-from weft.frontend.tensor import Tensor
-from weft.frontend.tracing.effect import Effect
+from weft.frontend.session.partial_run import PartialRuns
+from weft.frontend.session.run import RunMetadata, RunOptions, check_options, execute, new_recorder
+from weft.frontend.session.sized_steps import SizedSteps, own_step, steps_of
+from weft.frontend.state.shared_names import forget
 from weft.ir.dtypes import checked_math
-from weft.ir.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    TypeRuleError,
-    WeftError,
-)
-from weft.ir.graph import Value
-from weft.ir.locations import caller_location
+from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, TypeRuleError, WeftError
+from weft.ir.graph import Operation, Value
+from weft.ir.locations import Location, caller_location
 from weft.passes.control.lower_control_flow import MODES
 from weft.passes.pipelines import PIPELINES
 from weft.runtime.files.permissions import AllowFiles
 from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.variables import clear_containers
 
-if TYPE_CHECKING:  # what only sessions on clusters load
+if TYPE_CHECKING:
     from weft.comm.keys import Secret
-    from weft.frontend.session.executing import Recorder
     from weft.frontend.session.remote import Cluster, Remote
+    from weft.frontend.session.run import Recorder
+
+
+class _Default(threading.local):
+    """Not a ContextVar: notebooks run each cell in a context of its own."""
+
+    def __init__(self) -> None:
+        self.sessions: list[Session] = []
+
+
+_default = _Default()
+
+
+def get_default_session() -> Session | None:
+    """The session of the innermost `with session:` or `with session.as_default():` in this thread,
+    else the `wf.InteractiveSession` made last; None if there is none."""
+    return _default.sessions[-1] if _default.sessions else None
+
+
+@contextmanager
+def default_session(session: Session) -> Iterator[Session]:
+    """Make it the default in the block."""
+    push_default(session)
+    try:
+        yield session
+    finally:
+        drop_default(session)
+
+
+def push_default(session: Session) -> None:
+    """Make it the default of this thread."""
+    _default.sessions.append(session)
+
+
+def drop_default(session: Session) -> None:
+    """Undo the last `push_default` of it in this thread, if there is one."""
+    for i in reversed(range(len(_default.sessions))):
+        if _default.sessions[i] is session:
+            del _default.sessions[i]
+            return
+
+
+def _in_session(what: Any, feed_dict: Any, session: Any) -> Any:
+    if isinstance(what, Tensor) and what._data is not None:  # it has its value already
+        return what.numpy()[()]
+    found = get_default_session() if session is None else session
+    if found is not None and not hasattr(found, "run"):
+        raise TypeRuleError(
+            f"session= is a {type(found).__name__}, not a wf.Session", location=caller_location()
+        )
+    if found is None:
+        raise FailedPreconditionError(
+            "there is no default session to run this in",
+            hint="use it inside `with wf.Session(...):`, after wf.InteractiveSession(), or pass "
+            "session=",
+            location=caller_location(),
+        )
+    return found.run(what, feed_dict)
+
+
+Operators.in_session = staticmethod(_in_session)
+Effect.in_session = staticmethod(_in_session)
+
+
+#: So many step definitions may each follow ops added on one line.
+MOST_ADDITIONS = 8
+
+
+class GraphGrowthWarning(RecompileWarning):
+    """One line adds ops to a graph again and again between runs, and each new step is compiled."""
+
+
+class GrowthWatch:
+    """Is told of each step definition that a session compiles."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._known: int | None = None
+        self._added: Counter[Location] = Counter()
+        self._warned = False
+
+    def note(self, ops: Sequence[Operation]) -> None:
+        """A step of the graph with these ops is compiled; warns once."""
+        before, self._known = self._known, len(ops)
+        if before is None or before == self._known or self._warned:
+            return
+        lines = dict.fromkeys(op.locations[0] for op in ops[before:] if op.locations)
+        self._added.update(list(lines))
+        often = next((at for at in lines if self._added[at] > MOST_ADDITIONS), None)
+        if often is None:
+            return
+        self._warned = True
+        message = (
+            f"the graph '{self._name}' has grown to {self._known} ops: this line has added ops "
+            f"{self._added[often]} times between runs, and each time a new step was compiled.\n"
+            f"  hint: build the graph once, before the loop, and feed what changes; "
+            f"graph.finalize() makes further ops an error"
+        )
+        warnings.warn_explicit(message, GraphGrowthWarning, often.file, often.line)
+
+
+def reset(target: str = "", containers: Sequence[str] | None = None) -> None:
+    """Clear containers: their variables have no value from now on, as before an initializer ran,
+    and their shared names stand for nothing: what is made under them later is new.
+
+    containers: names as given to `wf.container` or `container=`; None is the default container,
+    that of all variables made in graphs without another. Variables made outside of graphs without a
+    container or shared name keep their values, which no initializer could bring back. Resources
+    stay with those who hold them. Sessions stay open (TensorFlow 1 closes them): variables belong
+    to the program, so a step that runs meanwhile ends first, and later ones need an initializer.
+    target: the address of a task; then the containers are those of all tasks of its cluster.
+    """
+    names = [""] if containers is None else containers
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeRuleError(
+            f"wf.Session.reset: containers is {containers!r}, not a list of names",
+            location=caller_location(),
+        )
+    if target:
+        from weft.frontend.session.remote import Remote  # who has no cluster does not load it
+
+        remote = Remote(target)
+        try:
+            remote.reset(names)
+        finally:
+            remote.close()
+        return
+    forget(names)
+    clear_containers(names)
 
 
 class Session:
@@ -396,3 +523,39 @@ class Session:
         finally:
             seconds = time.perf_counter() - begun
             metadata.fill(self.graph, step, cached, seconds, recorder)
+
+
+class _Open(threading.local):
+    """The sessions of a thread that are open, the newest last."""
+
+    def __init__(self) -> None:
+        self.sessions: list[InteractiveSession] = []
+
+
+_open = _Open()
+
+
+class InteractiveSession(Session):
+    """A `wf.Session` that makes its graph and itself the default of this thread until `close`, so
+    that `tensor.eval()` and `effect.run()` need no `with`. Arguments as `wf.Session`."""
+
+    def __init__(self, target: str = "", graph: Graph | None = None, **options: Any) -> None:
+        super().__init__(target, graph, **options)
+        self._before = thread_default()
+        set_thread_default(self.graph._trace)
+        push_default(self)
+        _open.sessions.append(self)
+
+    def close(self) -> None:
+        """As `Session.close`; graph and session are the defaults no more. Sessions may be closed in
+        any order, each in the thread that made it."""
+        super().close()
+        if self not in _open.sessions:
+            return
+        drop_default(self)
+        place = _open.sessions.index(self)
+        del _open.sessions[place]
+        if place < len(_open.sessions):  # one that was made later is still open
+            _open.sessions[place]._before = self._before
+        elif thread_default() is self.graph._trace:
+            set_thread_default(self._before)

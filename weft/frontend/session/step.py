@@ -1,5 +1,5 @@
-"""One step definition of a session: the part of the graph that the fetches need, with sizes filled
-in."""
+"""Graph of one step definition: the part of the session's graph that the fetches need, with sizes
+filled in."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.session.subgraph import needed_ops
-from weft.frontend.tracing.trace import Trace, unique_name
+from weft.frontend.core.function_trace import needed_ops
+from weft.frontend.core.trace import Trace, unique_name
 from weft.ir.analysis.effects import accesses, state_key
 from weft.ir.dims import format_shape
 from weft.ir.errors import InvalidArgumentError, ShapeError, WeftError

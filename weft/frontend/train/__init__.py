@@ -1,6 +1,8 @@
-"""`wf.train`: optimizers, gradient clipping and learning-rate schedules, as code over public
-ops; checkpoints.
-"""
+"""`wf.train`: optimizers, schedules, checkpoints, and training in sessions and on many tasks.
+
+Enters: variables, sessions, clusters. Leaves: trained variables, checkpoints. This file gives the
+public names; optimizers are in `optim`. Imports: all of `frontend` but `tools`, each name on its
+first use."""
 
 from __future__ import annotations
 
@@ -12,7 +14,34 @@ from weft.ir.process import load as _load
 # Names are loaded when they are used first, as those of weft itself: who trains in one process does
 # not wait for the modules of sessions, queues and clusters.
 if TYPE_CHECKING:
-    from weft.frontend.files.inputs import (
+    from weft.frontend.optim.clipping import (
+        clip_by_global_norm,
+        clip_by_norm,
+        clip_by_value,
+        global_norm,
+        mean_gradients,
+    )
+    from weft.frontend.optim.gradient_descent import (
+        SGD,
+        Adadelta,
+        Adagrad,
+        Adam,
+        AdamW,
+        Momentum,
+        RMSProp,
+    )
+    from weft.frontend.optim.lbfgs import LBFGS
+    from weft.frontend.optim.optimizer import Optimizer
+    from weft.frontend.optim.schedules import (
+        cosine_decay,
+        exponential_decay,
+        inverse_time_decay,
+        linear_warmup,
+        natural_exp_decay,
+        piecewise_constant,
+        polynomial_decay,
+    )
+    from weft.frontend.queues.inputs import (
         batch,
         batch_join,
         input_producer,
@@ -31,46 +60,7 @@ if TYPE_CHECKING:
         add_queue_runner,
         start_queue_runners,
     )
-    from weft.frontend.train.adaptive import Adadelta, Adagrad, Adam, AdamW, RMSProp
-    from weft.frontend.train.clipping import (
-        clip_by_global_norm,
-        clip_by_norm,
-        clip_by_value,
-        global_norm,
-    )
-    from weft.frontend.train.gradient_descent import SGD, Momentum
-    from weft.frontend.train.lbfgs import LBFGS
-    from weft.frontend.train.monitored.basic_hooks import (
-        CheckpointSaverHook,
-        LoggingTensorHook,
-        NanLossDuringTrainingError,
-        NanTensorHook,
-        SecondOrStepTimer,
-        StepCounterHook,
-        StopAtStepHook,
-    )
-    from weft.frontend.train.monitored.hooks import (
-        SessionRunArgs,
-        SessionRunContext,
-        SessionRunHook,
-        SessionRunValues,
-    )
-    from weft.frontend.train.monitored.profiler import ProfilerHook
-    from weft.frontend.train.monitored.scaffold import Scaffold
-    from weft.frontend.train.monitored.session import MonitoredSession, MonitoredTrainingSession
-    from weft.frontend.train.optimizer import Optimizer
-    from weft.frontend.train.replicas.device_setter import (
-        GreedyLoadBalancingStrategy,
-        RoundRobinStrategy,
-        byte_size_load_fn,
-        replica_device_setter,
-    )
-    from weft.frontend.train.replicas.means import mean_gradients
-    from weft.frontend.train.replicas.microbatches import microbatch_gradients
-    from weft.frontend.train.replicas.sharded_saver import ShardedSaver
-    from weft.frontend.train.replicas.sync import SyncReplicas
-    from weft.frontend.train.saver import Saver
-    from weft.frontend.train.saver_files import (
+    from weft.frontend.train.checkpoint_files import (
         CheckpointState,
         best_checkpoint,
         checkpoint_exists,
@@ -79,23 +69,38 @@ if TYPE_CHECKING:
         list_variables,
         load_variable,
     )
-    from weft.frontend.train.saver_graph import SaveOps, restore_v2, save_v2
-    from weft.frontend.train.saver_restore import RestoreReport
-    from weft.frontend.train.schedules import (
-        cosine_decay,
-        exponential_decay,
-        inverse_time_decay,
-        linear_warmup,
-        natural_exp_decay,
-        piecewise_constant,
-        polynomial_decay,
+    from weft.frontend.train.hooks import (
+        CheckpointSaverHook,
+        LoggingTensorHook,
+        NanLossDuringTrainingError,
+        NanTensorHook,
+        ProfilerHook,
+        SecondOrStepTimer,
+        SessionRunArgs,
+        SessionRunContext,
+        SessionRunHook,
+        SessionRunValues,
+        StepCounterHook,
+        StopAtStepHook,
     )
+    from weft.frontend.train.monitored_session import MonitoredSession, MonitoredTrainingSession
+    from weft.frontend.train.parameter_servers import (
+        GreedyLoadBalancingStrategy,
+        RoundRobinStrategy,
+        byte_size_load_fn,
+        replica_device_setter,
+    )
+    from weft.frontend.train.saved_items import RestoreReport
+    from weft.frontend.train.saver import SaveOps, Saver, restore_v2, save_v2
+    from weft.frontend.train.scaffold import Scaffold
+    from weft.frontend.train.sharded_saver import ShardedSaver
     from weft.frontend.train.step_counter import (
         create_global_step,
         get_global_step,
         get_or_create_global_step,
         global_step,
     )
+    from weft.frontend.train.sync_replicas import SyncReplicas, microbatch_gradients
     from weft.runtime.checkpoint.state import Stateful, register_state
     from weft.runtime.cluster.ray_cluster import RayCluster
     from weft.runtime.cluster.resolvers import (
@@ -118,38 +123,32 @@ if TYPE_CHECKING:
     SyncReplicasOptimizer = SyncReplicas
 
 _NAMES = {
-    "weft.frontend.files.inputs":
+    "weft.frontend.queues.inputs":
         "batch batch_join input_producer limit_epochs maybe_batch range_input_producer "
         "shuffle_batch shuffle_batch_join slice_input_producer string_input_producer",
     "weft.frontend.queues.runners":
         "Coordinator LooperThread QueueRunner add_queue_runner start_queue_runners",
-    "weft.frontend.train.adaptive": "Adadelta Adagrad Adam AdamW RMSProp",
-    "weft.frontend.train.clipping": "clip_by_global_norm clip_by_norm clip_by_value global_norm",
-    "weft.frontend.train.gradient_descent": "SGD Momentum",
-    "weft.frontend.train.lbfgs": "LBFGS",
-    "weft.frontend.train.monitored.basic_hooks":
+    "weft.frontend.optim.gradient_descent": "Adadelta Adagrad Adam AdamW RMSProp SGD Momentum",
+    "weft.frontend.optim.clipping":
+        "clip_by_global_norm clip_by_norm clip_by_value global_norm mean_gradients",
+    "weft.frontend.optim.lbfgs": "LBFGS",
+    "weft.frontend.train.hooks":
         "CheckpointSaverHook LoggingTensorHook NanLossDuringTrainingError NanTensorHook "
-        "SecondOrStepTimer StepCounterHook StopAtStepHook",
-    "weft.frontend.train.monitored.hooks":
-        "SessionRunArgs SessionRunContext SessionRunHook SessionRunValues",
-    "weft.frontend.train.monitored.profiler": "ProfilerHook",
-    "weft.frontend.train.monitored.scaffold": "Scaffold",
-    "weft.frontend.train.monitored.session": "MonitoredSession MonitoredTrainingSession",
-    "weft.frontend.train.optimizer": "Optimizer",
-    "weft.frontend.train.replicas.device_setter":
-        "GreedyLoadBalancingStrategy RoundRobinStrategy byte_size_load_fn "
-        "replica_device_setter",
-    "weft.frontend.train.replicas.means": "mean_gradients",
-    "weft.frontend.train.replicas.microbatches": "microbatch_gradients",
-    "weft.frontend.train.replicas.sharded_saver": "ShardedSaver",
-    "weft.frontend.train.replicas.sync": "SyncReplicas",
-    "weft.frontend.train.saver": "Saver",
-    "weft.frontend.train.saver_files":
-        "CheckpointState best_checkpoint checkpoint_exists get_checkpoint_state "
-        "latest_checkpoint list_variables load_variable",
-    "weft.frontend.train.saver_graph": "SaveOps restore_v2 save_v2",
-    "weft.frontend.train.saver_restore": "RestoreReport",
-    "weft.frontend.train.schedules":
+        "SecondOrStepTimer StepCounterHook StopAtStepHook SessionRunArgs SessionRunContext "
+        "SessionRunHook SessionRunValues ProfilerHook",
+    "weft.frontend.train.scaffold": "Scaffold",
+    "weft.frontend.train.monitored_session": "MonitoredSession MonitoredTrainingSession",
+    "weft.frontend.optim.optimizer": "Optimizer",
+    "weft.frontend.train.parameter_servers":
+        "GreedyLoadBalancingStrategy RoundRobinStrategy byte_size_load_fn replica_device_setter",
+    "weft.frontend.train.sync_replicas": "microbatch_gradients SyncReplicas",
+    "weft.frontend.train.sharded_saver": "ShardedSaver",
+    "weft.frontend.train.saver": "Saver SaveOps restore_v2 save_v2",
+    "weft.frontend.train.checkpoint_files":
+        "CheckpointState best_checkpoint checkpoint_exists get_checkpoint_state latest_checkpoint "
+        "list_variables load_variable",
+    "weft.frontend.train.saved_items": "RestoreReport",
+    "weft.frontend.optim.schedules":
         "cosine_decay exponential_decay inverse_time_decay linear_warmup natural_exp_decay "
         "piecewise_constant polynomial_decay",
     "weft.frontend.train.step_counter":

@@ -1,41 +1,349 @@
 """`Saver`: checkpoints of variables, optimizers, random state and whatever else has state.
 
 A checkpoint is one point in time: the locks of all its variables are held while they are copied, in
-the order in which steps take them, and written after that. See docs/checkpoints.md.
-"""
+the order in which steps take them, and written after that. See docs/checkpoints.md. In a graph,
+save and restore are ops (the paper, section 4.3): a checkpoint is then a step (`SaveOps`).
+`BaseSaver` holds the rules of `ShardedSaver` too: which checkpoints stay, when one is due, which is
+the latest."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-from weft.frontend.random.state import process_state
-from weft.frontend.session.session import Session
-from weft.frontend.train.saver_arguments import (
-    base_path,
-    check_call,
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import Effect, current_trace
+from weft.frontend.ops.arguments import check_int, check_shape
+from weft.frontend.queues.host_ops import (
+    graph_or_eager,
+    host_effect,
+    host_op,
     located,
-    number,
-    step_number,
+    string_tensor,
 )
-from weft.frontend.train.saver_base import BaseSaver
-from weft.frontend.train.saver_files import (
+from weft.frontend.random.generator import process_state
+from weft.frontend.session.graph import placeholder
+from weft.frontend.session.session import Session
+from weft.frontend.state.scopes import group
+from weft.frontend.state.variable import Variable
+from weft.frontend.train.checkpoint_files import (
     PathLike,
     as_path,
+    check_mode,
     checkpoint_path,
     state_file,
 )
-from weft.frontend.train.saver_graph import SaveOps, build_save_ops
-from weft.frontend.train.saver_items import ItemList, VarList
-from weft.frontend.train.saver_restore import STATE_PREFIX, RestoreReport, restore_file
-from weft.frontend.variable import Variable
-from weft.ir.errors import InvalidArgumentError
+from weft.frontend.train.saved_items import (
+    STATE_PREFIX,
+    ItemList,
+    Items,
+    RestoreReport,
+    VarList,
+    restore_file,
+)
+from weft.ir.dtypes import as_dtype, string
+from weft.ir.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    TypeRuleError,
+    UnsupportedError,
+    WeftError,
+)
 from weft.ir.locations import caller_location
+from weft.ir.process import ForkLock
+from weft.ir.types import TensorType
 from weft.runtime.checkpoint.atomic import SUFFIX
-from weft.runtime.checkpoint.folder import SavedCheckpoint, SaveJob
+from weft.runtime.checkpoint.folder import (
+    Manifest,
+    Retention,
+    SavedCheckpoint,
+    SaveJob,
+    candidates,
+    load_manifest,
+    log,
+)
 from weft.runtime.checkpoint.format import Array, encode_tree
+from weft.runtime.checkpoint.sharded import checkpoint_name
 from weft.runtime.checkpoint.state import RANDOM, all_locked, copies
+
+
+def check_call(what: str, sess: object) -> None:
+    """TypeRuleError if `sess` is no session, UnsupportedError for one on other tasks (they hold the
+    variables) and inside a compiled function."""
+    if sess is not None and not isinstance(sess, Session):
+        raise TypeRuleError(
+            f"{what}: the first argument is a session or None, got a {type(sess).__name__}",
+            hint=f"as in TensorFlow 1: {what}(session, path); without a session {what}(None, path)",
+            location=caller_location(),
+        )
+    if sess is not None and sess.is_remote:
+        raise UnsupportedError(
+            f"{what}: the session's variables are on other tasks, not in this process",
+            hint="Saver.build() saves and restores by ops of the graph, wf.train.ShardedSaver on "
+            "each task; wf.train.MonitoredTrainingSession does it by itself",
+            location=caller_location(),
+        )
+    trace = current_trace()
+    if trace is not None and trace.root().kind != "graph":
+        raise UnsupportedError(
+            f"{what} is called while '{trace.root().name}' is traced",
+            hint="call it outside of the compiled function, after a step",
+            location=caller_location(),
+        )
+
+
+@contextmanager
+def errors_at_caller() -> Iterator[None]:
+    """Errors from below say where in the user's program the call was."""
+    try:
+        yield
+    except WeftError as error:
+        error.at(caller_location())
+        raise
+
+
+def base_path(given: PathLike) -> Path:
+    """The path without suffix. InvalidArgumentError for one without a name."""
+    path = as_path(given)
+    name = path.name.removesuffix(SUFFIX)
+    if not name or str(given).endswith("/") or os.path.isdir(path):
+        raise InvalidArgumentError(
+            f"'{given}' is a folder: a checkpoint needs a name in it",
+            hint="saver.save(None, 'folder/model')",
+            location=caller_location(),
+        )
+    return path.with_name(name)
+
+
+def step_number(what: str, sess: Session | None, global_step: Any) -> int:
+    """An int, for a number, a variable's value, or a tensor (one of a graph is run in `sess`)."""
+    if isinstance(global_step, Variable):
+        return int(global_step.state.read())
+    if isinstance(global_step, Tensor):
+        in_graph = global_step._data is None and sess is not None
+        return int(sess.run(global_step) if in_graph and sess is not None else global_step)
+    if isinstance(global_step, bool):
+        raise bad(what, "global_step", global_step)
+    return check_int(what, global_step, "global_step")
+
+
+def count(what: str, name: str, value: Any, least: int = 0) -> int:
+    """An integer of at least `least`."""
+    if isinstance(value, bool) or check_int(what, value, name) < least:
+        raise bad(what, name, value)
+    return int(value)
+
+
+def positive(what: str, name: str, value: Any) -> float:
+    """A number greater than 0."""
+    found = number(what, name, value)
+    if isinstance(value, bool) or found is None or not found > 0:
+        raise bad(what, name, value)
+    return found
+
+
+def number(what: str, name: str, value: Any) -> float | None:
+    """A real number, or None."""
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, WeftError):
+            raise
+        raise TypeRuleError(
+            f"{what}: {name} must be a real number, got {value!r:.60}", location=caller_location()
+        ) from None
+
+
+def bad(what: str, name: str, value: object) -> InvalidArgumentError:
+    """The error for a value that an argument cannot have."""
+    hint = "TensorFlow 1's arguments reshape and sharded, after var_list, are not there"
+    return InvalidArgumentError(
+        f"{what}: {name} cannot be {value!r:.60}",
+        hint=hint if isinstance(value, bool) else "see the documentation of wf.train.Saver",
+        location=caller_location(),
+    )
+
+
+T = TypeVar("T")
+
+
+class BaseSaver:
+    """Rules and memory of a Saver. The arguments are documented at `wf.train.Saver`."""
+
+    def __init__(
+        self,
+        name: str,
+        max_to_keep: int | None,
+        keep_checkpoint_every_n_hours: float,
+        keep_best: int,
+        best_mode: str,
+        every_n_steps: int | None,
+        every_n_seconds: float | None,
+    ) -> None:
+        self.name = name
+        most = count(name, "max_to_keep", 0 if max_to_keep is None else max_to_keep)
+        self._retention = Retention(
+            most or None,
+            count(name, "keep_best", keep_best),
+            check_mode(best_mode),
+            positive(name, "keep_checkpoint_every_n_hours", keep_checkpoint_every_n_hours),
+        )
+        self._every_n_steps = self._every_n_seconds = None
+        if every_n_steps is not None:
+            self._every_n_steps = count(name, "every_n_steps", every_n_steps, 1)
+        if every_n_seconds is not None:
+            self._every_n_seconds = positive(name, "every_n_seconds", every_n_seconds)
+        self._lock = ForkLock()
+        self._kept: list[Path] = []
+        self._saved_at = time.monotonic()
+        self._last_step: dict[Path, int] = {}
+
+    @property
+    def last_checkpoints(self) -> list[str]:
+        """The paths that are kept as of the last save, oldest first (TF1's name)."""
+        self.wait()
+        return [checkpoint_name(path) for path in self._kept]
+
+    def wait(self) -> None:
+        """Wait for what is being written."""
+
+    def _needs_a_rule(self) -> None:
+        if self._every_n_steps is None and self._every_n_seconds is None:
+            raise InvalidArgumentError(
+                f"{self.name}: save_if_due is without every_n_steps and every_n_seconds never due",
+                hint=f"pass one of them to wf.train.{type(self).__name__}",
+                location=caller_location(),
+            )
+
+    def _is_due(self, save_path: PathLike, step: int, latest_filename: str | None) -> bool:
+        """Whether a multiple of `every_n_steps` was reached since the last checkpoint, or
+        `every_n_seconds` have gone by."""
+        base = base_path(save_path)
+        last = self._last_step.get(base)
+        if last is None:
+            known = load_manifest(state_file(base.parent, latest_filename)) or Manifest()
+            own = [r.step for r in known.rows if r.prefix == base.name and r.step is not None]
+            last = self._last_step.setdefault(base, own[-1] if own else 0)
+        every, seconds = self._every_n_steps, self._every_n_seconds
+        by_step = every is not None and step // every != last // every
+        return by_step or (seconds is not None and time.monotonic() - self._saved_at >= seconds)
+
+    def _note_save(self, base: Path, step: int | None) -> None:
+        self._saved_at = time.monotonic()
+        if step is not None:
+            self._last_step[base] = step
+
+    def _restore_latest(
+        self,
+        folder: Path,
+        latest_filename: str | None,
+        or_previous: bool,
+        restore: Callable[[Path], T],
+    ) -> T | None:
+        """`restore` of the latest checkpoint; with `or_previous` of the newest that is not damaged.
+        None if there is none; DataLossError if it is damaged, or all are."""
+        damaged: list[str] = []
+        for row in reversed(candidates(state_file(folder, latest_filename), or_previous)):
+            path = folder / row.file
+            try:
+                if not path.exists():
+                    raise DataLossError(
+                        f"the state file names the checkpoint '{path}', which is not there",
+                        hint="or_previous=True takes an earlier one",
+                    )
+                return restore(path)
+            except DataLossError as error:
+                if not or_previous:
+                    raise
+                log.warning("%s; the one before is tried", error.what)
+                damaged.append(row.file)
+        if damaged:
+            raise DataLossError(
+                f"all checkpoints in '{folder}' are damaged: {', '.join(damaged)}",
+                location=caller_location(),
+            )
+        return None
+
+
+class SaveOps(NamedTuple):
+    """What `Saver.build` has added to a graph. filename: of the file, a string, with or without its
+    suffix; save: writes it; restore: assigns to all variables what it holds."""
+
+    filename: Tensor
+    save: Effect
+    restore: Effect
+
+
+@located
+def save_v2(
+    prefix: Any, tensor_names: Sequence[str], tensors: Sequence[Any], name: str | None = None, *,
+    keep: int = -1,
+) -> Effect:  # fmt: skip
+    """An effect that writes `tensors` under `tensor_names` to the checkpoint file `prefix` (a
+    string; `.safetensors` is added if it does not end so), whole or not at all.
+
+    keep: -1 writes the file alone; 0 also makes it the folder's latest checkpoint, n > 0 keeps the
+    last n besides. What is read in one step without an order between the reads is read at one point
+    in time. Errors as `wf.train.Saver.save`.
+    """
+    named = tuple(str(n) for n in tensor_names)
+    given = [as_tensor(t) for t in tensors]
+    return host_effect("save", [_path(prefix), *given], name, names=named, keep=keep)
+
+
+@located
+def restore_v2(
+    prefix: Any, tensor_names: Sequence[str], dtypes: Sequence[Any],
+    shapes: Sequence[Sequence[int]], name: str | None = None,
+) -> list[Tensor]:  # fmt: skip
+    """What the checkpoint file `prefix` holds under `tensor_names`: tensors of `dtypes` and
+    `shapes`. NotFoundError, InvalidArgumentError and DataLossError as `wf.train.Saver.restore`."""
+    if not len(tensor_names) == len(dtypes) == len(shapes):
+        raise InvalidArgumentError(
+            f"wf.train.restore_v2: {len(tensor_names)} names, {len(dtypes)} dtypes and "
+            f"{len(shapes)} shapes; there must be as many of each"
+        )
+    types = (
+        TensorType(as_dtype(d), check_shape("restore_v2", s))
+        for d, s in zip(dtypes, shapes, strict=True)
+    )
+    named, parts = tuple(str(n) for n in tensor_names), tuple(str(t) for t in types)
+    return host_op("restore", [_path(prefix)], names=named, parts=parts)
+
+
+def _path(given: Any) -> Tensor:
+    if isinstance(given, os.PathLike):
+        given = os.fsencode(given)
+    return string_tensor("a checkpoint's name", given, scalar=True)
+
+
+def build_save_ops(what: str, items: Items, filename: Any, keep: int) -> SaveOps:
+    """The ops that save and restore the variables of `items`, in the graph that is being built."""
+    if graph_or_eager(f"{what}.build") is None:
+        raise FailedPreconditionError(
+            f"{what}.build adds ops to a graph, and none is being built",
+            hint="call it inside `with graph.as_default():`; eagerly, save and restore do it",
+        )
+    if items.stateful:
+        raise UnsupportedError(
+            f"{what}.build: {', '.join(items.stateful)}: ops save variables only",
+            hint=f"{what}.save, between steps, saves queues, readers and other state, too",
+        )
+    if not items.variables:
+        raise InvalidArgumentError(f"{what}.build: there are no variables to save")
+    path = placeholder(string, [], "filename") if filename is None else _path(filename)
+    held: Mapping[str, Any] = items.variables
+    save = save_v2(path, list(held), [v.read() for v in held.values()], keep=keep)
+    found = restore_v2(
+        path, list(held), [v.dtype for v in held.values()], [v.shape for v in held.values()]
+    )
+    pairs = zip(held.values(), found, strict=True)
+    return SaveOps(path, save, group([v.assign(x) for v, x in pairs], name="restore_all"))
 
 
 class Saver(BaseSaver):
@@ -84,7 +392,7 @@ class Saver(BaseSaver):
         now. After a save the folder's state file names the checkpoint, and `max_to_keep` stay; the
         other rules of this Saver are for `save`. The values are of one point in time.
         """
-        with located():
+        with errors_at_caller():
             return build_save_ops(self.name, self._items.now(), filename, self._retention.most or 0)
 
     # ------------------------------------------------------------------------------------- saving
@@ -114,7 +422,7 @@ class Saver(BaseSaver):
         base = base_path(save_path)
         state_path = state_file(base.parent, latest_filename)
         rating = number(self.name, "metric", metric)
-        with self._lock, located():
+        with self._lock, errors_at_caller():
             self.wait()
             arrays, notes = self._snapshot(sess, global_step)
             step: int | None = notes["step"]
@@ -152,7 +460,7 @@ class Saver(BaseSaver):
 
     def wait(self) -> None:
         """Wait for the checkpoint that `save(wait=False)` is writing; raises its error."""
-        with self._lock, located():
+        with self._lock, errors_at_caller():
             job, self._job = self._job, None
             if job is not None:
                 job.finish()
@@ -204,7 +512,7 @@ class Saver(BaseSaver):
         DataLossError for a damaged file.
         """
         check_call(f"{self.name}.restore", sess)
-        with self._lock, located():
+        with self._lock, errors_at_caller():
             self.wait()
             return restore_file(self._items, checkpoint_path(save_path), strict)
 
@@ -231,7 +539,7 @@ class Saver(BaseSaver):
                 f"{self.name}: init_op needs a session to run in", location=caller_location()
             )
         folder = as_path(checkpoint_dir)
-        with self._lock, located():
+        with self._lock, errors_at_caller():
             self.wait()
             report = self._restore_latest(
                 folder, latest_filename, or_previous,

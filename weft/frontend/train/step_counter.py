@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.frontend.initial_values import FullName
+from weft.frontend.core.trace import current_trace
 from weft.frontend.session.graph import Graph, get_default_graph
 from weft.frontend.session.session import Session
-from weft.frontend.tracing.trace import current_trace
-from weft.frontend.variable import Variable
+from weft.frontend.state.variable import FullName, Variable
 from weft.ir.errors import AlreadyExistsError, FailedPreconditionError, TypeRuleError
 from weft.ir.locations import caller_location
 

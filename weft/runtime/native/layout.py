@@ -1,6 +1,6 @@
 """Layout of the native call path's tables: offsets in bytes, codes, and the table of addresses.
 
-The tables are int64 words that `api.py`, `step.py` and `calls/native_call.py` fill; the code that
+The tables are int64 words that `api.py`, `step.py` and `compile/native_call.py` fill; the code that
 reads them is `call_path.py`."""
 
 from __future__ import annotations

@@ -1,0 +1,646 @@
+"""Derivatives: `grad`, `value_and_grad`, `vjp`, `jvp`, `gradients`, `stop_gradient`,
+`custom_gradient`.
+
+While a trace is current they add ops to it, so derivatives of derivatives need nothing special.
+Called outside, `grad` and its kin trace the function themselves and run the graph in the
+interpreter. Gradients of a table that are rows are read off the graph that differentiation has
+built, and given as `IndexedSlices`; those with respect to a variable go through its updates.
+
+Complex tensors: the gradient of a real loss with respect to z is dL/dRe(z) + i dL/dIm(z) (PyTorch's
+convention; JAX gives its conjugate)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.frontend.autodiff.indexed_slices import IndexedSlices, added
+from weft.frontend.core import pytree
+from weft.frontend.core.device_scope import colocate, place_new
+from weft.frontend.core.function_trace import Linearized, linearize, needed_ops, run_traced
+from weft.frontend.core.operators import Operators
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import Trace, check_usable, current_trace
+from weft.frontend.ops.dispatch import apply
+from weft.frontend.ops.manipulation import reshape
+from weft.frontend.ops.promotion import weaken
+from weft.frontend.state.variable import Variable
+from weft.ir.analysis.effects import accesses
+from weft.ir.dims import format_shape, same
+from weft.ir.errors import GradientError, InvalidArgumentError
+from weft.ir.graph import Block, Operation, Value
+from weft.ir.locations import caller_location
+from weft.ir.type_rules import int_attr
+from weft.ir.types import TensorType
+from weft.passes.autodiff.reverse_mode import gradients as _graph_gradients
+from weft.passes.simplify.fold import uniform
+
+ArgNums = int | Sequence[int]
+
+
+def argument_numbers(argnums: ArgNums) -> tuple[bool, tuple[int, ...]]:
+    """Whether it is one position, and the positions. InvalidArgumentError for anything else."""
+    single = not isinstance(argnums, (tuple, list))
+    given: Any = (argnums,) if single else argnums
+    if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in given):
+        raise InvalidArgumentError(
+            f"grad: argnums must be a position or a tuple of positions, got {argnums!r}",
+            hint="0 is the first argument; arguments are chosen by position, not by name",
+            location=caller_location(),
+        )
+    return single, tuple(int(n) for n in given)
+
+
+def argument_positions(what: str, numbers: Sequence[int], count: int) -> list[int]:
+    for n in numbers:
+        if not -count <= n < count:
+            raise GradientError(
+                f"{what}: argnums {n} is out of range: the function was called with {count} "
+                "positional arguments",
+                hint="arguments to differentiate must be passed by position",
+                location=caller_location(),
+            )
+    return [n % count for n in numbers]
+
+
+def inexact_inputs(what: str, leaves: Sequence[Any], paths: Sequence[str]) -> list[Tensor]:
+    """The leaves as tensors. GradientError for those that have no gradient."""
+    out = []
+    for leaf, path in zip(leaves, paths, strict=True):
+        t = leaf if isinstance(leaf, Tensor) else _leaf_tensor(what, leaf, path)
+        if t._data is None:
+            check_usable(t, current_trace())
+        check_inexact(t, f"{what}: {path}")
+        out.append(t)
+    return out
+
+
+def _leaf_tensor(what: str, leaf: Any, path: str) -> Tensor:
+    if isinstance(leaf, (Operators, bool, int, float, complex, np.ndarray, np.generic)):
+        return as_tensor(leaf)
+    raise GradientError(
+        f"{what}: {path} is a {type(leaf).__name__}, which has no gradient",
+        hint="choose the arguments to differentiate with argnums",
+        location=caller_location(),
+    )
+
+
+def check_inexact(t: Tensor, what: str) -> None:
+    if not t.dtype.is_inexact:
+        raise GradientError(
+            f"{what} is {t.dtype.name}; only floating and complex tensors have gradients",
+            hint="convert it first: wf.astype(x, wf.float32)",
+            location=caller_location(),
+        )
+
+
+def checked_cotangents(
+    tree: Any, structure: pytree.Structure, types: Sequence[Any], what: str = "cotangent"
+) -> list[Tensor]:
+    """The leaves of a cotangent or tangent, checked against the (dtype, shape) that each must
+    have."""
+    leaves, given = pytree.flatten(tree)
+    pytree.same_structure(f"{what}: what it belongs to and what was given", structure, given)
+    out = []
+    for leaf, path, (dtype, shape) in zip(leaves, pytree.paths(given, what), types, strict=True):
+        t = as_tensor(leaf)
+        if t.weak and dtype.is_inexact:
+            t = as_tensor(t, dtype)
+        fits = len(t.shape) == len(shape) and all(map(same, t.shape, shape))
+        if not fits or t.dtype is not dtype:
+            raise InvalidArgumentError(
+                f"{path} has type {t._type}, but what it belongs to is "
+                f"{dtype.short}{format_shape(shape)}",
+                hint="it must have the same dtype and shape",
+                location=caller_location(),
+            )
+        out.append(t)
+    return out
+
+
+def function_name(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__name__", type(fn).__name__).strip("<>")
+
+
+def as_slices(gradient: Tensor) -> IndexedSlices | None:
+    """The gradient as rows, if that is all it is: sums of rows added into zeros, which is what the
+    lookups of a table leave. None if anything dense is in it."""
+    trace, value = gradient._trace, gradient._value
+    if trace is None or value is None or not isinstance(value.type, TensorType):
+        return None
+    found = _rows(value)
+    if not found or not value.type.is_static:
+        return None
+    shape = value.type.static_shape
+    parts = []
+    for indices, updates in found:
+        rows = reshape(trace.tensor(updates), [-1, *shape[1:]])
+        parts.append(IndexedSlices(rows, reshape(trace.tensor(indices), [-1]), shape))
+    return added(parts)
+
+
+def _rows(value: Value) -> list[tuple[Value, Value]]:
+    """The (indices, rows) that `value` is the sum of; none if it is not."""
+    out: list[tuple[Value, Value]] = []
+    todo = [value]
+    while todo:
+        op = todo.pop().op
+        if op is None:
+            return []
+        if op.name == "add":
+            todo += reversed(op.operands)
+            continue
+        base, *rows = op.operands or (None,)
+        if not _adds_rows(op.name, rows) or (op.name == "index_add" and int_attr(op.attrs, "axis")):
+            return []
+        zero = None if base is None else uniform(base)
+        if zero is None or zero.item() != 0:
+            return []
+        out.append((rows[0], rows[1]))
+    return out
+
+
+def _adds_rows(op: str, rows: list[Value]) -> bool:
+    """Whether an op adds into the first axis: `index_add`, or `scatter_nd_add` by one number."""
+    if op != "scatter_nd_add":
+        return op == "index_add"
+    kind = rows[0].type
+    return isinstance(kind, TensorType) and kind.shape[-1] == 1
+
+
+def of_value_before(source: Tensor, g: Tensor) -> Tensor:
+    """The gradient with respect to a variable's value, from that of `source`: a read, or what an
+    update gives, which holds the value before it but for the rows that it replaced."""
+    op = None if source._value is None else source._value.op
+    if op is None or op.name != "scatter_update" or source._trace is None:
+        return g
+    indices, rows = (source._trace.tensor(v) for v in op.operands[1:])
+    zeros = apply("broadcast_to", Tensor(np.zeros((), rows.dtype.numpy)), shape=rows.shape)
+    columns = apply("reshape", indices, shape=(*indices.shape, 1))
+    return apply("scatter_nd_update", g, columns, zeros)
+
+
+def refuse_live(trace: Trace, xs: Sequence[object], ys: Sequence[Tensor]) -> None:
+    """GradientError for a variable of `xs` that changes within a branch or loop on the way to `ys`:
+    what it was at each moment is not kept."""
+    root = trace.root()
+    holding: dict[Value, list[Operation]] = {}
+    for op in root.builder.ops:
+        for value in op.operands if op.regions else ():
+            holding.setdefault(value, []).append(op)
+    for x in xs:
+        if not isinstance(x, Variable) or trace is not root or x.state is None:
+            continue
+        ref = root.effects.refs.get(root.effects.first(x))
+        holders = set(holding.get(ref, ())) if ref is not None else set()
+        if not holders:
+            continue
+        ops, _ = needed_ops(root.builder.ops, [root.lift(y) for y in ys])
+        for op in ops:
+            if op in holders and any(access.writes for access in accesses(op)):
+                raise GradientError(
+                    f"the gradient with respect to variable '{x.name}' leads through op "
+                    f"'{op.name}', in which it changes, and what it was is not kept",
+                    hint="give the gradient a tensor: read the variable before the loop or branch",
+                    location=op.locations,
+                )
+
+
+def grad(fn: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """The function that gives the gradient of `fn`, whose result is one real number.
+
+    argnums: the positional arguments to differentiate; each may nest tensors, and so does its
+    gradient. A tuple gives a tuple of gradients. has_aux: `fn` returns (loss, aux) and the result
+    is (gradient, aux). An argument that the loss does not depend on has the gradient zero. Raises
+    GradientError for a loss that is not a real scalar and for arguments that are not floating or
+    complex.
+    """
+    both = value_and_grad(fn, argnums, has_aux)
+
+    @functools.wraps(fn)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, result = both(*args, **kwargs)
+        return (result, value[1]) if has_aux else result
+
+    return gradient
+
+
+def value_and_grad(
+    fn: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """As `grad`, but the function gives (value, gradient); with has_aux, ((value, aux),
+    gradient)."""
+    single, numbers = argument_numbers(argnums)
+
+    @functools.wraps(fn)
+    def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
+        selected = tuple(args[i] for i in argument_positions("grad", numbers, len(args)))
+        leaves, structure = pytree.flatten(selected)
+        inputs = inexact_inputs("grad", leaves, pytree.paths(structure, "argument"))
+
+        def compute(symbolic: list[Tensor]) -> Any:
+            full = list(args)
+            given = pytree.unflatten(structure, symbolic)
+            for i, tree in zip(argument_positions("grad", numbers, len(args)), given, strict=True):
+                full[i] = tree
+            out = fn(*full, **kwargs)
+            loss = _loss(out, has_aux, fn)
+            found = pytree.unflatten(structure, _gradients([loss], symbolic))
+            return (loss, out[1]) if has_aux else loss, found[0] if single else found
+
+        return _in_trace(f"grad_{function_name(fn)}", compute, inputs)
+
+    return value_and_gradient
+
+
+def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """(fn(*primals), pullback): `pullback(cotangent)` gives one gradient for each primal.
+
+    The cotangent nests like the result. Outside a trace the function runs once, and each pullback
+    runs the backward part only. GradientError for primals that are not floating or complex.
+    """
+    leaves, structure = pytree.flatten(primals)
+    inputs = inexact_inputs("vjp", leaves, pytree.paths(structure, "primals"))
+    trace = current_trace()
+    if trace is None:
+        done = linearize(
+            f"vjp_{function_name(fn)}",
+            lambda xs: fn(*pytree.unflatten(structure, xs)),
+            inputs,
+            _gradients,
+        )
+        return done.out, functools.partial(_pull_back, done, structure)
+    xs = [_fresh(t) for t in inputs]
+    out = fn(*pytree.unflatten(structure, xs))
+    ys, nesting = pytree.flatten(out)
+    ys = [as_tensor(y) for y in ys]
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        for t in (*xs, *ys):
+            if t._data is None:
+                check_usable(t, current_trace())
+        given = checked_cotangents(cotangent, nesting, [(y.dtype, y.shape) for y in ys])
+        result: tuple[Any, ...] = pytree.unflatten(structure, _gradients(ys, xs, given))
+        return result
+
+    return pytree.unflatten(nesting, ys), pullback
+
+
+def _pull_back(done: Linearized, structure: pytree.Structure, cotangent: Any) -> tuple[Any, ...]:
+    types = [(t.dtype, t.shape) for t in done.out_types]
+    result: tuple[Any, ...] = pytree.unflatten(
+        structure, done.pull_back(checked_cotangents(cotangent, done.structure, types))
+    )
+    return result
+
+
+def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """(fn(*primals), its directional derivative along `tangents`), nested like the result.
+
+    Made of two reverse passes: the pullback u -> J^T u is linear, and its own pullback at
+    `tangents` is J t (the double-backward trick of Townsend, 2017). Costs a few times the function.
+    Integer results have the tangent zero. GradientError for primals that are not floating or
+    complex.
+    """
+    for name, given in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(given, (tuple, list)):
+            raise InvalidArgumentError(
+                f"jvp: {name} is a {type(given).__name__}, not a tuple with an entry for each "
+                "argument",
+                hint="for a function of one argument: wf.jvp(fn, (x,), (tangent,))",
+                location=caller_location(),
+            )
+    leaves, structure = pytree.flatten(tuple(primals))
+    directions, other = pytree.flatten(tuple(tangents))
+    pytree.same_structure("jvp: primals and tangents", structure, other)
+    inputs = inexact_inputs("jvp", leaves, pytree.paths(structure, "primals"))
+    along = checked_cotangents(
+        pytree.unflatten(other, directions),
+        structure,
+        [(t.dtype, t.shape) for t in inputs],
+        "tangent",
+    )
+
+    def compute(symbolic: list[Tensor]) -> Any:
+        xs, ts = symbolic[: len(inputs)], symbolic[len(inputs) :]
+        out = fn(*pytree.unflatten(structure, xs))
+        ys, nesting = pytree.flatten(out)
+        ys = [as_tensor(y) for y in ys]
+        moved = [y for y in ys if y.dtype.is_inexact]
+        dummies = [_fresh(_zeros(y)) for y in moved]
+        pulled = _gradients(moved, xs, dummies, unconnected=None)
+        pairs = [(g, t) for g, t in zip(pulled, ts, strict=True) if g is not None]
+        pushed = _gradients([g for g, _ in pairs], dummies, [t for _, t in pairs])
+        found = iter(pushed)
+        parts = [next(found) if y.dtype.is_inexact else _zeros(y) for y in ys]
+        return pytree.unflatten(nesting, ys), pytree.unflatten(nesting, parts)
+
+    out, tangent = _in_trace(f"jvp_{function_name(fn)}", compute, [*inputs, *along])
+    return out, tangent
+
+
+def gradients(
+    ys: Any, xs: Any, grad_ys: Any = None, *, colocate_gradients_with_ops: bool = False
+) -> list[Tensor | IndexedSlices | None]:
+    """The gradients of the sum of `ys` with respect to each of `xs`, as TensorFlow 1's
+    tf.gradients.
+
+    ys, xs: a tensor or a list of them; in place of a tensor, xs may have a Variable, meaning every
+    value of it that was read in this trace. grad_ys: cotangents of ys (default: ones). The gradient
+    of an unconnected x is None; of a variable of which only rows were looked up (take, gather,
+    embedding_lookup) it is IndexedSlices, and dense as soon as something dense adds to it.
+    colocate_gradients_with_ops: whether each gradient op runs on the device of the op that it
+    differentiates; else where `wf.device` says, like any op.
+    GradientError outside a trace and for xs that are not floating or complex.
+    """
+    listed = _listed(xs)
+    found: list[Tensor | IndexedSlices | None] = []
+    given = source_gradients(ys, listed, grad_ys, colocated=colocate_gradients_with_ops)
+    for x, parts in zip(listed, given, strict=True):
+        slices = [as_slices(g) for g in parts] if isinstance(x, Variable) else [None]
+        sparse = [s for s in slices if s is not None]
+        found.append(added(sparse) if len(sparse) == len(parts) > 0 else summed(parts))
+    return found
+
+
+def source_gradients(
+    ys: Any, xs: Sequence[Any], grad_ys: Any = None, *, colocated: bool = False
+) -> list[list[Tensor]]:
+    """As `gradients`: for each x the gradients of the values that it stands for, all dense."""
+    trace = current_trace()
+    if trace is None:
+        raise GradientError(
+            "wf.gradients needs a graph: there is none, because concrete tensors keep no history",
+            hint="use it inside @wf.compile or a wf.Graph; for a function, wf.grad(fn)(x)",
+            location=caller_location(),
+        )
+    outputs = [as_tensor(y) for y in _listed(ys)]
+    for y in outputs:
+        check_inexact(y, "gradients: ys")
+    seeds = [None] * len(outputs) if grad_ys is None else _listed(grad_ys)
+    if len(seeds) != len(outputs):
+        raise InvalidArgumentError(
+            f"wf.gradients: {len(outputs)} ys but {len(seeds)} grad_ys", location=caller_location()
+        )
+    seeded = [
+        None
+        if s is None
+        else checked_cotangents(s, pytree.LEAF, [(y.dtype, y.shape)], "grad_ys")[0]
+        for s, y in zip(seeds, outputs, strict=True)
+    ]
+    refuse_live(trace, xs, outputs)
+    groups = [_sources(x, trace) for x in xs]
+    sources = [t for group in groups for t in group]
+    flat = iter(_gradients(outputs, sources, seeded, unconnected=None, colocated=colocated))
+    pairs = [[(t, next(flat)) for t in group] for group in groups]
+    return [[of_value_before(t, g) for t, g in group if g is not None] for group in pairs]
+
+
+def summed(parts: Sequence[Tensor]) -> Tensor | None:
+    """The sum; None of nothing."""
+    return functools.reduce(lambda a, b: apply("add", a, b), parts) if parts else None
+
+
+def stop_gradient(x: Any) -> Any:
+    """`x` (which may nest tensors), through which no gradient flows: a constant to
+    differentiation."""
+
+    def stopped(leaf: Any) -> Tensor:
+        t = as_tensor(leaf)
+        return weaken(apply("stop_gradient", t), [t])
+
+    return pytree.tree_map(stopped, x)
+
+
+# ------------------------------------------------------------------------------------------ helpers
+def _gradients(
+    ys: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    grad_ys: Sequence[Tensor | None] | None = None,
+    unconnected: str | None = "zero",
+    colocated: bool = False,
+) -> list[Any]:
+    """Gradient tensors in the current trace; zero or None for an x that no y depends on."""
+    trace = current_trace()
+    assert trace is not None
+    values = [trace.lift(x) for x in xs]
+    seeds: list[Value | None] = [
+        None if g is None else trace.lift(g) for g in grad_ys or [None] * len(ys)
+    ]
+    real = [(trace.lift(y), s) for y, s in zip(ys, seeds, strict=True) if y.dtype.is_inexact]
+    start = len(trace.builder.ops)
+    found = _graph_gradients(
+        trace.builder,
+        [y for y, _ in real],
+        values,
+        [s for _, s in real],
+        functools.partial(colocate, trace, set(trace.builder.ops)) if colocated else None,
+    )
+    place_new(trace, start)
+    missing = _zeros if unconnected else lambda x: None
+    return [
+        missing(x) if g is None else trace.tensor(g, x.weak) for x, g in zip(xs, found, strict=True)
+    ]
+
+
+def _in_trace(name: str, compute: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor]) -> Any:
+    """`compute` in the current trace on copies of `inputs`, or traced and run if there is none."""
+    if current_trace() is not None:
+        return compute([_fresh(t) for t in inputs])
+    return run_traced(name, compute, inputs)
+
+
+def _fresh(t: Tensor) -> Tensor:
+    """A value equal to `t` of its own: what else depends on `t` stays out of the derivative."""
+    copy = apply("identity", t)
+    copy.weak = t.weak
+    return copy
+
+
+def _zeros(t: Tensor) -> Tensor:
+    zeros = apply("broadcast_to", Tensor(np.zeros((), t.dtype.numpy)), shape=t.shape)
+    zeros.weak = t.weak
+    return zeros
+
+
+def _listed(x: Any) -> list[Any]:
+    return list(x) if isinstance(x, (list, tuple)) else [x]
+
+
+def _sources(x: Any, trace: Trace) -> list[Tensor]:
+    """The tensors that an x of `gradients` stands for."""
+    if isinstance(x, Variable):
+        if trace.parent is not None:
+            x = trace.root().effects.first(x)
+            return [trace.tensor(v) for v in trace.seen.get(x, ())]
+        return [trace.tensor(v) for v in trace.effects.values(x)]
+    if not isinstance(x, Tensor):
+        raise GradientError(
+            f"wf.gradients: xs holds a {type(x).__name__}; it takes tensors and variables",
+            hint="use the tensor that ys was computed from",
+            location=caller_location(),
+        )
+    check_inexact(x, "gradients: xs")
+    return [x]
+
+
+def _loss(out: Any, has_aux: bool, fn: Callable[..., Any]) -> Tensor:
+    """The loss among what the function returned. GradientError unless it is one real number."""
+    if has_aux and not (isinstance(out, tuple) and len(out) == 2):
+        raise GradientError(
+            f"grad: with has_aux=True '{function_name(fn)}' must return (loss, aux), it returned a "
+            f"{type(out).__name__}",
+            location=caller_location(),
+        )
+    loss = out[0] if has_aux else out
+    if not isinstance(loss, (Operators, float, int, np.ndarray, np.generic)):
+        hint = "return (loss, aux) and pass has_aux=True" if isinstance(loss, tuple) else None
+        raise GradientError(
+            f"grad: '{function_name(fn)}' must return one number, it returned a "
+            f"{type(loss).__name__}",
+            hint=hint,
+            location=caller_location(),
+        )
+    t = as_tensor(loss)
+    if t.ndim or not t.dtype.is_floating:
+        raise GradientError(
+            f"grad: the loss that '{function_name(fn)}' returned has type {t._type}, not a real "
+            "scalar",
+            hint="reduce it with wf.sum or wf.mean; for other results use wf.vjp",
+            location=caller_location(),
+        )
+    return t
+
+
+def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate `fn(*args)` that returns `(y, grad_fn)`, as TensorFlow's tf.custom_gradient.
+
+    `grad_fn(dy)` gets a cotangent like y (several arguments if y is a tuple or list) and returns
+    the gradient of the only argument, or a tuple with one for each (None: zero). It may use values
+    from the forward part and is itself differentiable. Keyword arguments and integer arguments have
+    no gradient, nor have variables and other tensors that `fn` uses without taking them as
+    arguments. Raises GradientError where what the functions return does not fit.
+    """
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        trace = current_trace()
+        if trace is None:
+            return _result_tensors(fn(*args, **kwargs), fn)[0]
+        leaves, structure = pytree.flatten(args)
+        given = [_fresh_leaf(leaf) for leaf in leaves]
+        inputs = [t for t in given if isinstance(t, Tensor) and t.dtype.is_inexact]
+        y, grad_fn = _result_tensors(fn(*pytree.unflatten(structure, given), **kwargs), fn)
+        outputs, nesting = pytree.flatten(y)
+        ys = [as_tensor(leaf) for leaf in outputs]
+        for t in ys:
+            if not t.dtype.is_inexact:
+                raise GradientError(
+                    f"custom_gradient: '{fn.__name__}' returned a {t._type}; "
+                    "only floating and complex results have gradients",
+                    location=caller_location(),
+                )
+        region = _Region(trace, fn.__name__, structure, given)
+        block, captured = region.trace(grad_fn, ys, nesting)
+        operands = [trace.lift(t) for t in (*ys, *inputs)] + captured
+        attrs = {"outputs": len(ys), "inputs": len(inputs)}
+        results = trace.emit("custom_gradient", operands, attrs, regions=(block,))
+        return pytree.unflatten(nesting, [trace.tensor(v) for v in results])
+
+    return call
+
+
+def _fresh_leaf(leaf: Any) -> Any:
+    """A tensor argument as a value of its own in the trace; anything else as it is."""
+    if not isinstance(leaf, (Operators, float, complex, np.ndarray, np.generic)):
+        return leaf
+    t = as_tensor(leaf)
+    copy = apply("identity", t)
+    copy.weak = t.weak
+    return copy
+
+
+def _result_tensors(out: Any, fn: Callable[..., Any]) -> tuple[Any, Callable[..., Any]]:
+    if not (isinstance(out, tuple) and len(out) == 2 and callable(out[1])):
+        raise GradientError(
+            f"custom_gradient: '{fn.__name__}' must return (y, grad_fn), it returned a "
+            f"{type(out).__name__}",
+            hint="return the result and a function from its cotangent to the gradients",
+            location=caller_location(),
+        )
+    return out
+
+
+class _Region:
+    """Traces `grad_fn` into a block: (cotangents, captures) -> gradients of the inputs."""
+
+    def __init__(
+        self, parent: Trace, name: str, structure: pytree.Structure, given: Sequence[Any]
+    ) -> None:
+        self.region = Trace("region", f"gradient of {name}", parent)
+        self.structure = structure
+        self.given = given
+
+    def trace(
+        self, grad_fn: Callable[..., Any], ys: Sequence[Tensor], nesting: pytree.Structure
+    ) -> tuple[Block, list[Value]]:
+        """The block, and the outer values that its further arguments stand for."""
+        region = self.region
+        with region.scope():
+            seeds = [region.tensor(region.add_arg(y._type, "cotangent")) for y in ys]
+            tree = pytree.unflatten(nesting, seeds)
+            spread = nesting is not None and nesting.cls in (tuple, list)
+            found = grad_fn(*tree) if spread else grad_fn(tree)
+            results = [region.lift(t) for t in self._gradients(found)]
+        return region.builder.block(results), list(region.captures)
+
+    def _gradients(self, found: Any) -> list[Tensor]:
+        """One gradient for each differentiable leaf of the arguments."""
+        assert self.structure is not None
+        count = len(self.structure.children)
+        trees = tuple(found) if isinstance(found, (tuple, list)) and count != 1 else (found,)
+        if count == 1 and isinstance(found, (tuple, list)) and self.structure.children[0] is None:
+            trees = tuple(found)
+        if len(trees) != count:
+            raise GradientError(
+                f"{self.region.name}: {len(trees)} gradients for {count} arguments",
+                hint="return one gradient for each argument, None for those without",
+                location=caller_location(),
+            )
+        out: list[Tensor] = []
+        leaves = iter(self.given)
+        for number, (tree, child) in enumerate(zip(trees, self.structure.children, strict=True)):
+            mine = [next(leaves) for _ in range(pytree.count_leaves(child))]
+            grads, structure = pytree.flatten(tree)
+            if tree is None:
+                grads = [None] * len(mine)
+            else:
+                pytree.same_structure(f"{self.region.name}: argument {number}", child, structure)
+            wanted = [
+                (x, g) for x, g in zip(mine, grads, strict=True)
+                if isinstance(x, Tensor) and x.dtype.is_inexact
+            ]  # fmt: skip
+            out += [self._fit(g, x, number) for x, g in wanted]
+        return out
+
+    def _fit(self, gradient: Any, x: Tensor, number: int) -> Tensor:
+        if gradient is None:
+            return apply("broadcast_to", Tensor(np.zeros((), x.dtype.numpy)), shape=x.shape)
+        t = as_tensor(gradient)
+        if t.weak or (x.weak and t.dtype.is_inexact and t.dtype.kind == x.dtype.kind):
+            t = as_tensor(t, x.dtype)  # a Python number takes gradients of any precision
+        if (
+            t.dtype is not x.dtype
+            or len(t.shape) != len(x.shape)
+            or not all(map(same, t.shape, x.shape))
+        ):
+            raise GradientError(
+                f"{self.region.name}: the gradient of argument {number} has type {t._type}, "
+                f"the argument {x._type}",
+                hint="a gradient has the dtype and shape of its argument",
+                location=caller_location(),
+            )
+        return t

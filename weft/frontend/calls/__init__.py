@@ -1,1 +1,0 @@
-"""Compiled functions: signatures, specialisations, what a call does."""

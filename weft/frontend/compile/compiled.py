@@ -1,0 +1,330 @@
+"""`Compiled`: one specialisation of a compiled function, its graph, and its native code once it was
+called.
+
+`donate=`: arguments whose memory a call takes for its results. A donated argument is a tensor that
+nobody sees the memory of in another way: then overwriting it cannot be noticed, and the tensor
+itself says what became of it. NumPy arrays are refused, because the caller would see the array
+change. On a GPU a result is written where a donated array is, or else its memory goes back to the
+device's pool when the step has read it. It is taken before the call begins, so that no other thread
+can hand it to one; a call that fails before the device is asked for anything gives it back."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Collection, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.codegen.llvm.target import NATIVE, using
+from weft.frontend.compile.arguments import Signature, packer
+from weft.frontend.compile.gpu import GpuCall, compile_for_gpu, not_on_gpu
+from weft.frontend.compile.native_call import NativeEntry, Static, prepare
+from weft.frontend.compile.specializations import Specialization
+from weft.frontend.core import pytree
+from weft.frontend.core.device_array import DeviceArray
+from weft.frontend.core.function_trace import Traced
+from weft.frontend.core.tensor import Donated, DonatedMemory, Tensor, refuse_unused
+from weft.ir.dtypes import MathMode
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
+from weft.ir.locations import Locations, caller_location
+from weft.ir.process import ForkLock
+from weft.passes.manager import Pass, PassReport, run_passes
+from weft.runtime.device.backends.local import on_local_device
+from weft.runtime.device.execution.step import DeviceStep
+from weft.runtime.native.executable import Executable, compile_graph
+
+if TYPE_CHECKING:
+    from weft.runtime.device.array import DeviceValue
+
+
+class Compiled(Specialization):
+    """One specialisation: its signature and graph, why it was made, and native code once called."""
+
+    __slots__ = (
+        "_executable", "_gpu", "_isa", "_lock", "_passes", "_reports", "_run", "_threads",
+        "donated", "location", "math_mode", "native", "native_tried", "pack", "reasons", "run",
+        "signature", "traced",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        signature: Signature,
+        traced: Traced,
+        passes: Sequence[Pass],
+        threads: int | None = None,
+        donated: tuple[int, ...] = (),
+        gpu: int | None = None,
+        math_mode: MathMode = "ieee",
+        isa: str = NATIVE,
+    ) -> None:
+        super().__init__()
+        self.signature = signature
+        self.traced = traced
+        self.run: Callable[[list[Any]], list[Any]] = self._first_run
+        self._run: Callable[[list[Any]], list[Any]] = self._first_run
+        self.pack = packer(traced.structure, traced.weak, gpu is not None)
+        self.location: Locations = caller_location()
+        self.reasons: list[str] = []
+        self._lock = ForkLock()
+        self._passes = passes
+        self._threads = threads
+        self.donated = donated
+        self._gpu, self.math_mode = gpu, math_mode
+        self._isa = isa
+        self._executable: Executable | DeviceStep | None = None
+        self._reports: Sequence[PassReport] = ()
+        self.native: NativeEntry | None = None
+        self.native_tried = False
+
+    def executable(self) -> Executable | DeviceStep:
+        """The code, compiled on first use. UnsupportedError for an op that has none."""
+        with self._lock:
+            if self._executable is None:
+                made = self._compiled() if self._gpu is None else self._planned(self._gpu)
+                self._executable = made
+                run = made if isinstance(made, Executable) else GpuCall(made, self.traced.graph)
+                self._run = run
+                self.run = self._checked_run if self.traced.limits else run
+            return self._executable
+
+    def _compiled(self) -> Executable:
+        graph = self.traced.graph
+        with using(self._isa):
+            made = compile_graph(
+                on_local_device(graph),
+                self.traced.variables,
+                name=graph.name,
+                passes=self._passes,
+                threads=self._threads,
+                donated=self.donated,
+            )
+        self._check_donated(made)
+        return made
+
+    def on_cpu(self, what: str) -> Executable:
+        """The native code. UnsupportedError, which says `what` is not for a GPU, if that is where
+        the function runs."""
+        made = self.executable()
+        if not isinstance(made, Executable):
+            raise not_on_gpu(what)
+        return made
+
+    def _planned(self, gpu: int) -> DeviceStep:
+        graph = on_local_device(self.traced.graph, gpu)
+        return compile_for_gpu(
+            graph, self.traced.variables, gpu, self._passes, self.math_mode, self.donated
+        )
+
+    def _check_donated(self, made: Executable) -> None:
+        used = made.plan.donated.values()
+        names = self.traced.graph.arg_names
+        args = self.traced.graph.args
+        unused = [(names[i], str(args[i].type)) for i in self.donated if i not in used]
+        refuse_unused(self.traced.graph.name, unused)
+
+    def add_native(
+        self, parameters: Sequence[str], static: Collection[str], values: Sequence[Any]
+    ) -> NativeEntry | None:
+        """The native entry for calls like the one with these `values` (leaves, args, kwargs). None
+        if there is none for it."""
+        self.native_tried = True
+        step = self.executable().native_step()
+        if step is None or self.traced.limits or self.donated or prepare() is None:
+            return None
+        leaves, args, kwargs = values
+        names: Sequence[object] = [*parameters[: len(args)], *kwargs]
+        dynamic: Sequence[object] = self.signature.names or [n for n in parameters if n in names]
+        structure = self.signature.structure
+        try:
+            if structure is None:
+                raise LookupError
+            if self.signature.names is None and not kwargs:
+                names = dynamic = range(len(args))  # *args too
+            if len(dynamic) != len(structure.children):
+                raise LookupError  # **kwargs
+            firsts = [0, *accumulate(map(pytree.count_leaves, structure.children))]
+            given = {
+                n: (c, k) for n, c, k in zip(dynamic, structure.children, firsts, strict=False)
+            }
+            arguments: list[tuple[pytree.Structure | Static, int]] = [
+                (Static(value), 0) if name in static else given[name]
+                for name, value in zip(names, (*args, *kwargs.values()), strict=True)
+            ]
+            self.native = NativeEntry(
+                arguments, tuple(kwargs), list(zip(self.signature.leaves, leaves, strict=True)),
+                step, self.traced.structure, self.traced.weak, self.pack,
+            )  # fmt: skip
+        except LookupError:
+            return None
+        return self.native
+
+    def take_used(self) -> bool:
+        """As in the base class; the native entry keeps a flag of its own."""
+        native = self.native is not None and self.native.take_used()
+        return super().take_used() or native
+
+    def _first_run(self, arrays: list[Any]) -> list[Any]:
+        self.executable()
+        return self.run(arrays)
+
+    def _checked_run(self, arrays: list[Any]) -> list[Any]:
+        """Run with a check of the Python integers that are converted to a narrower dtype."""
+        for limit in self.traced.limits:
+            given = arrays[limit.index]
+            value = (given if isinstance(given, np.ndarray) else given.numpy()).item()
+            if not limit.low <= value <= limit.high:
+                raise limit.error(value)
+        return self._run(arrays)
+
+    def reports(self) -> Sequence[PassReport]:
+        """What the passes did; runs them if the graph is not compiled yet."""
+        with self._lock:
+            if self._executable is not None:
+                return self._executable.report.passes
+            if not self._reports:
+                self._reports = run_passes(self.traced.graph, self._passes)[1]
+            return self._reports
+
+
+_COPY = "donate a tensor that only you hold: wf.asarray(x, copy=True) makes one"
+_taking = ForkLock()
+_DEVICE_COPY = "donate an array that only you hold: copy.deepcopy(x) makes one"
+
+
+def donated_leaves(
+    donate: Sequence[str], signature: Signature, parameters: Sequence[str]
+) -> tuple[int, ...]:
+    """Which leaves of a signature belong to the arguments named in `donate`."""
+    assert signature.structure is not None
+    names = [*(signature.names or parameters)]
+    out: list[int] = []
+    first = 0
+    for position, child in enumerate(signature.structure.children):
+        count = pytree.count_leaves(child)
+        if position < len(names) and names[position] in donate:
+            out += range(first, first + count)
+        first += count
+    return tuple(out)
+
+
+def _owners(arrays: Sequence[Any], i: int) -> int:
+    return sys.getrefcount(arrays[i])
+
+
+def _sole_owner() -> int:
+    """What `_owners` says of an array that one tensor and the list hold."""
+    tensor = Tensor(np.zeros(1))
+    arrays = [tensor._data]
+    return _owners(arrays, 0)
+
+
+def check_donated(
+    function: str, numbers: Sequence[int], paths: Callable[[], Sequence[str]], given: Sequence[Any],
+    arrays: Sequence[Any], on_gpu: bool,
+) -> None:  # fmt: skip
+    """TypeRuleError or InvalidArgumentError for an argument whose memory the call must not take.
+
+    given: the leaves of the arguments; arrays: a list with the array of each, held nowhere else.
+    """
+    everyone = [id(a) for a in arrays]
+    for i in numbers:
+        on_device = isinstance(given[i], DeviceArray)
+        if (on_device and not on_gpu) or not isinstance(given[i], Tensor):
+            raise TypeRuleError(
+                f"'{function}' takes the memory of its argument '{paths()[i]}' (donate=), but got "
+                f"a {type(given[i]).__name__}",
+                hint="pass wf.asarray(x.numpy()), a tensor of the host"
+                if on_device
+                else "pass a tensor (wf.asarray copies an array into one): the caller would see "
+                "anything else change",
+                location=caller_location(),
+            )
+        if everyone.count(id(arrays[i])) > 1:
+            raise _seen(function, paths()[i], "is passed more than once", on_device)
+        if not on_device and (why := _why_not(arrays, i)):
+            raise _seen(function, paths()[i], why, on_device)
+
+
+def _seen(function: str, path: str, why: str, on_device: bool) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"the {'array' if on_device else 'tensor'} donated to '{function}' as '{path}' {why}",
+        hint=_DEVICE_COPY if on_device else _COPY,
+        location=caller_location(),
+    )
+
+
+def _why_not(arrays: Sequence[Any], i: int) -> str:
+    """Why the call must not take the memory of an array of the host; "" if it may."""
+    if not arrays[i].flags.owndata or not arrays[i].flags.writeable:
+        return "shares its memory with another tensor, array or library"
+    if _owners(arrays, i) > _sole_owner():
+        return "is seen by an array or a view that was taken from it"
+    return ""
+
+
+def _why_not_there(value: DeviceValue) -> str:
+    """The same of an array on a device."""
+    from weft.runtime.device.array import Borrowed
+
+    if isinstance(value.memory, Borrowed):
+        return "is in memory of another library, which weft has borrowed"
+    if value.shown:
+        return "has told its address to another library (__cuda_array_interface__)"
+    if value.shared:
+        return "is shared with another library (DLPack)"
+    return ""
+
+
+def run_donated(
+    function: str, parameters: Sequence[str], found: Compiled, given: list[Any], arrays: list[Any]
+) -> Any:
+    """A call that takes the memory of the leaves `found.donated` of what was `given`."""
+    if any(array is None for array in arrays):
+        raise UnsupportedError(
+            f"'{function}' has donate= and an argument that is part of the signature",
+            hint="let the function close over the variable",
+            location=caller_location(),
+        )
+    made = found.executable()  # says if it cannot use the memory
+    on_gpu = not isinstance(made, Executable)
+    paths = functools.partial(found.signature.paths, parameters)
+    check_donated(function, found.donated, paths, given, arrays, on_gpu)
+    there = [i for i in found.donated if isinstance(given[i], DeviceArray)]
+    _take(function, there, given, arrays)
+    try:
+        for i in there:
+            if why := _why_not_there(arrays[i]):
+                raise _seen(function, paths()[i], why, True)
+        try:
+            return found.pack(found.run(arrays))
+        finally:
+            bury(function, [i for i in found.donated if i not in there], given)
+    except BaseException:
+        for i in there:
+            if not arrays[i].taken:
+                given[i]._give(arrays[i])
+        raise
+
+
+def _take(
+    function: str, numbers: Sequence[int], given: Sequence[Any], arrays: Sequence[Any]
+) -> None:
+    """Let arrays on a device say where they went: `arrays` has what they held."""
+    gone = DonatedMemory(function, caller_location())
+    with _taking:
+        for i in numbers:
+            if given[i]._held is not arrays[i]:
+                given[i].shape  # noqa: B018  # raises: another thread has donated it
+        for i in numbers:
+            given[i]._give(gone)
+
+
+def bury(function: str, numbers: Sequence[int], given: Sequence[Any]) -> None:
+    """Mark donated tensors of the host: whoever uses one is told where it went."""
+    gone = Donated(function, caller_location())
+    for i in numbers:
+        given[i]._data = None
+        given[i]._trace = gone

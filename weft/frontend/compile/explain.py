@@ -1,0 +1,265 @@
+"""`f.explain`: the report on a compiled function: passes, kernels, what was not fused, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from weft.codegen.kernels.user_kernels import choose_kernel
+from weft.codegen.llvm.jit import kept_limit
+from weft.ir.analysis.index_maps import is_index_map
+from weft.ir.errors import PassError, UnsupportedError, suggest
+from weft.ir.graph import Graph, Operation
+from weft.ir.locations import Locations, caller_location
+from weft.ir.ops import REGISTERED
+from weft.ir.ops.control_flow import CONTROL
+from weft.passes.fusion.attention import attention_reasons
+from weft.passes.fusion.epilogues import epilogue_reasons, is_product, product_reasons
+from weft.passes.fusion.explain import fusion_reasons, shared_reads
+from weft.passes.fusion.narrow_products import narrow_reasons
+from weft.passes.fusion.prologues import prologue_reasons
+from weft.passes.fusion.recompute import recompute_reasons
+from weft.passes.fusion.rematerialize import rematerialization_reasons
+from weft.passes.fusion.strided_products import copy_reasons, copy_reasons_on_gpu
+from weft.passes.manager import PassReport
+from weft.passes.memory.schedule import order_reasons
+from weft.passes.simplify.sparse_updates import sparse_reasons
+from weft.runtime.device.execution.step import DeviceStep
+from weft.runtime.native.executable import Executable
+
+
+def graph_after(reports: Sequence[PassReport], after: str | None) -> Graph:
+    """The graph after the last run of the pass `after`; None: the final one. PassError if there is
+    none."""
+    if after is None:
+        return reports[-1].graph
+    for report in reversed(reports):
+        if report.name == after:
+            return report.graph
+    names = list(dict.fromkeys(r.name for r in reports))
+    raise PassError(
+        f"the pipeline has no pass '{after}'{suggest(after, names)}",
+        hint=f"it is: {', '.join(names)}",
+        location=caller_location(),
+    )
+
+
+def heading(
+    title: str, fields: Mapping[str, str], reasons: Sequence[str], location: Locations
+) -> list[str]:
+    """What a report begins with: the signature, why it was compiled, and where it was called."""
+    lines = [title, "", "signature"]
+    width = max((len(name) for name in fields), default=0)
+    lines += [f"  {name:<{width}}  {what}" for name, what in fields.items()] or ["  no arguments"]
+    lines += ["", "compiled because", *(f"  {reason}" for reason in reasons)]
+    return lines + [f"  called at {place.describe()}" for place in location[:1]]
+
+
+def explain(
+    title: str,
+    fields: Mapping[str, str],
+    reasons: Sequence[str],
+    location: Locations,
+    executable: Executable,
+) -> str:
+    """The whole report as text."""
+    report = executable.report
+    lines = heading(title, fields, reasons, location)
+    lines += ["", "passes", *pass_table(report.passes)]
+    effort = (
+        f"{report.kernels_compiled} compiled for it, {report.kernels_loaded} loaded from disk, "
+        f"{'plan from disk, ' if report.plan_loaded else ''}{report.seconds * 1e3:.0f} ms in all"
+    )
+    lines += ["", f"one call runs {len(report.calls)} native kernels ({effort})"]
+    lines += [f"  compiled for {report.isa}"]
+    lines += [f"  {line}" for line in report.describe_program()]
+    lines += [
+        "",
+        "not fused",
+        *(_not_fused(report.passes) or ["  nothing: every edge that could be is"]),
+    ]
+    once = _read_once(report.passes)
+    lines += ["", "read once by nests of several", *once] if once else []
+    products = product_lines(report.passes)
+    lines += ["", "products", *products] if products else []
+    chosen = _registered(report.passes)
+    lines += ["", "registered ops", *chosen] if chosen else []
+    tables = _tables(report.passes)
+    lines += ["", "gradients of looked-up rows", *tables] if tables else []
+    again = _computed_again(report.passes)
+    lines += ["", "what nests hand to each other", *again] if again else []
+    lines += ["", "memory", *_order(report.passes)]
+    lines += [f"  {line}" for line in report.memory.describe().splitlines()]
+    lines += [
+        f"  machine code: kept while a step runs it, then among the last {kept_limit()} kernels "
+        "used (WEFT_KERNELS)"
+    ]
+    return "\n".join(lines)
+
+
+def product_lines(reports: Sequence[PassReport]) -> list[str]:
+    """Of each matrix product, whether the nest that follows it is part of its kernel; of nests and
+    copies that products read, or that read nothing else, whether products do their work.
+    """
+    lines = []
+    for name, reasons, what in (
+        ("fuse_attention", attention_reasons, "softmax"),
+        ("fuse_matmul", product_reasons, ""),
+        ("fuse_epilogues", epilogue_reasons, ""),
+        ("stride_products", copy_reasons, "copy"),
+        ("stride_all_products", copy_reasons_on_gpu, "copy"),
+        ("narrow_products", narrow_reasons, ""),
+        ("fuse_prologues", prologue_reasons, "operand"),
+    ):
+        position = next((i for i, r in enumerate(reports) if r.name == name), None)
+        for op, why in reasons(reports[position - 1].graph) if position else ():
+            where = f" ({op.locations[0]})" if op.locations else ""
+            lines.append(f"  {what or op.name} {op.result.type}{where}: {why}")
+    return lines
+
+
+def _read_once(reports: Sequence[PassReport]) -> list[str]:
+    """Pairs of ops that share a nest since both read the same, though nothing of each other."""
+    position = next((i for i, r in enumerate(reports) if r.name == "fuse"), None)
+    lines = []
+    for first, second, nbytes in shared_reads(reports[position - 1].graph) if position else ():
+        where = f" ({second.locations[0]})" if second.locations else ""
+        lines.append(f"  {first.name} beside {second.name}{where}: {nbytes} bytes less to read")
+    return lines
+
+
+def _registered(reports: Sequence[PassReport]) -> list[str]:
+    """Of each op that the user registered, which kernel runs, by what is registered now."""
+    lines = []
+    for op in reports[-1].graph.walk():
+        if op.name in REGISTERED:
+            where = f" ({op.locations[0]})" if op.locations else ""
+            types = ", ".join(str(v.type) for v in op.operands)
+            try:
+                why = choose_kernel(op)[1]
+            except UnsupportedError:
+                why = "its kernel was replaced since"
+            lines.append(f"  {op.name} ({types}){where}: {why}")
+    return lines
+
+
+def _tables(reports: Sequence[PassReport]) -> list[str]:
+    """Of each gradient that is made of looked-up rows, what of its table is updated."""
+    position = next((i for i, r in enumerate(reports) if r.name == "sparse_updates"), None)
+    lines = []
+    for op, how in sparse_reasons(reports[position - 1].graph) if position else ():
+        where = f" ({op.locations[0]})" if op.locations else ""
+        lines.append(f"  table {op.result.type}{where}: {how}")
+    return lines
+
+
+def _before(reports: Sequence[PassReport], name: str) -> Graph | None:
+    """The graph that the first run of a pass was given, if it is in the pipeline."""
+    position = next((i for i, r in enumerate(reports) if r.name == name), None)
+    return reports[position - 1].graph if position else None
+
+
+def _computed_again(reports: Sequence[PassReport]) -> list[str]:
+    """Of large results that nests alone read, whether they are stored or computed again."""
+    before = _before(reports, "recompute")
+    lines = []
+    for value, why in recompute_reasons(before) if before else ():
+        op = value.op
+        where = f" ({op.locations[0]})" if op is not None and op.locations else ""
+        lines.append(f"  {value.type}{where}: {why}")
+    return lines
+
+
+def _order(reports: Sequence[PassReport]) -> list[str]:
+    """What became of the order of the ops, and what is computed twice to save memory."""
+    before = _before(reports, "schedule")
+    lines = [f"  order: {why}" for why in order_reasons(before)] if before else []
+    before = _before(reports, "rematerialize")
+    return lines + [f"  {why}" for why in (rematerialization_reasons(before) if before else ())]
+
+
+def pass_table(reports: Sequence[PassReport]) -> Iterator[str]:
+    """What each pass did, as lines."""
+    yield f"  {'pass':<18}{'ms':>8}{'ops':>8}{'kernels':>9}{'bytes':>12}{'peak':>12}"
+    for r in reports:
+        unchanged = "" if r.changed or r.name == "traced" else "  unchanged"
+        moved, peak = _number(r.bytes), _number(r.peak_bytes)
+        counts = f"{r.seconds * 1e3:>8.2f}{r.ops_after:>8}{r.kernels:>9}{moved:>12}{peak:>12}"
+        yield f"  {r.name:<18}{counts}{unchanged}"
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _not_fused(reports: Sequence[PassReport]) -> list[str]:
+    """The edges between kernels, by the graph that `fuse` was given, each with the rule that keeps
+    it; those that products have taken over since are left out.
+    """
+    position = next((i for i, r in enumerate(reports) if r.name == "fuse"), None)
+    if position is None:
+        return ["  the pipeline has no pass 'fuse'"]
+    before = reports[position - 1].graph
+    taken = _inside_products(reports[-1].graph)
+    lines = []
+    for edge in fusion_reasons(before):
+        first, second = edge.producer, edge.consumer
+        moved = {_key(op) for op in (first, second) if is_index_map(op)}
+        if any({_key(first), _key(second)} <= held or moved & held for held in taken):
+            continue
+        where = f" ({second.locations[0]})" if second.locations else ""
+        between = "beside" if edge.siblings else "->"
+        lines.append(f"  {first.name} {between} {second.name}{where}: {edge.why}")
+    if any(op.name in CONTROL for op in before.ops):
+        lines.append("  (the bodies of loops and branches are not looked into)")
+    return list(dict.fromkeys(lines))
+
+
+def _key(op: Operation) -> tuple[object, ...]:
+    """What is known of an op in every graph that holds it: passes copy ops."""
+    return op.name, op.locations, *(str(v.type) for v in op.results)
+
+
+def _inside_products(graph: Graph) -> list[set[tuple[object, ...]]]:
+    """Of each product that has taken something over, the ops that its kernel does."""
+    fused = [op.regions[0] for op in graph.ops if op.name == "fused"]
+    return [{_key(op) for op in region.ops} for region in fused if any(map(is_product, region.ops))]
+
+
+#: What each math mode means, for people.
+_MODES = {"ieee": "ieee", "tf32": "tf32, where a library does them (weft's own kernels are ieee)"}
+
+
+def explain_on_gpu(
+    title: str,
+    fields: Mapping[str, str],
+    reasons: Sequence[str],
+    location: Locations,
+    executable: DeviceStep,
+) -> str:
+    """The whole report as text. Needs no GPU."""
+    report, plan = executable.report, executable.plan
+    lines = heading(title, fields, reasons, location)
+    lines += ["", "device", f"  {executable.describe_device()}"]
+    lines.append(f"  products of f32: {_MODES[plan.math]}")
+    lines += ["", "passes", *pass_table(report.passes)]
+    launches = len(plan.launches())
+    took = f"{report.seconds * 1e3:.0f} ms"
+    took = f"plan from disk, {took}" if report.plan_loaded else f"{took} to plan"
+    lines += ["", f"one call makes {launches} launches of {len(plan.kernels())} kernels ({took})"]
+    lines += _indented(executable.describe_program())
+    products = product_lines(report.passes)
+    lines += ["", "products", *products] if products else []
+    head, *kernels = executable.describe_kernels()
+    lines += ["", head, *(f"  {line}" for line in kernels)]
+    lines += ["", "memory", *_indented(report.memory.describe())]
+    lines.append(f"  on the device: {executable.nbytes:,} bytes for each call at a time")
+    for result, given in plan.donated.items():
+        name = executable.graph.arg_names[given]
+        lines.append(f"  result {result} is where the donated argument '{name}' was")
+    for name, (held, _) in plan.variables.items():
+        lines.append(f"  variable '{name}' stays there: {held}, {held.nbytes:,} bytes")
+    return "\n".join(lines)
+
+
+def _indented(text: str) -> Iterator[str]:
+    return (f"  {line}" for line in text.splitlines())

@@ -1,0 +1,498 @@
+"""`CompiledFunction`: trace a Python function once per signature, compile it, and run it as one
+native call.
+
+A signature is the nesting of the arguments, the dtype and shape of each leaf, and the static
+arguments. Python numbers are weakly typed inputs: their values do not count. Called while another
+function is traced (or with symbolic tensors), the function becomes part of that trace, with a
+`DeviceWarning` if it was compiled for another device. The function tells about itself: graph, IR,
+explanation, machine code, cost."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+from weft.codegen.llvm.target import isa
+from weft.frontend.compile.arguments import (
+    Flattener,
+    LeafKey,
+    NamedCalls,
+    Signature,
+    differences,
+    flattener,
+    has_value,
+    holds_symbolic,
+    leaves_of,
+    passes_as_is,
+    scan,
+    static_key,
+)
+from weft.frontend.compile.compiled import Compiled, donated_leaves, run_donated
+from weft.frontend.compile.native_call import NativeCalls, callable_class
+from weft.frontend.compile.specializations import (
+    CacheInfo,
+    Specializations,
+    TraceLock,
+    bind,
+    defines,
+    is_bound,
+    parameter_names,
+    signature_of,
+)
+from weft.frontend.core import pytree
+from weft.frontend.core.device_scope import device_scopes, scopes_spec
+from weft.frontend.core.function_trace import (
+    Argument,
+    Traced,
+    as_argument,
+    definition,
+    identifier,
+    trace_function,
+)
+from weft.frontend.core.tensor import Tensor
+from weft.frontend.core.trace import Trace, _current, current_trace
+from weft.ir.device import local_gpu
+from weft.ir.dtypes import MathMode, as_dtype
+from weft.ir.errors import InvalidArgumentError, TypeRuleError
+from weft.ir.graph import Graph
+from weft.ir.locations import caller_location
+from weft.ir.types import TensorType
+from weft.passes.manager import Pass
+from weft.runtime.native.api import is_native_api_known
+from weft.runtime.native.executable import Executable
+
+if TYPE_CHECKING:
+    from weft.frontend.compile.cost import Cost
+
+
+class DeviceWarning(UserWarning):
+    """A function compiled for a GPU has become part of what runs elsewhere."""
+
+
+def warn_elsewhere(name: str, gpu: int, trace: Trace, told: set[str]) -> None:
+    """The function `name`, which is compiled for GPU `gpu`, is called while `trace` is traced: a
+    DeviceWarning with the line of the call if that runs elsewhere. told: of what it was said."""
+    root = trace.root()
+    if root.kind == "graph":
+        if local_gpu(scopes_spec()) == gpu:
+            return
+        if any(scope.function is not None for scope in device_scopes()):
+            return  # it says of each op where that runs
+        where = f"a graph, '{root.name}', in which wf.device says where ops run"
+        hint = f'call it in `with wf.device("/gpu:{gpu}"):`'
+    elif root.kind == "function":
+        if root.gpu == gpu:
+            return
+        there = "the CPU" if root.gpu is None else f"gpu:{root.gpu}"
+        where = f"'{root.name}', which runs on {there}"
+        hint = (
+            "device= counts for the function that is called from outside: "
+            f'wf.compile(device="gpu:{gpu}") around that one, wf.grad(f) for example'
+        )
+    else:
+        return
+    if where in told:
+        return
+    place = caller_location()
+    file, line = (place[0].file, place[0].line) if place else ("<unknown>", 0)
+    message = (
+        f"'{name}' is compiled for gpu:{gpu}, but here it is a part of {where}\n  hint: {hint}"
+    )
+    warnings.warn_explicit(message, DeviceWarning, file, line)
+    told.add(where)  # not where that is an error
+
+
+__all__ = ["DeviceWarning", "warn_elsewhere"]
+
+
+class Inspection:
+    """Mixed into `CompiledFunction`: each method takes the arguments of a call (values, or
+    `TensorType`s in place of tensors) and compiles for them if that is not done yet."""
+
+    _name: str
+    _parameters: tuple[str, ...]
+    _specializations: Specializations[Compiled]
+
+    if TYPE_CHECKING:  # no ABC: CPython makes native classes of those with no metaclass only
+
+        def _specialized(self, args: Any, kwargs: Any) -> Compiled: ...
+        def _key(self, args: Any, kwargs: Any) -> tuple[Any, list[Any], list[Any]]: ...
+
+    def trace(self, *args: Any, **kwargs: Any) -> Graph:
+        """The graph as traced for these arguments (values, or `TensorType`s in place of
+        tensors)."""
+        return self._specialized(args, kwargs).traced.graph
+
+    def ir(self, *args: Any, after: str | None = None, **kwargs: Any) -> str:
+        """The text of the graph after the pass `after` ("traced": before all; None: after the
+        last).
+
+        PassError for a pass that is not in the pipeline.
+        """
+        # who only calls does not wait for these modules, which know most passes
+        from weft.frontend.compile.explain import graph_after
+        from weft.ir.text.printer import print_graph
+
+        return print_graph(graph_after(self._specialized(args, kwargs).reports(), after))
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Why this was compiled, what each pass did, what was fused and what not, and the memory
+        plan."""
+        from weft.frontend.compile.explain import explain, explain_on_gpu
+
+        made = self._specialized(args, kwargs)
+        fields = made.signature.fields(self._parameters)
+        title = (
+            f"{self._name}: specialisation {made.number} of {len(self._specializations.entries)}"
+        )
+        executable, info = made.executable(), self._specializations.info()
+        kept = (
+            f"\n  signatures: {info.size} kept of at most {info.limit}, the least recently used go "
+            f"first; {info.made} made so far"
+        )
+        if not isinstance(executable, Executable):
+            return explain_on_gpu(title, fields, made.reasons, made.location, executable) + kept
+        text = explain(title, fields, made.reasons, made.location, executable) + kept
+        asked = made.math_mode != "ieee"
+        return text + f"\nmath={made.math_mode!r} is for GPUs: the CPU has no such mode" * asked
+
+    def llvm(self, *args: Any, **kwargs: Any) -> str:
+        """Optimised LLVM IR of the kernels that one call runs. UnsupportedError on a GPU."""
+        return self._specialized(args, kwargs).on_cpu("llvm").llvm()
+
+    def asm(self, *args: Any, **kwargs: Any) -> str:
+        """Assembly of the kernels that one call runs, for this machine; on a GPU, PTX."""
+        return self._specialized(args, kwargs).executable().asm()
+
+    def cost(self, *args: Any, **kwargs: Any) -> Cost:
+        """Measure one call kernel by kernel: time, exact work, rates, share of the machine's peak,
+        assembly, source lines (docs/bench.md). Takes some seconds; `print` the result for a table.
+
+        Variables keep their values (copies of them are used), and so do the arguments. In place of
+        a `TensorType` random values are used. Errors as those of a call.
+        """
+        # nor who does not measure for these
+        from weft.frontend.compile.cost import inputs_of, measure
+
+        made = self._specialized(args, kwargs)
+        step = made.on_cpu("cost")
+        inputs = inputs_of(self._key(args, kwargs), made.traced.graph.args)
+        return measure(step, inputs, made.traced.variables, self._name)
+
+    def cache_info(self) -> CacheInfo:
+        """How many specialisations there are, were made, and were dropped."""
+        return self._specializations.info()
+
+    def _reasons(self, signature: Signature) -> list[str]:
+        """Why `signature` needs a specialisation: its differences from the nearest one there is."""
+        others = list(self._specializations.entries.copy().values())
+        if not others:
+            return ["first call"]
+        options = [(differences(signature, o.signature, self._parameters), o) for o in others]
+        lines, nearest = min(options, key=lambda option: len(option[0]))
+        return [f"{line} (specialisation {nearest.number})" for line in lines]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_log = logging.getLogger("weft.compile")
+_MAX_FLATTENERS = 8  # each is tried in turn on every call with nested arguments
+
+
+class CompiledFunction(Inspection, Generic[P, R]):
+    """What `@wf.compile` makes of a function; call it as you would the function itself.
+
+    Instances are of a subclass that CPython calls natively for signatures that were met before
+    (`frontend/compile/native_call.py`); `__call__` here is for all others.
+    """
+
+    __name__: str  # as functools.update_wrapper sets them
+    __wrapped__: Callable[P, R]
+
+    def __new__(cls, *_: Any) -> CompiledFunction[P, R]:
+        return object.__new__(_NATIVE_CLASS)
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        static_argnames: str | int | Sequence[str | int],
+        passes: Sequence[Pass],
+        threads: int | None = None,
+        donate: str | int | Sequence[str | int] = (),
+        gpu: int | None = None,
+        math_mode: MathMode = "ieee",
+        isa: str | None = None,
+    ) -> None:
+        signature = signature_of(fn)
+        functools.update_wrapper(self, fn)
+        self._signature = signature
+        self._fn = fn
+        self._name: str = getattr(fn, "__name__", type(fn).__name__).replace("<lambda>", "lambda_")
+        self._parameters = tuple(self._signature.parameters)
+        static = parameter_names("static_argnames", static_argnames, self._parameters, self._name)
+        self._static = frozenset(static)
+        self._passes = passes
+        self._threads = threads
+        self._gpu = gpu  # its number; None: the CPU
+        self._math_mode = math_mode
+        self._isa = isa  # None: the process's
+        self._donate = parameter_names("donate", donate, self._parameters, self._name)
+        for name in self._static.intersection(self._donate):
+            raise InvalidArgumentError(
+                f"wf.compile: '{name}' is in static_argnames and in donate",
+                hint="a static argument has no memory to donate",
+                location=caller_location(),
+            )
+        self._named_calls = NamedCalls(self._signature, self._static, gpu is not None)
+        self._specializations: Specializations[Compiled] = Specializations(self._name)
+        self._fast: dict[Any, Compiled] = {}
+        self._flatteners: tuple[Flattener, ...] = ()  # for nested arguments, one per structure
+        self._structures: set[pytree.Structure] = set()
+        self._first_trace = TraceLock()
+        self._traced_before = False
+        self._told: set[str] = set()  # in what it ran elsewhere
+        self._native = NativeCalls(self)
+
+    def __repr__(self) -> str:
+        return f"<compiled {self._name}{self._signature}>"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """A compiled method: each object has its own specialisations, kept in the object, and each
+        class those of its class methods."""
+        if instance is None:
+            return self
+
+        def make() -> CompiledFunction[Any, Any]:
+            static = [n for n in self._parameters[1:] if n in self._static]
+            donate = [n for n in self._donate if n != self._parameters[0]]
+            return CompiledFunction(
+                self._fn.__get__(instance), static, self._passes, self._threads, donate, self._gpu,
+                self._math_mode, self._isa,
+            )  # fmt: skip
+
+        return bind(self, self._name, instance, make)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Copied and pickled as functions are: by name; a method with its object."""
+        if not is_bound(self._fn):
+            return str(vars(self)["__qualname__"])
+        options = (
+            tuple(self._static), self._passes, self._threads, self._donate, self._gpu,
+            self._math_mode, self._isa,
+        )  # fmt: skip
+        return (_recompiled, (self._fn, *options))
+
+    # -------------------------------------------------------------------------------------- calls
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload  # arrays of NumPy and others, where the function's parameters are tensors
+    def __call__(self, *args: Any, **kwargs: Any) -> R: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function compiled. Errors as those of the ops in it, with the user's lines."""
+        if self._donate or _current.get() is not None:
+            return self._call(args, kwargs, None)
+        key: list[Any] = []
+        arrays: list[Any] = []
+        if kwargs or self._static:
+            if not self._named_calls.scan(args, kwargs, key, arrays):
+                return self._call(args, kwargs, None)
+        elif not scan(args, key, arrays, self._gpu is not None):
+            for flatten in self._flatteners:
+                leaves = flatten(args)
+                if leaves is not None:
+                    key, arrays = [flatten], []
+                    if scan(leaves, key, arrays, self._gpu is not None):
+                        break
+            else:
+                return self._call(args, kwargs, None)
+        alias = tuple(key)
+        found = self._fast.get(alias)
+        if found is None:
+            return self._call(args, kwargs, alias)
+        found.used = True
+        return found.pack(found.run(arrays))
+
+    def _call(self, args: Any, kwargs: Any, alias: Any) -> Any:
+        if current_trace() is not None and (
+            _current.get() is not None or holds_symbolic((args, kwargs))
+        ):  # a default graph that is current without a `with` takes calls on symbolic tensors only
+            return self._call_in_trace(args, kwargs)
+        try:
+            key, leaves, values = self._key(args, kwargs)
+        except TypeRuleError:
+            if args and defines(self, args[0]):  # Class.method(object, ...), or a property
+                return self.__get__(args[0])(*args[1:], **kwargs)
+            raise
+        found = self._specializations.entries.get(key)
+        if not all(map(has_value, leaves, key[1])):
+            raise TypeRuleError(
+                f"'{self._name}' was called with a type in place of a tensor",
+                hint=".trace, .ir, .explain and .cost take types; a call needs values",
+                location=caller_location(),
+            )
+        if found is None:
+            found = self._specialization(key, values)
+        else:
+            found.used = True
+        if found.donated:
+            return run_donated(self._name, self._parameters, found, values[0], leaves)
+        result = found.pack(found.run([a for a in leaves if a is not None]))
+        if self._gpu is None and not is_native_api_known():
+            return result  # `_fast` would leave out the next lines
+        if alias is not None and all(map(passes_as_is, values[0], key[1])):
+            self._fast[alias] = found
+        if not found.native_tried:
+            self._add_native(found, values)
+        return result
+
+    def _add_native(self, found: Compiled, values: list[Any]) -> None:
+        """From now on calls like this one go through the native entry, if it knows their kind."""
+        if found.add_native(self._parameters, self._static, values) is not None:
+            made = [c.native for c in self._specializations.entries.copy().values()]
+            self._native.install(entry for entry in reversed(made) if entry is not None)
+
+    def _call_in_trace(self, args: Any, kwargs: Any) -> Any:
+        """The function as a part of the current trace: numbers become tensors unless static."""
+        trace = current_trace()
+        if self._gpu is not None and trace is not None:
+            warn_elsewhere(self._name, self._gpu, trace, self._told)
+        if not self._static:
+            tree = pytree.tree_map(as_argument, (args, kwargs))
+            return self._fn(*tree[0], **tree[1])
+        bound = self._bind(args, kwargs)
+        for name, value in bound.arguments.items():
+            if name in self._static:
+                static_key(name, value)  # raises for what would not do outside a trace
+            else:
+                bound.arguments[name] = pytree.tree_map(as_argument, value)
+        return self._fn(*bound.args, **bound.kwargs)
+
+    def _key(self, args: Any, kwargs: Any) -> tuple[Any, list[Any], list[Any]]:
+        """The signature as a tuple, the arrays (None where there is none), and the leaves
+        themselves."""
+        names: tuple[str, ...] | None = None
+        static: tuple[tuple[str, Any], ...] = ()
+        tree = args
+        if kwargs or self._static:
+            bound = self._bind(args, kwargs)
+            if bound.kwargs or self._static:
+                given = bound.arguments
+                names = tuple(n for n in given if n not in self._static)
+                static = tuple((n, static_key(n, v)) for n, v in given.items() if n in self._static)
+                tree = tuple([given[n] for n in names])
+            else:
+                tree = bound.args
+        leaves, structure = pytree.flatten(tree)
+        keys, arrays = leaves_of(
+            self._name, leaves, structure, names or self._parameters, self._gpu is not None
+        )
+        return (structure, keys, names, static), arrays, [leaves, args, kwargs]
+
+    def _bind(self, args: Any, kwargs: Any) -> inspect.BoundArguments:
+        try:
+            return self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeRuleError(
+                f"'{self._name}' cannot be called like this: {error}",
+                hint=f"its signature is {self._name}{self._signature}",
+                location=caller_location(),
+            ) from None
+
+    # --------------------------------------------------------------------------------- compiling
+    def _specialization(self, key: Any, values: list[Any]) -> Compiled:
+        cache = self._specializations
+        evicted = cache.evicted
+        made = cache.get_or_make(key, lambda: self._make(Signature(*key), values))
+        if cache.evicted != evicted:
+            live = set(cache.entries.copy().values())
+            self._fast = {alias: c for alias, c in self._fast.copy().items() if c in live}
+            self._native.install(c.native for c in live if c.native is not None)
+        return made
+
+    def _make(self, signature: Signature, values: list[Any]) -> Compiled:
+        reasons = self._reasons(signature)
+        _log.debug("tracing %s: %s", self._name, "; ".join(reasons))
+        traced = self._trace(signature, values)
+        self._add_flattener(signature)
+        made = Compiled(
+            signature, traced, self._passes, self._threads,
+            donated_leaves(self._donate, signature, self._parameters), self._gpu,
+            self._math_mode, self._isa or isa(),
+        )  # fmt: skip
+        made.reasons = reasons
+        return made
+
+    def _add_flattener(self, signature: Signature) -> None:
+        structure = signature.structure
+        flat = structure is None or all(child is None for child in structure.children)
+        if flat or signature.names is not None or structure in self._structures:
+            return
+        self._structures.add(structure)
+        made = flattener(structure)
+        if made is not None and len(self._flatteners) < _MAX_FLATTENERS:
+            self._flatteners += (made,)
+
+    def _trace(self, signature: Signature, values: list[Any]) -> Traced:
+        self._bind(values[1], values[2])
+        # variables may be created by the first trace, by that one alone: others wait for its end,
+        # but not a thread that the first trace itself waits for
+        if not self._traced_before and self._first_trace.acquire(self._name):
+            try:
+                if not self._traced_before:
+                    traced = self._trace_once(signature, values, True)
+                    self._traced_before = True
+                    return traced
+            finally:
+                self._first_trace.release()
+        return self._trace_once(signature, values, False)
+
+    def _trace_once(self, signature: Signature, values: list[Any], creates: bool) -> Traced:
+        leaves, args, kwargs = values
+        paths = signature.paths(self._parameters)
+        arguments = [
+            Argument(TensorType(as_dtype(key[1]), key[0]), key[2], identifier(path))
+            for key, path in zip(signature.leaves, paths, strict=True)
+            if isinstance(key, tuple)
+        ]
+
+        def call(inputs: list[Tensor]) -> Any:
+            given = iter(inputs)
+            filled = [next(given) if isinstance(key, tuple) else leaf
+                      for key, leaf in zip(signature.leaves, leaves, strict=True)]  # fmt: skip
+            tree = pytree.unflatten(signature.structure, filled)
+            if signature.names is None:
+                return self._fn(*tree)  # type: ignore[call-arg]
+            bound = self._bind(args, kwargs)
+            bound.arguments.update(zip(signature.names, tree, strict=True))
+            return self._fn(*bound.args, **bound.kwargs)
+
+        return trace_function(
+            self._name,
+            call,
+            arguments,
+            creates_variables=creates,
+            location=definition(self._fn),
+            gpu=self._gpu,
+        )
+
+    # --------------------------------------------------------------------------------- looking in
+    def _specialized(self, args: Any, kwargs: Any) -> Compiled:
+        key, _, values = self._key(args, kwargs)
+        return self._specialization(key, values)
+
+
+_NATIVE_CLASS = callable_class(CompiledFunction)
+
+
+def _recompiled(fn: Any, *options: Any) -> Any:
+    """The copy of a compiled method; `fn` is one itself if the class names the compiled one."""
+    if isinstance(fn, CompiledFunction):
+        return fn
+    return CompiledFunction(fn, *options)
+
+
+__all__ = ["Compiled", "CompiledFunction", "LeafKey"]

@@ -1,0 +1,127 @@
+"""Functions that run on a GPU: `wf.compile(device="gpu:0")`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.frontend.core.device_array import guarded, transfer
+from weft.ir.device import is_local, local_gpu, named_device
+from weft.ir.dtypes import MathMode
+from weft.ir.errors import UnsupportedError, WeftError
+from weft.ir.graph import Graph
+from weft.ir.locations import caller_location
+from weft.passes.manager import Pass
+from weft.runtime.device.execution.step import DeviceStep
+from weft.runtime.resources.variables import VariableState
+
+if TYPE_CHECKING:
+    from weft.runtime.device.execution.executable import DeviceExecutable
+    from weft.runtime.device.execution.size_plan import DeviceSizePlans
+    from weft.runtime.device.protocol import Device
+    from weft.runtime.native.size_plan import SizedGraph
+
+
+def gpu_number(device: str) -> int | None:
+    """The number of the GPU that `wf.compile(device=)` names, None for the CPU.
+
+    UnsupportedError for a device of another task.
+    """
+    spec = named_device(device)
+    found = local_gpu(spec)
+    if found is None and not is_local(spec):
+        raise UnsupportedError(
+            f"wf.compile(device={device!r}): a compiled function runs in this process, on its CPU "
+            "or on one of its GPUs",
+            hint='the CPU is "cpu", GPUs are "gpu:0", "gpu:1", ...; sessions run on other tasks',
+            location=caller_location(),
+        )
+    return found
+
+
+def not_on_gpu(what: str) -> UnsupportedError:
+    """The error for a question that only native code of the CPU answers."""
+    return UnsupportedError(
+        f".{what}() tells of native code, this function runs on a GPU",
+        hint=".explain() shows its launches, .asm() their PTX; `weft bench --device` times them",
+        location=caller_location(),
+    )
+
+
+class GpuCall:
+    """Calls of a plan whose results stay on the GPU. Host arrays among the inputs, and arrays of
+    another GPU, are transfers that `wf.transfer_guard` may disallow."""
+
+    def __init__(self, step: DeviceStep, graph: Graph) -> None:
+        self._step, self._graph = step, graph
+
+    def __call__(self, arrays: list[Any]) -> list[Any]:
+        if guarded():
+            self._check(arrays)
+        try:
+            return self._step.call(arrays)
+        except WeftError as error:  # of the device, such as too little memory
+            raise error.at(caller_location()) from None
+
+    def _check(self, arrays: Sequence[Any]) -> None:
+        graph, gpu = self._graph, self._step.device().name.lstrip("/")
+        for name, arg, given in zip(graph.arg_names, graph.args, arrays, strict=True):
+            if isinstance(given, np.ndarray):
+                where = "a host array or number"
+            elif given.device is not self._step.device():
+                where = f"an array of {given.device.name.lstrip('/')}"
+            else:
+                continue
+            transfer(
+                f"argument {name} of '{graph.name}', {arg.type}, is {where} that is copied "
+                f"to {gpu}",
+                f'wf.to_device(x, "{gpu}") copies it there, and may be used where transfers are '
+                "disallowed",
+            )
+
+
+def compile_for_gpu(
+    graph: Graph,
+    variables: Mapping[str, VariableState],
+    number: int,
+    passes: Sequence[Pass],
+    math_mode: MathMode = "ieee",
+    donated: Sequence[int] = (),
+) -> DeviceExecutable:
+    """`graph` as a plan for GPU `number`, which is looked for when the plan is first called.
+    donated: inputs whose memory results may take. Errors as
+    `runtime.device.compile_for_device`."""
+    # whoever has no GPU does not wait for these modules when weft is imported
+    from weft.runtime.device.execution.executable import compile_for_device
+
+    return compile_for_device(
+        graph, variables, find=_finder(number), name=graph.name, passes=passes,
+        math_mode=math_mode, donated=donated,
+    )  # fmt: skip
+
+
+def size_plans_for_gpu(
+    graph: SizedGraph,
+    variables: Mapping[str, VariableState],
+    number: int,
+    passes: Sequence[Pass],
+    math_mode: MathMode = "ieee",
+) -> DeviceSizePlans:
+    """The plans for GPU `number` that a graph has for many sizes."""
+    from weft.runtime.device.execution.size_plan import DeviceSizePlans
+
+    return DeviceSizePlans(graph, variables, _finder(number), passes, math_mode)
+
+
+def _finder(number: int) -> Callable[[], Device]:
+    from weft.runtime.device.backends.registry import gpu
+
+    def find() -> Device:
+        try:
+            return gpu(number)
+        except WeftError as error:
+            raise error.at(caller_location()) from None
+
+    return find

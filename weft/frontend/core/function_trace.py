@@ -1,0 +1,341 @@
+"""Tracing of Python functions: one is run on symbolic arguments, and kept as a graph.
+
+`trace_function` makes the graph; `needed_ops` and `constant_value` look at the part of a trace that
+some values need; `run_traced` and `linearize` run traced functions at once in the interpreter,
+which is what eager `grad` and `vjp` stand on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from weft.frontend.core import pytree
+from weft.frontend.core.arrays import Array, contiguous
+from weft.frontend.core.operators import Operators
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import Effect, Trace, current_trace
+from weft.ir.dataclass import dataclass
+from weft.ir.dtypes import DType
+from weft.ir.errors import InvalidArgumentError, TypeRuleError
+from weft.ir.graph import Block, Graph, Operation, Value
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.locations import Locations, caller_location, definition_location
+from weft.ir.ops import lookup
+from weft.ir.ops.builder import Builder
+from weft.ir.types import TensorType
+from weft.passes.sizes.specialize import is_symbolic, specialize_inputs
+from weft.passes.sizes.tie_sizes import deciding, needed_sizes, size_givers
+from weft.runtime.device.backends.local import on_local_device
+from weft.runtime.resources.variables import VariableState
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A leaf of the arguments that becomes a graph input: its type, whether it is weak, its
+    name."""
+
+    type: TensorType
+    weak: bool
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The input number `index` is a Python integer that meets tensors of `dtype` at `location`."""
+
+    index: int
+    name: str
+    dtype: DType
+    location: Locations
+    low: int
+    high: int
+
+    def error(self, value: int) -> InvalidArgumentError:
+        """What to raise, at the caller's line, for a value that does not fit the dtype."""
+        place = f" at {self.location[0]}" if self.location else ""
+        return InvalidArgumentError(
+            f"the Python integer {value}, argument {self.name}, does not fit {self.dtype.name} "
+            f"({self.low} to {self.high}), the dtype of what it meets{place}",
+            hint="convert the other operand to a wider dtype with wf.astype, or pass the number "
+            "as an array of the dtype that is meant",
+            location=caller_location(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A traced function: the graph, how its results nest and which are weak, the state it uses, and
+    the integers to check in each call."""
+
+    graph: Graph
+    structure: pytree.Structure
+    weak: tuple[bool, ...]
+    variables: Mapping[str, VariableState]
+    limits: tuple[Limit, ...] = ()
+
+
+def trace_function(
+    name: str,
+    call: Callable[[list[Tensor]], Any],
+    arguments: Sequence[Argument],
+    *,
+    creates_variables: bool = True,
+    open_sizes: bool = False,
+    location: Locations = (),
+    gpu: int | None = None,
+) -> Traced:
+    """Run `call` on one symbolic tensor per argument.
+
+    open_sizes: whether sizes may depend on values, as they may if the graph is interpreted.
+    location: where the function is defined. gpu: the number of the GPU that it is compiled for.
+    TypeRuleError for a result that is no tensor.
+    """
+    trace = Trace("function", name, creates_variables=creates_variables)
+    trace.symbols, trace.gpu = set() if open_sizes else None, gpu
+    with trace.scope():
+        inputs = [trace.tensor(trace.add_arg(a.type, a.name), a.weak) for a in arguments]
+        results = pytree.tree_map(_without_effects, call(inputs))
+        leaves, structure = pytree.flatten(results)
+        named = zip(leaves, pytree.paths(structure, "result"), strict=True)
+        tensors = [result_tensor(leaf, path, name, location) for leaf, path in named]
+        graph = trace.graph([trace.lift(t) for t in tensors])
+    states = {n: v.state for n, v in trace.variables.items()}
+    return Traced(graph, structure, tuple(t.weak for t in tensors), states, _limits(trace, graph))
+
+
+def _limits(trace: Trace, graph: Graph) -> tuple[Limit, ...]:
+    """One for each input and dtype that the trace noted."""
+    number = {value: i for i, value in enumerate(graph.args)}
+    limits = []
+    for (value, dtype), location in trace.narrowed.items():
+        info: Any = np.iinfo(dtype.numpy.name)
+        index = number[value]
+        limits.append(Limit(index, graph.arg_names[index], dtype, location, info.min, info.max))
+    return tuple(limits)
+
+
+def _without_effects(leaf: Any) -> Any:
+    return None if isinstance(leaf, Effect) else leaf
+
+
+def result_tensor(leaf: Any, path: str, name: str, location: Locations = ()) -> Tensor:
+    """A leaf of a function's results as a tensor. TypeRuleError naming the path of any other
+    object."""
+    if isinstance(leaf, (Operators, bool, int, float, complex, np.ndarray, np.generic)):
+        return as_tensor(leaf)
+    raise TypeRuleError(
+        f"'{name}' returned a {type(leaf).__name__} at {path}: {leaf!r:.60}",
+        hint="return tensors, numbers, None, and lists, tuples, dicts or dataclasses of them",
+        location=location or caller_location(),
+    )
+
+
+def as_argument(leaf: Any) -> Any:
+    """An argument of a compiled function that is called in a trace: numbers become tensors."""
+    numbers = (bool, int, float, complex, np.ndarray, np.generic)
+    return as_tensor(leaf) if isinstance(leaf, numbers) else leaf
+
+
+def definition(fn: Any) -> Locations:
+    """Where a Python function is defined; nothing for other callables."""
+    code = getattr(fn, "__code__", None)
+    return () if code is None else definition_location(code)
+
+
+def identifier(text: str) -> str:
+    """`params['w'][0]` as a name for the IR text: `params_w_0`."""
+    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "x"
+    return f"x{name}" if name[0].isdigit() else name
+
+
+_STATE = frozenset({"reads_state", "writes_state"})
+
+
+def needed_ops(
+    ops: Sequence[Operation], values: Iterable[Value], given: Container[Value] = ()
+) -> tuple[list[Operation], set[Value]]:
+    """The ops, in order, that compute or order `values`, or make sizes that these need, and every
+    value met on the way.
+
+    The search stops at the values that are `given`. A merge of a loop needs its next_iteration.
+    """
+    turns = {op.operands[1]: op.result for op in ops if op.name == "next_iteration"}
+    wanted = set(values)
+    while True:
+        kept, met = _reached(ops, wanted, given)
+        more = {turn for merged, turn in turns.items() if merged in met and merged not in given}
+        if more <= met:
+            return kept, met
+        wanted |= more
+
+
+def _reached(
+    ops: Sequence[Operation], values: Iterable[Value], given: Container[Value]
+) -> tuple[list[Operation], set[Value]]:
+    met = set(values)
+    sizes, whole = size_givers(ops, given)
+    kept: list[Operation] = []
+    for op in reversed(ops):
+        if any(r in met and r not in given for r in op.results):
+            kept.append(op)
+            met.update(op.operands)
+            met.update(op.control)
+            if sizes:
+                met.update(sizes[s] for s in needed_sizes(op, whole) if s in sizes)
+    return kept[::-1], met
+
+
+def constant_value(t: Tensor) -> np.ndarray[Any, Any] | None:
+    """The value of a tensor if it depends on no input and no state, even while it is symbolic."""
+    if t._data is not None:
+        return t._data
+    assert t._value is not None
+    assert t._trace is not None
+    ops, met = needed_ops(t._trace.builder.ops, [t._value])
+    if any(v.op is None for v in met) or any(lookup(op.name).traits & _STATE for op in ops):
+        return None
+    builder = Builder()
+    mapping: dict[Value, Value] = {}
+    for op in ops:
+        mapping.update(zip(op.results, builder.clone(op, mapping), strict=True))
+    (array,) = interpret(builder.graph("constant_value", (), [mapping[t._value]]), [])
+    return np.asarray(array)
+
+
+class BoundState:
+    """The interpreter's view of variables: by the names that they have in one graph."""
+
+    def __init__(self, variables: Mapping[str, VariableState]) -> None:
+        self.variables = variables
+
+    def get(self, name: str) -> Array:
+        """A copy of the value. FailedPreconditionError if it is uninitialised."""
+        return self.variables[name].read()
+
+    def set(self, name: str, value: Array) -> None:
+        """Store the value."""
+        self.variables[name].write(contiguous(value))
+
+
+@contextmanager
+def locked(variables: Mapping[str, VariableState]) -> Iterator[BoundState]:
+    """The state with all locks held, taken in an order that all steps share."""
+    with ExitStack() as stack:
+        for variable in sorted(variables.values(), key=id):
+            stack.enter_context(variable.lock)
+        yield BoundState(variables)
+
+
+def _arrays(tensors: Sequence[Tensor]) -> list[Array]:
+    return [t._concrete("a call outside a trace", "pass concrete tensors") for t in tensors]
+
+
+def _arguments(tensors: Sequence[Tensor]) -> list[Argument]:
+    return [Argument(t._type, t.weak, f"x{i}") for i, t in enumerate(tensors)]
+
+
+def run_traced(name: str, fn: Callable[[list[Tensor]], Any], inputs: Sequence[Tensor]) -> Any:
+    """Trace `fn` on the types of `inputs`, interpret the graph on their values, nest the
+    results."""
+    traced = trace_function(name, fn, _arguments(inputs), open_sizes=True)
+    with locked(traced.variables) as state:
+        arrays = interpret(on_local_device(traced.graph), _arrays(inputs), state)
+    results = [Tensor(contiguous(a), weak=w) for a, w in zip(arrays, traced.weak, strict=True)]
+    return pytree.unflatten(traced.structure, results)
+
+
+@dataclass(frozen=True, slots=True)
+class Linearized:
+    """A function that has run once, and the graph of its pullback with the values saved for it."""
+
+    out: Any
+    structure: pytree.Structure
+    out_types: tuple[TensorType, ...]
+    backward: Graph
+    saved: tuple[Array, ...]
+
+    def pull_back(self, cotangents: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients of the inputs; part of the current trace if there is one."""
+        given = [c for c in cotangents if c.dtype.is_inexact]
+        trace = current_trace()
+        if trace is not None:
+            args = [trace.lift(c) for c in given] + [trace.constant(a) for a in self.saved]
+            return [trace.tensor(v) for v in trace.builder.inline(self.backward.block, args)]
+        arrays = interpret(self.backward, [*_arrays(given), *self.saved])
+        return [Tensor(contiguous(a)) for a in arrays]
+
+
+def linearize(
+    name: str,
+    fn: Callable[[list[Tensor]], Any],
+    inputs: Sequence[Tensor],
+    differentiate: Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]],
+) -> Linearized:
+    """Run `fn` and prepare its pullback; `differentiate(ys, xs, cotangents)` adds the gradient
+    ops."""
+    trace = Trace("function", name)
+    trace.symbols = set()
+    with trace.scope():
+        xs = [trace.tensor(trace.add_arg(a.type, a.name), a.weak) for a in _arguments(inputs)]
+        leaves, structure = pytree.flatten(fn(xs))
+        named = zip(leaves, pytree.paths(structure, "result"), strict=True)
+        ys = [result_tensor(leaf, path, name) for leaf, path in named]
+        values = [trace.lift(y) for y in ys]
+        split = len(trace.builder.ops)
+        moved = [y for y in ys if y.dtype.is_inexact]
+        seeds = [trace.tensor(trace.add_arg(y._type, "cotangent")) for y in moved]
+        gradients = [trace.lift(g) for g in differentiate(moved, xs, seeds)]
+    ops = trace.builder.ops
+    args = trace.builder.args
+    cut = _Cut(ops[:split], ops[split:], args[: len(xs)], args[len(xs) :], gradients)
+    results = (*values, *cut.saved)
+    forward = Graph(
+        name,
+        Block(tuple(args[: len(xs)]), tuple(ops[:split]), results),
+        tuple(trace.arg_names[: len(xs)]),
+    )
+    states = {n: v.state for n, v in trace.variables.items()}
+    with locked(states) as state:
+        given = _arrays(inputs)
+        arrays = [contiguous(a) for a in interpret(on_local_device(forward), given, state)]
+    out = [Tensor(a, weak=y.weak) for a, y in zip(arrays, ys, strict=False)]
+    types = tuple(y._type for y in out)
+    saved = tuple(arrays[len(values) :])
+    backward = cut.backward(name)
+    if is_symbolic(backward.block):  # all sizes are known now
+        seeded = [t.static_shape for t in types if t.dtype.is_inexact]
+        backward = specialize_inputs(backward, [*seeded, *(a.shape for a in saved)])
+    return Linearized(pytree.unflatten(structure, out), structure, types, backward, saved)
+
+
+class _Cut:
+    """The backward ops as a graph of their own; `saved` are the forward values that it needs."""
+
+    def __init__(
+        self,
+        forward: Sequence[Operation],
+        backward: Sequence[Operation],
+        inputs: Sequence[Value],
+        seeds: Sequence[Value],
+        results: Sequence[Value],
+    ) -> None:
+        made = [v for op in forward for v in op.results]
+        before = dict.fromkeys([*inputs, *made])
+        used = [v for op in backward for v in op.operands] + list(results)
+        self.saved = list(dict.fromkeys(v for v in used if v in before))
+        self.saved += deciding(backward, [*seeds, *self.saved], before)
+        self._ops, self._seeds, self._results = backward, seeds, results
+
+    def backward(self, name: str) -> Graph:
+        """The graph from cotangents and saved values to gradients."""
+        builder = Builder([v.type for v in (*self._seeds, *self.saved)])
+        mapping = dict(zip((*self._seeds, *self.saved), builder.args, strict=True))
+        for op in self._ops:
+            mapping.update(zip(op.results, builder.clone(op, mapping), strict=True))
+        names = [f"cotangent_{i}" for i in range(len(self._seeds))]
+        names += [f"saved_{i}" for i in range(len(self.saved))]
+        return builder.graph(f"{name}_backward", names, [mapping[v] for v in self._results])

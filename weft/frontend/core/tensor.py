@@ -1,0 +1,454 @@
+"""`Tensor`: a concrete array, or the symbolic result of an op in a graph being built.
+
+Concrete tensors are immutable and behave like NumPy arrays; symbolic ones have a dtype and a shape
+but no value, and say so, with the user's line and what to write instead, where Python or NumPy asks
+for one. A tensor whose memory a call took (`donate=`) says which call that was."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import numpy as np
+
+from weft.frontend.core.arrays import (
+    BUFFERS,
+    Array,
+    contiguous,
+    export,
+    first_leaf,
+    owned_array,
+    plain_array,
+    python_array,
+    string_array,
+)
+from weft.frontend.core.operators import (
+    METHODS,
+    Operators,
+    array_function,
+    array_ufunc,
+    holds_arrays,
+)
+from weft.ir.device import is_local, named_device
+from weft.ir.dims import Dim, Shape, SymbolicDim, product
+from weft.ir.dtypes import (
+    DType,
+    as_dtype,
+    bfloat16,
+    bool_,
+    complex128,
+    float64,
+    int64,
+    scalar_dtype,
+    string,
+)
+from weft.ir.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    TracerError,
+    TypeRuleError,
+    WeftError,
+)
+from weft.ir.locations import Location, Locations, caller_location
+from weft.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from weft.frontend.core.trace import Trace
+    from weft.ir.graph import Value
+
+
+class Donated:
+    """In place of a tensor's trace, once a call took its memory: which function, called where."""
+
+    closed = True
+    fate = "its memory holds a result now"
+
+    def __init__(self, function: str, location: Locations) -> None:
+        self.function = function
+        self.location = location
+
+    def error(self) -> FailedPreconditionError:
+        """What every use of the tensor raises."""
+        where = f" at {self.location[0].describe()}" if self.location else ""
+        return FailedPreconditionError(
+            f"this tensor was donated to '{self.function}'{where}: {self.fate}",
+            hint="use the result, or leave the argument out of donate=",
+            location=caller_location(),
+        )
+
+
+class DonatedMemory(Donated):
+    """In place of the memory of a `wf.DeviceArray`: whatever is asked of it raises."""
+
+    fate = "its memory holds a result now, or went back to the device"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise self.error()
+
+
+def donated(trace: object) -> Donated | None:
+    """What stands in place of a tensor's trace if it was donated."""
+    return trace if isinstance(trace, Donated) else None
+
+
+def refuse_unused(function: str, unused: Sequence[tuple[str, str]]) -> None:
+    """InvalidArgumentError for donated arguments (path, type) that no result can take over."""
+    if not unused:
+        return
+    which = ", ".join(f"'{path}' ({kind})" for path, kind in unused)
+    raise InvalidArgumentError(
+        f"'{function}' cannot use the donated {which}: no result of that type can be computed in "
+        "its memory",
+        hint="a result of its dtype and shape is needed that is elementwise in it, or computed "
+        "after its last use; leave it out of donate= otherwise",
+        location=caller_location(),
+    )
+
+
+class Tensor(Operators):
+    """An n-dimensional array of one dtype; `wf.asarray` makes concrete ones.
+
+    `weak` marks a Python scalar that became a tensor: in an op it takes the dtype of what it meets.
+    """
+
+    __slots__ = ("_data", "_trace", "_value", "weak", "__weakref__")
+
+    # a concrete tensor holds a C-contiguous array in native byte order that nobody else writes to
+    def __init__(
+        self,
+        data: Array | None,
+        value: Value | None = None,
+        trace: Trace | None = None,
+        weak: bool = False,
+    ) -> None:
+        self._data = data
+        self._value = value
+        self._trace = trace
+        self.weak = weak
+
+    # ------------------------------------------------------------------------------- what is known
+    @property
+    def _type(self) -> TensorType:
+        if self._data is not None:
+            return TensorType(as_dtype(self._data.dtype), self._data.shape)
+        if gone := donated(self._trace):
+            raise gone.error()
+        assert self._value is not None
+        assert isinstance(self._value.type, TensorType)
+        return self._value.type
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return as_dtype(self._data.dtype) if self._data is not None else self._type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes of the axes: ints; in a graph also symbolic dimensions or None (unknown)."""
+        return self._data.shape if self._data is not None else self._type.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> Dim:
+        """The number of elements (symbolic or None where a size is)."""
+        return product(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements. ValueError where a size is not known."""
+        return self._type.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def device(self) -> str:
+        """Where the tensor is: "cpu". In a graph, where `wf.device` puts it ("": anywhere)."""
+        op = None if self._value is None else self._value.op
+        anywhere = self._trace is not None and self._trace.root().kind == "graph"
+        return (op.device if op is not None else "") or ("" if anywhere else "cpu")
+
+    def to_device(self, device: str, /, *, stream: object = None) -> Self:
+        """This tensor, for "cpu". `wf.to_device` copies to a GPU, `wf.device` is for graphs."""
+        if stream is not None or not is_local(named_device(device)):
+            raise InvalidArgumentError(
+                f"there is no device {device!r} with stream {stream!r}",
+                hint='the device of such a tensor is "cpu"; wf.to_device copies it to "gpu:0"',
+                location=caller_location(),
+            )
+        return self
+
+    def describe(self) -> str:
+        """Type and origin, for messages: `f32[2,3] (made at model.py:7:4: h = x @ w)`."""
+        places = self._locations()
+        made = f" (made at {places[0].describe()})" if places else ""
+        return f"{self._type}{made}"
+
+    def _locations(self) -> tuple[Location, ...]:
+        if self._trace is None or self._value is None:
+            return ()
+        if self._value.op is not None:
+            return self._value.op.locations
+        return self._trace.arg_locations.get(self._value, self._trace.location)
+
+    def __repr__(self) -> str:
+        if gone := donated(self._trace):
+            return f"<tensor donated to '{gone.function}'>"
+        if self._data is None:
+            return f"<symbolic Tensor {self.describe()}>"
+        body = np.array2string(self._data, separator=", ", prefix="Tensor(")
+        return f"Tensor({body}, dtype={self.dtype.name}{', weak' if self.weak else ''})"
+
+    # ------------------------------------------------------------------------------------- values
+    def _concrete(self, what: str, hint: str) -> Array:
+        """The array. TracerError, at the user's line, for a symbolic tensor."""
+        if self._data is not None:
+            return self._data
+        raise TracerError(
+            f"{what} needs a value, but the tensor {self.describe()} is symbolic: "
+            "it has none until the graph runs",
+            hint=hint if self._trace is None else self._trace.value_hint(hint),
+            location=caller_location(),
+        )
+
+    def _scalar(self, what: str, hint: str) -> Any:
+        data = self._concrete(what, hint)
+        if data.ndim:
+            raise InvalidArgumentError(
+                f"{what} takes a tensor without axes, but this one has shape {list(data.shape)}",
+                hint="reduce it first (wf.any, wf.all, wf.sum) or take one element",
+                location=caller_location(),
+            )
+        return data.item()
+
+    def numpy(self) -> Array:
+        """The value as a read-only view. TracerError for a symbolic tensor."""
+        view = self._concrete(
+            "tensor.numpy()", "return the tensor from the compiled function first"
+        ).view()
+        view.setflags(write=False)
+        return view
+
+    def item(self) -> Any:
+        """The one element as a Python scalar."""
+        data = self._concrete("tensor.item()", "return the tensor from the compiled function first")
+        if data.size != 1:
+            raise InvalidArgumentError(
+                f"item() takes a tensor of one element, this one has shape {list(data.shape)}",
+                location=caller_location(),
+            )
+        return data.item()
+
+    def tolist(self) -> Any:
+        """The elements as nested lists."""
+        return self._concrete(
+            "tensor.tolist()", "return the tensor from the compiled function first"
+        ).tolist()
+
+    def __bool__(self) -> bool:
+        hint = f"use wf.where(condition, x, y) in its place; {NO_CONTROL_FLOW}"
+        return bool(self._scalar("a Python condition (bool(tensor))", hint))
+
+    def __int__(self) -> int:
+        hint = "use wf.astype(x, wf.int64), or name the argument in static_argnames"
+        return int(self._scalar("int(tensor)", hint))
+
+    def __float__(self) -> float:
+        hint = "use wf.astype(x, wf.float64), or name the argument in static_argnames"
+        return float(self._scalar("float(tensor)", hint))
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar("complex(tensor)", "use wf.astype(x, wf.complex128)"))
+
+    def __index__(self) -> int:
+        hint = "use wf.take(x, i) to index with a tensor, or name the argument in static_argnames"
+        value = self._scalar("a Python index or size", hint)
+        if not self.dtype.is_integer:
+            raise TypeRuleError(
+                f"only integer tensors can be an index or a size, this one is {self.dtype.name}",
+                hint="convert it with wf.astype(x, wf.int64)",
+                location=caller_location(),
+            )
+        return int(value)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeRuleError("len() of a tensor without axes", location=caller_location())
+        size = self.shape[0]
+        if not isinstance(size, int):
+            raise TracerError(
+                f"len(tensor): the first size of the tensor {self.describe()} is not known yet",
+                hint="use wf.shape(x)[0], the size as a tensor",
+                location=caller_location(),
+            )
+        return size
+
+    def __iter__(self) -> Iterator[Tensor]:
+        hint = f"use wf.unstack(x) for a list of known length; {NO_CONTROL_FLOW}"
+        data = self._concrete("iterating over a tensor", hint)
+        if not data.ndim:
+            raise TypeRuleError(
+                "a tensor without axes cannot be iterated over", location=caller_location()
+            )
+        return (Tensor(contiguous(np.asarray(row, dtype=data.dtype))) for row in data)
+
+    def __contains__(self, item: object) -> bool:
+        data = self._concrete("`item in tensor`", "use wf.any(x == item)")
+        return bool(
+            np.any(data == as_tensor(item)._concrete("`item in tensor`", "use wf.any(x == item)"))
+        )
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return repr(self)
+        return format(
+            self._scalar(f"formatting a tensor with {spec!r}", "print it after the step"), spec
+        )
+
+    def __copy__(self) -> Tensor:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Tensor:
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (
+            Tensor,
+            (self._concrete("pickling a tensor", "return it first"), None, None, self.weak),
+        )
+
+    # ------------------------------------------------------------------------------------- others
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        data = self._concrete("converting a tensor to a NumPy array", NUMPY_HINT)
+        if (dtype is None or data.dtype == dtype) and not copy:
+            return self.numpy()
+        return np.array(data, dtype=dtype, copy=copy)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        # an address has no owner; who keeps the dict (NumPy does) is seen by donate=
+        return {**self._interface("__array_interface__"), "owner": self._data}
+
+    @property
+    def __array_struct__(self) -> Any:  # NumPy asks this first: it holds our array, as donate= sees
+        return self._interface("__array_struct__")
+
+    def _interface(self, name: str) -> Any:
+        self._concrete("converting a tensor to a NumPy array", NUMPY_HINT)
+        if self.dtype in (bfloat16, string):  # it cannot name them; NumPy then asks __array__
+            raise AttributeError(name)
+        return getattr(self.numpy(), name)
+
+    __array_ufunc__ = array_ufunc
+    __array_function__ = array_function
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return export(self._concrete("exporting a tensor through DLPack", NUMPY_HINT), options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # kDLCPU
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        return sys.modules["weft"]
+
+
+NUMPY_HINT = (
+    "use the function of the same name in weft (wf.sin for np.sin; to index a NumPy array with a "
+    "tensor, wf.asarray(array)[i]), or return the tensor first"
+)
+NO_CONTROL_FLOW = "wf.cond and wf.while_loop branch and loop on tensors"
+
+
+def as_tensor(x: Any, dtype: object = None) -> Tensor:
+    """`x` as a tensor, of `dtype` if that is given.
+
+    Python ints and floats become weak 0-d tensors (int64, float64), lists get the default dtypes
+    (float32, int64), NumPy arrays keep their dtype and are copied, variables are read. Raises
+    TypeRuleError for what is no array, InvalidArgumentError for a ragged list, both at the user's
+    line.
+    """
+    try:
+        wanted = None if dtype is None else as_dtype(dtype)
+    except WeftError as error:
+        raise error.at(caller_location()) from None
+    t = x if isinstance(x, Tensor) else _convert(x, wanted)
+    if wanted is None or (t.dtype is wanted and not t.weak):
+        return t
+    if t.dtype.is_complex and not wanted.is_complex:
+        raise TypeRuleError(
+            f"a complex number cannot be converted to {wanted.name}",
+            hint="take wf.real(x), wf.imag(x) or wf.abs(x)",
+            location=caller_location(),
+        )
+    if t._data is not None:
+        return Tensor(contiguous(t._data.astype(wanted.numpy)))
+    return METHODS["astype"](t, wanted)
+
+
+def _convert(x: Any, wanted: DType | None) -> Tensor:
+    if isinstance(x, Operators):
+        return x.read()  # type: ignore[attr-defined, no-any-return]  # a Variable
+    if isinstance(x, (np.ndarray, np.generic)):
+        return Tensor(owned_array(plain_array(x)))
+    if isinstance(x, (bool, int, float, complex)):
+        return _scalar(x, wanted)
+    if isinstance(x, SymbolicDim):
+        return SymbolicDim.as_operand(x)  # type: ignore[no-any-return]
+    if isinstance(x, (str, bytes)):
+        return Tensor(string_array(np.asarray(x, dtype=object)))
+    if isinstance(x, (list, tuple)):
+        return _sequence(x, wanted)
+    if hasattr(x, "__array__") or hasattr(x, "__array_interface__") or isinstance(x, BUFFERS):
+        return Tensor(owned_array(np.asarray(x)))
+    raise TypeRuleError(
+        f"a {type(x).__name__} is not a tensor: {x!r:.80}",
+        hint="tensors are made from numbers, NumPy arrays, nested lists, wf.Tensor and wf.Variable",
+        location=caller_location(),
+    )
+
+
+def _scalar(x: bool | int | float | complex, wanted: DType | None) -> Tensor:
+    if isinstance(x, bool):
+        return Tensor(np.asarray(x, bool_.numpy))
+    wide = int64 if isinstance(x, int) else float64 if isinstance(x, float) else complex128
+    target = wanted if wanted is not None and wanted.is_integer else wide
+    try:
+        return Tensor(np.asarray(x, target.numpy), weak=wanted is None)
+    except (OverflowError, TypeError, ValueError):
+        pass
+    if isinstance(x, int):
+        raise InvalidArgumentError(
+            f"the Python integer {x} does not fit {target.name}",
+            hint="pass it as a NumPy scalar of a wider type, or as a float",
+            location=caller_location(),
+        )
+    return Tensor(np.asarray(x).astype(target.numpy), weak=wanted is None)
+
+
+def _sequence(x: list[Any] | tuple[Any, ...], wanted: DType | None) -> Tensor:
+    """A nested list: joined by `stack` if it holds tensors or arrays, else one array of Python
+    scalars."""
+    if holds_arrays(x):
+        return METHODS["stack"](list(x))
+    array = python_array(x, wanted)
+    if array.dtype.kind in "USO" and isinstance(first_leaf(x), (str, bytes)):
+        return Tensor(string_array(array))
+    if array.dtype.kind not in "biufc":
+        raise TypeRuleError(
+            f"a list of {type(first_leaf(x)).__name__} is not a tensor: {x!r:.80}",
+            hint="tensors hold numbers, booleans or strings",
+            location=caller_location(),
+        )
+    default = {"b": bool_, "f": scalar_dtype(0.0), "c": scalar_dtype(0j)}.get(
+        array.dtype.kind, int64
+    )
+    target = wanted or default
+    with np.errstate(over="ignore"):
+        return Tensor(contiguous(array.astype(target.numpy)))

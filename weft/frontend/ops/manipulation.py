@@ -1,0 +1,549 @@
+"""Manipulation functions: reshape, transpose, broadcast, new and vanishing axes; joining, cutting,
+repeating, shifting and padding.
+
+Dtypes stay; where several tensors are joined they promote. Negative axes count from the end.
+Errors, at the caller's line: InvalidArgumentError for an axis out of range or a wrong argument,
+ShapeError for shapes that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.ops.arguments import (
+    Axes,
+    check_axes,
+    check_axis,
+    check_int,
+    check_shape,
+    concrete_array,
+    infer_shape,
+    is_concrete,
+)
+from weft.frontend.ops.dispatch import apply, apply_dynamic, in_order, open_sizes
+from weft.frontend.ops.elementwise import subtract
+from weft.frontend.ops.promotion import (
+    TensorLike,
+    broadcast_tensors,
+    expand,
+    promote_tensors,
+    scalar_tensor,
+    strong_tensor,
+    weaken,
+)
+from weft.ir.dims import (
+    Dim,
+    Shape,
+    SymbolicDim,
+    divided,
+    format_shape,
+    largest,
+    least,
+    positive,
+    product,
+    same,
+)
+from weft.ir.dtypes import int64
+from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
+from weft.ir.locations import caller_location
+from weft.ir.type_rules import fits
+
+
+def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor:
+    """The same elements, in row-major order, in another shape; one size may be -1 (worked out).
+
+    Tensors are immutable: `copy` is accepted and changes nothing that can be seen.
+    """
+    t = strong_tensor(x)
+    wanted = infer_shape("reshape", check_shape("reshape", shape, infer=True), t.shape)
+    return in_order(t) if wanted == t.shape else apply("reshape", t, shape=wanted)
+
+
+def permute_dims(x: TensorLike, /, axes: Sequence[int]) -> Tensor:
+    """Axis i of the result is axis axes[i] of x."""
+    t = strong_tensor(x)
+    given = axes if isinstance(axes, (tuple, list)) else (axes,)
+    order = tuple(check_axis("permute_dims", a, t.ndim, "axes") for a in given)
+    if sorted(order) != list(range(t.ndim)):
+        raise InvalidArgumentError(
+            f"wf.permute_dims: axes {tuple(given)} are no permutation of the axes of a tensor of "
+            f"rank {t.ndim}",
+            location=caller_location(),
+        )
+    same_order = order == tuple(range(t.ndim))
+    return in_order(t) if same_order else apply("permute_dims", t, axes=order)
+
+
+def transpose(x: TensorLike, /, axes: Sequence[int] | None = None) -> Tensor:
+    """`permute_dims`; without `axes`, the axes in reverse order (NumPy's and TF1's name)."""
+    t = strong_tensor(x)
+    return permute_dims(t, tuple(range(t.ndim))[::-1] if axes is None else axes)
+
+
+def matrix_transpose(x: TensorLike, /) -> Tensor:
+    """The matrices x with their last two axes exchanged."""
+    t = strong_tensor(x)
+    if t.ndim < 2:
+        raise InvalidArgumentError(
+            f"wf.matrix_transpose needs a matrix or a stack of them, got shape {list(t.shape)}",
+            location=caller_location(),
+        )
+    return swapaxes(t, -1, -2)
+
+
+def swapaxes(x: TensorLike, axis1: int, axis2: int, /) -> Tensor:
+    """x with two axes exchanged."""
+    t = strong_tensor(x)
+    a, b = (check_axis("swapaxes", v, t.ndim) for v in (axis1, axis2))
+    order = list(range(t.ndim))
+    order[a], order[b] = b, a
+    return permute_dims(t, order)
+
+
+def moveaxis(
+    x: TensorLike, source: int | Sequence[int], destination: int | Sequence[int], /
+) -> Tensor:
+    """x with the axes `source` moved to the places `destination`; the others keep their order."""
+    t = strong_tensor(x)
+    sources, places = (
+        [
+            check_axis("moveaxis", a, t.ndim, name)
+            for a in (v if isinstance(v, (tuple, list)) else (v,))
+        ]
+        for v, name in ((source, "source"), (destination, "destination"))
+    )
+    if (
+        len(sources) != len(places)
+        or len(set(sources)) != len(sources)
+        or len(set(places)) != len(places)
+    ):
+        raise InvalidArgumentError(
+            f"wf.moveaxis: source {source} and destination {destination} must be distinct "
+            "axes, as many of each",
+            location=caller_location(),
+        )
+    order = [a for a in range(t.ndim) if a not in sources]
+    for place, axis in sorted(zip(places, sources, strict=True)):
+        order.insert(place, axis)
+    return permute_dims(t, order)
+
+
+def expand_dims(x: TensorLike, /, axis: int | Sequence[int] = 0) -> Tensor:
+    """x with new axes of size 1 at the places `axis` of the result."""
+    t = strong_tensor(x)
+    count = len(axis) if isinstance(axis, (tuple, list)) else 1
+    axes = check_axes("expand_dims", axis, t.ndim + count)
+    shape = list(t.shape)
+    for a in axes:
+        shape.insert(a, 1)
+    return apply("reshape", t, shape=tuple(shape)) if axes else in_order(t)
+
+
+def squeeze(x: TensorLike, /, axis: Axes = None) -> Tensor:
+    """x without the axes `axis`, which must have size 1; None: without all that have."""
+    t = strong_tensor(x)
+    if axis is None:
+        axes = tuple(i for i, d in enumerate(t.shape) if d == 1)
+    else:
+        axes = check_axes("squeeze", axis, t.ndim)
+    for a in axes:
+        if t.shape[a] != 1:
+            raise ShapeError(
+                f"wf.squeeze: axis {a} of shape {format_shape(t.shape)} does not have size 1",
+                location=caller_location(),
+            )
+    return reshape(t, tuple(d for i, d in enumerate(t.shape) if i not in axes))
+
+
+def flatten(x: TensorLike, /) -> Tensor:
+    """The elements of x in row-major order as a vector."""
+    t = strong_tensor(x)
+    return reshape(t, (product(t.shape),))
+
+
+def broadcast_to(x: TensorLike, /, shape: Any) -> Tensor:
+    """x repeated along axes of size 1 and new leading axes up to `shape`; ShapeError if it does not
+    fit.
+    """
+    t = strong_tensor(x)
+    made = expand(t, check_shape("broadcast_to", shape))
+    return in_order(made) if made is t else made
+
+
+def broadcast_arrays(*arrays: TensorLike) -> list[Tensor]:
+    """The arrays broadcast against each other; dtypes stay."""
+    return broadcast_tensors(*(strong_tensor(a) for a in arrays))
+
+
+def shape(x: TensorLike, /) -> Tensor:
+    """The sizes of x -> int64 vector; those that a graph does not know are asked for at run
+    time.
+    """
+    t = strong_tensor(x)
+    known = [d for d in t.shape if isinstance(d, int)]
+    if len(known) == t.ndim:
+        return in_order(as_tensor(np.asarray(known, np.int64)))
+    sizes = [
+        as_tensor(np.asarray([d], np.int64))
+        if isinstance(d, int)
+        else apply("reshape", apply("dim_size", t, axis=i), shape=(1,))
+        for i, d in enumerate(t.shape)
+    ]
+    return apply("concat", *sizes, axis=0)
+
+
+def size(x: TensorLike, /) -> Tensor:
+    """The number of elements of x -> int64 scalar."""
+    t = strong_tensor(x)
+    total: Tensor = scalar_tensor(1, int64)
+    known = product(t.shape)
+    if isinstance(known, int):
+        return in_order(scalar_tensor(known, int64))
+    for i in range(t.ndim):
+        total = apply("multiply", total, apply("dim_size", t, axis=i))
+    return total
+
+
+def rank(x: TensorLike, /) -> Tensor:
+    """The number of axes of x -> int64 scalar (TF1's name)."""
+    return in_order(scalar_tensor(strong_tensor(x).ndim, int64))
+
+
+def _joined(op: str, arrays: Sequence[TensorLike] | Tensor) -> list[Tensor]:
+    items = unstack(arrays) if isinstance(arrays, Tensor) else list(arrays)
+    if not items:
+        raise InvalidArgumentError(f"wf.{op} needs at least one array", location=caller_location())
+    return promote_tensors(*items, op=op)
+
+
+def concat(arrays: Sequence[TensorLike], /, axis: int | None = 0) -> Tensor:
+    """The arrays one after the other along an existing axis (None: all flattened first)."""
+    parts = _joined("concat", arrays)
+    if axis is None:
+        parts, axis = [flatten(p) for p in parts], 0
+    along = check_axis("concat", axis, parts[0].ndim)
+    return parts[0] if len(parts) == 1 else apply("concat", *parts, axis=along)
+
+
+def stack(arrays: Sequence[TensorLike], /, axis: int = 0) -> Tensor:
+    """The arrays, all of one shape, side by side along a new axis."""
+    parts = _joined("stack", arrays)
+    along = check_axis("stack", axis, parts[0].ndim + 1)
+    for p in parts[1:]:
+        if not fits(p.shape, parts[0].shape):
+            raise ShapeError(
+                f"wf.stack: shapes {format_shape(parts[0].shape)} and "
+                f"{format_shape(p.shape)} differ",
+                location=caller_location(),
+            )
+    return concat([expand_dims(p, along) for p in parts], axis=along)
+
+
+def cut(t: Tensor, axis: int, start: Dim, stop: Dim, step: int = 1) -> Tensor:
+    """t[start:stop:step] along one axis; bounds as the IR's `slice` wants them."""
+    starts: list[Dim] = [0] * t.ndim
+    stops = list(t.shape)
+    steps = [1] * t.ndim
+    starts[axis], stops[axis], steps[axis] = start, stop, step
+    return apply("slice", t, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
+
+
+def split(x: TensorLike, num_or_sizes: int | Sequence[int], /, axis: int = 0) -> list[Tensor]:
+    """x cut along `axis` into a number of equal parts, or into parts of the given sizes (as in
+    TF1).
+
+    ShapeError if the axis does not divide evenly, or the sizes do not add up to it.
+    """
+    t = strong_tensor(x)
+    along = check_axis("split", axis, t.ndim)
+    size = t.shape[along]
+    if isinstance(num_or_sizes, (tuple, list)):
+        sizes: list[int] = [check_int("split", s, "a size") for s in num_or_sizes]
+        fits = not isinstance(size, int) or sum(sizes) == size
+    else:
+        count = check_int("split", num_or_sizes, "the number of parts")
+        fits = isinstance(size, int) and count > 0 and size % count == 0
+        sizes = [size // count] * count if fits and isinstance(size, int) else []
+    if not fits or any(s < 0 for s in sizes):
+        raise ShapeError(
+            f"wf.split: axis {along} of shape {format_shape(t.shape)} does not split into "
+            f"{num_or_sizes}",
+            hint="a number must divide the axis, sizes must add up to it",
+            location=caller_location(),
+        )
+    ends = np.cumsum([0, *sizes]).tolist()
+    if isinstance(size, int) or not sizes:
+        return [cut(t, along, a, b) for a, b in pairwise(ends)]
+    parts = [cut(t, along, a, b) for a, b in pairwise(ends[:-1])]
+    shape = (*t.shape[:along], sizes[-1], *t.shape[along + 1 :])
+    # what is left has to be the last part: that is checked when the size is known
+    return [*parts, apply("reshape", cut(t, along, ends[-2], size), shape=shape)]
+
+
+def unstack(x: TensorLike, /, *, axis: int = 0) -> list[Tensor]:
+    """The slices of x along `axis`, that axis removed. Its size must be known."""
+    t = strong_tensor(x)
+    along = check_axis("unstack", axis, t.ndim)
+    size = t.shape[along]
+    if not isinstance(size, int):
+        raise UnsupportedError(
+            f"wf.unstack: the size of axis {along} of shape {format_shape(t.shape)} is not known",
+            location=caller_location(),
+        )
+    return [squeeze(cut(t, along, i, i + 1), along) for i in range(size)]
+
+
+def tile(x: TensorLike, repetitions: int | Sequence[int], /) -> Tensor:
+    """x repeated as a whole repetitions[i] times along axis i; missing axes are added in front."""
+    t = strong_tensor(x)
+    given = repetitions if isinstance(repetitions, (tuple, list)) else (repetitions,)
+    reps = [check_int("tile", r, "a repetition") for r in given]
+    if any(r < 0 for r in reps):
+        raise InvalidArgumentError(
+            f"wf.tile: repetitions {tuple(reps)} must not be negative", location=caller_location()
+        )
+    rank = max(len(reps), t.ndim)
+    reps = [1] * (rank - len(reps)) + reps
+    shape: Shape = (1,) * (rank - t.ndim) + t.shape
+    if all(r == 1 for r in reps):
+        return reshape(t, shape)
+    apart = tuple(v for d in shape for v in (1, d))
+    repeated = tuple(v for r, d in zip(reps, shape, strict=True) for v in (r, d))
+    whole = tuple(product((r, d)) for r, d in zip(reps, shape, strict=True))
+    return reshape(expand(reshape(t, apart), repeated), whole)
+
+
+def repeat(
+    x: TensorLike, repeats: int | Sequence[int] | Tensor, /, *, axis: int | None = None
+) -> Tensor:
+    """Each element (or part along `axis`) `repeats` times in a row; None: of the flattened x.
+
+    repeats: one number, or one for each part; in a compiled function known at trace time, in a
+    graph it may be a tensor of integers.
+    """
+    t = strong_tensor(x)
+    if axis is None:
+        t, axis = flatten(t), 0
+    along = check_axis("repeat", axis, t.ndim)
+    if isinstance(repeats, Tensor) and not is_concrete(repeats) and open_sizes():
+        return _repeated(t, repeats, along)
+    counts = concrete_array("repeat", repeats, "repeats")
+    if not counts.size and counts.ndim == 1:
+        counts = counts.astype(np.int64)  # what `[]` holds
+    if counts.dtype.kind not in "iu" or counts.ndim > 1 or (counts < 0).any():
+        raise InvalidArgumentError(
+            f"wf.repeat: repeats must be integers >= 0, got {repeats!r}", location=caller_location()
+        )
+    size = t.shape[along]
+    if counts.size == 1:
+        n = int(counts.reshape(()))
+        spread = expand_dims(t, along + 1)
+        wide = (*t.shape[: along + 1], n, *t.shape[along + 1 :])
+        out = (*t.shape[:along], product((size, n)), *t.shape[along + 1 :])
+        return reshape(expand(spread, wide), out)
+    if not same(size, counts.size):
+        raise ShapeError(
+            f"wf.repeat: {counts.size} repeats do not fit axis {along} of shape "
+            f"{format_shape(t.shape)}",
+            location=caller_location(),
+        )
+    index = np.repeat(np.arange(counts.size), counts)
+    if not isinstance(size, int):  # that it is this size is checked when it is known
+        t = apply("reshape", t, shape=(*t.shape[:along], counts.size, *t.shape[along + 1 :]))
+    return apply("take", t, as_tensor(index), axis=along)
+
+
+def _repeated(t: Tensor, repeats: Tensor, axis: int) -> Tensor:
+    """Parts repeated as often as a tensor says, in a graph."""
+    size = t.shape[axis]
+    counts = expand(repeats, (size,)) if repeats.size == 1 else repeats
+    if not counts.dtype.is_integer or counts.ndim != 1 or not same(counts.shape[0], size):
+        raise InvalidArgumentError(
+            f"wf.repeat: repeats of {repeats.describe()} do not fit axis {axis} of shape "
+            f"{format_shape(t.shape)}: they must be integers, one or one for each part",
+            location=caller_location(),
+        )
+    (index,) = apply_dynamic("repeat_index", [counts], what="repeat")
+    return apply("take", t, index, axis=axis)
+
+
+def roll(
+    x: TensorLike, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
+) -> Tensor:
+    """Elements moved on by `shift` places along `axis`, coming back in at the other end.
+
+    Without `axis`, x is flattened for it. Several shifts and axes go together in pairs.
+    """
+    t = strong_tensor(x)
+    if axis is None:
+        return reshape(roll(flatten(t), shift, axis=0), t.shape)
+    axes = [
+        check_axis("roll", a, t.ndim)
+        for a in (axis if isinstance(axis, (tuple, list)) else (axis,))
+    ]
+    given = shift if isinstance(shift, (tuple, list)) else [shift] * len(axes)
+    shifts = [check_int("roll", s, "shift") for s in given]
+    if len(shifts) != len(axes):
+        raise InvalidArgumentError(
+            f"wf.roll: {len(shifts)} shifts for {len(axes)} axes", location=caller_location()
+        )
+    for s, a in zip(shifts, axes, strict=True):
+        size = known_size("roll", t, a)
+        if s and size != 0 and size != 1:
+            whole = largest(size, 1)
+            by = abs(s) - divided(abs(s), whole) * whole  # the places beyond whole turns
+            middle = size - by if s > 0 else by
+            t = concat([cut(t, a, middle, size), cut(t, a, 0, middle)], axis=a)
+    return t
+
+
+def known_size(op: str, t: Tensor, axis: int) -> int | SymbolicDim:
+    """The size of an axis, a number or a symbol. UnsupportedError for one that nothing decides."""
+    size = t.shape[axis]
+    if size is None:
+        raise UnsupportedError(
+            f"wf.{op}: the size of axis {axis} of shape {format_shape(t.shape)} is not known",
+            hint="wf.ensure_shape says what it is",
+            location=caller_location(),
+        )
+    return size
+
+
+def flip(x: TensorLike, /, *, axis: Axes = None) -> Tensor:
+    """The elements in reverse order along `axis` (None: all axes)."""
+    t = strong_tensor(x)
+    axes = check_axes("flip", axis, t.ndim)
+    if not axes:
+        return in_order(t)
+    starts = tuple(d - 1 if i in axes and d is not None else 0 for i, d in enumerate(t.shape))
+    stops = tuple(-1 if i in axes else d for i, d in enumerate(t.shape))
+    steps = tuple(-1 if i in axes else 1 for i in range(t.ndim))
+    return apply("slice", t, starts=starts, stops=stops, steps=steps)
+
+
+def pad(
+    x: TensorLike,
+    paddings: Any,
+    mode: str = "constant",
+    constant_values: TensorLike = 0,
+) -> Tensor:
+    """x with elements added around it; `paddings` is one pair (before, after) for each axis, or one
+    number.
+
+    mode: "constant" (`constant_values`, a scalar), "edge" (the last element again), "reflect"
+    (mirrored, the edge once), "symmetric" (mirrored, the edge twice); in any case of letters.
+    InvalidArgumentError where an axis is too short to mirror.
+    """
+    t = strong_tensor(x)
+    pairs = _pad_pairs(t, paddings)
+    kind = mode.lower()
+    if kind == "constant":
+        lo, hi = (tuple(side) for side in zip(*pairs, strict=True)) if pairs else ((), ())
+        (_, fill) = promote_tensors(t, constant_values, op="pad")
+        if fill.dtype is not t.dtype or fill.ndim:
+            raise InvalidArgumentError(
+                f"wf.pad: constant_values must be a scalar that fits {t.dtype.name}",
+                location=caller_location(),
+            )
+        return apply("pad", t, fill, lo=lo, hi=hi) if any((*lo, *hi)) else in_order(t)
+    if kind not in ("edge", "reflect", "symmetric"):
+        raise InvalidArgumentError(
+            f"wf.pad: mode {mode!r} is unknown",
+            hint="the modes are constant, edge, reflect, symmetric",
+            location=caller_location(),
+        )
+    for axis, (before, after) in enumerate(pairs):
+        t = _pad_axis(t, axis, before, after, kind)
+    return t
+
+
+def _pad_pairs(t: Tensor, paddings: Any) -> list[tuple[int, int]]:
+    table = concrete_array("pad", paddings, "paddings")
+    if not t.ndim and not table.size:
+        return []
+    try:
+        wide = np.broadcast_to(table, (t.ndim, 2)).tolist()
+    except ValueError:
+        wide = None
+    if wide is None or (table.size and (table.dtype.kind not in "iu" or table.min() < 0)):
+        raise InvalidArgumentError(
+            f"wf.pad: paddings must be {t.ndim} pairs of integers >= 0, got {paddings!r}",
+            location=caller_location(),
+        )
+    return [(int(a), int(b)) for a, b in wide]
+
+
+def _pad_axis(t: Tensor, axis: int, before: int, after: int, kind: str) -> Tensor:
+    size = t.shape[axis]
+    if not before and not after:
+        return t
+    skip = 1 if kind == "reflect" else 0
+    room = max(before, after) + skip if kind != "edge" else 1
+    if size is None or (isinstance(size, int) and size < room):
+        raise InvalidArgumentError(
+            f"wf.pad: axis {axis} of shape {format_shape(t.shape)} is too short for "
+            f"{(before, after)} in mode '{kind}'",
+            location=caller_location(),
+        )
+    if kind == "edge":
+        lead, tail = t.shape[:axis], t.shape[axis + 1 :]
+        front = expand(cut(t, axis, 0, 1), (*lead, before, *tail))
+        back = expand(cut(t, axis, size - 1, size), (*lead, after, *tail))
+    else:
+        front = flip(cut(t, axis, skip, before + skip), axis=axis)
+        back = flip(cut(t, axis, size - after - skip, size - skip), axis=axis)
+    parts = [p for p, n in ((front, before), (t, 1), (back, after)) if n]
+    return concat(parts, axis=axis)
+
+
+def rot90(x: TensorLike, /, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Tensor:
+    """x turned by 90 degrees k times, from the first of `axes` towards the second (NumPy's
+    rot90).
+    """
+    t = strong_tensor(x)
+    a, b = (check_axis("rot90", v, t.ndim, "axes") for v in axes)
+    turns = check_int("rot90", k, "k") % 4
+    if turns == 2:
+        return flip(t, axis=(a, b))
+    if turns == 1:
+        return swapaxes(flip(t, axis=b), a, b)
+    return flip(swapaxes(t, a, b), axis=b) if turns else t
+
+
+def diff(
+    x: TensorLike,
+    /,
+    *,
+    axis: int = -1,
+    n: int = 1,
+    prepend: TensorLike | None = None,
+    append: TensorLike | None = None,
+) -> Tensor:
+    """x[i+1] - x[i] along `axis`, n times over; `prepend` and `append` (of which a scalar counts as
+    one element) are joined to x first, unless n is 0: that gives x."""
+    t = strong_tensor(x)
+    along, times = check_axis("diff", axis, t.ndim), check_int("diff", n, "n")
+    if times < 0:
+        raise InvalidArgumentError(
+            f"wf.diff: n must not be negative, got {times}", location=caller_location()
+        )
+    if not times:
+        return in_order(t)
+    one = (*t.shape[:along], 1, *t.shape[along + 1 :])
+    held = [None if p is None else as_tensor(p) for p in (prepend, append)]
+    ends = [p if p is None or p.ndim else _spread(p, one) for p in held]
+    t = concat([p for p in (ends[0], t, ends[1]) if p is not None], axis=along)
+    for _ in range(times):
+        size = known_size("diff", t, along)
+        if size != 0:
+            t = subtract(cut(t, along, least(size, 1), size), cut(t, along, 0, positive(size - 1)))
+    return t
+
+
+def _spread(scalar: Tensor, shape: Shape) -> Tensor:
+    """A scalar repeated; weak if it is."""
+    return weaken(apply("broadcast_to", scalar, shape=shape), [scalar])

@@ -1,0 +1,316 @@
+"""`Optimizer`: what all optimizers share - gradients of a loss, slots, applying updates.
+
+An optimizer is ordinary code over public ops. It works while `wf.compile` traces a step, in a
+`wf.Graph`, and eagerly; its slots are variables, made on first use with their values at once, also
+during a trace.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft.frontend.autodiff.gradients import gradients, source_gradients, summed
+from weft.frontend.autodiff.indexed_slices import IndexedSlices
+from weft.frontend.core.function_trace import run_traced
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import Effect, current_trace, suspend_trace
+from weft.frontend.ops.promotion import TensorLike, cast, is_scalar
+from weft.frontend.state.scopes import beside, group, put_beside
+from weft.frontend.state.variable import Variable
+from weft.ir.dtypes import as_dtype
+from weft.ir.errors import (
+    GradientError,
+    InternalError,
+    InvalidArgumentError,
+    TypeRuleError,
+    UnsupportedError,
+)
+from weft.ir.locations import caller_location
+from weft.ir.process import ForkLock
+from weft.ir.type_rules import fits
+from weft.ir.types import TensorType
+
+GradientAndVariable: TypeAlias = tuple[Tensor | IndexedSlices | None, Variable]
+#: A number, a tensor or a variable, or a function without arguments that gives one (a schedule).
+Hyper: TypeAlias = TensorLike | Callable[[], TensorLike]
+
+
+class Optimizer:
+    """Base class: subclasses say in `_update` how one variable changes, given its gradient.
+
+    learning_rate: a number, tensor or variable, or a function that is called for each step (inside
+    the trace of a compiled step it is called once; what it computes from variables is computed anew
+    each step).
+    """
+
+    #: Whether the formula is right for complex variables, too.
+    takes_complex = False
+
+    def __init__(self, learning_rate: Hyper, name: str | None = None) -> None:
+        self.name = type(self).__name__ if name is None else name
+        self.learning_rate = self._checked("learning_rate", learning_rate)
+        self._slots: dict[tuple[Variable, str], Variable] = {}
+        self._lock = ForkLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copied and pickled with the slots, which belong to the copies of the variables."""
+        with self._lock:
+            held = {**self.__dict__, "_slots": dict(self._slots)}
+        del held["_lock"]
+        return held
+
+    def __setstate__(self, held: dict[str, Any]) -> None:
+        self.__dict__.update(held, _lock=ForkLock())
+
+    # ------------------------------------------------------------------------------ public
+    def minimize(
+        self,
+        loss: Any,
+        var_list: Sequence[Variable] | Variable | None = None,
+        *,
+        global_step: Variable | None = None,
+        grad_loss: TensorLike | None = None,
+        colocate_gradients_with_ops: bool = False,
+        name: str | None = None,
+    ) -> Effect:
+        """Compute the gradients of `loss` and apply them; as `compute_gradients`,
+        `apply_gradients`.
+        """
+        colocated = colocate_gradients_with_ops
+        pairs = self._compute(loss, var_list, grad_loss, sparse=False, colocated=colocated)
+        return self.apply_gradients(pairs, global_step=global_step, name=name)
+
+    def compute_gradients(
+        self,
+        loss: Any,
+        var_list: Sequence[Variable] | Variable | None = None,
+        *,
+        grad_loss: TensorLike | None = None,
+        colocate_gradients_with_ops: bool = False,
+    ) -> list[GradientAndVariable]:
+        """Pairs (gradient, variable); the gradient is None where the loss does not depend on the
+        variable, `IndexedSlices` where it has only looked up rows of it (as `wf.gradients`).
+
+        loss: a tensor of the current trace, or a function without arguments that computes it from
+        variables; outside a trace it must be a function, since concrete tensors keep no history.
+        var_list: by default all trainable variables that the trace has read so far. grad_loss: the
+        cotangent of the loss, 1 by default. colocate_gradients_with_ops: as for `wf.gradients`.
+        GradientError for a loss that has no history, or no
+        variables.
+        """
+        colocated = colocate_gradients_with_ops
+        return self._compute(loss, var_list, grad_loss, sparse=True, colocated=colocated)
+
+    def _compute(
+        self,
+        loss: Any,
+        var_list: Sequence[Variable] | Variable | None,
+        grad_loss: TensorLike | None,
+        *,
+        sparse: bool,
+        colocated: bool = False,
+    ) -> list[GradientAndVariable]:
+        variables = [var_list] if isinstance(var_list, Variable) else var_list
+        if current_trace() is not None:
+            traced = loss() if callable(loss) else loss
+            return self._traced_gradients(traced, variables, grad_loss, sparse, colocated)
+        if not callable(loss):
+            raise GradientError(
+                f"{self.name}: outside a trace the loss must be a function: a concrete tensor "
+                "keeps no history",
+                hint="pass a function that computes the loss, or put the step inside @wf.compile",
+                location=caller_location(),
+            )
+        chosen: list[Variable] = []
+
+        def compute(inputs: list[Tensor]) -> list[Tensor | IndexedSlices]:
+            pairs = self._traced_gradients(loss(), variables, grad_loss, sparse, colocated)
+            chosen.extend(v for g, v in pairs if g is not None)
+            return [g for g, _ in pairs if g is not None]
+
+        found = run_traced("minimize", compute, [])
+        connected = dict(zip(map(id, chosen), found, strict=True))
+        listed = chosen if variables is None else variables
+        return [(connected.get(id(v)), v) for v in listed]
+
+    def _traced_gradients(
+        self,
+        loss: Any,
+        variables: Sequence[Variable] | None,
+        grad_loss: TensorLike | None,
+        sparse: bool,
+        colocated: bool,
+    ) -> list[GradientAndVariable]:
+        if variables is None:
+            trace = current_trace()
+            assert trace is not None
+            variables = [
+                v for v in trace.root().effects.reads if v.trainable and v.dtype.is_inexact
+            ]
+        for v in variables:
+            if not isinstance(v, Variable):
+                raise GradientError(
+                    f"{self.name}: var_list holds a {type(v).__name__}, not a wf.Variable",
+                    location=caller_location(),
+                )
+        if not variables:
+            raise GradientError(
+                f"{self.name}: there are no trainable variables",
+                hint="read them (as wf.Variable) in the loss, or pass var_list",
+                location=caller_location(),
+            )
+        seeds = None if grad_loss is None else [grad_loss]
+        found: Sequence[Tensor | IndexedSlices | None]
+        if sparse:
+            found = gradients(loss, list(variables), seeds, colocate_gradients_with_ops=colocated)
+        else:
+            parts = source_gradients(loss, list(variables), seeds, colocated=colocated)
+            found = [summed(p) for p in parts]
+        return list(zip(found, variables, strict=True))
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Sequence[GradientAndVariable],
+        *,
+        global_step: Variable | None = None,
+        name: str | None = None,
+    ) -> Effect:
+        """Change each variable by its gradient; pairs whose gradient is None are left alone.
+
+        IndexedSlices give the same result as the dense gradient that they stand for. In a compiled
+        step only the rows are touched where the formula leaves the others as they are
+        (`f.explain` says so).
+
+        In a graph the result is what a session runs to make one step; elsewhere it has happened (or
+        is part of the traced step). global_step: an integer variable to add 1 to. name: of the
+        effect, by which a session runs it; that of the optimizer by default. GradientError if no
+        pair has a gradient, InvalidArgumentError for a gradient that does not fit its variable.
+        """
+        pairs = [(_dense(g, v), v) for g, v in grads_and_vars if g is not None]
+        if not pairs:
+            names = ", ".join(v.name for _, v in grads_and_vars)
+            raise GradientError(
+                f"{self.name}: none of the variables ({names}) has a gradient",
+                hint="the loss must depend on at least one of them",
+                location=caller_location(),
+            )
+        for g, v in pairs:
+            if v.dtype.is_complex and not self.takes_complex:
+                raise UnsupportedError(
+                    f"{self.name}: variable '{v.name}' is {v.dtype.name}; the formula "
+                    "is for real ones",
+                    hint="use SGD or Momentum, or two real variables",
+                    location=caller_location(),
+                )
+            if g.dtype is not v.dtype or not fits(g.shape, v.shape):
+                raise InvalidArgumentError(
+                    f"{self.name}: a gradient {g._type} does not fit variable '{v.name}' "
+                    f"({v.dtype.short}{list(v.shape)})",
+                    location=caller_location(),
+                )
+        done = self._apply(pairs)
+        if global_step is not None:
+            done.append(global_step.assign_add(1))
+        return group(*done, name=name or self.name)
+
+    def get_slot(self, var: Variable, name: str) -> Variable | None:
+        """The slot `name` of a variable, or None if it has not been made yet."""
+        return self._slots.get((var, name))
+
+    def get_slot_names(self) -> list[str]:
+        """The names of the slots made so far."""
+        return sorted({name for _, name in self._slots})
+
+    def variables(self) -> list[Variable]:
+        """The optimizer's own state: save and restore it with the model's."""
+        return list(self._slots.values())
+
+    # -------------------------------------------------------------------------- for subclasses
+    def _apply(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
+        done = []
+        for g, v in pairs:
+            with beside(v):
+                done += self._update(g, v)
+        return done
+
+    def _update(self, grad: Tensor, var: Variable) -> list[Tensor]:
+        """Change one variable and its slots; what the assignments gave."""
+        raise UnsupportedError(
+            f"{type(self).__name__} does not say how to update a variable",
+            hint="a subclass of wf.train.Optimizer defines _update(self, grad, var)",
+            location=caller_location(),
+        )
+
+    def _slot(self, var: Variable, name: str, initial: float = 0.0) -> Variable:
+        """The slot of a variable: same shape and dtype, filled with `initial` when it is made."""
+        with self._lock, suspend_trace():
+            if (var, name) not in self._slots:
+                start = np.full(var.shape, initial, var.dtype.numpy)
+                label = f"{var.name}/{self.name}/{name}"
+                self._slots[var, name] = Variable(start, trainable=False, name=label)
+        return put_beside(self._slots[var, name], var)
+
+    def _state_type(self, name: str, stored: TensorType) -> TensorType | None:
+        """The type of the optimizer's own variable (no slot) of that name, which a checkpoint has
+        as `stored` and which is not made here yet; None if it has none of that name.
+        """
+        return None
+
+    def _make_state(self, name: str, wanted: TensorType) -> Variable:
+        """Make that variable."""
+        raise InternalError(f"{self.name} has no variable '{name}'")
+
+    def _rate(self, var: Variable) -> TensorLike:
+        return hyper(self.learning_rate, var)
+
+    def _checked(self, name: str, value: Any, below: float = math.inf) -> Any:
+        """A hyperparameter that must be at least 0 and less than `below`.
+
+        Of functions nothing is checked, of variables and symbolic tensors only the dtype.
+        TypeRuleError for what is no real number, InvalidArgumentError for one out of range.
+        """
+        if callable(value):
+            return value
+        known: Any = value
+        real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if isinstance(value, (Tensor, Variable, np.ndarray)):
+            real = as_dtype(value.dtype).kind in ("int", "uint", "float")
+            known = value._data if isinstance(value, Tensor) else value
+        if not real:
+            raise TypeRuleError(
+                f"{self.name}: {name} must be a real number, got {value!r:.60}",
+                hint="give a number, tensor or variable, or a function that returns one",
+                location=caller_location(),
+            )
+        if known is None or isinstance(known, Variable):
+            return value
+        if not np.all((np.asarray(known) >= 0) & (np.asarray(known) < below)):
+            limits = "finite and not negative" if below == math.inf else f"in [0, {below:g})"
+            raise InvalidArgumentError(
+                f"{self.name}: {name} must be {limits}, got {value!r:.60}",
+                location=caller_location(),
+            )
+        return value
+
+
+def _dense(gradient: Any, var: Variable) -> Tensor:
+    with beside(var):  # rows are sent there, not as much as the whole variable
+        return dense_gradient(gradient)
+
+
+def dense_gradient(gradient: Any) -> Tensor:
+    """What the formulas take; the compiler's pass `sparse_updates` makes rows of it again."""
+    return gradient.to_dense() if isinstance(gradient, IndexedSlices) else as_tensor(gradient)
+
+
+def hyper(value: Hyper, var: Variable) -> TensorLike:
+    """A hyperparameter for the update of `var`: Python numbers as they are, tensors in its
+    dtype.
+    """
+    number = value() if callable(value) else value
+    return number if is_scalar(number) else cast(number, var.dtype)

@@ -1,0 +1,400 @@
+"""Files in graphs, with TensorFlow 1's names: whole files, images and records as tensors, and
+readers, which give the records of files whose names come from a queue.
+
+In compiled functions they are UnsupportedErrors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import Effect, Trace
+from weft.frontend.data.readers import FixedLenFeature, VarLenFeature, part_of
+from weft.frontend.ops.arguments import check_int
+from weft.frontend.ops.dispatch import fresh_sizes
+from weft.frontend.queues.host_ops import host_effect, host_op, located, string_tensor
+from weft.frontend.queues.queue import QueueBase
+from weft.frontend.state.resources import (
+    eager,
+    handle,
+    integer,
+    label,
+    made_at_once,
+    or_effect,
+    or_in_graph,
+    refuse_waiting,
+    seconds,
+)
+from weft.ir.dtypes import DType, as_dtype, string, uint8
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
+from weft.ir.spec import AttrValue
+from weft.runtime.files.records import Layout
+from weft.runtime.files.streams import check_compression
+from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.queue import Queue
+from weft.runtime.resources.reader import Reader, as_arrays
+
+
+@located
+def read_file(filename: Any, name: str | None = None) -> Tensor:
+    """All bytes of a file, a string without axes. NotFoundError if there is none."""
+    return host_op("read_file", [_name("wf.read_file", filename)])[0]
+
+
+@located
+def write_file(filename: Any, contents: Any, name: str | None = None) -> Effect:
+    """Write a string to a file, in place of one that is there; makes its folder. An effect.
+
+    FailedPreconditionError with what the system says if it cannot.
+    """
+    contents = string_tensor("wf.write_file", contents, scalar=True)
+    return host_effect("write_file", [_name("wf.write_file", filename), contents], name)
+
+
+@located
+def matching_files(pattern: Any, name: str | None = None) -> Tensor:
+    """The names of the files that fit a pattern, or one of several (`*`, `?`, `[...]`), sorted: a
+    tensor of strings with one axis."""
+    return host_op("matching_files", [_name("wf.matching_files", pattern, scalar=False)], 1)[0]
+
+
+def _name(what: str, x: Any, *, scalar: bool = True) -> Tensor:
+    if isinstance(x, os.PathLike):
+        x = os.fsencode(x)
+    return string_tensor(what, x, scalar=scalar)
+
+
+# ------------------------------------------------------------------------------------------- images
+@located
+def decode_image(
+    contents: Any, channels: int | None = None, dtype: Any = uint8, name: str | None = None, *,
+    shape: Sequence[int | None] | None = None,
+) -> Tensor:  # fmt: skip
+    """A PNG, JPEG or other image as u8[height, width, channels], by Pillow.
+
+    contents: a string without axes. channels: 0 or None (as it has them), 1, 2, 3, 4. shape:
+    (height, width, channels) that the image must have, None for any; in a `wf.Graph` what is not
+    given is known when the step runs. InvalidArgumentError for an image of another size,
+    DataLossError for what is no whole image, UnsupportedError for another dtype than uint8.
+    """
+    if as_dtype(dtype) is not uint8:
+        raise UnsupportedError(f"images are decoded as uint8, not as {as_dtype(dtype).name}")
+    given = string_tensor("wf.decode_image", contents, scalar=True)
+    sizes = [None, None, None] if shape is None else list(shape)
+    if len(sizes) != 3:
+        raise InvalidArgumentError(
+            f"wf.decode_image: shape={shape!r} is not height, width, channels"
+        )
+    wanted = check_int("decode_image", channels or 0, "channels")
+    if sizes[2] is not None and wanted not in (0, sizes[2]):
+        raise InvalidArgumentError(f"wf.decode_image: channels={wanted}, but shape={shape!r}")
+    height, width, last = (
+        -1 if n is None else check_int("decode_image", n, "shape") for n in sizes
+    )
+    last = wanted if last < 0 else last
+    return host_op(
+        "decode_image", [given], (height < 0) + (width < 0) + (not last),
+        height=height, width=width, channels=last,
+    )[0]  # fmt: skip
+
+
+decode_png = decode_jpeg = decode_image
+
+
+# ------------------------------------------------------------------------------------------ records
+@located
+def decode_csv(
+    records: Any, record_defaults: Sequence[Any], field_delim: str = ",",
+    use_quote_delim: bool = True, name: str | None = None, na_value: str = "",
+    select_cols: Sequence[int] | None = None,
+) -> list[Tensor]:  # fmt: skip
+    """The fields of CSV records (RFC 4180), a tensor of the records' shape for each column.
+
+    records: strings. record_defaults: for each column a value ([0], 0), which an empty field or
+    `na_value` stands for and which says the dtype, or a dtype alone: there an empty field is an
+    error. float32, float64, int32, int64 or string; numbers of Python are float32 and int32, as in
+    TensorFlow. select_cols: the columns to give, rising. InvalidArgumentError names record and
+    field.
+    """
+    given = string_tensor("wf.decode_csv", records)
+    defaults = [_default(d) for d in record_defaults]
+    columns = tuple(check_int("decode_csv", c, "select_cols") for c in select_cols or ())
+    return host_op(
+        "decode_csv", [given, *defaults], delimiter=field_delim,
+        quote='"' if use_quote_delim else "", na_value=na_value, columns=columns,
+    )  # fmt: skip
+
+
+def _default(given: Any) -> Tensor:
+    if isinstance(given, (DType, type, np.dtype)):
+        return Tensor(np.empty(0, as_dtype(given).numpy))
+    if isinstance(given, Tensor):
+        return given
+    typed = isinstance(given, (np.ndarray, np.generic))
+    t = as_tensor(given)
+    if not typed and t.dtype.kind in ("int", "float"):  # TensorFlow's types of Python's numbers
+        return Tensor(np.asarray(t.numpy(), np.int32 if t.dtype.is_integer else np.float32))
+    return t
+
+
+@located
+def parse_example(
+    serialized: Any, features: Mapping[str, FixedLenFeature | VarLenFeature],
+    name: str | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Features of serialized tf.train.Examples: for each name a tensor of the shape of `serialized`
+    (strings of any shape) and of the feature's shape.
+
+    Of one example, a VarLenFeature is a tensor with one axis; in a `wf.Graph` its size is known
+    when the step runs. InvalidArgumentError names example and feature, DataLossError what is no
+    Example.
+    """
+    given = string_tensor("wf.parse_example", serialized)
+    parts: list[str] = []
+    defaults: dict[int, Tensor] = {}
+    for i, (key, wanted) in enumerate(features.items()):
+        part, default = part_of(key, wanted)
+        parts.append(str(part))
+        if default is not None:
+            defaults[i] = Tensor(default)
+    made = host_op(
+        "parse_example", [given, *defaults.values()], sum("?" in p for p in parts),
+        names=tuple(features), parts=tuple(parts), defaults=tuple(defaults),
+    )  # fmt: skip
+    return dict(zip(features, made, strict=True))
+
+
+@located
+def parse_single_example(
+    serialized: Any, features: Mapping[str, FixedLenFeature | VarLenFeature],
+    name: str | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """`parse_example` of one example: a string without axes."""
+    return parse_example(
+        string_tensor("wf.parse_single_example", serialized, scalar=True), features
+    )
+
+
+Pair = tuple[Tensor, Tensor]
+
+
+def _queue_of(reader: ReaderBase, queue: Any) -> Queue:
+    what = reader._reader.describe()
+    if not isinstance(queue, QueueBase):
+        raise TypeRuleError(
+            f"{what} reads files that a queue names, got a {type(queue).__name__}",
+            hint="wf.train.string_input_producer(names) makes one",
+        )
+    c = queue._queue.components
+    if c.dtypes != (string,) or c.shapes not in (((),), (None,)):
+        raise TypeRuleError(
+            f"{what} reads files that a queue names; the elements of this one are {c}",
+            hint="make it with wf.FIFOQueue(capacity, wf.string, shapes=[[]])",
+        )
+    return queue._queue
+
+
+# ---------------------------------------------------------------------------------------- in graphs
+def _read(
+    trace: Trace, owner: ReaderBase, queue: Any, name: str | None = None, *,
+    timeout: object = None, cancel: object = None,
+) -> Pair:  # fmt: skip
+    refuse_waiting("read", timeout, cancel)
+    given = handle(trace, _queue_of(owner, queue))
+    key, value = trace.emit("reader_read", [handle(trace, owner._reader), given])
+    return trace.tensor(key), trace.tensor(value)
+
+
+def _read_up_to(
+    trace: Trace, owner: ReaderBase, queue: Any, num_records: Any, name: str | None = None, *,
+    timeout: object = None, cancel: object = None,
+) -> Pair:  # fmt: skip
+    refuse_waiting("read_up_to", timeout, cancel)
+    n = integer(num_records, "read_up_to: num_records", 1)
+    operands = [handle(trace, owner._reader), handle(trace, _queue_of(owner, queue))]
+    attrs: dict[str, AttrValue] = {"n": n, "sizes": fresh_sizes(trace, "read_up_to", 1)}
+    key, value = trace.emit("reader_read_up_to", operands, attrs)
+    return trace.tensor(key), trace.tensor(value)
+
+
+def _number(op: str) -> Any:
+    def emit(trace: Trace, owner: ReaderBase, name: str | None = None) -> Tensor:
+        (made,) = trace.emit(op, [handle(trace, owner._reader)])
+        return trace.tensor(made)
+
+    return emit
+
+
+def _reset(trace: Trace, owner: ReaderBase, name: str | None = None) -> Effect:
+    (token,) = trace.emit("reader_reset", [handle(trace, owner._reader)])
+    return Effect(trace.name_scope + (name or "reset"), token, trace)
+
+
+class ReaderBase:
+    """A reader: gives the records of one file after the other, whose names come out of a queue.
+
+    In a `wf.Graph` the methods add ops, and the steps of all sessions share the reader; eagerly
+    they read at once, and `timeout=` and `cancel=` are as for queues.
+    """
+
+    __slots__ = ("_reader", "__weakref__")
+
+    def __init__(self, layout: Layout, name: str | None) -> None:
+        self._reader = Reader(layout, label(name, f"{layout.kind}_reader"))
+
+    def __repr__(self) -> str:
+        reader = self._reader
+        return f"<{reader.describe()}: {reader.records_produced()} records>"
+
+    @property
+    def name(self) -> str:
+        """The name given."""
+        return self._reader.name
+
+    @or_in_graph(_read)
+    @eager
+    def read(
+        self, queue: QueueBase, name: str | None = None, *, timeout: float | None = None,
+        cancel: CancelToken | None = None,
+    ) -> Pair:  # fmt: skip
+        """The key (file and place) and the value of the next record, two strings.
+
+        Waits for the name of a file if it is at the end of one. OutOfRangeError if the queue is
+        closed and empty; NotFoundError and DataLossError for a file that is not there or damaged,
+        after which it goes on with the next file.
+        """
+        made = self._reader.read(_queue_of(self, queue), 1, seconds(timeout), cancel)
+        keys, values = as_arrays(made)
+        return Tensor(keys.reshape(())), Tensor(values.reshape(()))
+
+    @or_in_graph(_read_up_to)
+    @eager
+    def read_up_to(
+        self, queue: QueueBase, num_records: int, name: str | None = None, *,
+        timeout: float | None = None, cancel: CancelToken | None = None,
+    ) -> Pair:  # fmt: skip
+        """The keys and values of the next records, at least one and at most `num_records`, all of
+        one file: two tensors of strings with one axis. Errors as `read`."""
+        n = integer(num_records, "read_up_to: num_records", 1)
+        found = _queue_of(self, queue)
+        made = self._reader.read(found, n, seconds(timeout), cancel, "read_up_to")
+        keys, values = as_arrays(made)
+        return Tensor(keys), Tensor(values)
+
+    @or_in_graph(_number("reader_num_records_produced"))
+    @eager
+    def num_records_produced(self, name: str | None = None) -> Tensor:
+        """How many records it has read, int64."""
+        return Tensor(np.asarray(self._reader.records_produced(), np.int64))
+
+    @or_in_graph(_number("reader_num_work_units_completed"))
+    @eager
+    def num_work_units_completed(self, name: str | None = None) -> Tensor:
+        """How many files it has read to their end, int64."""
+        return Tensor(np.asarray(self._reader.files_finished(), np.int64))
+
+    @or_effect(_reset)
+    @eager
+    def reset(self, name: str | None = None) -> None:
+        """Be as new: at no file, nothing counted. Names that it took off the queue stay taken."""
+        self._reader.reset()
+
+    @made_at_once
+    @eager
+    def state_dict(self) -> dict[str, Any]:
+        """Its file and the place in it, for a checkpoint."""
+        return self._reader.state_dict()
+
+    @made_at_once
+    @eager
+    def load_state_dict(self, state: Mapping[str, Any]) -> Self:
+        """Go on where the reader was that gave `state`. Returns self."""
+        self._reader.load_state_dict(state)
+        return self
+
+
+class TextLineReader(ReaderBase):
+    """Lines of text files, without their ends, after `skip_header_lines` in each file.
+
+    Keys are `file:line`, from 1. compression_type: "", "GZIP" or "ZLIB".
+    """
+
+    __slots__ = ()
+
+    @made_at_once
+    @eager
+    def __init__(
+        self, skip_header_lines: int | None = None, name: str | None = None, *,
+        compression_type: str | None = None,
+    ) -> None:  # fmt: skip
+        skip = integer(skip_header_lines or 0, "TextLineReader: skip_header_lines")
+        compression = check_compression(compression_type)
+        super().__init__(Layout("text_line", skip, compression=compression), name)
+
+
+class TFRecordReader(ReaderBase):
+    """Records of TFRecord files; keys are `file:byte`. options: the compression, "", "GZIP" or
+    "ZLIB"."""
+
+    __slots__ = ()
+
+    @made_at_once
+    @eager
+    def __init__(self, name: str | None = None, options: str | None = None) -> None:
+        super().__init__(Layout("tfrecord", compression=check_compression(options)), name)
+
+
+class WholeFileReader(ReaderBase):
+    """Whole files; keys are their names."""
+
+    __slots__ = ()
+
+    @made_at_once
+    @eager
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(Layout("whole_file"), name)
+
+
+class IdentityReader(ReaderBase):
+    """The names themselves, as keys and values."""
+
+    __slots__ = ()
+
+    @made_at_once
+    @eager
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(Layout("identity"), name)
+
+
+class FixedLengthRecordReader(ReaderBase):
+    """Records of `record_bytes` bytes between a header and a footer; keys are `file:number`.
+
+    hop_bytes: from the start of one record to that of the next (0: they follow each other; then a
+    file that ends within a record is a DataLossError). encoding: "", "GZIP" or "ZLIB".
+    """
+
+    __slots__ = ()
+
+    @made_at_once
+    @eager
+    def __init__(
+        self, record_bytes: int, header_bytes: int | None = None, footer_bytes: int | None = None,
+        hop_bytes: int | None = None, name: str | None = None, encoding: str | None = None,
+    ) -> None:  # fmt: skip
+        what = "FixedLengthRecordReader"
+        size = integer(record_bytes, f"{what}: record_bytes", 1)
+        rest = (("header_bytes", header_bytes), ("footer_bytes", footer_bytes))
+        header, footer = (integer(n or 0, f"{what}: {k}") for k, n in rest)
+        hop = integer(hop_bytes or 0, f"{what}: hop_bytes")
+        compression = check_compression(encoding)
+        super().__init__(Layout("fixed_length", header, size, footer, hop, compression), name)
+
+
+__all__ = [
+    "FixedLengthRecordReader", "IdentityReader", "ReaderBase", "TFRecordReader", "TextLineReader",
+    "WholeFileReader",
+]  # fmt: skip

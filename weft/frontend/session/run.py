@@ -1,0 +1,505 @@
+"""One `Session.run`: its `RunOptions`, how a step is carried out, whichever way it runs, and
+`RunMetadata`, the report on it, with a trace for Perfetto.
+
+Copies between the host and GPUs: which feeds stay where they are, and what `wf.transfer_guard` may
+disallow (`placed`)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import field, fields
+from numbers import Real
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from weft.frontend.core.arrays import Array
+from weft.frontend.core.device_array import DeviceArray, guarded, transfer
+from weft.frontend.session.compiling import Step
+from weft.frontend.session.fetches import is_tensor
+from weft.frontend.session.graph import Graph
+from weft.ir.dataclass import dataclass
+from weft.ir.device import DeviceSpec, short
+from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, TypeRuleError
+from weft.ir.graph import Value
+from weft.ir.locations import Locations, caller_location
+from weft.runtime.dataflow.executor import DataflowStep
+from weft.runtime.dataflow.layout import HOST
+from weft.runtime.dataflow.regions import RegionElsewhere
+from weft.runtime.dataflow.run import end_if_over
+from weft.runtime.dataflow.trace import TraceEvent, TraceRecorder
+from weft.runtime.device.execution.step import DeviceStep, StepOnDevices
+from weft.runtime.native.executable import Executable
+from weft.runtime.native.size_plan import Filled
+from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.trace.kernel_times import run_traced
+from weft.runtime.trace.perfetto import Json, event_rows, name_row
+
+if TYPE_CHECKING:
+    from weft.runtime.trace.task_trace import StepTrace
+    from weft.runtime.trace.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class RunOptions:
+    """timeout_in_ms: after so many milliseconds a step that waits (for a queue) or goes round a
+    loop, a native one or one that the host leads on a GPU (docs/gpu.md), ends with
+    DeadlineExceededError; 0: no limit. A kernel is not interrupted. trace_level: from
+    SOFTWARE_TRACE on (TensorFlow 1's levels are all alike here), `run_metadata` gets an event for
+    each kernel and node.
+
+    Raises TypeRuleError for what is no number, InvalidArgumentError for a number that is no time or
+    no level.
+    """
+
+    NO_TRACE: ClassVar[int] = 0
+    SOFTWARE_TRACE: ClassVar[int] = 1
+    HARDWARE_TRACE: ClassVar[int] = 2
+    FULL_TRACE: ClassVar[int] = 3
+
+    timeout_in_ms: float
+    trace_level: int
+
+    def __init__(self, timeout_in_ms: float = 0, trace_level: int = 0) -> None:
+        # not a generated one: errors name the user's line, and generated code looks like a user's
+        given: object = timeout_in_ms
+        if isinstance(given, bool) or not isinstance(given, Real):
+            raise TypeRuleError(
+                f"wf.RunOptions: timeout_in_ms must be a number, got {timeout_in_ms!r:.60}",
+                hint="give milliseconds; 0 is no limit",
+                location=caller_location(),
+            )
+        if not timeout_in_ms >= 0:
+            raise InvalidArgumentError(
+                f"wf.RunOptions: timeout_in_ms={timeout_in_ms!r} is no time",
+                hint="give milliseconds; 0 is no limit",
+                location=caller_location(),
+            )
+        if isinstance(trace_level, bool) or trace_level not in (0, 1, 2, 3):
+            raise InvalidArgumentError(
+                f"wf.RunOptions: trace_level={trace_level!r:.60} is no level",
+                hint="it is RunOptions.NO_TRACE or RunOptions.FULL_TRACE",
+                location=caller_location(),
+            )
+        object.__setattr__(self, "timeout_in_ms", float(timeout_in_ms))
+        object.__setattr__(self, "trace_level", trace_level)
+
+    @property
+    def seconds(self) -> float | None:
+        """The limit; None: there is none."""
+        return self.timeout_in_ms / 1e3 if self.timeout_in_ms else None
+
+    @property
+    def traces(self) -> bool:
+        """Whether events are wanted."""
+        return self.trace_level > 0
+
+
+def check_options(options: object) -> None:
+    """TypeRuleError for what is neither None nor a `RunOptions`."""
+    if options is not None and not isinstance(options, RunOptions):
+        raise TypeRuleError(
+            f"Session.run: options must be wf.RunOptions, got a {type(options).__name__}",
+            location=caller_location(),
+        )
+
+
+def place_feeds(step: Step, arrays: list[Any]) -> list[Any]:
+    """The feeds as the step takes them: `wf.DeviceArray`s as they are where it reads them on a GPU,
+    else as arrays of the host. FailedPreconditionError, before anything has run, for a copy that
+    `wf.transfer_guard` disallows."""
+    executable = step.executable
+    where: list[list[str]] = [[] for _ in arrays]  # of each feed the GPUs that read it
+    if isinstance(executable, DeviceStep):
+        where = [[executable.device().name] for _ in arrays]
+    elif isinstance(executable, StepOnDevices):
+        where = _readers(executable, len(arrays))
+    if guarded():
+        _check_feeds(step, arrays, where)
+        _check_fetches(step)
+        if isinstance(executable, StepOnDevices):
+            _check_edges(step, executable)
+    return [
+        (a._held if there else a._data) if isinstance(a, DeviceArray) else a
+        for a, there in zip(arrays, where, strict=True)
+    ]
+
+
+def _readers(step: StepOnDevices, count: int) -> list[list[str]]:
+    """Of each feed of a step in parts the GPUs that read it; none if the host does, too."""
+    found: list[list[str]] = [[] for _ in range(count)]
+    on_host: set[int] = set()
+    for part in step.parts:
+        brought: Sequence[bool] = ()
+        if isinstance(part.step, DataflowStep):
+            brought = part.step.built.brought
+        for k, number in enumerate(part.feeds):
+            if k < len(brought) and brought[k]:
+                found[number].append(part.name)
+            else:
+                on_host.add(number)
+    return [[] if i in on_host else names for i, names in enumerate(found)]
+
+
+# ------------------------------------------------------------------------------------ the guard
+
+
+def _check_feeds(step: Step, arrays: Sequence[Any], where: Sequence[Sequence[str]]) -> None:
+    for i, (a, there) in enumerate(zip(arrays, where, strict=True)):
+        for gpu in there:
+            if isinstance(a, np.ndarray):
+                what = "a host array or number"
+            elif a._held.device.name != gpu:
+                what = f"an array of {a.device}"
+            else:
+                continue
+            name = gpu.lstrip("/")
+            transfer(
+                f"feed {_name(step, i)}, is {what} that is copied to {name}",
+                f'feed wf.to_device(x, "{name}"), which may be called where transfers are '
+                "disallowed",
+            )
+
+
+def _check_fetches(step: Step) -> None:
+    for value, gpu in _fetched_from(step):
+        transfer(
+            f"fetch {_described(step.graph, value)}, is copied from {gpu.lstrip('/')} to the host",
+            'run it in `with wf.transfer_guard("allow"):`; a run that fetches effects alone copies '
+            "nothing back",
+        )
+
+
+def _fetched_from(step: Step) -> Iterator[tuple[Value, str]]:
+    """What is fetched from a GPU, and from which."""
+    results = [v for v in step.values if v is not None and is_tensor(v)]
+    if isinstance(step.executable, DeviceStep):
+        gpu = step.executable.device().name
+        yield from ((value, gpu) for value in results)
+    elif isinstance(step.executable, StepOnDevices):
+        for part in step.executable.parts:
+            if DeviceSpec.parse(part.device).kind == "gpu":
+                numbers = [i for i in part.fetches if i < len(results)]  # others are effects
+                yield from ((results[i], part.name) for i in numbers)
+
+
+def _check_edges(step: Step, executable: StepOnDevices) -> None:
+    for edge in executable.edges:
+        ends = [short(device).lstrip("/") for device in (edge.src, edge.dst)]
+        if any(end.startswith("gpu") for end in ends):
+            made = _made_at(edge.locations)
+            transfer(
+                f"a step of '{executable.name}' copies '{edge.tensor}', {edge.type}{made}, from "
+                f"{ends[0]} to {ends[1]}",
+                "put the ops on one device (session.explain shows all copies), or run it in "
+                '`with wf.transfer_guard("allow"):`',
+            )
+
+
+def _name(step: Step, i: int) -> str:
+    """Feed i, with its type."""
+    return _described(step.graph, step.feeds[i])
+
+
+def _described(graph: Graph | None, value: Value) -> str:
+    """The name of a value, if it has one, and its type: "x of 'graph', f32[3]"."""
+    if graph is None:
+        return str(value.type)
+    name = next((n for n, t in graph._named.copy().items() if t._value is value), None)
+    if name is not None:
+        return f"{name} of '{graph.name}', {value.type}"
+    op = f"op '{value.op.name}'" if value.op is not None else "a value"
+    made = _made_at(value.op.locations if value.op is not None else ())
+    return f"{op} of '{graph.name}', {value.type}{made}"
+
+
+def _made_at(locations: Locations) -> str:
+    return f" (made at {locations[0].file}:{locations[0].line})" if locations else ""
+
+
+if TYPE_CHECKING:
+    from weft.runtime.trace.task_trace import StepTrace
+
+    Recorder = TraceRecorder | StepTrace | None
+
+
+def execute(
+    step: Step,
+    arrays: list[Array],
+    options: RunOptions | None,
+    cancel: CancelToken,
+    recorder: Recorder,
+) -> list[Any]:
+    """One run: its results, None for a token. recorder: as `new_recorder` gave it."""
+    executable = step.executable
+    if DeviceArray in map(type, arrays) or (not isinstance(executable, Executable) and guarded()):
+        arrays = place_feeds(step, arrays)
+    limit = None if options is None else options.seconds
+    if isinstance(executable, Executable) and isinstance(recorder, TraceRecorder):
+        return run_traced(executable, arrays, recorder)
+    if isinstance(executable, (Executable, Filled)):
+        if limit is None:
+            return executable(arrays)
+        with cancel.within(limit) as own:
+            return executable.run_watched(arrays, lambda: end_if_over(own))
+    if isinstance(executable, DeviceStep):
+        with cancel.within(limit) as own:
+            if isinstance(recorder, TraceRecorder):
+                return executable.run_traced(arrays, recorder, own)
+            return executable(arrays, own)
+    if isinstance(executable, (DataflowStep, StepOnDevices)):
+        nodes = recorder if isinstance(recorder, TraceRecorder) else None
+        return executable(arrays, timeout=limit, cancel=cancel, trace=nodes)
+    parts = None if isinstance(recorder, TraceRecorder) else recorder
+    return executable(arrays, timeout=limit, cancel=cancel, trace=parts)
+
+
+def new_recorder(step: Step, options: RunOptions | None) -> Recorder:
+    """What records a run of the step; None if the options do not ask for that."""
+    if options is None or not options.traces:
+        return None
+    of_here = (Executable, Filled, DataflowStep, DeviceStep, StepOnDevices)
+    if isinstance(step.executable, of_here):
+        return TraceRecorder()
+    return step.executable.new_trace()
+
+
+_PID = 1
+
+
+def chrome_events(events: Sequence[TraceEvent], process: str) -> list[Json]:
+    """Names of process and threads, then the events. Times are us from the first event on."""
+    if not events:
+        return []
+    start = min(e.begin_ns for e in events)
+    threads = {ident: k for k, ident in enumerate(dict.fromkeys(e.thread for e in events), 1)}
+    named = [name_row("process_name", _PID, 0, f"weft: {process}")]
+    named += [name_row("thread_name", _PID, k, f"thread {ident}") for ident, k in threads.items()]
+    made = [
+        row
+        for i, e in enumerate(events)
+        for row in event_rows(e, i, start, _PID, threads[e.thread])
+    ]
+    return named + sorted(made, key=lambda row: float(row["ts"]))
+
+
+@dataclass(slots=True)
+class RunMetadata:
+    """Filled in by `Session.run(run_metadata=)`, anew each time.
+
+    graph_ops, graph_variables: the size of the whole graph. step_ops: the ops that the fetches
+    need. executor: "native" (one plan), "gpu" (one plan), "dataflow", "devices" (a part on each of
+    `devices`; copies: how many tensors go between them, in loops in each iteration; copied_bytes:
+    of one of each, where the size is known before the step) or "cluster" (`nodes`: its parts).
+    kernels: native kernel calls (those of regions with sizes that depend on values are not
+    counted), or launches on the GPU; regions, nodes, host_ops: of the dataflow executor (0 for a
+    native plan). cached: whether the step was compiled before; compile_seconds: how long that
+    took. arena_bytes, result_bytes: memory that the plans need for values in between, and for
+    results. seconds: this run. traced: whether `RunOptions.trace_level` asked for events: one for
+    each kernel of a native plan, each node of the dataflow executor, by the time that they began;
+    dropped: how many of the first were not kept. timeline: of a traced run on a cluster, the
+    events of all tasks by one clock, and the tensors between them.
+    """
+
+    graph: str = ""
+    graph_ops: int = 0
+    graph_variables: int = 0
+    step_ops: int = 0
+    executor: str = ""
+    kernels: int = 0
+    regions: int = 0
+    nodes: int = 0
+    host_ops: int = 0
+    cached: bool = False
+    compile_seconds: float = 0.0
+    arena_bytes: int = 0
+    result_bytes: int = 0
+    seconds: float = 0.0
+    traced: bool = False
+    events: Sequence[TraceEvent] = field(default=(), repr=False)
+    dropped: int = 0
+    timeline: Timeline | None = field(default=None, repr=False)
+    devices: tuple[str, ...] = ()
+    copies: int = 0
+    copied_bytes: int = 0
+
+    def __str__(self) -> str:
+        """The report for people."""
+        self._check_filled()
+        step = f"{self.step_ops} of {self.graph_ops} ops"
+        if self.executor == "native":
+            plan = f"one native plan of {self.kernels} kernels"
+        elif self.executor == "gpu":
+            plan = f"one plan of a GPU of {self.kernels} launches"
+        elif self.executor == "cluster":
+            plan = f"{self.nodes} parts on the tasks of a cluster"
+        else:
+            plan = (
+                f"dataflow executor: {self.nodes} nodes, of these {self.regions} compiled regions "
+                f"({self.kernels} kernels) and {self.host_ops} ops of the host"
+            )
+        if self.executor == "devices":
+            plan = (
+                f"{len(self.devices)} parts, on {', '.join(self.devices)}, with {self.copies} "
+                f"copies ({self.copied_bytes:,} bytes) between them; {plan}"
+            )
+        made = "cached" if self.cached else f"compiled in {self.compile_seconds * 1e3:.1f} ms"
+        return "\n".join(
+            [
+                f"step of '{self.graph}' ({self.graph_ops} ops, {self.graph_variables} variables)",
+                f"  needs     {step}",
+                f"  runs as   {plan}",
+                f"  step      {made}",
+                f"  memory    {self.arena_bytes:,} bytes in between, {self.result_bytes:,} results",
+                f"  took      {self.seconds * 1e6:,.0f} us; {len(self.events)} events traced",
+            ]
+        )
+
+    def chrome_trace(self) -> str:
+        """The events as JSON in Chrome's trace format, for https://ui.perfetto.dev; for several
+        runs see `wf.chrome_trace`.
+
+        FailedPreconditionError before a run, or where it was not traced.
+        """
+        return chrome_trace([self])
+
+    def cluster_report(self) -> str:
+        """A traced run on a cluster as text: the critical path and the straggler, who waited for
+        whom, bytes per edge, and how well the clocks are known.
+
+        FailedPreconditionError where there was no such run.
+        """
+        self._check_filled()
+        if self.timeline is None:
+            raise FailedPreconditionError(
+                "this run was not on a cluster, was not traced, or failed",
+                hint="run on wf.Session(target) with "
+                "options=wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)",
+                location=caller_location(),
+            )
+        from weft.runtime.trace.analysis import report
+
+        return report(self.timeline)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write `chrome_trace` to a file."""
+        text = self.chrome_trace()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def _check_filled(self) -> None:
+        if not self.executor:
+            raise FailedPreconditionError(
+                "this wf.RunMetadata is empty",
+                hint="pass it to Session.run(run_metadata=...)",
+                location=caller_location(),
+            )
+
+    def _fill_nodes(self, steps: Sequence[object]) -> list[Executable]:
+        """Note the nodes of executors; their native plans, and steps that are native plans."""
+        built = [step.built for step in steps if isinstance(step, DataflowStep)]
+        self.nodes = sum(len(b.nodes) for b in built)
+        self.regions = sum(len(b.region_of) for b in built)
+        hosts = sum(n.kind == HOST for b in built for n in b.region_of)
+        self.host_ops = sum(len(b.hosts) for b in built) - hosts
+        inside = [made for b in built for made in b.compiled]
+        return [made for made in (*steps, *inside) if isinstance(made, Executable)]
+
+    def clear(self) -> None:
+        """Forget the run before."""
+        for part in fields(self):
+            setattr(self, part.name, part.default)
+
+    def fill(
+        self,
+        graph: Graph,
+        step: Step,
+        cached: bool,
+        seconds: float,
+        recorder: TraceRecorder | StepTrace | None,
+    ) -> None:
+        """Set all fields after a run."""
+        self.graph, self.step_ops = graph.name, step.ops
+        self.graph_ops = len(graph._trace.builder.ops)
+        self.graph_variables = len(graph._trace.variables)
+        self.cached, self.seconds = cached, seconds
+        self.compile_seconds = 0.0 if cached else step.seconds
+        self.devices, self.copies, self.copied_bytes = (), 0, 0
+        plans: list[Executable]
+        far: list[RegionElsewhere] = []
+        if isinstance(step.executable, DataflowStep):
+            self.executor = "dataflow"
+            plans = self._fill_nodes([step.executable])
+        elif isinstance(step.executable, StepOnDevices):
+            self.executor, parts = "devices", step.executable.parts
+            self.devices = tuple(part.name for part in parts)
+            self.copies = len(step.executable.edges)
+            self.copied_bytes = sum(edge.nbytes or 0 for edge in step.executable.edges)
+            plans = self._fill_nodes([part.step for part in parts])
+            steps = [p.step.built for p in parts if isinstance(p.step, DataflowStep)]
+            far = [r for b in steps for r in b.compiled if isinstance(r, RegionElsewhere)]
+        elif isinstance(step.executable, Executable):
+            self.executor, plans = "native", [step.executable]
+            self.nodes = self.regions = self.host_ops = 0
+        elif isinstance(step.executable, DeviceStep):
+            self.executor, plans = "gpu", []
+            self.nodes = self.regions = self.host_ops = 0
+        else:
+            assert not isinstance(step.executable, Filled)  # this step has a plan of its own
+            self.executor, plans = "cluster", []
+            self.nodes = len(step.executable.parts)
+            self.regions = self.host_ops = 0
+        self.kernels = sum(n >= 0 for p in plans for n in p.plan.table.owner)
+        self.kernels += sum(region.launches for region in far)
+        self.arena_bytes = sum(p.plan.arena_bytes for p in plans)
+        self.result_bytes = sum(p.plan.result_bytes for p in plans)
+        if isinstance(step.executable, DeviceStep):
+            self.kernels = len(step.executable.plan.launches())
+            self.arena_bytes = step.executable.report.memory.arena_bytes
+            self.result_bytes = step.executable.report.memory.result_bytes
+        self.traced = recorder is not None
+        self.events, self.dropped, self.timeline = (), 0, None
+        if isinstance(recorder, TraceRecorder):
+            self.events, self.dropped = recorder.events(), recorder.dropped
+        elif recorder is not None and recorder.parts:
+            from weft.runtime.trace.timeline import merge
+
+            self.timeline = merge(recorder.parts, recorder.begin_ns, recorder.end_ns)
+            self.events = tuple(span.event for span in self.timeline.spans)
+            self.dropped = self.timeline.dropped
+
+
+def chrome_trace(runs: Sequence[RunMetadata]) -> str:
+    """Several traced runs of this process as one trace: JSON in Chrome's format, for
+    https://ui.perfetto.dev. On a cluster with a critical path for each of them.
+
+    FailedPreconditionError for one that is empty or was not traced, InvalidArgumentError for none,
+    or for runs on a cluster and others together.
+    """
+    for run in runs:
+        run._check_filled()
+        if not run.traced:
+            raise FailedPreconditionError(
+                "this run was not traced",
+                hint="run with options=wf.RunOptions(trace_level=wf.RunOptions.FULL_TRACE)",
+                location=caller_location(),
+            )
+    lines = [run.timeline for run in runs if run.timeline is not None]
+    if not runs or 0 < len(lines) < len(runs):
+        raise InvalidArgumentError(
+            "wf.chrome_trace takes traced runs that were all on a cluster or all were not",
+            location=caller_location(),
+        )
+    graphs = ", ".join(dict.fromkeys(run.graph for run in runs))
+    about = {
+        "graph": graphs, "step_ops": runs[0].step_ops, "dropped": sum(r.dropped for r in runs)
+    }  # fmt: skip
+    if lines:
+        from weft.runtime.trace.perfetto import perfetto
+
+        return perfetto(lines, about)
+    events = [event for run in runs for event in run.events]
+    return json.dumps({"traceEvents": chrome_events(events, graphs), "displayTimeUnit": "ns",
+                       "otherData": about})  # fmt: skip

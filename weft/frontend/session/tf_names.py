@@ -1,0 +1,243 @@
+"""TensorFlow 1's names and argument orders: of ops that the array API calls otherwise, and of
+updates of variables and questions about them, as functions.
+
+Each is a thin function over an op of `weft.frontend.ops` or a method of `Variable`, which describes
+dtypes and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import Effect
+from weft.frontend.ops import creation as ops_creation
+from weft.frontend.ops import elementwise as ops_arithmetic
+from weft.frontend.ops import reduction as ops_reduction
+from weft.frontend.ops.arguments import Axes, check_axis
+from weft.frontend.ops.dispatch import apply, fresh_sizes
+from weft.frontend.ops.manipulation import concat, cut, known_size
+from weft.frontend.ops.promotion import TensorLike, scalar_tensor, strong_tensor, weaken
+from weft.frontend.session.graph import get_default_graph, name_tensor
+from weft.frontend.state.scopes import device
+from weft.frontend.state.variable import Variable, assert_initialized, by_place, graph_or_none
+from weft.ir.errors import TypeRuleError, UnsupportedError
+from weft.ir.interpreter.state import missing_names
+from weft.ir.locations import caller_location
+
+
+def cast(x: TensorLike, dtype: object) -> Tensor:
+    """`astype(x, dtype)`."""
+    return ops_arithmetic.astype(x, dtype)
+
+
+def identity(x: TensorLike, name: str | None = None) -> Tensor:
+    """x itself, as a value of its own: in a graph it comes after the current control dependencies.
+
+    name: in a graph, what `Session.run(name)` fetches it by.
+    """
+    t = as_tensor(x)
+    out = weaken(apply("identity", t), [t])
+    return out if name is None else name_tensor(out, name)
+
+
+def fill(dims: Any, value: TensorLike) -> Tensor:
+    """`full(dims, value)`."""
+    return ops_creation.full(dims, value)
+
+
+def reduce_sum(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """`sum`, but integers stay in their own dtype, as TF1 sums them."""
+    t = strong_tensor(x)
+    dtype = t.dtype if t.dtype.is_numeric else None
+    return ops_reduction.sum(t, axis, dtype=dtype, keepdims=keepdims)
+
+
+def reduce_prod(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """`prod`, but integers stay in their own dtype, as TF1 multiplies them."""
+    t = strong_tensor(x)
+    dtype = t.dtype if t.dtype.is_numeric else None
+    return ops_reduction.prod(t, axis, dtype=dtype, keepdims=keepdims)
+
+
+def reduce_mean(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """`mean` (of integers: a float)."""
+    return ops_reduction.mean(x, axis, keepdims=keepdims)
+
+
+def reduce_max(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """`max`."""
+    return ops_reduction.max(x, axis, keepdims=keepdims)
+
+
+def reduce_min(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """`min`."""
+    return ops_reduction.min(x, axis, keepdims=keepdims)
+
+
+def reduce_all(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """`all`."""
+    return ops_reduction.all(x, axis, keepdims=keepdims)
+
+
+def reduce_any(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """`any`."""
+    return ops_reduction.any(x, axis, keepdims=keepdims)
+
+
+def reduce_logsumexp(x: TensorLike, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """`logsumexp`."""
+    return ops_reduction.logsumexp(x, axis, keepdims=keepdims)
+
+
+def cumsum(x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Tensor:
+    """TF1's running sum: `reverse` starts at the end, `exclusive` leaves each element itself
+    out.
+    """
+    return _tf_running("cumulative_sum", x, axis, exclusive, reverse)
+
+
+def cumprod(x: TensorLike, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Tensor:
+    """TF1's running product: `reverse` starts at the end, `exclusive` leaves each element itself
+    out.
+    """
+    return _tf_running("cumulative_prod", x, axis, exclusive, reverse)
+
+
+def _tf_running(op: str, x: TensorLike, axis: int, exclusive: bool, reverse: bool) -> Tensor:
+    t = strong_tensor(x)
+    along = check_axis(op, axis, t.ndim)
+    if exclusive:  # shift by one element and start with the neutral one
+        size, first = known_size(op, t, along), int(reverse)
+        here, none = tuple(int(i == along) for i in range(t.ndim)), (0,) * t.ndim
+        fill = scalar_tensor(0 if op == "cumulative_sum" else 1, t.dtype)
+        t = apply("pad", t, fill, lo=none if reverse else here, hi=here if reverse else none)
+        t = cut(t, along, first, size + first)
+    return apply(op, t, axis=along, reverse=bool(reverse))
+
+
+def _variable(ref: Any, function: str) -> Variable:
+    if not isinstance(ref, Variable):
+        raise TypeRuleError(
+            f"wf.{function}: the first argument is a {type(ref).__name__}, not a wf.Variable",
+            hint="only variables can be changed; x.at[...] gives a changed tensor",
+            location=caller_location(),
+        )
+    return ref
+
+
+def _named(t: Tensor, name: str | None) -> Tensor:
+    return t if name is None else name_tensor(t, name)
+
+
+def assign(
+    ref: Variable, value: Any, validate_shape: bool | None = None, use_locking: bool | None = None,
+    name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """`ref.assign(value)`: the new value. use_locking: updates are atomic with it and without.
+
+    TypeRuleError or ShapeError for a value that does not fit, UnsupportedError for
+    validate_shape=False: a variable keeps its shape.
+    """
+    variable = _variable(ref, "assign")
+    if validate_shape is not None and not validate_shape:
+        raise UnsupportedError(
+            f"wf.assign(validate_shape=False): variable '{variable.name}' keeps its shape",
+            hint="make another variable",
+            location=caller_location(),
+        )
+    return _named(variable.assign(value, use_locking), name)
+
+
+def assign_add(
+    ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None
+) -> Tensor:
+    """`ref.assign_add(value)`, as one access: the new value."""
+    return _named(_variable(ref, "assign_add").assign_add(value, use_locking), name)
+
+
+def assign_sub(
+    ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None
+) -> Tensor:
+    """`ref.assign_sub(value)`, as one access: the new value."""
+    return _named(_variable(ref, "assign_sub").assign_sub(value, use_locking), name)
+
+
+def scatter_add(
+    ref: Variable, indices: Any, updates: Any, use_locking: bool | None = None,
+    name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """Add `updates`, of shape indices.shape + ref.shape[1:], to the rows of `ref` at `indices`,
+    as one access; duplicates add up. The new value."""
+    variable = _variable(ref, "scatter_add")
+    return _named(variable.scatter_add(indices, updates, use_locking), name)
+
+
+def scatter_sub(
+    ref: Variable, indices: Any, updates: Any, use_locking: bool | None = None,
+    name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """As `scatter_add`, subtracting."""
+    variable = _variable(ref, "scatter_sub")
+    return _named(variable.scatter_sub(indices, updates, use_locking), name)
+
+
+def scatter_update(
+    ref: Variable, indices: Any, updates: Any, use_locking: bool | None = None,
+    name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """Replace the rows of `ref` at `indices`, as one access; of duplicates the last stays. The
+    new value."""
+    variable = _variable(ref, "scatter_update")
+    return _named(variable.scatter_update(indices, updates, use_locking), name)
+
+
+def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
+    """`ref.count_up_to(limit)`: add 1; the value before. OutOfRangeError if that is `limit`."""
+    return _named(_variable(ref, "count_up_to").count_up_to(limit), name)
+
+
+# --------------------------------------------------------------------------------------- questions
+def is_variable_initialized(variable: Variable) -> Tensor:
+    """Whether it has a value, a bool without axes: now, or in a graph when a step asks."""
+    return _variable(variable, "is_variable_initialized").is_initialized()
+
+
+def report_uninitialized_variables(
+    var_list: Sequence[Variable] | None = None, name: str | None = None
+) -> Tensor:
+    """The names of the variables that have no value, as a vector of strings.
+
+    var_list: all variables of the graph so far if None. In a graph they are looked at when a step
+    asks, device by device, elsewhere now. UnsupportedError in a compiled function.
+    """
+    trace = graph_or_none("wf.report_uninitialized_variables")
+    held = _variables(var_list, "report_uninitialized_variables")
+    names = tuple(v.name for v in held)
+    if trace is None:
+        return Tensor(missing_names(names, [v.state.initialized for v in held]))
+    found: list[Tensor] = []
+    for pairs in by_place(trace, held):  # an op is on one device
+        sizes = fresh_sizes(trace, "uninitialized", 1)
+        attrs = {"names": tuple(v.name for _, v in pairs), "sizes": sizes}
+        refs = [handle for handle, _ in pairs]
+        found.append(trace.tensor(trace.emit("report_uninitialized", refs, attrs)[0]))
+    if len(found) == 1:
+        return _named(found[0], name)
+    with device("/cpu:0"):  # strings are not for a GPU, which some of the variables may be on
+        return _named(concat(found), name)
+
+
+def assert_variables_initialized(var_list: Sequence[Variable] | None = None) -> Effect:
+    """An effect that raises FailedPreconditionError, which names them, if variables have no value.
+
+    var_list: all variables of the graph so far if None. Outside a graph it is done at once.
+    UnsupportedError in a compiled function.
+    """
+    return assert_initialized(_variables(var_list, "assert_variables_initialized"))
+
+
+def _variables(given: Sequence[Variable] | None, function: str) -> list[Variable]:
+    if given is None:
+        return get_default_graph().variables
+    return [_variable(v, function) for v in given]

@@ -1,0 +1,111 @@
+"""`weft explain`: how a graph runs here, and why; with devices, where in a cluster its ops run.
+`weft place`: where the ops of a saved graph run, and why."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from dataclasses import replace
+
+from weft.frontend.compile.explain import explain
+from weft.frontend.session.explain import describe_nodes
+from weft.frontend.tools.run import compiled_for, given_arrays
+from weft.ir.graph import Graph
+from weft.ir.text.printer import print_graph
+from weft.passes.placement import CostModel, Device, Placement, place, read_devices
+from weft.passes.placement.constraints import Rule, constrain
+from weft.passes.placement.placer import explain_placement
+from weft.runtime.native.executable import Executable
+
+
+def add_place_arguments(parser: ArgumentParser) -> None:
+    """The options of `weft place`."""
+    parser.add_argument("file", help="IR text; - reads standard input")
+    add_placement_arguments(parser)
+    parser.add_argument("--explain", action="store_true", help="print the reasons, not the graph")
+    parser.add_argument("--no-locations", action="store_true", help="print no loc(...)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the graph to FILE")
+
+
+def add_placement_arguments(parser: ArgumentParser, *, required: bool = True) -> None:
+    """The options that say what there is and what must hold. required: `--devices` is."""
+    parser.add_argument(
+        "--devices",
+        required=required,
+        metavar="FILE",
+        help='JSON: {"devices": ["/job:ps/task:0/cpu:0", ...], "links": {...}}; the first device '
+        "is the session's",
+    )
+    parser.add_argument("--costs", metavar="FILE", help="measured costs (CostModel.save)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATTERN=DEVICE",
+        help="another constraint: for variables of that name, op:NAME, at:FILE:LINE (repeatable)",
+    )
+    parser.add_argument(
+        "--clear", action="store_true", help="forget the devices that the graph has first"
+    )
+    parser.add_argument(
+        "--soft", action="store_true", help="give up constraints that cannot hold, and say so"
+    )
+    parser.add_argument(
+        "--stay", action="store_true", help="what nothing binds stays in the session's task"
+    )
+
+
+def run_place(graph: Graph, args: Namespace) -> tuple[str, str]:
+    """The placed graph as text, and the reasons as text. Errors as `placed_by`."""
+    placed = placed_by(graph, args)
+    text = print_graph(placed.graph, locations=not args.no_locations)
+    return text, explain_placement(placed) + "\n"
+
+
+def _gpu(name: str) -> Device:
+    # who places on no GPU does not wait for these modules
+    from weft.runtime.device.backends.placement import gpu_device
+
+    return gpu_device(name)
+
+
+def placed_by(graph: Graph, args: Namespace) -> Placement:
+    """The graph placed as the options say. Errors as `place`, `read_devices`, `CostModel.load` and
+    `constrain`."""
+    devices, links = read_devices(args.devices, _gpu)
+    costs = CostModel() if args.costs is None else CostModel.load(args.costs)
+    if links is not None:
+        costs = replace(costs, links=links)
+    rules = [Rule.parse(text) for text in args.set]
+    if rules or args.clear:
+        graph = constrain(graph, rules, clear=args.clear)
+    return place(graph, devices, costs=costs, soft=args.soft, spread=not args.stay)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of `weft explain`."""
+    parser.add_argument("file", help="IR text; - reads standard input")
+    parser.add_argument(
+        "--size",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="the size of the symbolic dimension NAME (repeatable; random otherwise)",
+    )
+    add_placement_arguments(parser, required=False)
+    parser.set_defaults(feed=[], state=[], seed=0)
+
+
+def run_explain(graph: Graph, args: Namespace) -> Iterator[str]:
+    """Lines to print: the reasons of the placement if there are devices, else passes, kernels and
+    memory, or the executor's nodes. Errors as `place` and as `weft run --compiled` have."""
+    if args.devices is not None:
+        yield explain_placement(placed_by(graph, args))
+        return
+    step, _ = compiled_for(graph, *given_arrays(graph, args))
+    fields = {name: str(a.type) for name, a in zip(graph.arg_names, graph.args, strict=True)}
+    if isinstance(step, Executable):
+        yield explain(f"graph '{graph.name}'", fields, ["`weft explain`"], (), step)
+        return
+    yield f"graph '{graph.name}' runs on the dataflow executor"
+    yield from describe_nodes(step.built)

@@ -1,0 +1,384 @@
+"""The command line: `weft run`, `bench`, `opt`, `compile`, `place`, `diff` and `view` on graphs;
+`cache` for kernels on disk, `devices` for what there is to run on; `worker`, `top` and `keygen`
+for clusters.
+
+Exit status: 0 for success, 1 if `diff` found a difference, 2 for an error, which stderr explains.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from weft.frontend.tools import bench as cli_bench
+from weft.frontend.tools import cache as cli_cache
+from weft.frontend.tools import cluster as cli_keygen
+from weft.frontend.tools import cluster as cli_worker
+from weft.frontend.tools import compile as cli_compile
+from weft.frontend.tools import devices as cli_devices
+from weft.frontend.tools import explain as cli_explain
+from weft.frontend.tools import explain as cli_place
+from weft.frontend.tools import run as cli_run
+from weft.frontend.tools import top as cli_top
+from weft.frontend.tools.run import write_text
+from weft.ir.analysis.verify import verify
+from weft.ir.dataclass import dataclass
+from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError, suggest
+from weft.ir.graph import Graph
+from weft.ir.text.diff import diff_graphs
+from weft.ir.text.dot import dot
+from weft.ir.text.parser import parse_graph
+from weft.ir.text.printer import print_graph
+from weft.passes.manager import Pass, PassOptions, PassReport, run_passes
+from weft.passes.partition.partition import partition
+from weft.passes.pipelines import PASSES, PIPELINES, TRANSFORMS
+
+SUCCESS, DIFFERENT, ERROR = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: its name, one line of help, its options, and what it does (the exit status)."""
+
+    name: str
+    help: str
+    add_arguments: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int]
+
+
+def read_graph(path: str) -> Graph:
+    """The graph in the file `path` (`-`: standard input).
+
+    Raises NotFoundError or InvalidArgumentError for an unreadable file, ParseError for bad text.
+    """
+    try:
+        if path == "-":
+            return parse_graph(sys.stdin.read(), "<stdin>")
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"{path} cannot be read as text: {error}") from None
+    return parse_graph(text, path)
+
+
+# ------------------------------------------------------------------------------------------- run
+
+
+def _run(args: Namespace) -> int:
+    graph = read_graph(args.file)
+    verify(graph)
+    for line in cli_run.run_file(graph, args):
+        print(line)
+    return SUCCESS
+
+
+# ------------------------------------------------------------------------------------------- opt
+
+
+def _opt_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", help="IR text; - reads standard input")
+    parser.add_argument(
+        "--passes",
+        default="standard",
+        metavar="A,B,...",
+        help=f"the passes in order, or pipelines: {', '.join(PIPELINES)} (default: standard)",
+    )
+    parser.add_argument(
+        "--verify",
+        nargs="?",
+        const="ir",
+        choices=("ir", "run"),
+        help="verify after each pass; with 'run', also execute before and after it and compare",
+    )
+    parser.add_argument("--time", action="store_true", help="a table of the passes on stderr")
+    parser.add_argument("--no-locations", action="store_true", help="print no loc(...)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the graph to FILE")
+    parser.add_argument("--list", action="store_true", help="list the passes")
+
+
+def _opt(args: Namespace) -> int:
+    if args.list:
+        known = PASSES | TRANSFORMS
+        width = max(map(len, known))
+        for name, run in known.items():
+            print(f"{name:{width}}  {(run.__doc__ or '').strip().partition(chr(10))[0]}".rstrip())
+        print(f"{'partition':{width}}  Last: the graph of each device, of one with devices.")
+        return SUCCESS
+    if args.file is None:
+        raise InvalidArgumentError("weft opt needs a FILE", hint="- reads standard input")
+    graph = read_graph(args.file)
+    verify(graph)
+    options = PassOptions.from_environment()
+    if args.verify is not None:
+        options = replace(options, verify=args.verify)
+    names, cut = before_partition(args.passes)
+    graph, reports = run_passes(graph, passes_named(names), options=options)
+    if args.time:
+        print_reports(reports)
+    if cut:
+        text = partition(graph).text(locations=not args.no_locations)
+    else:
+        text = print_graph(graph, locations=not args.no_locations)
+    if args.output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(args.output, text)
+    return SUCCESS
+
+
+def before_partition(passes: str) -> tuple[str, bool]:
+    """The passes before `partition`, which gives several graphs, and whether that comes last."""
+    names, _, last = passes.rpartition(",")
+    return (names, True) if last.strip() == "partition" else (passes, False)
+
+
+def passes_named(text: str) -> list[Pass]:
+    """The passes that `fold,cse` or `standard,dce` names. Raises NotFoundError."""
+    passes: list[Pass] = []
+    known = PASSES | TRANSFORMS
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        if name in PIPELINES:
+            passes += PIPELINES[name]
+        elif name in known:
+            passes.append(known[name])
+        elif name == "partition":
+            raise InvalidArgumentError(
+                "pass 'partition' gives several graphs", hint="name it once, as the last one"
+            )
+        else:
+            raise NotFoundError(
+                f"there is no pass '{name}'{suggest(name, [*known, *PIPELINES])}",
+                hint="weft opt --list names the passes",
+            )
+    return passes
+
+
+def print_reports(reports: Sequence[PassReport]) -> None:
+    """A table of what each pass took and did, on stderr."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("pass")
+    for heading in ("ms", "ops", "kernels", "bytes moved", "peak bytes"):
+        table.add_column(heading, justify="right")
+    for report in reports:
+        sizes = ("?" if n is None else f"{n:,}" for n in (report.bytes, report.peak_bytes))
+        ops = f"{report.ops_before} -> {report.ops_after}" if report.changed else "unchanged"
+        if report is reports[0]:
+            ops = str(report.ops_after)
+        milliseconds = f"{report.seconds * 1e3:.2f}"
+        table.add_row(report.name, milliseconds, ops, str(report.kernels), *sizes)
+    Console(stderr=True).print(table)
+
+
+# --------------------------------------------------------------------------------------- compile
+
+
+def _compile(args: Namespace) -> int:
+    graph = read_graph(args.file)
+    verify(graph)
+    for line in cli_compile.run_compile(graph, args, passes_named(args.passes)):
+        print(line)
+    return SUCCESS
+
+
+# ------------------------------------------------------------------------------------------ diff
+
+
+def _diff_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("old", help="IR text; - reads standard input")
+    parser.add_argument("new", help="IR text")
+    parser.add_argument("--locations", action="store_true", help="compare source locations too")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
+
+
+def _diff(args: Namespace) -> int:
+    old, new = read_graph(args.old), read_graph(args.new)
+    text = diff_graphs(old, new, args.old, args.new, locations=args.locations)
+    if not args.quiet:
+        sys.stdout.write(text)
+    return DIFFERENT if text else SUCCESS
+
+
+# ------------------------------------------------------------------------------------------ view
+
+
+def _view_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("file", help="IR text; - reads standard input")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the DOT text to FILE")
+
+
+def _view(args: Namespace) -> int:
+    text = dot(read_graph(args.file))
+    if args.output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(args.output, text)
+    return SUCCESS
+
+
+# ----------------------------------------------------------------------------------------- cache
+
+
+def _cache(args: Namespace) -> int:
+    for line in cli_cache.run_cache(args):
+        print(line)
+    return SUCCESS
+
+
+# ----------------------------------------------------------------------------------------- place
+
+
+def _place(args: Namespace) -> int:
+    graph = read_graph(args.file)
+    verify(graph)
+    text, reasons = cli_place.run_place(graph, args)
+    if args.output is not None:
+        write_text(args.output, text)
+    if args.explain or args.output is None:
+        sys.stdout.write(reasons if args.explain else text)
+    return SUCCESS
+
+
+# --------------------------------------------------------------------------------------- devices
+
+
+def _devices(args: Namespace) -> int:
+    for line in cli_devices.run_devices(args):
+        print(line)
+    return SUCCESS
+
+
+# --------------------------------------------------------------------------------------- explain
+
+
+def _explain(args: Namespace) -> int:
+    graph = read_graph(args.file)
+    verify(graph)
+    for line in cli_explain.run_explain(graph, args):
+        print(line)
+    return SUCCESS
+
+
+# ---------------------------------------------------------------------------------------- worker
+
+
+def _worker(args: Namespace) -> int:
+    cli_worker.run_worker(args, lambda line: print(line, flush=True))
+    return SUCCESS
+
+
+# ------------------------------------------------------------------------------------------- top
+
+
+def _top(args: Namespace) -> int:
+    cli_top.run_top(args, lambda line: print(line, flush=True))
+    return SUCCESS
+
+
+# ---------------------------------------------------------------------------------------- keygen
+
+
+def _keygen(args: Namespace) -> int:
+    print(cli_keygen.make_key(args))
+    return SUCCESS
+
+
+# ----------------------------------------------------------------------------------------- bench
+
+
+def _bench(args: Namespace) -> int:
+    cli_bench.run_bench(args, read_graph)
+    return SUCCESS
+
+
+# ------------------------------------------------------------------------------------------ main
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "run", "execute a graph on arrays from files or random ones", cli_run.add_arguments, _run
+    ),
+    Command(
+        "bench",
+        "time kernels: bytes, flops, share of the machine's measured peak, assembly",
+        cli_bench.add_arguments,
+        _bench,
+    ),
+    Command("opt", "run passes over a graph and print the result", _opt_arguments, _opt),
+    Command(
+        "compile",
+        "write the kernels of a graph as machine code for a GPU, which need not be here",
+        cli_compile.add_arguments,
+        _compile,
+    ),
+    Command(
+        "place",
+        "say on which device of a cluster each op of a graph runs, and why",
+        cli_place.add_place_arguments,
+        _place,
+    ),
+    Command(
+        "explain",
+        "say how a graph runs and why: kernels, memory; with --devices, on which device each op is",
+        cli_explain.add_arguments,
+        _explain,
+    ),
+    Command("diff", "compare the structure of two graphs", _diff_arguments, _diff),
+    Command(
+        "cache", "list or remove the compiled kernels kept on disk", cli_cache.add_arguments, _cache
+    ),
+    Command("view", "print a graph as Graphviz DOT text, for `dot -Tsvg`", _view_arguments, _view),
+    Command(
+        "worker",
+        "run a task of a cluster until it is told to end",
+        cli_worker.add_arguments,
+        _worker,
+    ),
+    Command(
+        "top", "show what the tasks of a running cluster are doing", cli_top.add_arguments, _top
+    ),
+    Command(
+        "devices",
+        "list the devices of this machine, or say why it has no GPU",
+        cli_devices.add_arguments,
+        _devices,
+    ),
+    Command("keygen", "make the secret key of a cluster", cli_keygen.add_keygen_arguments, _keygen),
+)
+
+
+def make_parser() -> ArgumentParser:
+    """The parser of the whole command line."""
+    parser = ArgumentParser(
+        prog="weft",
+        description="Look into, transform and run weft graphs (the text that WEFT_DUMP writes).",
+        epilog="exit status: 0 success, 1 diff found a difference, 2 error",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        sub = subparsers.add_parser(command.name, help=command.help, description=command.help)
+        command.add_arguments(sub)
+        sub.set_defaults(run=command.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's) and return the exit status."""
+    args = make_parser().parse_args(argv)
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+    except WeftError as error:
+        print(f"weft: error: {error}", file=sys.stderr)
+        return ERROR
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return SUCCESS
+    return status

@@ -1,1 +1,0 @@
-"""Python code into graphs, and gradients of traced functions."""

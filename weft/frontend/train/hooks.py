@@ -1,0 +1,395 @@
+"""Hooks: calls around each step of a monitored session (TensorFlow 1's `SessionRunHook`), and those
+that training programs use: save, stop, log, count, refuse NaN, trace into files for Perfetto."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.frontend.core.tensor import Tensor
+from weft.frontend.ops.arguments import check_int
+from weft.frontend.session.graph import get_default_graph
+from weft.frontend.session.run import RunMetadata, RunOptions, chrome_trace
+from weft.frontend.session.session import Session
+from weft.frontend.state.variable import Variable
+from weft.frontend.train.checkpoint_files import PathLike, as_path
+from weft.frontend.train.scaffold import Checkpoints, Scaffold
+from weft.frontend.train.step_counter import global_step, needed_global_step
+from weft.ir.dataclass import dataclass
+from weft.ir.errors import InvalidArgumentError, WeftError
+from weft.ir.locations import caller_location
+from weft.runtime.resources.coordinator import Coordinator
+
+
+@dataclass(frozen=True)
+class SessionRunArgs:
+    """What a hook has a step fetch and feed beside what the caller asks for."""
+
+    fetches: Any = None
+    feed_dict: Mapping[Any, Any] = field(default_factory=dict)
+    options: RunOptions | None = None
+
+
+@dataclass(frozen=True)
+class SessionRunValues:
+    """What a step gave. results: for the hook's own fetches, nested alike."""
+
+    results: Any
+    options: RunOptions | None
+    run_metadata: RunMetadata | None
+
+
+class SessionRunContext:
+    """One step: what was asked for, and whether it is to be the last."""
+
+    def __init__(self, original_args: SessionRunArgs, session: Session) -> None:
+        self._original_args = original_args
+        self._session = session
+        self._stop_requested = False
+
+    @property
+    def original_args(self) -> SessionRunArgs:
+        """The caller's fetches and feeds."""
+        return self._original_args
+
+    @property
+    def session(self) -> Session:
+        """The session, for further steps."""
+        return self._session
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether `request_stop` was called."""
+        return self._stop_requested
+
+    def request_stop(self) -> None:
+        """Let this be the last step: `should_stop()` is True after it."""
+        self._stop_requested = True
+
+
+class SessionRunHook:
+    """A base class; each method may be overridden.
+
+    After a recovery `after_create_session` is called again, for the new session; a step that was
+    lost has had its `before_run`, but no `after_run`.
+    """
+
+    def begin(self) -> None:
+        """Called once, while ops may still be added to the graph."""
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Called when a session is ready: variables have values."""
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Called before each step; what it is to fetch and feed besides."""
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Called after each step that was done."""
+
+    def end(self, session: Session) -> None:
+        """Called at the end, if it is no exception."""
+
+
+log = logging.getLogger("weft.train")
+
+
+class NanLossDuringTrainingError(WeftError, RuntimeError):
+    """The loss is NaN."""
+
+
+class SecondOrStepTimer:
+    """Due every so many seconds or steps; exactly one of the two is given."""
+
+    def __init__(
+        self, every_secs: float | None = None, every_steps: int | None = None, what: str = "timer"
+    ) -> None:
+        if (every_secs is None) == (every_steps is None) or not (
+            every_secs or every_steps or 0
+        ) > 0:
+            raise InvalidArgumentError(
+                f"{what}: give every_secs or every_steps, greater than 0, and not both: "
+                f"{every_secs!r}, {every_steps!r}",
+                location=caller_location(),
+            )
+        self._seconds, self._steps = every_secs, every_steps
+        self._last: tuple[int, float] | None = None
+
+    def reset(self) -> None:
+        """Be due at the next step."""
+        self._last = None
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Whether it is due. Never twice for one step."""
+        if self._last is None:
+            return True
+        last, at = self._last
+        if self._steps is not None:
+            # < last: the program has gone back to a checkpoint
+            return step >= last + self._steps or step < last
+        return step != last and time.monotonic() >= at + (self._seconds or 0.0)
+
+    def update_last_triggered_step(self, step: int) -> tuple[float, int] | None:
+        """Note that it was done; seconds and steps since the last time, None if there is none."""
+        now, before = time.monotonic(), self._last
+        self._last = (step, now)
+        return None if before is None else (now - before[1], step - before[0])
+
+
+class CheckpointSaverHook(SessionRunHook):
+    """Saves to `<checkpoint_dir>/<name>-<global step>` at the start, every so many steps or
+    seconds, and at the end.
+
+    scaffold: whose saver it uses; by default that of the session that it is a hook of.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: PathLike,
+        save_secs: float | None = None,
+        save_steps: int | None = None,
+        scaffold: Scaffold | None = None,
+        checkpoint_basename: str = "model",
+    ) -> None:
+        self._timer = SecondOrStepTimer(save_secs, save_steps, "CheckpointSaverHook")
+        self._where = (checkpoint_dir, checkpoint_basename)
+        self._checkpoints: Checkpoints
+        self._own = scaffold is not None
+        if scaffold is not None:
+            self._checkpoints = Checkpoints(checkpoint_dir, scaffold, checkpoint_basename)
+        self._step: Variable
+        self._saved: int | None = None
+
+    def adopt(self, scaffold: Scaffold) -> None:
+        """Save what the session's scaffold saves, if no scaffold was given."""
+        if not self._own:
+            folder, name = self._where
+            self._checkpoints = Checkpoints(folder, scaffold, name)
+
+    def begin(self) -> None:
+        """Finds the global step."""
+        self._step = needed_global_step("CheckpointSaverHook", get_default_graph())
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """Saves, so that there is something to begin anew from."""
+        if self._saved != global_step(session, self._step):
+            self._save(session)
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Fetches the global step."""
+        return SessionRunArgs(self._step)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Saves, if it is due."""
+        # what the step fetched is from before its update, or after it
+        if self._timer.should_trigger_for_step(int(run_values.results) + 1):
+            now = global_step(run_context.session, self._step)
+            if self._timer.should_trigger_for_step(now):
+                self._save(run_context.session)
+
+    def end(self, session: Session) -> None:
+        """Saves what was done since the last time."""
+        if global_step(session, self._step) != self._saved:
+            self._save(session)
+
+    def _save(self, session: Session) -> None:
+        self._saved = self._checkpoints.save(session, self._step)
+        self._timer.update_last_triggered_step(self._saved)
+
+
+class StopAtStepHook(SessionRunHook):
+    """Stops when the global step is `last_step`, or `num_steps` after where it was at the start."""
+
+    def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
+        if (num_steps is None) == (last_step is None):
+            raise InvalidArgumentError(
+                "StopAtStepHook: give num_steps or last_step, and not both",
+                location=caller_location(),
+            )
+        self._more, self._last = num_steps, last_step
+        self._step: Variable
+
+    def begin(self) -> None:
+        """Finds the global step."""
+        self._step = needed_global_step("StopAtStepHook", get_default_graph())
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """The first time: where `num_steps` end. Asks for a stop if they are done already."""
+        now = global_step(session, self._step)
+        if self._last is None and self._more is not None:
+            self._last = now + self._more
+        if self._last is not None and now >= self._last:
+            coord.request_stop()
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Fetches the global step."""
+        return SessionRunArgs(self._step)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Asks for a stop at the last step."""
+        last = self._last
+        if last is not None and int(run_values.results) + 1 >= last:
+            if global_step(run_context.session, self._step) >= last:
+                run_context.request_stop()
+
+
+class StepCounterHook(SessionRunHook):
+    """Logs global steps per second to `weft.train`."""
+
+    def __init__(self, every_n_steps: int | None = 100, every_n_secs: float | None = None) -> None:
+        self._timer = SecondOrStepTimer(every_n_secs, every_n_steps, "StepCounterHook")
+        self._step: Variable
+
+    def begin(self) -> None:
+        """Finds the global step."""
+        self._step = needed_global_step("StepCounterHook", get_default_graph())
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Fetches the global step."""
+        return SessionRunArgs(self._step)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Logs, if it is due."""
+        now = int(run_values.results) + 1
+        if self._timer.should_trigger_for_step(now):
+            since = self._timer.update_last_triggered_step(now)
+            if since is not None and since[0] > 0 and since[1] > 0:
+                log.info("step %d: %.4g steps/s", now, since[1] / since[0])
+
+
+class LoggingTensorHook(SessionRunHook):
+    """Logs tensors to `weft.train`, every so many steps of this session or seconds, and at the end
+    if asked.
+
+    tensors: a list, or a dict with the names to log them under.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[Any] | Mapping[str, Any],
+        every_n_iter: int | None = None,
+        every_n_secs: float | None = None,
+        at_end: bool = False,
+    ) -> None:
+        if isinstance(tensors, Mapping):
+            self._tensors = dict(tensors)
+        else:
+            self._tensors = {getattr(t, "name", None) or str(t): t for t in tensors}
+        only_end = at_end and every_n_iter is None and every_n_secs is None
+        what = "LoggingTensorHook"
+        self._timer = None if only_end else SecondOrStepTimer(every_n_secs, every_n_iter, what)
+        self._at_end = at_end
+        self._count = 0
+        self._due = False
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Fetches the tensors, if they are to be logged."""
+        self._due = self._timer is not None and self._timer.should_trigger_for_step(self._count)
+        return SessionRunArgs(list(self._tensors.values())) if self._due else None
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Logs them."""
+        if self._due and self._timer is not None:
+            self._timer.update_last_triggered_step(self._count)
+            self._log(run_values.results)
+        self._count += 1
+
+    def end(self, session: Session) -> None:
+        """Logs the values at the end, if asked."""
+        if self._at_end:
+            self._log(session.run(list(self._tensors.values())))
+
+    def _log(self, values: Sequence[Any]) -> None:
+        pairs = zip(self._tensors, values, strict=True)
+        log.info("%s", ", ".join(f"{name} = {value}" for name, value in pairs))
+
+
+class NanTensorHook(SessionRunHook):
+    """Stops, or raises NanLossDuringTrainingError, when the loss is NaN."""
+
+    def __init__(self, loss_tensor: Tensor | str, fail_on_nan_loss: bool = True) -> None:
+        self._loss = loss_tensor
+        self._fail = fail_on_nan_loss
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Fetches the loss."""
+        return SessionRunArgs(self._loss)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Looks at it."""
+        if np.isnan(run_values.results).any():
+            if self._fail:
+                raise NanLossDuringTrainingError("the loss is NaN", location=caller_location())
+            log.warning("the loss is NaN; the training stops")
+            run_context.request_stop()
+
+
+class ProfilerHook(SessionRunHook):
+    """Every so many steps or seconds traces `steps` steps, which follow each other, and writes them
+    to `<output_dir>/timeline-<global step>.json` (`wf.chrome_trace`).
+
+    The first are those after the session's first step, in which things are compiled.
+    """
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        output_dir: PathLike = "",
+        *,
+        steps: int = 1,
+    ) -> None:
+        self._timer = SecondOrStepTimer(save_secs, save_steps, "ProfilerHook")
+        self._folder = Path(as_path(output_dir))
+        self._count = check_int("ProfilerHook", steps, "steps")
+        if self._count < 1:
+            raise InvalidArgumentError(
+                f"ProfilerHook: steps={steps}, at least 1 is needed", location=caller_location()
+            )
+        self._step: Variable
+        self._next: int | None = None  # the global step that comes, once one is known
+        self._runs: list[RunMetadata] = []
+
+    def begin(self) -> None:
+        """Finds the global step."""
+        self._step = needed_global_step("ProfilerHook", get_default_graph())
+
+    def after_create_session(self, session: Session, coord: Coordinator) -> None:
+        """A new session: what was traced of the old one is left out."""
+        self._next, self._runs = None, []
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
+        """Fetches the global step, and asks for a trace if it is due."""
+        due = bool(self._runs)
+        if not due and self._next is not None and self._timer.should_trigger_for_step(self._next):
+            self._timer.update_last_triggered_step(self._next)
+            due = True
+        options = RunOptions(trace_level=RunOptions.FULL_TRACE) if due else None
+        return SessionRunArgs(self._step, options=options)
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """Writes, when there are enough."""
+        self._next = int(run_values.results) + 1
+        metadata, options = run_values.run_metadata, run_values.options
+        if metadata is None or options is None or not options.traces:
+            return
+        self._runs.append(metadata)
+        if len(self._runs) == self._count:
+            self._write(int(run_values.results))
+
+    def end(self, session: Session) -> None:
+        """Writes what there is."""
+        if self._runs and self._next is not None:
+            self._write(self._next - 1)
+
+    def _write(self, step: int) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"timeline-{step}.json"
+        path.write_text(chrome_trace(self._runs), encoding="utf-8")
+        log.info("%d steps traced: %s", len(self._runs), path)
+        self._runs = []
