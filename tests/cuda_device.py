@@ -16,7 +16,7 @@ from fake_driver import FakeCompiler, FakeDriver
 from weft.codegen.cuda.source.kernel import Launch
 from weft.runtime.device.backends import registry
 from weft.runtime.device.backends.driver import Driver
-from weft.runtime.device.libraries import choice as trial
+from weft.runtime.device.libraries import choice
 from weft.runtime.device.protocol import Device
 
 Array = np.ndarray[Any, Any]
@@ -52,7 +52,7 @@ def use_library(
     use_driver(api, monkeypatch)
     monkeypatch.setattr(provider, "installed", lambda: True)
     monkeypatch.setattr(provider, "load", lambda: library)
-    monkeypatch.setattr(trial, "TRIALS", 1)
+    monkeypatch.setattr(choice, "TRIALS", 1)
 
 
 def use_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

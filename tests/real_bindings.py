@@ -11,9 +11,9 @@ from fake_driver import FakeCompiler, kernel_args, kernel_words
 
 import weft as wf
 from weft.codegen.cuda.emulator import run
-from weft.runtime.device import plan as layout
+from weft.runtime.device import plan
 from weft.runtime.device.backends import registry
-from weft.runtime.device.execution import segments as recordings
+from weft.runtime.device.execution import segments
 
 LAUNCH, COPY, CLEAR, BEGIN, REPLAY, PEER, CHANGE = 1, 2, 3, 4, 5, 6, 7
 compiler = FakeCompiler()
@@ -102,9 +102,9 @@ def other_addresses() -> None:
     begun, changed = counts[BEGIN], counts[CHANGE]
     kept = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "SMALL_INPUT", 16)
-        patch.setattr(layout, "SMALL_RESULT", 16)
-        patch.setattr(recordings, "MOST_SETS", 1)
+        patch.setattr(plan, "SMALL_INPUT", 16)
+        patch.setattr(plan, "SMALL_RESULT", 16)
+        patch.setattr(segments, "MOST_SETS", 1)
         for k in range(5):
             x = np.arange(12, dtype=np.float32).reshape(3, 4) / 12 + np.float32(k)
             given = wf.to_device(x, "gpu:0")

@@ -17,7 +17,7 @@ from weft.ir.dtypes import DType
 from weft.ir.graph import Value
 from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
-from weft.passes.fusion import horizontal as siblings
+from weft.passes.fusion import horizontal
 
 Array = np.ndarray[Any, Any]
 Draw = Any
@@ -35,7 +35,7 @@ def of_any_size() -> Iterator[None]:
         "LEAST_SHARED": 0, "MOST_STREAMS": 99, "MOST_EXPENSIVE": 99, "LEAST_EXPENSIVE": 0,
         "LEAST_RUN": 1, "LEAST_FOLDED": 1, "LEAST_ROWS": 1, "SPARED": 1 << 60,
     }  # fmt: skip
-    with mock.patch.multiple(siblings, **bounds):
+    with mock.patch.multiple(horizontal, **bounds):
         yield
 
 

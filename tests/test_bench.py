@@ -10,8 +10,7 @@ import pytest
 
 import weft as wf
 from weft.codegen.kernels.peaks import vector_bytes
-from weft.frontend.tools import bench_peers as peers
-from weft.frontend.tools import bench_report as picture
+from weft.frontend.tools import bench_peers, bench_report
 from weft.frontend.tools.bench_workloads import WORKLOADS, suites
 from weft.frontend.tools.main import main
 from weft.ir.errors import InvalidArgumentError, NotFoundError
@@ -171,9 +170,9 @@ def test_workloads_are_the_same_everywhere() -> None:
         arrays = workload.make(True)
         if workload.wrt or workload.suite == "conv":
             continue
-        mine = peers.compiled(workload)(*arrays)
-        theirs = peers.numpy_contestant(workload.function, arrays, ())[1]()
-        peers._check([mine], theirs)
+        mine = bench_peers.compiled(workload)(*arrays)
+        theirs = bench_peers.numpy_contestant(workload.function, arrays, ())[1]()
+        bench_peers._check([mine], theirs)
 
 
 def test_a_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +213,7 @@ def test_a_peer_that_differs_is_not_timed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = (lambda: None), (lambda: [np.zeros(1)])
-    monkeypatch.setitem(peers._MAKERS, "numpy", lambda f, arrays, wrt: wrong)
+    monkeypatch.setitem(bench_peers._MAKERS, "numpy", lambda f, arrays, wrt: wrong)
     assert bench("matmul", "--against", "numpy", "--rounds", "1") == 0
     assert "no numpy: its results differ from weft's" in capsys.readouterr().out
 
@@ -368,7 +367,7 @@ def test_wrong_options(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_picture_needs_matplotlib(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(picture.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(bench_report.importlib.util, "find_spec", lambda name: None)
     assert "pip install 'matplotlib" in fails(capsys, "copies", "--png", "x.png")
 
 

@@ -35,8 +35,7 @@ from weft.ir.locations import Location
 from weft.ir.text.parser import parse_graph
 from weft.ir.types import TensorType
 from weft.passes.partition.partition import Part
-from weft.runtime.cluster import definition, master, messages
-from weft.runtime.cluster import server as worker
+from weft.runtime.cluster import definition, master, messages, server
 from weft.runtime.cluster.definition import ClusterStep, lift_constants, parts_of
 from weft.runtime.cluster.master import Failure, Master, Pending
 from weft.runtime.cluster.messages import Derived, from_wire, to_wire
@@ -119,7 +118,7 @@ def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """apart: as if the tasks were in other processes; here: messages go by calls."""
     if request.param == "apart":
         monkeypatch.setattr(master, "find", lambda who: None)
-        monkeypatch.setattr(worker, "find", lambda who: None)
+        monkeypatch.setattr(server, "find", lambda who: None)
     made = Cluster()
     yield made
     made.master.close()

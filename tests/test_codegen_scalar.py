@@ -27,7 +27,7 @@ from scalar_kernels import (
 from weft.codegen.llvm.elements import COMPLEXES, DTYPES, FLOATS, INTEGERS
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.jit import Kernel, compile_kernels, kernel_asm
-from weft.codegen.scalar import element_access as half
+from weft.codegen.scalar import element_access
 from weft.codegen.scalar.element_access import constant, store_element
 from weft.codegen.scalar.elementwise import Unsupported, emit_scalar, supported
 from weft.codegen.vector.functions import ULP_BOUND
@@ -293,7 +293,7 @@ def half_kernel(name: str, convert: Callable[..., ir.Value], source: str, target
 
 def skip_if_no_instruction(name: str) -> None:
     """Without one, LLVM's half type becomes calls of a compiler's run-time library."""
-    if name.endswith("hardware") and not half.has_f16_instructions():
+    if name.endswith("hardware") and not element_access.has_f16_instructions():
         pytest.skip("this machine does not convert f16 in hardware")
 
 
@@ -301,7 +301,7 @@ def skip_if_no_instruction(name: str) -> None:
 def test_every_f16(name: str) -> None:
     """Both ways of converting, whichever this machine takes."""
     skip_if_no_instruction(name)
-    kernel = half_kernel(name, getattr(half, name), "u16", "f32")
+    kernel = half_kernel(name, getattr(element_access, name), "u16", "f32")
     bits = np.arange(65536).astype(np.uint16)
     out = np.empty(65536, np.float32)
     call(compile_kernels([kernel])[kernel.key], bits, out)
@@ -312,7 +312,7 @@ def test_every_f16(name: str) -> None:
 @pytest.mark.parametrize("name", ["f32_to_f16_portable", "f32_to_f16_hardware"])
 def test_f32_to_f16(name: str) -> None:
     skip_if_no_instruction(name)
-    kernel = half_kernel(name, getattr(half, name), "f32", "u16")
+    kernel = half_kernel(name, getattr(element_access, name), "f32", "u16")
     every = np.arange(65536).astype(np.uint16).view(np.float16).astype(np.float32)
     ties = (every[:-1] + every[1:]) / 2
     values = np.concatenate(

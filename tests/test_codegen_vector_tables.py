@@ -19,18 +19,17 @@ from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.jit import Kernel, compile_kernels, kernel_asm, kernel_llvm
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
-from weft.codegen.vector import avx512 as lanes
-from weft.codegen.vector import tables
+from weft.codegen.vector import avx512, tables
 from weft.codegen.vector.functions import ULP_BOUND
 
 OPS = ["exp", "log", "erf", "sigmoid"]
 F64_ERROR = 2.0**-20
-needs_lanes = pytest.mark.skipif(not lanes.available(), reason="the processor has no AVX-512")
+needs_lanes = pytest.mark.skipif(not avx512.available(), reason="the processor has no AVX-512")
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_polynomials_where_there_are_no_lanes(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "available", lambda: False)
+    monkeypatch.setattr(avx512, "available", lambda: False)
     error, where = every_exponent_error(op, form=".polynomial")
     assert error <= ULP_BOUND[op, "f32"] + F64_ERROR, f"near {where!r}"
     assert LATE_PREFIX not in kernel_llvm(f"tests.exhaustive.{op}.polynomial")
@@ -39,7 +38,7 @@ def test_polynomials_where_there_are_no_lanes(op: str, monkeypatch: pytest.Monke
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 def test_polynomials_over_all_of_float32(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "available", lambda: False)
+    monkeypatch.setattr(avx512, "available", lambda: False)
     error, where = all_arguments_error(op, os.cpu_count() or 1, form=".polynomial")
     assert error <= ULP_BOUND[op, "f32"] + F64_ERROR, f"in 65536 from {where!r} on"
 

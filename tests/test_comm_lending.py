@@ -18,8 +18,7 @@ import pytest
 from comm_hostile import Attacker, wait_for
 from comm_peers import LEND, TIMES, Here, spawn
 
-from weft.comm import shared_memory as arena_module
-from weft.comm import wire
+from weft.comm import shared_memory, wire
 from weft.comm.errors import AddressError, LimitError, PeerLostError
 from weft.comm.limits import MIB, Limits
 from weft.comm.link import Link
@@ -75,7 +74,7 @@ def test_blocks_are_apart_and_come_back() -> None:
 
 
 def test_pages_that_nobody_needs_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena_module, "KEPT_S", 0.0)
+    monkeypatch.setattr(shared_memory, "KEPT_S", 0.0)
     arena = Arena(32 * MIB)
     small, large = arena.take(MIB), arena.take(16 * MIB)
     assert small is not None

@@ -18,8 +18,7 @@ from test_cuda_budget import faults
 from test_cuda_others import check, graph_of
 from test_cuda_windows import SPACES, attributes, numbers
 
-from weft.codegen.cuda.kernels import conv as conv_geometry
-from weft.codegen.cuda.kernels import conv as conv_tiles
+from weft.codegen.cuda.kernels import conv
 from weft.codegen.cuda.lowerings import launches_of
 from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, TILES_OF_64, Tile
 from weft.codegen.cuda.source import writer
@@ -33,7 +32,7 @@ RNG = np.random.default_rng(9)
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small convolutions are done in tiles too."""
-    monkeypatch.setattr(conv_geometry, "LEAST", (1, 1, 1))
+    monkeypatch.setattr(conv, "LEAST", (1, 1, 1))
 
 
 def kernels(op: str, inputs: list[Array], **attrs: Any) -> list[str]:
@@ -53,7 +52,7 @@ def test_conv_and_its_derivatives(
     space: str, groups: int, parts: bool, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if parts:
-        monkeypatch.setattr(conv_tiles, "choose", lambda *given, **how: (Tile(32, 4, 4, 16), 3))
+        monkeypatch.setattr(conv, "choose", lambda *given, **how: (Tile(32, 4, 4, 16), 3))
     (large, window, small), attrs = attributes(space)
     x = numbers((2, *large, 2 * groups))
     w, y = numbers((*window, 2, 3 * groups)), numbers((2, *small, 3 * groups))
@@ -65,7 +64,7 @@ def test_conv_and_its_derivatives(
 @pytest.mark.parametrize("tile", every(4, [*reversed(TILES), TILES_OF_64[-1]]), ids=str)
 def test_each_tile(tile: Tile, always: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows and columns that make no whole tiles, and k no whole runs."""
-    monkeypatch.setattr(conv_tiles, "choose", lambda *given, **how: (tile, 1))
+    monkeypatch.setattr(conv, "choose", lambda *given, **how: (tile, 1))
     attrs: dict[str, Any] = {"strides": (2,), "lo": (1,), "dilation": (1,), "groups": 1}
     x, w, y = numbers((3, 44, 9)), numbers((4, 9, 131)), numbers((3, 22, 131))
     tiled("conv", [x, w], size=(22,), **attrs)
@@ -76,7 +75,7 @@ def test_each_tile(tile: Tile, always: None, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_on_tensor_cores(dtype: str, always: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """All three, with groups, strides and parts of k."""
-    monkeypatch.setattr(conv_tiles, "choose", lambda *given, **how: (TENSOR_TILES[1], 2))
+    monkeypatch.setattr(conv, "choose", lambda *given, **how: (TENSOR_TILES[1], 2))
     attrs: dict[str, Any] = {"strides": (2,), "lo": (1,), "dilation": (1,), "groups": 2}
     x, w, y = (numbers(s, dtype) for s in ((3, 24, 18), (4, 9, 134), (3, 12, 134)))
     assert "_tensor" in kernels("conv", [x, w], size=(12,), **attrs)[0]
@@ -125,11 +124,11 @@ def test_any_sizes(data: st.DataObject) -> None:
     y = numbers((batch, *small, outside * groups), dtype)
     attrs: dict[str, Any] = {"strides": strides, "lo": lo, "dilation": dilation, "groups": groups}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conv_geometry, "LEAST", (1, 1, 1))
+        patch.setattr(conv, "LEAST", (1, 1, 1))
         tiles = TENSOR_TILES * 2 + TILES if dtype in ("f16", "bf16") else TILES
         tile, parts = draw(st.sampled_from(tiles)), draw(st.sampled_from([1, 3]))
         if dtype not in ("f64", "i64"):
-            patch.setattr(conv_tiles, "choose", lambda *given, **how: (tile, parts))
+            patch.setattr(conv, "choose", lambda *given, **how: (tile, parts))
         op = draw(st.sampled_from(["conv", "conv_input", "conv_kernel"]))
         inputs, size = {
             "conv": ([x, w], small),
@@ -146,7 +145,7 @@ def test_infinities_beyond_the_edges_take_no_part(
 ) -> None:
     """A tap that sees nothing adds nothing, whatever it would be multiplied by."""
     tile = TENSOR_TILES[1] if dtype == "f16" else TILES[2]
-    monkeypatch.setattr(conv_tiles, "choose", lambda *given, **how: (tile, parts))
+    monkeypatch.setattr(conv, "choose", lambda *given, **how: (tile, parts))
     (large, window, small), attrs = attributes("same")
     x, w, y = (numbers(s, dtype) for s in ((2, *large, 2), (*window, 2, 3), (2, *small, 3)))
     w[0, 0, 0, 0], w[2, 2, 1, 2], y[0, 0, 0, 0], y[1, 5, 6, 1] = np.inf, np.nan, -np.inf, np.nan
@@ -183,7 +182,7 @@ def test_strides_have_phases(always: None) -> None:
     space = {"strides": (2, 2), "lo": (1, 1), "dilation": (1, 1)}
     y, w = numbers((1, 4, 4, 8)), numbers((4, 4, 8, 8))
     (op,) = graph_of("conv_input", [y, w], groups=1, size=(8, 8), **space).ops
-    geometry = conv_geometry.Geometry(op)
+    geometry = conv.Geometry(op)
     assert (len(geometry.phases), geometry.rows, geometry.k) == (4, 16, 4 * 8)
     tiled("conv_input", [y, w], groups=1, size=(8, 8), **space)
 
@@ -204,7 +203,7 @@ def test_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of("conv", [x, w], size=(8, 16), **attrs)
     found = {}
     for least in (1, 1 << 20):
-        monkeypatch.setattr(conv_geometry, "LEAST", (least,) * 3)
+        monkeypatch.setattr(conv, "LEAST", (least,) * 3)
         with counted_loads() as counts:
             run_graph(graph, [x, w], runner=emulated(check=False))
         found[least] = sum(counts[name] for name in ("a", "b", "x", "w"))
@@ -243,7 +242,7 @@ def test_budget(
     op: str, tile: Tile, dtype: str, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing spills on any architecture, in three axes with strides and groups."""
-    monkeypatch.setattr(conv_tiles, "choose", lambda *given, **how: (tile, 1))
+    monkeypatch.setattr(conv, "choose", lambda *given, **how: (tile, 1))
     (large, window, small), attrs = attributes("cube")
     x, w, y = (
         numbers(shape, dtype) for shape in ((2, *large, 40), (*window, 20, 40), (2, *small, 40))

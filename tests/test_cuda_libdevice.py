@@ -11,7 +11,7 @@ import pytest
 from cuda_toolchain import needs_toolchain
 from libdevice_on_cpu import OnCpu
 
-from weft.codegen.cuda.cubins import ptx as libdevice
+from weft.codegen.cuda.cubins import ptx
 from weft.codegen.cuda.cubins.llvm_instructions import ONE_INSTRUCTION
 from weft.codegen.cuda.cubins.ptx import module_text
 from weft.codegen.cuda.cubins.toolchain import toolchain
@@ -90,12 +90,12 @@ def test_a_module_takes_what_it_calls() -> None:
 
 def test_a_function_that_is_not_there() -> None:
     with pytest.raises(KeyError, match="__nv_nothing"):
-        libdevice.read_libdevice(path()).taken(["__nv_nothing"], (9, 0))
+        ptx.read_libdevice(path()).taken(["__nv_nothing"], (9, 0))
 
 
 def test_architectures_get_their_own_answers() -> None:
     """libdevice asks for the architecture; what asks it takes either of two ways."""
-    library = libdevice.read_libdevice(path())
+    library = ptx.read_libdevice(path())
     old, new = (library.taken(["__nv_lgamma"], cc)["__nv_lgamma"] for cc in ((7, 5), (9, 0)))
     assert "add i32 750, 0" in old
     assert "add i32 900, 0" in new

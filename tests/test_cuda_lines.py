@@ -19,10 +19,9 @@ from test_cuda_budget import faults
 from test_cuda_others import check, graph_of
 
 import weft as wf
-from weft.codegen.cuda.kernels import axes as lines
-from weft.codegen.cuda.kernels import sorted_indices as ordered
+from weft.codegen.cuda.kernels import axes, sorted_indices
 from weft.codegen.cuda.lowerings import launches_of
-from weft.codegen.cuda.source import dtypes as memory
+from weft.codegen.cuda.source import dtypes
 from weft.codegen.cuda.source.kernel import Launch
 from weft.ir.dtypes import as_dtype
 
@@ -34,9 +33,9 @@ SCANS = ("sum", "prod", "max", "min", "logsumexp")
 def small_blocks() -> Iterator[None]:
     """Blocks of two warps, and lines that are cut as soon as they are longer than a turn."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "THREADS", 64)
-        patch.setattr(lines, "TURNS", 1)
-        patch.setattr(lines, "SHORT", 1)
+        patch.setattr(axes, "THREADS", 64)
+        patch.setattr(axes, "TURNS", 1)
+        patch.setattr(axes, "SHORT", 1)
         yield
 
 
@@ -152,13 +151,13 @@ def test_long_lines_have_many_blocks(shape: tuple[int, int, int]) -> None:
     for op, attrs in (("cumulative_sum", {"reverse": False}), ("argmax", {})):
         made = launches(op, shape, axis=1, **attrs)
         assert made[0].blocks >= 1000
-        level = lines.lines_of(shape, 4)
+        level = axes.lines_of(shape, 4)
         while True:
             turns = -(-level.cut.size // (level.deep * level.each))
             assert turns <= 16
             if level.cut.parts == 1:
                 break
-            level = lines.lines_of((level.outer, level.cut.parts, level.inner), 4)
+            level = axes.lines_of((level.outer, level.cut.parts, level.inner), 4)
         other = launches(op, (shape[0], shape[1] + 1024, shape[2]), axis=1, **attrs)
         assert other[0].kernel.key == made[0].kernel.key
 
@@ -218,10 +217,10 @@ _SIZED: dict[str, Callable[[Any], Any]] = {
 def test_plans_for_many_sizes(name: str, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that are filled in: the bits of a plan for them alone."""
     for module, limit, value in (
-        (ordered, "PIECE", 8),
-        (ordered, "WORTH", 0),
-        (ordered, "LONG", 16),
-        (memory, "LEAST_ODD", 16),
+        (sorted_indices, "PIECE", 8),
+        (sorted_indices, "WORTH", 0),
+        (sorted_indices, "LONG", 16),
+        (dtypes, "LEAST_ODD", 16),
     ):
         monkeypatch.setattr(module, limit, value)
     monkeypatch.setenv("WEFT_EMULATE_GPU", "1")

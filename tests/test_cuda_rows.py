@@ -18,7 +18,7 @@ from test_compiled_random import within
 
 from weft.codegen.call import Address, Scratch
 from weft.codegen.cuda.lowerings import fused_launches
-from weft.codegen.cuda.nests import row_folds as combine
+from weft.codegen.cuda.nests import row_folds
 from weft.codegen.cuda.source import writer
 from weft.ir import dtypes
 from weft.ir.dtypes import as_dtype
@@ -269,14 +269,14 @@ def test_totals_of_many_rows(columns: int) -> None:
 @pytest.mark.parametrize("reduction", ["sum", "max"])
 def test_units_in_runs(units: int, reduction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As without runs, whatever their number; no thread reads what another one overwrites."""
-    monkeypatch.setattr(combine, "FEW_UNITS", 2)
+    monkeypatch.setattr(row_folds, "FEW_UNITS", 2)
     count, first = 70, 5
     parts = np.random.default_rng(units).integers(0, 99, first + units * count).astype(np.float32)
     wanted = getattr(parts[first:].reshape(units, count), reduction)(0)
     out = TensorType(dtypes.float32, (count,))
     value = Builder().add_arg(out)
-    partial = combine.Partial(reduction, "f32", "f32", count, first, Address(value))
-    launches = combine.combine_launches([partial], Scratch(parts.nbytes), units)
+    partial = row_folds.Partial(reduction, "f32", "f32", count, first, Address(value))
+    launches = row_folds.combine_launches([partial], Scratch(parts.nbytes), units)
     assert len(launches) == 2
     memory = OpMemory()
     memory.put(value)

@@ -23,7 +23,7 @@ import weft as wf
 from weft.ir.dtypes import float32
 from weft.ir.graph import Graph
 from weft.ir.text.parser import parse_graph
-from weft.passes.control import dataflow_regions as splitting
+from weft.passes.control import dataflow_regions
 from weft.passes.control.dataflow_regions import plan_regions, split_regions, users
 from weft.runtime.dataflow import build as building
 from weft.runtime.dataflow import layout as at
@@ -48,9 +48,9 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def all_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every region is cut as small as may be, and worth a thread."""
-    for module in (splitting, building):
+    for module in (dataflow_regions, building):
         monkeypatch.setattr(module, "EXPENSIVE_NS", 1e-9)
-    monkeypatch.setattr(splitting, "MOST_TRAFFIC", 1e9)
+    monkeypatch.setattr(dataflow_regions, "MOST_TRAFFIC", 1e9)
 
 
 def chains(length: int, count: int = 2, *, dtype: str = "f32", scaled: bool = False) -> Graph:
@@ -116,7 +116,7 @@ def test_cheap_chains_stay_together() -> None:
 def test_parts_that_hand_too_much_to_each_other_stay_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(splitting, "MOST_TRAFFIC", 0.0)
+    monkeypatch.setattr(dataflow_regions, "MOST_TRAFFIC", 0.0)
     assert len(parts(chains(200))) == 1
 
 

@@ -16,11 +16,10 @@ from fake_driver import CUresult, FakeDriver
 
 import weft as wf
 from weft.frontend.compile.cost import inputs_of
-from weft.runtime.device import plan as layout
+from weft.runtime.device import plan
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.backends import registry
-from weft.runtime.device.execution import frame
-from weft.runtime.device.execution import segments as recorded
+from weft.runtime.device.execution import frame, segments
 from weft.runtime.device.execution.frame import KeptFrames
 
 Array = np.ndarray[Any, Any]
@@ -30,8 +29,8 @@ on_gpu = wf.compile(device="gpu:0")
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays of more than 64 bytes are large ones."""
-    monkeypatch.setattr(layout, "SMALL_INPUT", 64)
-    monkeypatch.setattr(layout, "SMALL_RESULT", 64)
+    monkeypatch.setattr(plan, "SMALL_INPUT", 64)
+    monkeypatch.setattr(plan, "SMALL_RESULT", 64)
 
 
 def _x(*shape: int, seed: int = 0) -> Array:
@@ -267,7 +266,7 @@ def test_recordings_are_kept_for_places_that_come_back(fake: Callable[..., FakeD
     assert api.calls.count("graph") >= 4
     assert api.graphs == 2
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorded, "MOST_SETS", 1)
+        patch.setattr(segments, "MOST_SETS", 1)
         kept = [step(wf.to_device(_x(20, 2, seed=k), "gpu:0")) for k in range(6)]  # elsewhere
     assert api.captures == 2  # both recordings get other places
     assert api.calls.count("graph") >= 4 + 6

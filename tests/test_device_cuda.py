@@ -15,8 +15,7 @@ import pytest
 from fake_driver import CUresult, FakeCompiler, FakeDriver
 
 import weft as wf
-from weft.runtime.device.backends import cuda as copies
-from weft.runtime.device.backends import registry
+from weft.runtime.device.backends import cuda, registry
 from weft.runtime.device.backends.cuda import CudaDevice
 from weft.runtime.device.execution import frame
 from weft.runtime.native.api import native_api
@@ -270,7 +269,7 @@ def test_large_arguments_may_change_when_the_call_has_returned(
     fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frame, "STAGED", 1000)
-    monkeypatch.setattr(copies, "LARGE", 10000)  # each is copied in three parts
+    monkeypatch.setattr(cuda, "LARGE", 10000)  # each is copied in three parts
     api = fake()
     v = wf.Variable(np.zeros(6000, np.float32))
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.runtime.device.execution import segments as pieces
+from weft.runtime.device.execution import segments
 from weft.runtime.device.execution.launches import Launches
 from weft.runtime.resources import cancel
 
@@ -221,7 +221,7 @@ def test_loops_in_loops_branches_and_blocks_of_iterations(
     gpu: str, decisions: Decisions, clock: _Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop whose iterations are counted, but in blocks, and a branch are the host's, too."""
-    monkeypatch.setattr(pieces, "MOST_NODES", 4)
+    monkeypatch.setattr(segments, "MOST_NODES", 4)
     looks = 0
 
     def look(self: Launches, op: Any, iteration: int = -1) -> None:

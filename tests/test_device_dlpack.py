@@ -18,7 +18,7 @@ from fake_driver import FakeDriver
 
 import weft as wf
 from weft.ir.dlpack import Fields
-from weft.runtime.device import plan as layout
+from weft.runtime.device import plan
 from weft.runtime.device.backends import registry
 from weft.runtime.device.backends.cuda import CudaDevice
 
@@ -159,7 +159,7 @@ def fake(fake: Callable[..., FakeDriver]) -> Callable[..., FakeDriver]:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """All inputs are large: read from where they are."""
-    monkeypatch.setattr(layout, "SMALL_INPUT", -1)
+    monkeypatch.setattr(plan, "SMALL_INPUT", -1)
 
 
 @pytest.fixture

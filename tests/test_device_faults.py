@@ -13,7 +13,7 @@ import pytest
 from fake_driver import CUresult, FakeDriver
 
 import weft as wf
-from weft.runtime.device import protocol as device_calls
+from weft.runtime.device import protocol
 from weft.runtime.device.backends import registry
 
 X = np.arange(6, dtype=np.float32)
@@ -165,7 +165,7 @@ def test_in_a_loop_that_the_host_leads(fake: Callable[..., FakeDriver]) -> None:
 def test_what_is_told_is_bounded(
     fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_calls, "MOST_KERNELS", 1)
+    monkeypatch.setattr(protocol, "MOST_KERNELS", 1)
     api = fake()
 
     def long(x: wf.Tensor) -> Any:
@@ -183,7 +183,7 @@ def test_what_is_told_is_bounded(
     assert "calls before these, which are not remembered" in text
     count = len(registry.gpu(0).calls._asked[0].of().launches())  # type: ignore[union-attr]
     assert f", and {count - 1} more" in text
-    assert len(registry.gpu(0).calls._asked) == device_calls.MOST_CALLS
+    assert len(registry.gpu(0).calls._asked) == protocol.MOST_CALLS
 
 
 def test_a_function_that_is_gone_is_named_and_not_kept(fake: Callable[..., FakeDriver]) -> None:

@@ -18,10 +18,9 @@ from fake_driver_types import CaptureMode
 
 import weft as wf
 from weft.ir.errors import InvalidArgumentError
-from weft.runtime.device.backends import cuda as copies
-from weft.runtime.device.backends import registry
+from weft.runtime.device.backends import cuda, registry
 from weft.runtime.device.backends.cuda import CudaDevice
-from weft.runtime.device.execution import segments as pieces
+from weft.runtime.device.execution import segments
 from weft.runtime.device.execution.segments import Recorded
 
 Array = np.ndarray[Any, Any]
@@ -192,7 +191,7 @@ def test_a_branch_that_checks_nothing_is_not_looked_at(fake: Callable[..., FakeD
 def test_nothing_that_is_not_pinned_is_copied_and_nobody_waits_with_the_lock(
     fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "LARGE", 8192)
+    monkeypatch.setattr(cuda, "LARGE", 8192)
     api, held = fake(), list[bool]()
     gpu = _gpu()
     api.on_wait = lambda: held.append(gpu._lock._is_owned())  # type: ignore[attr-defined]
@@ -217,7 +216,7 @@ def test_nothing_that_is_not_pinned_is_copied_and_nobody_waits_with_the_lock(
 def test_parts_of_copies_share_two_slots(
     fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "LARGE", 8192)
+    monkeypatch.setattr(cuda, "LARGE", 8192)
     api, gpu = fake(), _gpu()
     large = _random(100, 300)
     memory = gpu.allocate(large.nbytes, "a test")
@@ -344,7 +343,7 @@ def test_what_dies_while_memory_is_reclaimed(fake: Callable[..., FakeDriver]) ->
 def test_a_copy_that_fails_halfway_does_not_write_to_memory_that_was_given_back(
     fake: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "LARGE", 8192)
+    monkeypatch.setattr(cuda, "LARGE", 8192)
     api, gpu = fake(), _gpu()
     alloc, large, full = api.cuMemHostAlloc, np.ones(20000, np.uint8), list[int]()
 
@@ -440,7 +439,7 @@ def test_a_step_whose_recording_is_ended_is_launched_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(pieces, "MOST_NODES", most)
+    monkeypatch.setattr(segments, "MOST_NODES", most)
     api = fake()
     done = _ended(api, monkeypatch, 2)
     v = wf.Variable(np.zeros(3, np.float32))

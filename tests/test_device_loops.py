@@ -18,8 +18,7 @@ from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.text.parser import parse_graph
 from weft.runtime.device.backends import registry
-from weft.runtime.device.execution import segments as pieces
-from weft.runtime.device.execution import segments as recorded
+from weft.runtime.device.execution import segments
 from weft.runtime.device.execution.executable import compile_for_device
 from weft.runtime.device.plan import CheckFaults, DeviceLoop, DevicePlan, PlannedCopy, PlannedLaunch
 
@@ -113,7 +112,7 @@ def test_loops_and_branches_are_those_of_the_cpu(
     else:
         use_fake(monkeypatch)
     if driver == "short recordings":
-        monkeypatch.setattr(pieces, "MOST_NODES", 7)
+        monkeypatch.setattr(segments, "MOST_NODES", 7)
     function, args = PROGRAMS[name]
     on_gpu, on_cpu = wf.compile(device="gpu:0")(function), wf.compile(function)
     expected = pytree.tree_leaves(on_cpu(*args))
@@ -255,7 +254,7 @@ def test_a_training_step_of_an_lstm_is_one_graph(monkeypatch: pytest.MonkeyPatch
 def test_a_long_loop_is_some_graphs_and_no_more_than_may_be_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pieces, "MOST_NODES", 100)
+    monkeypatch.setattr(segments, "MOST_NODES", 100)
     xs = _random(90, 2, 4)
     step = wf.compile(device="gpu:0")(_lstm())
     api = use_fake(monkeypatch, runs=False)
@@ -263,7 +262,7 @@ def test_a_long_loop_is_some_graphs_and_no_more_than_may_be_kept(
     assert len(_launches(calls)) < 3  # one by itself is not recorded
     assert 5 < calls.count("graph") < 30
     assert api.graphs == calls.count("graph")
-    monkeypatch.setattr(recorded, "MOST_KEPT", 250)
+    monkeypatch.setattr(segments, "MOST_KEPT", 250)
     calls = _calls(api, wf.compile(device="gpu:0")(_lstm()), xs)
     assert 0 < calls.count("graph") < 10
     assert len(_launches(calls)) > 200
@@ -290,7 +289,7 @@ def test_loops_whose_buffers_swap_are_recorded_twice_whatever_their_length(
     assert calls.count("graph") > 8
     assert api.graphs <= 4
     np.testing.assert_allclose(on_gpu(x)[-1], expected[0], rtol=1e-4)
-    monkeypatch.setattr(pieces, "MOST_NODES", 8)
+    monkeypatch.setattr(segments, "MOST_NODES", 8)
     on_gpu = wf.compile(device="gpu:0")(counted)
     before = api.graphs
     calls = _calls(api, on_gpu, x)

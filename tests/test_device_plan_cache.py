@@ -27,10 +27,9 @@ from weft.passes.pipelines import GPU, GPU_REPRODUCIBLE
 from weft.runtime.device.backends import registry
 from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device
 from weft.runtime.device.libraries import cublaslt, cudnn
-from weft.runtime.device.planning import stored_plan as packed
-from weft.runtime.device.planning import stored_plan as planned
+from weft.runtime.device.planning import stored_plan
 from weft.runtime.device.planning.stored_plan import Wanted
-from weft.runtime.plan import step_plan as plan_arrays
+from weft.runtime.plan import step_plan
 
 Array = np.ndarray[Any, Any]
 X = np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32)
@@ -127,7 +126,7 @@ def test_a_plan_from_disk_is_the_plan(
     first = made(graph)
     wanted = first([X])
     with monkeypatch.context() as patch:
-        patch.setattr(planned, "run_passes", lambda *_, **__: pytest.fail("a pass ran"))
+        patch.setattr(stored_plan, "run_passes", lambda *_, **__: pytest.fail("a pass ran"))
         second = made(graph)
         assert [r.tobytes() for r in second([X])] == [r.tobytes() for r in wanted]
     assert len(files(folder)) == 1
@@ -150,11 +149,11 @@ def test_routes_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
         one = plan.launches()[0]
         narrow = replace(one, launch=replace(one.launch, threads=32))
         plan = replace(plan, nodes=(*plan.nodes, narrow))
-        lines = packed.lines_of(graph)
-        kept = packed.pack_plan(plan, (), lines)
+        lines = stored_plan.lines_of(graph)
+        kept = stored_plan.pack_plan(plan, (), lines)
         assert kept is not None
         fields = json.loads(json.dumps(kept[0]))
-        again = packed.unpack_plan(fields, kept[1], (), lines)
+        again = stored_plan.unpack_plan(fields, kept[1], (), lines)
         assert plain(again) == plain(plan)
         assert again.kernels_after() == plan.kernels_after()
 
@@ -233,7 +232,7 @@ def test_another_process(
     """It runs no pass, and errors name its own lines."""
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)
-    monkeypatch.setattr(planned, "run_passes", planned.run_passes)  # put back at the end
+    monkeypatch.setattr(stored_plan, "run_passes", stored_plan.run_passes)  # put back at the end
     runpy.run_path(str(file))
     passes, *first, told = json.loads(capsys.readouterr().out)
     assert len(files(folder)) == 1
@@ -341,10 +340,10 @@ def test_what_is_not_kept(
     """Too many constants; a part that this module does not know; a plan that is not weft's now."""
     graph = traced(lambda x: wf.exp(x) - 4, X)
     with monkeypatch.context() as patch:
-        patch.setattr(plan_arrays, "MOST_CONSTANT_BYTES", -1)
+        patch.setattr(step_plan, "MOST_CONSTANT_BYTES", -1)
         made(graph)
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "weft.compile"):
-        patch.delitem(packed._CLASSES, "PlannedLaunch")
+        patch.delitem(stored_plan._CLASSES, "PlannedLaunch")
         made(graph)
     assert "is not kept: it holds a PlannedLaunch" in caplog.text
     assert files(folder) == []

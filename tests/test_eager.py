@@ -25,9 +25,7 @@ from hypothesis.extra import numpy as hnp
 
 import weft as wf
 from weft.codegen.llvm.jit import compile_count
-from weft.frontend.eager import kinds, native
-from weft.frontend.eager import numpy_calls as quick
-from weft.frontend.eager import numpy_calls as switch
+from weft.frontend.eager import kinds, native, numpy_calls
 from weft.frontend.eager.native import EagerCalls
 from weft.frontend.eager.numpy_calls import LARGE, SWITCH, tensor_of
 from weft.frontend.ops import promotion
@@ -236,9 +234,9 @@ def test_the_same_bits_and_errors_as_the_interpreter(large: int, natively: Nativ
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SWITCH, "on", True)
-            patch.setattr(switch, "LARGE", large)
+            patch.setattr(numpy_calls, "LARGE", large)
             patch.setattr(promotion, "tensor_of", counted)
-            patch.setattr(quick, "tensor_of", counted)
+            patch.setattr(numpy_calls, "tensor_of", counted)
             got = outcome(call)
         assert got == outcome(call), name
 

@@ -17,9 +17,7 @@ from test_eager import calls_of, every_function, interpreted, outcome
 import weft as wf
 from weft.frontend.core.trace import at_once as at_once_here
 from weft.frontend.core.trace import set_thread_default
-from weft.frontend.eager import native as few
-from weft.frontend.eager import numpy_calls as order
-from weft.frontend.eager import numpy_calls as quick
+from weft.frontend.eager import native, numpy_calls
 from weft.frontend.eager.numpy_calls import LARGE, SWITCH
 from weft.frontend.ops import promotion
 from weft.ir.errors import InvalidArgumentError, ShapeError
@@ -41,9 +39,9 @@ def on(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def at_once(on: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call of a key makes its program."""
-    monkeypatch.setattr(few, "OFTEN", 1)
+    monkeypatch.setattr(native, "OFTEN", 1)
     for calls in every_function():
-        monkeypatch.setattr(calls, "replays", few.Replays(calls._scan, calls._as_graph))
+        monkeypatch.setattr(calls, "replays", native.Replays(calls._scan, calls._as_graph))
 
 
 def same(got: Any, wanted: Any) -> None:
@@ -118,7 +116,7 @@ def test_settings_dtypes_and_shapes_have_programs_of_their_own(at_once: None) ->
 def test_what_is_found_by_the_short_key_is_the_call(at_once: None) -> None:
     x = wf.asarray(RNG.normal(size=(3, 4)).astype(np.float32))
     y = wf.asarray(RNG.normal(size=(3, 4)).astype(np.float32))
-    found = few.Replays.again
+    found = native.Replays.again
     calls: list[Call] = [
         lambda: wf.clip(x, -0.5, 0.5), lambda: wf.clip(x, -0.5, y), lambda: wf.clip(x, y, 0.5),
         lambda: wf.clip(x, 0.0, 1.0), lambda: wf.clip(x, -0.0, 1.0), lambda: wf.clip(x, 0, 1),
@@ -138,7 +136,7 @@ def test_what_is_found_by_the_short_key_is_the_call(at_once: None) -> None:
         return run
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(few.Replays, "again", counted)
+        patch.setattr(native.Replays, "again", counted)
         for _ in range(4):
             for call in calls:
                 same(call(), interpreted(call))
@@ -154,7 +152,7 @@ def test_calls_from_within_a_call_of_numpy(at_once: None) -> None:
 
 
 def test_numbers_are_told_apart(on: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quick, "MOST_NUMBERS", 8)
+    monkeypatch.setattr(numpy_calls, "MOST_NUMBERS", 8)
     numbers = (0.0, -0.0, 0, 2, 2.0, True, 1, 1.0, 1e300, 2**53, 2**60, 2.0**60, np.nan, -1)
     for dtype in (np.float32, np.float64, np.int64, np.int32):
         x = wf.asarray(np.array([0, 1, 2], dtype))
@@ -167,7 +165,9 @@ def test_numbers_are_told_apart(on: None, monkeypatch: pytest.MonkeyPatch) -> No
                     warnings.simplefilter("error")
                     got = outcome(call)
                 assert got == interpreted(partial(outcome, call)), (dtype, n)
-    assert all(len(known) <= 8 for kinds in quick._numbers.values() for known in kinds.values())
+    assert all(
+        len(known) <= 8 for kinds in numpy_calls._numbers.values() for known in kinds.values()
+    )
 
 
 def test_the_choice_has_the_bits_of_numpys() -> None:
@@ -218,9 +218,9 @@ def test_errors_are_the_interpreters(at_once: None) -> None:
 
 def test_only_what_comes_often_is_replayed(on: None, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = calls_of(wf.nn.silu)
-    monkeypatch.setattr(calls, "replays", few.Replays(calls._scan, calls._as_graph))
+    monkeypatch.setattr(calls, "replays", native.Replays(calls._scan, calls._as_graph))
     x = wf.asarray(np.ones(5, np.float32))
-    for _ in range(few.OFTEN - 1):
+    for _ in range(native.OFTEN - 1):
         wf.nn.silu(x)
     assert replayed(wf.nn.silu) == 0
     wf.nn.silu(x)
@@ -299,18 +299,18 @@ def test_sorts_are_stable(count: int, dtype: str, kind: str, on: None) -> None:
 
 
 def test_numpy_sorts_where_few_threads_could(on: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order, "_in_vectors", lambda: True)
+    monkeypatch.setattr(numpy_calls, "_in_vectors", lambda: True)
     x = wf.asarray(RNG.normal(size=(LARGE // 8, 16)).astype(np.float32))
-    for threads, by_numpy in ((1, True), (order.MOST_THREADS, True), (64, False)):
-        monkeypatch.setattr(order, "_threads", lambda threads=threads: threads)
-        assert (order.quick_sort(x, -1, False) is not None) == by_numpy
-        assert order.quick_sort(x, 0, False) is None  # NumPy copies each column
-    monkeypatch.setattr(order, "_threads", lambda: 1)
+    for threads, by_numpy in ((1, True), (numpy_calls.MOST_THREADS, True), (64, False)):
+        monkeypatch.setattr(numpy_calls, "_threads", lambda threads=threads: threads)
+        assert (numpy_calls.quick_sort(x, -1, False) is not None) == by_numpy
+        assert numpy_calls.quick_sort(x, 0, False) is None  # NumPy copies each column
+    monkeypatch.setattr(numpy_calls, "_threads", lambda: 1)
     zeros = np.asarray(x).copy()
     zeros[7, 7] = -0.0
-    assert order.quick_sort(wf.asarray(zeros), -1, False) is None
-    monkeypatch.setattr(order, "_in_vectors", lambda: False)
-    assert order.quick_sort(x, -1, False) is None
+    assert numpy_calls.quick_sort(wf.asarray(zeros), -1, False) is None
+    monkeypatch.setattr(numpy_calls, "_in_vectors", lambda: False)
+    assert numpy_calls.quick_sort(x, -1, False) is None
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_where_numpy_sorts_fast(
     numpys = import_module("numpy._core._multiarray_umath")
     monkeypatch.setattr(numpys, "__cpu_features__", features)
     monkeypatch.setattr(machine, "compresses_slowly", lambda: slow)
-    assert order._in_vectors.__wrapped__() == fast
+    assert numpy_calls._in_vectors.__wrapped__() == fast
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.compile import specializations as bound
+from weft.frontend.compile import specializations
 from weft.frontend.compile.specializations import TraceLock
-from weft.frontend.random import generator as random_state
+from weft.frontend.random import generator
 from weft.frontend.session import graph
-from weft.ir import process as collector
+from weft.ir import process
 from weft.ir.process import ForkLock
 from weft.passes import manager
 
@@ -104,7 +104,13 @@ def test_compiled_functions_in_a_child() -> None:
     f = wf.compile(lambda x: wf.sum(x * 2))
     f(X)
     entry = f._specialized((X,), {})
-    modules = [bound._lock, graph._default_lock, random_state._lock, manager._lock, collector._lock]
+    modules = [
+        specializations._lock,
+        graph._default_lock,
+        generator._lock,
+        manager._lock,
+        process._lock,
+    ]
     locks = [f._specializations._lock, f._first_trace._lock, entry._lock, *modules]
 
     class Model:

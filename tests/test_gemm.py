@@ -21,8 +21,7 @@ import weft as wf
 from weft.codegen.call import Address
 from weft.codegen.llvm.jit import compile_kernels, kernel_asm
 from weft.codegen.llvm.target import host_isas, using
-from weft.codegen.products import calls as gemm_call
-from weft.codegen.products import gemm as gemm_blocking
+from weft.codegen.products import calls, gemm
 from weft.codegen.products.gemm import gemm_kernel
 from weft.codegen.products.matmul import product_of
 from weft.codegen.tiles.tile import tile_of
@@ -66,7 +65,7 @@ def small_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
             "PACKED_BEFORE_BYTES": before << 30,
             "NEAR_A_BYTES": 0,
         }.items():
-            patch.setattr(gemm_blocking, name, value)
+            patch.setattr(gemm, name, value)
         POOL.set_limit(16)
         yield
     POOL.set_limit(limit)
@@ -206,7 +205,7 @@ def test_sizes_are_arguments() -> None:
         a, b = operands(((), ()), sizes, flags, "f32")
         (op,) = product(a, b, flags).ops
         p = product_of(op)
-        *_, call = gemm_call.gemm_calls(p, *map(Address, (op.result, *op.operands)))
+        *_, call = calls.gemm_calls(p, *map(Address, (op.result, *op.operands)))
         keys.add(call.kernel.key)
     assert len(keys) == 1
 
@@ -292,9 +291,7 @@ def test_two_threads_have_similar_shares(sizes: tuple[int, int, int]) -> None:
     """One takes blocks from the front, the other from the back: neither has above two thirds."""
     m, k, n = sizes
     flags = (False, False)
-    cut = gemm_blocking.blocking(
-        gemm_blocking.dense_product("f32", (m, n, k), (0,), (0,), flags), tile_of("f32")
-    )
+    cut = gemm.blocking(gemm.dense_product("f32", (m, n, k), (0,), (0,), flags), tile_of("f32"))
     blocks = [
         min(cut.rows, m - i) * min(cut.columns, n - j)
         for j in range(0, n, cut.columns)
@@ -314,15 +311,15 @@ def test_rows_that_are_pages_apart_are_packed_in_strips(dtype: str, m: int) -> N
     rng, held = np.random.default_rng(m), as_dtype(dtype).numpy
     a, b = (rng.integers(-4, 5, shape).astype(held) for shape in ((70, m), (70, 200)))
     product = wf.compile(lambda a, b: wf.matmul(a, b, transpose_a=True))
-    sizes = gemm_blocking.dense_product(dtype, (m, 200, 70), (0,), (0,), (True, False))
-    assert gemm_blocking.blocking(sizes, tile_of(dtype)).pack_a or m * held.itemsize < 4096
+    sizes = gemm.dense_product(dtype, (m, 200, 70), (0,), (0,), (True, False))
+    assert gemm.blocking(sizes, tile_of(dtype)).pack_a or m * held.itemsize < 4096
     wanted = (a.astype(np.float64).T @ b.astype(np.float64)).astype(held)  # sums are exact
     np.testing.assert_array_equal(np.asarray(product(a, b)), wanted)
 
 
 def cut_of(m: int, n: int, k: int, flags: tuple[bool, bool] = (False, False)) -> Any:
-    sizes = gemm_blocking.dense_product("f32", (m, n, k), (0,), (0,), flags)
-    return gemm_blocking.blocking(sizes, tile_of("f32"))
+    sizes = gemm.dense_product("f32", (m, n, k), (0,), (0,), flags)
+    return gemm.blocking(sizes, tile_of("f32"))
 
 
 @pytest.mark.skipif("x86-64-v4" not in host_isas(), reason="not an x86-64-v4 processor")
@@ -358,7 +355,7 @@ def test_rows_of_a_are_asked_for_ahead(isa: str) -> None:
 @pytest.mark.skipif("x86-64-v4" not in host_isas(), reason="not an x86-64-v4 processor")
 def test_rows_of_b_inside_cache_lines_are_packed() -> None:
     with using("x86-64-v4"):
-        assert cut_of(1024, 100, 784).pack_b == gemm_blocking.PACKED_BEFORE
+        assert cut_of(1024, 100, 784).pack_b == gemm.PACKED_BEFORE
         in_place = [cut_of(1024, 112, 784), cut_of(100, 100, 784), cut_of(1024, 40, 784)]
         assert not any(cut.pack_b for cut in in_place)
 
@@ -369,5 +366,5 @@ def test_products_of_few_steps_are_cut() -> None:
     flags = (False, True)
     op = product(*operands(((), ()), (1024, 100, 10), flags, "f32"), flags).block.ops[0]
     with using("x86-64-v4"):
-        *_, call = gemm_call.gemm_calls(product_of(op), *map(Address, (op.result, *op.operands)))
+        *_, call = calls.gemm_calls(product_of(op), *map(Address, (op.result, *op.operands)))
     assert call.chunk

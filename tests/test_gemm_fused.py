@@ -10,7 +10,7 @@ import pytest
 from cut_calls import cut_everything, same_in_cuts
 
 import weft as wf
-from weft.codegen.products import gemm as gemm_blocking
+from weft.codegen.products import gemm
 from weft.ir.interpreter.evaluate import interpret
 from weft.passes.fusion.epilogues import fuse_matmul
 from weft.passes.fusion.fuse import fuse
@@ -117,7 +117,7 @@ def blocks(request: pytest.FixtureRequest) -> Iterator[bool]:
             for name, value in {
                 "RUN": 16, "BLOCK_ROWS": 16, "BLOCK_COLUMNS": 48,
             }.items():  # fmt: skip
-                patch.setattr(gemm_blocking, name, value)
+                patch.setattr(gemm, name, value)
         POOL.set_limit(16)
         yield request.param
     POOL.set_limit(limit)

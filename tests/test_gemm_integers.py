@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.codegen.llvm.target import has_feature, host_isas, using
-from weft.codegen.products import gemm as gemm_blocking
+from weft.codegen.products import gemm
 from weft.codegen.tiles import tile as dots
 from weft.codegen.tiles.tile import tile_of
 from weft.ir.dtypes import as_dtype
@@ -190,7 +190,7 @@ def small_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
             "PACKED_B_BYTES": once << 30,
             "PACKED_BEFORE_BYTES": before << 30,
         }.items():
-            patch.setattr(gemm_blocking, name, value)
+            patch.setattr(gemm, name, value)
         POOL.set_limit(16)
         yield
     POOL.set_limit(limit)

@@ -10,7 +10,7 @@ import pytest
 from cut_calls import cut_everything, same_in_cuts
 
 import weft as wf
-from weft.codegen.products import gemm as gemm_blocking
+from weft.codegen.products import gemm
 from weft.ir.analysis.index_maps import over_rows
 from weft.ir.interpreter.evaluate import interpret
 from weft.passes.fusion import prologues
@@ -90,7 +90,7 @@ def blocks(request: pytest.FixtureRequest) -> Iterator[bool]:
         patch.setattr(prologues, "LEAST_BYTES", 0)
         if request.param:
             for name, value in {"RUN": 16, "BLOCK_ROWS": 16}.items():
-                patch.setattr(gemm_blocking, name, value)
+                patch.setattr(gemm, name, value)
         yield request.param
 
 

@@ -33,12 +33,3 @@ def test_the_error_that_is_shown() -> None:
     with pytest.raises(ToolchainError) as caught:
         found.check(driver=(12, 8))
     assert caught.value.what in PAGE
-
-
-def test_files_that_are_named_exist() -> None:
-    named = set(re.findall(r"`((?:weft|tests)/[\w/.]+)`", PAGE))
-    assert len(named) > 6
-    assert [path for path in named if not (ROOT / path).exists()] == []
-    inner = set(re.findall(r"`(\w+\.py)`", PAGE))
-    places = [ROOT / "weft" / "codegen" / "cuda", ROOT / "tests"]
-    assert [n for n in inner if not any((place / n).exists() for place in places)] == []

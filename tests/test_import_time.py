@@ -168,12 +168,7 @@ with wf.Graph().as_default():
         assert metadata.chrome_trace() and str(metadata)
 print(*(m for m in sys.modules if m.startswith(%r)))
 """
-    ours = (
-        "weft.runtime.distributed",
-        "weft.runtime.cluster",
-        "weft.comm",
-        "weft.passes.partition",
-    )
+    ours = ("weft.runtime.cluster", "weft.comm", "weft.passes.partition")
     assert _run(program % (ours,)).split() == []
 
 
@@ -184,7 +179,7 @@ wf.train.AdamOptimizer(0.1), wf.train.Saver
 print(*(m for m in sys.modules if m.startswith(%r)))
 assert wf.train.Server and "RayCluster" in dir(wf.train)
 """
-    ours = ("weft.runtime.distributed", "weft.comm", "weft.passes.partition")
+    ours = ("weft.runtime.cluster", "weft.comm", "weft.passes.partition")
     assert _run(program % (ours,)).split() == []
     with pytest.raises(AttributeError, match="no attribute 'Sever'"):
         getattr(wf.train, "Sever")  # noqa: B009 - as a type checker sees, there is none
@@ -277,7 +272,7 @@ def test_an_optimizer_loads_nothing_of_sessions_queues_and_files() -> None:
         "print(*sys.modules)"
     )
     found = set(_run(program).split())
-    for name in ("session.session", "queues.runners", "files.inputs", "train.saver"):
+    for name in ("session.session", "queues.runners", "queues.inputs", "train.saver"):
         assert f"weft.frontend.{name}" not in found
     assert not [m for m in found if m.startswith("weft.frontend.train.monitored")]
 

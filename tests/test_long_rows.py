@@ -12,8 +12,7 @@ import pytest
 from cut_calls import cut_everything, same_in_cuts
 
 import weft as wf
-from weft.codegen.kernels import scan as long_rows
-from weft.codegen.kernels import sort as long_sort
+from weft.codegen.kernels import scan, sort
 from weft.codegen.kernels.scan import LEAST_BLOCKS
 
 Array = np.ndarray[Any, Any]
@@ -26,10 +25,10 @@ SCAN_SIZES = [LEAST_BLOCKS * SCANNED, LEAST_BLOCKS * SCANNED + 1, 9 * SCANNED - 
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     cut_everything(monkeypatch)
-    monkeypatch.setattr(long_rows, "SCANNED", SCANNED)
-    monkeypatch.setattr(long_rows, "SEARCHED", SEARCHED)
-    monkeypatch.setattr(long_sort, "BLOCK", BLOCK)
-    monkeypatch.setattr(long_sort, "LEAST_BYTES", 0)
+    monkeypatch.setattr(scan, "SCANNED", SCANNED)
+    monkeypatch.setattr(scan, "SEARCHED", SEARCHED)
+    monkeypatch.setattr(sort, "BLOCK", BLOCK)
+    monkeypatch.setattr(sort, "LEAST_BYTES", 0)
 
 
 def given(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Array:
@@ -164,6 +163,6 @@ class TestSort:
         np.testing.assert_array_equal(got, np.sort(x, axis=1))
 
     def test_shorter_rows_are_units_themselves(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(long_sort, "LEAST_BYTES", 16 * 4096)
+        monkeypatch.setattr(sort, "LEAST_BYTES", 16 * 4096)
         assert len(compiled_calls(wf.sort, np.ones(4095, np.float32))) == 1
         assert len(compiled_calls(wf.sort, np.ones(4096, np.float32))) == 4 * 3 + 1

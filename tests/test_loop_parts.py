@@ -20,8 +20,7 @@ from test_loops import OPS, Array, check, executable, floats
 
 import weft as wf
 from weft.codegen.llvm.jit import compile_count
-from weft.codegen.loops import batch_parallel as parts
-from weft.codegen.loops import in_registers as scalar_check
+from weft.codegen.loops import batch_parallel, in_registers
 from weft.codegen.loops.batch_parallel import Parts, parts_of, runs_in_parts
 from weft.codegen.loops.program import Loop
 from weft.ir.interpreter.evaluate import interpret
@@ -36,8 +35,8 @@ from weft.runtime.trace.replay import Replay, pieces_of
 @contextmanager
 def small_parts() -> Iterator[None]:
     """However little work there is, and wherever the parts' bytes lie."""
-    small = patch.object(scalar_check, "SMALL", 1)
-    with small, patch.multiple(parts, PART_NS=0.0, LOOP_NS=0.0, LINE=1):
+    small = patch.object(in_registers, "SMALL", 1)
+    with small, patch.multiple(batch_parallel, PART_NS=0.0, LOOP_NS=0.0, LINE=1):
         yield
 
 

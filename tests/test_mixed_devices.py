@@ -23,7 +23,7 @@ from placed_programs import place_at_random
 from structured_programs import Program, programs
 
 import weft as wf
-from weft.codegen import native_language as python_text
+from weft.codegen import native_language
 from weft.ir.dtypes import as_dtype
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.partitioned import interpret_parts
@@ -32,7 +32,7 @@ from weft.ir.text.parser import parse_graph
 from weft.passes.control.dataflow_regions import plan_regions, steering
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.partition.partition import partition
-from weft.runtime.cluster import multi_device as parted
+from weft.runtime.cluster import multi_device
 from weft.runtime.cluster.multi_device import PartedStep
 from weft.runtime.cluster.server import Server
 from weft.runtime.device.array import DeviceValue
@@ -460,7 +460,7 @@ def test_ctrl_c_in_a_copy_for_another_part_ends_that_part_at_once(
             begun = time.monotonic()
             with pytest.raises(KeyboardInterrupt):
                 session.run(w, feed)
-            assert time.monotonic() - begun < parted.GRACE_SECONDS / 2
+            assert time.monotonic() - begun < multi_device.GRACE_SECONDS / 2
         np.testing.assert_array_equal(session.run(w, feed), np.full(3, 2.0))
 
 
@@ -555,15 +555,15 @@ def test_one_thread_parses_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         inside[0] -= 1
         return plain(text)
 
-    monkeypatch.setattr(python_text.ast, "parse", parse)
-    threads = [threading.Thread(target=python_text.parse, args=("a = 1",)) for _ in range(4)]
+    monkeypatch.setattr(native_language.ast, "parse", parse)
+    threads = [threading.Thread(target=native_language.parse, args=("a = 1",)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert most == [1]
     source = Path(wf.__file__).parent.rglob("*.py")
-    assert [f.name for f in source if "ast.parse(" in f.read_text()] == ["python_text.py"]
+    assert [f.name for f in source if "ast.parse(" in f.read_text()] == ["native_language.py"]
 
 
 @on_a_real_one_too

@@ -13,10 +13,8 @@ from weft.codegen.llvm.elements import F32, F64
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.engine import emit_text
 from weft.codegen.nests import nest
-from weft.codegen.nests import nest as nest_cost
 from weft.codegen.nests.nest import interleave
-from weft.codegen.vector import avx512 as lanes
-from weft.codegen.vector import float_builder
+from weft.codegen.vector import avx512, float_builder
 from weft.passes.fusion.fuse import fuse
 
 COSTLY = [("multiply", "f32"), ("tanh", "f32")]
@@ -94,7 +92,7 @@ class TestHint:
             return v * wf.tanh(wf.log1p(wf.exp(v)))
 
         interleaved = wf.compile(f)(x, bias)
-        monkeypatch.setattr(nest_cost, "INTERLEAVE", 0)
+        monkeypatch.setattr(nest, "INTERLEAVE", 0)
         np.testing.assert_array_equal(interleaved, wf.compile(f)(x, bias))
 
 
@@ -110,7 +108,7 @@ class TestScaling:
         functions = (wf.exp, wf.exp2, wf.nn.sigmoid, wf.sinh, wf.erf)
         found = []
         monkeypatch.setattr(
-            lanes, "available", lambda: False
+            avx512, "available", lambda: False
         )  # they have instructions of their own
         for has in (True, False):
             monkeypatch.setattr(float_builder, "_has_scalef", lambda has=has: has)

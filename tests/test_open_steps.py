@@ -14,7 +14,7 @@ from shares import every
 from test_size_plans import DIM, EMPTY_FAILS, LAYERS
 
 import weft as wf
-from weft.frontend.session import sized_steps as open_steps
+from weft.frontend.session import sized_steps
 from weft.frontend.session.remote import Remote
 from weft.frontend.session.sized_steps import MOST_OWN, OpenStep
 from weft.runtime.cluster.definition import ClusterStep
@@ -59,7 +59,7 @@ def test_each_layer_has_the_bits_of_one_process(
     name: str, target: str, definitions: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its operands on another task than the layer, from the second set of sizes on."""
-    monkeypatch.setattr(open_steps, "MOST_OWN", 1)
+    monkeypatch.setattr(sized_steps, "MOST_OWN", 1)
     sizes = [n for n in SIZES if n or name not in EMPTY_FAILS]
     found = []
     for where in (target, ""):
@@ -176,7 +176,7 @@ def test_strings_and_fed_results(target: str) -> None:
 
 def test_sizes_that_only_a_dead_value_tells(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a gradient needs of a partition has the sizes first, and nobody fetches it."""
-    monkeypatch.setattr(open_steps, "MOST_OWN", 2)
+    monkeypatch.setattr(sized_steps, "MOST_OWN", 2)
     with wf.Graph().as_default():
         x = wf.placeholder(wf.float32, [None, DIM])
         with wf.device("/job:ps/task:0"):
@@ -246,7 +246,7 @@ def test_branches_and_loops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those that span tasks have a definition for each set of sizes, as before."""
-    monkeypatch.setattr(open_steps, "MOST_OWN", 1)
+    monkeypatch.setattr(sized_steps, "MOST_OWN", 1)
     found = []
     for where in (target, ""):
         with wf.Graph().as_default():

@@ -39,8 +39,7 @@ from weft.passes.pipelines import PASSES, STANDARD
 from weft.runtime.native import executable
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.pool import POOL
-from weft.runtime.plan import report as details
-from weft.runtime.plan import step_plan as plan_arrays
+from weft.runtime.plan import report, step_plan
 
 #: Compiled steps have no ops of the host.
 OPS = sorted(n for n in MAKERS if not lookup(n).traits & {"host", "handle"})
@@ -314,7 +313,7 @@ def test_small_and_large_constants(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert is_from_disk(second)
     (plan,) = plans(folder)
     assert plan.stat().st_size < large.nbytes, "it has no copy of the program's own constant"
-    monkeypatch.setattr(plan_arrays, "MOST_CONSTANT_BYTES", 100)
+    monkeypatch.setattr(step_plan, "MOST_CONSTANT_BYTES", 100)
     table = np.arange(1000, dtype=np.int64)
     folded = traced(lambda i: wf.take(wf.sort(wf.asarray(table[::-1])), i), np.array([3]))
     first, second = twice(folded, np.array([3]))
@@ -428,8 +427,8 @@ def test_a_plan_that_passes_do_not_make_any_more(
     compile_graph(graph, {})
     wait_for_background()
     step = compile_graph(graph, {})
-    made = details.planned
-    monkeypatch.setattr(details, "planned", lambda graph, *rest: made(other, *rest))
+    made = report.planned
+    monkeypatch.setattr(report, "planned", lambda graph, *rest: made(other, *rest))
     with pytest.raises(wf.errors.InternalError, match="weft cache clear"):
         step.report  # noqa: B018
 

@@ -20,7 +20,7 @@ import weft as wf
 from weft.codegen import cost
 from weft.codegen.pool.fork_join import LONG
 from weft.codegen.steps.walker import CALL_WORDS
-from weft.runtime.native import machine as pool_limits
+from weft.runtime.native import machine
 from weft.runtime.native.pool import POOL
 
 Array = np.ndarray[Any, Any]
@@ -59,20 +59,20 @@ class TestLimits:
 
     def test_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WEFT_NUM_THREADS", " 7 ")
-        assert pool_limits.default_threads() == 7
+        assert machine.default_threads() == 7
         for bad in ("0", "many", "-2", "1.5", "1000"):
             monkeypatch.setenv("WEFT_NUM_THREADS", bad)
             with pytest.raises(wf.errors.InvalidArgumentError, match="WEFT_NUM_THREADS"):
-                pool_limits.default_threads()
+                machine.default_threads()
         monkeypatch.setenv("WEFT_NUM_THREADS", "")
-        assert pool_limits.default_threads() == pool_limits.usable_processors()
+        assert machine.default_threads() == machine.usable_processors()
 
     @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
     def test_affinity(self) -> None:
         before = os.sched_getaffinity(0)
         try:
             os.sched_setaffinity(0, {min(before)})
-            assert pool_limits.usable_processors() == 1
+            assert machine.usable_processors() == 1
         finally:
             os.sched_setaffinity(0, before)
 
@@ -136,12 +136,12 @@ class TestControlGroups:
         ],
     )
     def test_quota(self, tmp_path: Path, files: dict[str, str], wanted: int | None) -> None:
-        assert pool_limits.cgroup_processors(write(tmp_path, files)) == wanted
+        assert machine.cgroup_processors(write(tmp_path, files)) == wanted
 
     def test_this_machine(self) -> None:
-        quota = pool_limits.cgroup_processors()
+        quota = machine.cgroup_processors()
         assert quota is None or quota >= 1
-        assert 1 <= pool_limits.usable_processors() <= (os.cpu_count() or 1)
+        assert 1 <= machine.usable_processors() <= (os.cpu_count() or 1)
 
 
 class TestManyCallers:
@@ -369,7 +369,7 @@ def test_workers_leave_signals_to_python() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.skipif(pool_limits.usable_processors() < 2, reason="one processor")
+@pytest.mark.skipif(machine.usable_processors() < 2, reason="one processor")
 def test_a_long_call_of_few_chunks_wakes_the_workers() -> None:
     """What counts is the time that the work takes, not the number of chunks."""
     done = python("""

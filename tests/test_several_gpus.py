@@ -16,7 +16,7 @@ from gpu_kinds import REAL, need_gpus
 
 import weft as wf
 from weft.ir.errors import FailedPreconditionError, InternalError, InvalidArgumentError
-from weft.runtime.cluster import server as offers
+from weft.runtime.cluster import server
 from weft.runtime.device.backends import registry
 from weft.runtime.device.backends.emulated import EmulatedDevice
 from weft.runtime.device.protocol import Device
@@ -331,9 +331,9 @@ def test_a_task_offers_its_gpus(
     emulate: str, gpus: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEFT_EMULATE_GPU", emulate)
-    monkeypatch.setattr(offers, "_has_driver", lambda: False)
+    monkeypatch.setattr(server, "_has_driver", lambda: False)
     task = "/job:worker/task:0"
-    assert offers.devices_of(task) == [f"{task}/cpu:0", *(f"{task}{gpu}" for gpu in gpus)]
+    assert server.devices_of(task) == [f"{task}/cpu:0", *(f"{task}{gpu}" for gpu in gpus)]
 
 
 def test_a_task_whose_gpus_cannot_be_used_says_why(
@@ -341,9 +341,9 @@ def test_a_task_whose_gpus_cannot_be_used_says_why(
 ) -> None:
     monkeypatch.setenv("WEFT_EMULATE_GPU", "yes")
     with pytest.raises(InvalidArgumentError, match="not 'yes'"):
-        offers.devices_of("/job:worker/task:0")
+        server.devices_of("/job:worker/task:0")
     monkeypatch.setenv("WEFT_EMULATE_GPU", "0")
-    monkeypatch.setattr(offers, "_has_driver", lambda: True)
+    monkeypatch.setattr(server, "_has_driver", lambda: True)
     use_fake(monkeypatch, missing=True)
-    assert offers.devices_of("/job:worker/task:0") == ["/job:worker/task:0/cpu:0"]
+    assert server.devices_of("/job:worker/task:0") == ["/job:worker/task:0/cpu:0"]
     assert "offers no GPU: " in caplog.text

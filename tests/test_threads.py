@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.frontend.compile import specializations as waiting
+from weft.frontend.compile import specializations
 from weft.frontend.core.trace import current_trace, suspend_trace
 
 THREADS = 32
@@ -251,7 +251,7 @@ def test_two_functions_whose_first_traces_call_each_other() -> None:
 
 
 def test_a_wait_that_cannot_be_told_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "PATIENCE", 0.3)
+    monkeypatch.setattr(specializations, "PATIENCE", 0.3)
     done = threading.Event()
     errors: list[str] = []
 

@@ -315,9 +315,9 @@ def test_what_is_no_trace() -> None:
 
 
 def test_a_packed_trace_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.runtime.trace import task_trace as recorded
+    from weft.runtime.trace import task_trace
 
-    monkeypatch.setattr(recorded, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(task_trace, "MOST_BYTES", 1 << 20)
     with pytest.raises(InvalidArgumentError, match="larger than"):
         unpack(_packed("x" * (1 << 21)))
 

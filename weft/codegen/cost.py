@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weft.codegen.llvm.target import target_vector_bits
-from weft.ir import cost as prices
+from weft.ir import cost
 from weft.ir.cost import NS_PER_BYTE_CACHED, streamed
 from weft.ir.sizes import hint, is_wide, now, of_sizes
 
@@ -46,7 +46,7 @@ def narrower() -> float:
 
 def arithmetic(ops: Iterable[tuple[str, str]]) -> float:
     """`prices.arithmetic` on the target: nanoseconds of (op, operand dtype) pairs, one element."""
-    return prices.arithmetic(ops) * narrower()
+    return cost.arithmetic(ops) * narrower()
 
 
 def split(units: int, nanoseconds_per_unit: float, multiple: int = 0) -> int:

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.target import LEVELS, NATIVE, default_isa, isa, using
-from weft.ir import process as loading
+from weft.ir import process
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.process import ForkLock, around_fork
@@ -107,7 +107,7 @@ class Engine(Protocol):
     def compile(self, kernels: Sequence[Kernel]) -> Sequence[Outcome]: ...
 
 
-LOADED_AT = loading.LOADED_AT
+LOADED_AT = process.LOADED_AT
 
 
 class Kernels(dict[str, int]):

@@ -10,8 +10,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from weft.codegen.llvm.target import multiplies_and_adds
-from weft.codegen.vector import avx512 as lanes
-from weft.codegen.vector import tables
+from weft.codegen.vector import avx512, tables
 from weft.codegen.vector.float_builder import FloatBuilder
 from weft.ir.dataclass import dataclass
 
@@ -126,7 +125,7 @@ def _clamp(m: FloatBuilder, x: ir.Value, lowest: float) -> ir.Value:
 
 def exp(m: FloatBuilder, x: ir.Value, correction: ir.Value | None = None) -> ir.Value:
     """e**x, or e**(x + correction) for a small correction."""
-    if m.dtype == "f32" and correction is None and lanes.available():
+    if m.dtype == "f32" and correction is None and avx512.available():
         return tables.exp(m, x)
     x = _clamp(m, x, _TABLES[m.dtype].lowest)
     if correction is None and not multiplies_and_adds():
@@ -188,7 +187,7 @@ def sigmoid(m: FloatBuilder, x: ir.Value) -> ir.Value:
 
 def _exp_of_negative(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """e**x for x <= 0."""
-    if m.dtype == "f32" and lanes.available():
+    if m.dtype == "f32" and avx512.available():
         return tables.exp(m, x, negative=True)
     x = m.at_least(x, _TABLES[m.dtype].lowest)
     if not multiplies_and_adds():

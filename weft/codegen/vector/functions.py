@@ -14,10 +14,7 @@ from weft.codegen.vector import exp as vector_exp
 from weft.codegen.vector import hyperbolic as vector_hyperbolic
 from weft.codegen.vector import log as vector_log
 from weft.codegen.vector import power as vector_power
-from weft.codegen.vector import special as vector_erf
-from weft.codegen.vector import special as vector_erfinv
-from weft.codegen.vector import special as vector_gamma
-from weft.codegen.vector import trig as vector_inverse
+from weft.codegen.vector import special, trig
 from weft.codegen.vector import trig as vector_trig
 from weft.codegen.vector.float_builder import FloatBuilder
 
@@ -51,24 +48,24 @@ VECTORISED: dict[str, UnaryFunction] = {
     "log1p": vector_log.log1p,
     "log2": vector_log.log2,
     "log10": vector_log.log10,
-    "erf": vector_erf.erf,
-    "erfc": vector_erf.erfc,
-    "erfinv": vector_erfinv.erfinv,
-    "lgamma": vector_gamma.lgamma,
-    "digamma": vector_gamma.digamma,
+    "erf": special.erf,
+    "erfc": special.erfc,
+    "erfinv": special.erfinv,
+    "lgamma": special.lgamma,
+    "digamma": special.digamma,
     "sin": vector_trig.sin,
     "cos": vector_trig.cos,
     "tan": vector_trig.tan,
-    "asin": vector_inverse.asin,
-    "acos": vector_inverse.acos,
-    "atan": vector_inverse.atan,
+    "asin": trig.asin,
+    "acos": trig.acos,
+    "atan": trig.atan,
     "sqrt": sqrt,
     "cbrt": vector_power.cbrt,
     "rsqrt": rsqrt,
 }
 
 VECTORISED_BINARY: dict[str, BinaryFunction] = {
-    "atan2": vector_inverse.atan2,
+    "atan2": trig.atan2,
     "hypot": vector_power.hypot,
     "power": vector_power.power,
 }

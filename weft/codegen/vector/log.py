@@ -14,8 +14,7 @@ from llvmlite import ir
 
 from weft.codegen.llvm.elements import F64
 from weft.codegen.llvm.target import multiplies_and_adds
-from weft.codegen.vector import avx512 as lanes
-from weft.codegen.vector import tables
+from weft.codegen.vector import avx512, tables
 from weft.codegen.vector.float_builder import FloatBuilder
 from weft.ir.dataclass import dataclass
 
@@ -106,7 +105,7 @@ _LOG_F32 = (
 
 def log(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """Natural logarithm."""
-    if m.dtype == "f32" and lanes.available():
+    if m.dtype == "f32" and avx512.available():
         return tables.log(m, x)
     k, f = decompose(m, x, _lowest(m))
     return _special(m, x, 0.0, _log_of_parts(m, k, f))

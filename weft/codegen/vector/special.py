@@ -18,9 +18,8 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from weft.codegen.llvm.elements import F32, F64
-from weft.codegen.vector import avx512 as lanes
+from weft.codegen.vector import avx512, tables
 from weft.codegen.vector import exp as vector_exp
-from weft.codegen.vector import tables
 from weft.codegen.vector.float_builder import FloatBuilder
 from weft.codegen.vector.log import log, log_wide
 from weft.ir.dataclass import dataclass
@@ -90,7 +89,7 @@ _ERF_ONE = 3.95
 
 def erf(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """Error function."""
-    if m.dtype == "f32" and lanes.available():
+    if m.dtype == "f32" and avx512.available():
         return tables.erf(m, x)
     magnitude = m.abs(x)
     if m.dtype == "f32":

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from weft.codegen.vector import avx512 as lanes
+from weft.codegen.vector import avx512
 from weft.codegen.vector.float_builder import FloatBuilder
 
 LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
@@ -88,26 +88,26 @@ _FOUR_BITS = 4
 def exp(m: FloatBuilder, x: ir.Value, negative: bool = False) -> ir.Value:
     """e**x = 2**k 2**(j / 16) e**r, |r| <= ln2 / 32. negative: x is not above 0."""
     x = m.at_least(x if negative else m.at_most(x, _HIGHEST), _LOWEST)
-    magic = m.magic / lanes.TABLE_SIZE  # added, it rounds to a multiple of 1/16
+    magic = m.magic / avx512.TABLE_SIZE  # added, it rounds to a multiple of 1/16
     shifted = m.fma(x, LOG2_E, magic)
     n = m.sub(shifted, magic)
     r = m.fma(n, -_LN_2_LOW, m.fma(n, -_LN_2_HIGH, x))
     index = m.bits(shifted)
-    power = lanes.lookup(m, _POWERS, index)
-    rest = m.fma(r, power, lanes.lookup(m, _POWERS_LOW, index))
-    return lanes.scale(m, m.fma(m.horner(r, _EXP), rest, power), n)
+    power = avx512.lookup(m, _POWERS, index)
+    rest = m.fma(r, power, avx512.lookup(m, _POWERS_LOW, index))
+    return avx512.scale(m, m.fma(m.horner(r, _EXP), rest, power), n)
 
 
 def log(m: FloatBuilder, x: ir.Value) -> ir.Value:
     """log(x) = k ln2 - log(c) + log(1 + r), 1 + r = c times the mantissa."""
-    mantissa, k = lanes.mantissa(m, x), lanes.exponent(m, x)
+    mantissa, k = avx512.mantissa(m, x), avx512.exponent(m, x)
     k = m.select(m.compare("<", mantissa, 1.0), m.add(k, 1.0), k)
     places = m.mantissa_bits - _FOUR_BITS
     index = m.builder.lshr(m.bits(mantissa), m.int_const(places))
-    r = m.fma(mantissa, lanes.lookup(m, _RECIPROCALS, index), -1.0)
+    r = m.fma(mantissa, avx512.lookup(m, _RECIPROCALS, index), -1.0)
     rest = m.fma(m.mul(r, r), m.horner(r, _LOG), r)
     # k is -inf at 0 and inf at inf, the mantissa NaN below 0: no case is left to select
-    return m.fma(k, LN_2, m.add(rest, lanes.lookup(m, _LOGARITHMS, index)))
+    return m.fma(k, LN_2, m.add(rest, avx512.lookup(m, _LOGARITHMS, index)))
 
 
 def erf(m: FloatBuilder, x: ir.Value) -> ir.Value:
@@ -116,8 +116,8 @@ def erf(m: FloatBuilder, x: ir.Value) -> ir.Value:
     # rounded, t + 4 has the number of the quarter in its first bits
     quarters = m.add(t, 4.0)
     index = m.builder.lshr(m.bits(quarters), m.int_const(m.mantissa_bits - _FOUR_BITS))
-    u = m.sub(t, lanes.lookup(m, _CENTRES, index))
-    first, *others = (lanes.lookup(m, row, index) for row in _ERF)
+    u = m.sub(t, avx512.lookup(m, _CENTRES, index))
+    first, *others = (avx512.lookup(m, row, index) for row in _ERF)
     result = others.pop()
     for coefficient in reversed(others):
         result = m.fma(result, u, coefficient)

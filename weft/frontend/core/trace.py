@@ -44,6 +44,7 @@ from weft.ir.types import Type
 
 if TYPE_CHECKING:
     from weft.frontend.state.variable import Variable
+    from weft.runtime.resources.variables import VariableState
 
 
 class Running(threading.local):
@@ -96,11 +97,6 @@ class Effect:
         """
         if self.value is not None:
             Effect.in_session(self, feed_dict, session)
-
-
-if TYPE_CHECKING:
-    from weft.frontend.state.variable import Variable
-    from weft.runtime.resources.variables import VariableState
 
 
 class Effects:

@@ -13,8 +13,7 @@ from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, as_dtype, float32, int64, string
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.types import TensorType
-from weft.runtime.files import csv_rows, npy, tfrecord
-from weft.runtime.files import streams as lines
+from weft.runtime.files import csv_rows, npy, streams, tfrecord
 from weft.runtime.files.decoding import parse_examples
 from weft.runtime.files.example import bytes_array
 from weft.runtime.files.streams import Path, check_compression
@@ -56,7 +55,7 @@ def read_csv(
 def read_lines(path: Path, compression_type: str | None = None) -> Iterator[bytes]:
     """The lines of a text file as bytes, without their ends ("\\n" or "\\r\\n")."""
     check_compression(compression_type)
-    return lines.read_lines(path, compression_type)
+    return streams.read_lines(path, compression_type)
 
 
 def read_npy(path: Path) -> Any:

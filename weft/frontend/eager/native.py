@@ -26,7 +26,7 @@ from weft.frontend.core import pytree
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import at_once
-from weft.frontend.eager import numpy_calls as switch
+from weft.frontend.eager import numpy_calls
 from weft.frontend.eager.numpy_calls import SWITCH
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError, ShapeError, WeftError
@@ -287,7 +287,7 @@ def _is_large(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         elif kind is not np.ndarray:
             continue
         size = a.size
-        if size >= switch.LARGE:
+        if size >= numpy_calls.LARGE:
             return True
         if size > 1:
             product *= size
@@ -295,8 +295,8 @@ def _is_large(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
             shape = a.shape
     return (
         differ
-        and product >= switch.LARGE
-        and _broadcast_size((*args, *kwargs.values())) >= switch.LARGE
+        and product >= numpy_calls.LARGE
+        and _broadcast_size((*args, *kwargs.values())) >= numpy_calls.LARGE
     )
 
 
@@ -336,7 +336,7 @@ class EagerCalls:
                 a = x._data
                 if a is None or x.weak:
                     return None
-                large = large or a.size >= switch.LARGE
+                large = large or a.size >= numpy_calls.LARGE
                 row += (a.shape, a.dtype)
                 arrays.append(a)
             elif kind is float:

@@ -9,21 +9,18 @@ from types import ModuleType
 
 from weft.frontend.core.operators import METHOD_NAMES, METHODS
 from weft.frontend.core.tensor import Tensor
-from weft.frontend.ops import elementwise as ops_arithmetic
+from weft.frontend.ops import elementwise, indexing, manipulation
 from weft.frontend.ops import elementwise as ops_elementwise
-from weft.frontend.ops import indexing as ops_index
 from weft.frontend.ops import linalg as ops_linalg
-from weft.frontend.ops import manipulation as ops_rearrange
-from weft.frontend.ops import manipulation as ops_shape
 from weft.frontend.ops import reduction as ops_reduction
 from weft.frontend.ops import sort as ops_sort
 
 _MODULES: tuple[ModuleType, ...] = (
-    ops_arithmetic,
-    ops_index,
-    ops_rearrange,
+    elementwise,
+    indexing,
+    manipulation,
     ops_reduction,
-    ops_shape,
+    manipulation,
     ops_sort,
 )
 _OTHERS: dict[str, Callable[..., Tensor]] = {

@@ -19,7 +19,7 @@ import numpy as np
 from weft.frontend.core.device_scope import device_scopes
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import at_once, current_trace
-from weft.frontend.eager import numpy_calls as switch
+from weft.frontend.eager import numpy_calls
 from weft.frontend.eager.native import EagerCalls, runs_native
 from weft.frontend.eager.numpy_calls import SWITCH, alike, quick_number, quick_row, tensor_of
 from weft.frontend.ops.dispatch import apply
@@ -161,7 +161,7 @@ def unary(op: str, x: TensorLike, inexact: bool = False) -> Tensor:
     """As `elementwise` for one operand: of few elements one call of NumPy."""
     if type(x) is Tensor and not x.weak and SWITCH.on:
         a = x._data
-        if a is not None and a.size <= switch.LARGE and at_once():
+        if a is not None and a.size <= numpy_calls.LARGE and at_once():
             function = quick_row(op, a.dtype, 1)
             if function is not None:
                 try:

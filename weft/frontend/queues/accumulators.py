@@ -13,7 +13,7 @@ from weft.frontend.autodiff.indexed_slices import IndexedSlices
 from weft.frontend.core.arrays import contiguous
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.ops.elementwise import add, greater_equal, less, logical_and, where
-from weft.frontend.queues import resource_ops as in_graph
+from weft.frontend.queues import resource_ops
 from weft.frontend.state.resources import (
     count,
     dtype_list,
@@ -72,13 +72,13 @@ class ConditionalAccumulatorBase:
         """The dtype of the gradients."""
         return self._accumulator.dtype
 
-    @or_in_graph(in_graph.num_accumulated)
+    @or_in_graph(resource_ops.num_accumulated)
     @eager
     def num_accumulated(self, name: str | None = None) -> Tensor:
         """How many gradients were added since the last take, an int32 tensor."""
         return count(self._accumulator.num_accumulated())
 
-    @or_effect(in_graph.set_global_step)
+    @or_effect(resource_ops.set_global_step)
     @eager
     def set_global_step(self, new_global_step: Any, name: str | None = None) -> None:
         """Drop gradients of steps before this one from now on."""
@@ -132,7 +132,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
             _accumulator(DenseAccumulator, dtype, shape, shared_name, name, reduction_type)
         )
 
-    @or_effect(in_graph.apply_grad)
+    @or_effect(resource_ops.apply_grad)
     @eager
     def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> None:
         """Add a gradient, unless it is stale. ShapeError or TypeRuleError if it does not fit."""
@@ -140,7 +140,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         assert isinstance(accumulator, DenseAccumulator)
         accumulator.apply_grad(self._gradient(grad), self._step(local_step))
 
-    @or_in_graph(in_graph.take_grad)
+    @or_in_graph(resource_ops.take_grad)
     @eager
     def take_grad(
         self, num_required: int, name: str | None = None, *, timeout: float | None = None,
@@ -169,7 +169,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
             _accumulator(SparseAccumulator, dtype, shape, shared_name, name, reduction_type)
         )
 
-    @or_effect(in_graph.apply_rows)
+    @or_effect(resource_ops.apply_rows)
     @eager
     def apply_grad(
         self, grad_indices: Any, grad_values: Any, grad_shape: Any = None, local_step: Any = 0,
@@ -184,7 +184,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         self._check_shape(grad_shape, what)
         accumulator.apply_grad(indices, self._gradient(grad_values), self._step(local_step))
 
-    @or_in_graph(in_graph.take_rows)
+    @or_in_graph(resource_ops.take_rows)
     @eager
     def take_grad(
         self, num_required: int, name: str | None = None, *, timeout: float | None = None,
@@ -206,7 +206,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         """`apply_grad` of `wf.IndexedSlices`, or anything with values, indices, dense_shape."""
         what = f"{self._accumulator.describe()}: apply_indexed_slices_grad"
         try:
-            slices = in_graph.slices_of(grad, what)
+            slices = resource_ops.slices_of(grad, what)
         except WeftError as error:
             raise error.at(caller_location()) from None
         rows, at = slices.dense_shape[0], slices.indices
@@ -303,7 +303,7 @@ class Barrier:
         """The name given."""
         return self._barrier.name
 
-    @or_effect(in_graph.insert_many)
+    @or_effect(resource_ops.insert_many)
     @eager
     def insert_many(
         self, component_index: int, keys: Any, values: Any, name: str | None = None
@@ -327,7 +327,7 @@ class Barrier:
             )
         barrier.insert_many(i, wanted.tolist(), rows())
 
-    @or_in_graph(in_graph.take_many)
+    @or_in_graph(resource_ops.take_many)
     @eager
     def take_many(
         self, num_elements: int, allow_small_batch: bool = False, timeout: float | None = None,
@@ -349,20 +349,20 @@ class Barrier:
         )
         return indices, keys, values
 
-    @or_effect(in_graph.close_barrier)
+    @or_effect(resource_ops.close_barrier)
     @eager
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> None:
         """Accept no new keys. Those that miss components may still get them, or (with
         `cancel_pending_enqueues`) are dropped."""
         self._barrier.close(bool(cancel_pending_enqueues))
 
-    @or_in_graph(in_graph.ready_size)
+    @or_in_graph(resource_ops.ready_size)
     @eager
     def ready_size(self, name: str | None = None) -> Tensor:
         """The number of complete elements, an int32 tensor."""
         return count(self._barrier.size())
 
-    @or_in_graph(in_graph.incomplete_size)
+    @or_in_graph(resource_ops.incomplete_size)
     @eager
     def incomplete_size(self, name: str | None = None) -> Tensor:
         """The number of keys that miss components, an int32 tensor."""

@@ -15,7 +15,7 @@ from weft.frontend.ops.elementwise import greater_equal, less, logical_and
 from weft.frontend.queues.host_ops import Assert
 from weft.frontend.random.generator import default_generator
 from weft.frontend.session.tf_names import identity
-from weft.frontend.state import resources as in_graph
+from weft.frontend.state import resources
 from weft.frontend.state.resources import (
     count,
     dtype_list,
@@ -103,7 +103,7 @@ class QueueBase:
             raise error.at(caller_location()) from None
 
     # -------------------------------------------------------------------------------- enqueueing
-    @or_effect(in_graph.enqueue)
+    @or_effect(resources.enqueue)
     @eager
     def enqueue(
         self, vals: Any, name: str | None = None, *, timeout: float | None = None,
@@ -117,7 +117,7 @@ class QueueBase:
         """
         self._queue.enqueue([self._element(vals, "enqueue")], seconds(timeout), cancel)
 
-    @or_effect(in_graph.enqueue_many)
+    @or_effect(resources.enqueue_many)
     @eager
     def enqueue_many(
         self, vals: Any, name: str | None = None, *, timeout: float | None = None,
@@ -129,7 +129,7 @@ class QueueBase:
         self._queue.enqueue(elements, seconds(timeout), cancel, "enqueue_many")
 
     # -------------------------------------------------------------------------------- dequeueing
-    @or_in_graph(in_graph.dequeue)
+    @or_in_graph(resources.dequeue)
     @eager
     def dequeue(
         self, name: str | None = None, *, timeout: float | None = None,
@@ -142,7 +142,7 @@ class QueueBase:
         (element,) = self._queue.dequeue(1, seconds(timeout), cancel)
         return self._given(element)
 
-    @or_in_graph(in_graph.dequeue_many)
+    @or_in_graph(resources.dequeue_many)
     @eager
     def dequeue_many(
         self, n: Any, name: str | None = None, *, timeout: float | None = None,
@@ -155,7 +155,7 @@ class QueueBase:
         """
         return self._dequeue_batch(n, "dequeue_many", seconds(timeout), cancel)
 
-    @or_in_graph(in_graph.dequeue_up_to)
+    @or_in_graph(resources.dequeue_up_to)
     @eager
     def dequeue_up_to(
         self, n: Any, name: str | None = None, *, timeout: float | None = None,
@@ -175,13 +175,13 @@ class QueueBase:
         return self._given(batch)
 
     # --------------------------------------------------------------------------------- the rest
-    @or_in_graph(in_graph.size)
+    @or_in_graph(resources.size)
     @eager
     def size(self, name: str | None = None) -> Tensor:
         """The number of elements in the queue, as an int32 tensor."""
         return count(self._queue.size())
 
-    @or_effect(in_graph.close)
+    @or_effect(resources.close)
     @eager
     def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> None:
         """No more elements are accepted: later enqueues raise CancelledError, dequeues go on while
@@ -191,7 +191,7 @@ class QueueBase:
         """
         self._queue.close(bool(cancel_pending_enqueues))
 
-    @or_in_graph(in_graph.is_closed)
+    @or_in_graph(resources.is_closed)
     @eager
     def is_closed(self, name: str | None = None) -> bool:
         """Whether `close` was called."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.frontend.core.arrays import contiguous
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.queues import resource_ops as in_graph
+from weft.frontend.queues import resource_ops
 from weft.frontend.state.resources import (
     eager,
     integer,
@@ -57,7 +57,7 @@ class LookupTable:
         """The dtype of the values."""
         return self._table.value_dtype
 
-    @or_in_graph(in_graph.table_size)
+    @or_in_graph(resource_ops.table_size)
     @eager
     def size(self, name: str | None = None) -> Tensor:
         """The number of keys (and buckets), an int64 tensor."""
@@ -90,7 +90,7 @@ class MutableHashTable(LookupTable):
             shared_name, HashTable, declared, lambda: HashTable(key, default, dtype, name)
         )
 
-    @or_in_graph(in_graph.lookup)
+    @or_in_graph(resource_ops.lookup)
     @eager
     def lookup(
         self, keys: Any, dynamic_default_values: Any = None, name: str | None = None
@@ -105,27 +105,27 @@ class MutableHashTable(LookupTable):
     def __getitem__(self, keys: Any) -> Tensor:
         return self.lookup(keys)
 
-    @or_effect(in_graph.insert)
+    @or_effect(resource_ops.insert)
     @eager
     def insert(self, keys: Any, values: Any, name: str | None = None) -> None:
         """Store values (keys.shape + value shape) for keys; the last of a duplicate key stays.
         ShapeError or TypeRuleError if they do not fit; then nothing is stored."""
         self._table.insert(self._keys(keys, "insert"), self._values(values, "insert"))
 
-    @or_effect(in_graph.remove)
+    @or_effect(resource_ops.remove)
     @eager
     def remove(self, keys: Any, name: str | None = None) -> None:
         """Forget keys; those that are not there are skipped."""
         self._table.remove(self._keys(keys, "remove"))
 
-    @or_in_graph(in_graph.export)
+    @or_in_graph(resource_ops.export)
     @eager
     def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
         """(keys [n], values [n, ...]), in the order in which the keys came."""
         keys, values = tensors(self._table.export())
         return keys, values
 
-    @or_effect(in_graph.import_values)
+    @or_effect(resource_ops.import_values)
     @eager
     def import_values(self, keys: Any, values: Any, name: str | None = None) -> None:
         """Hold exactly these keys and values, as `export` gives them."""
@@ -223,7 +223,7 @@ class _Static(LookupTable):
     def __init__(self, table: HashTable) -> None:
         self._table = table
 
-    @or_in_graph(in_graph.lookup)
+    @or_in_graph(resource_ops.lookup)
     @eager
     def lookup(self, keys: Any, name: str | None = None) -> Tensor:
         """The values of `keys`, in their shape."""
@@ -253,7 +253,7 @@ class StaticHashTable(_Static):
             StaticTable(given.keys, given.values, given.key_dtype, default, given.value_dtype, name)
         )
 
-    @or_in_graph(in_graph.export)
+    @or_in_graph(resource_ops.export)
     @eager
     def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
         """(keys [n], values [n]), in the order in which they were given."""

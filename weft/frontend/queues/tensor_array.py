@@ -24,7 +24,7 @@ from weft.frontend.ops.elementwise import less, where
 from weft.frontend.ops.indexing import as_indices
 from weft.frontend.ops.manipulation import reshape
 from weft.frontend.ops.promotion import cast
-from weft.frontend.queues import resource_ops as in_graph
+from weft.frontend.queues import resource_ops
 from weft.frontend.state.resources import (
     count,
     dtype_list,
@@ -588,7 +588,7 @@ class Stack:
         """The dtype of the tensors."""
         return self._stack.dtype
 
-    @or_in_graph(in_graph.push)
+    @or_in_graph(resource_ops.push)
     @eager
     def push(self, value: Any, name: str | None = None) -> Tensor:
         """Put a value on top, and give it back. ResourceExhaustedError if the stack is full."""
@@ -603,19 +603,19 @@ class Stack:
         self._stack.push(array)
         return Tensor(array)
 
-    @or_in_graph(in_graph.pop)
+    @or_in_graph(resource_ops.pop)
     @eager
     def pop(self, name: str | None = None) -> Tensor:
         """Take the value on top. InvalidArgumentError if there is none."""
         return Tensor(self._stack.pop())
 
-    @or_in_graph(in_graph.stack_size)
+    @or_in_graph(resource_ops.stack_size)
     @eager
     def size(self, name: str | None = None) -> Tensor:
         """The number of values, an int32 tensor."""
         return count(self._stack.size())
 
-    @or_effect(in_graph.close_stack)
+    @or_effect(resource_ops.close_stack)
     @eager
     def close(self, name: str | None = None) -> None:
         """Free the values; later calls raise FailedPreconditionError."""

@@ -16,7 +16,6 @@ from weft.frontend.core.trace import current_trace, suspend_trace
 from weft.frontend.ops.arguments import check_int
 from weft.frontend.ops.promotion import TensorLike, check_dtype
 from weft.frontend.random import distributions
-from weft.frontend.random import distributions as random_keys
 from weft.frontend.state.variable import Variable
 from weft.ir.dtypes import DEFAULT_FLOAT
 from weft.ir.process import ForkLock
@@ -36,7 +35,7 @@ class Generator:
 
     def __init__(self, seed: int = _DEFAULT_SEED, name: str = "random_state") -> None:
         with suspend_trace():
-            self.state = Variable(random_keys.key(seed), trainable=False, name=name)
+            self.state = Variable(distributions.key(seed), trainable=False, name=name)
 
     def next_key(self) -> Tensor:
         """A fresh key, for the functions of `wf.random`; advances the state."""
@@ -54,7 +53,7 @@ class Generator:
 
     def reset(self, seed: int) -> None:
         """Start again at `seed`."""
-        self.state.assign(random_keys.key(seed))
+        self.state.assign(distributions.key(seed))
 
     def uniform(
         self,
@@ -64,7 +63,7 @@ class Generator:
         dtype: object = None,
     ) -> Tensor:
         """As `wf.random.uniform`."""
-        return random_keys.uniform(self.next_key(), shape, dtype, minval, maxval)
+        return distributions.uniform(self.next_key(), shape, dtype, minval, maxval)
 
     def normal(
         self,
@@ -74,7 +73,7 @@ class Generator:
         dtype: object = None,
     ) -> Tensor:
         """As `wf.random.normal`."""
-        return random_keys.normal(self.next_key(), shape, dtype, mean, stddev)
+        return distributions.normal(self.next_key(), shape, dtype, mean, stddev)
 
     def truncated_normal(
         self,
@@ -84,21 +83,21 @@ class Generator:
         dtype: object = None,
     ) -> Tensor:
         """As `wf.random.truncated_normal`."""
-        return random_keys.truncated_normal(self.next_key(), shape, dtype, mean, stddev)
+        return distributions.truncated_normal(self.next_key(), shape, dtype, mean, stddev)
 
     def randint(
         self, shape: Any, minval: TensorLike, maxval: TensorLike, dtype: object = None
     ) -> Tensor:
         """As `wf.random.randint`."""
-        return random_keys.randint(self.next_key(), shape, minval, maxval, dtype)
+        return distributions.randint(self.next_key(), shape, minval, maxval, dtype)
 
     def bernoulli(self, p: TensorLike = 0.5, shape: Any = None) -> Tensor:
         """As `wf.random.bernoulli`."""
-        return random_keys.bernoulli(self.next_key(), p, shape)
+        return distributions.bernoulli(self.next_key(), p, shape)
 
     def categorical(self, logits: TensorLike, axis: int = -1, shape: Any = None) -> Tensor:
         """As `wf.random.categorical`."""
-        return random_keys.categorical(self.next_key(), logits, axis, shape)
+        return distributions.categorical(self.next_key(), logits, axis, shape)
 
     def choice(
         self,
@@ -113,11 +112,11 @@ class Generator:
 
     def permutation(self, x: int | TensorLike, axis: int = 0) -> Tensor:
         """As `wf.random.permutation`."""
-        return random_keys.permutation(self.next_key(), x, axis)
+        return distributions.permutation(self.next_key(), x, axis)
 
     def shuffle(self, x: TensorLike) -> Tensor:
         """As `wf.random.shuffle`."""
-        return random_keys.shuffle(self.next_key(), x)
+        return distributions.shuffle(self.next_key(), x)
 
 
 def _advance(state: Variable) -> Tensor:
@@ -125,8 +124,8 @@ def _advance(state: Variable) -> Tensor:
     in a graph fetching the numbers makes the assignment happen.
     """
     with state.state.lock:
-        stored = state.assign(random_keys.fold_in(state, 0))
-    return random_keys.fold_in(stored, 1)
+        stored = state.assign(distributions.fold_in(state, 0))
+    return distributions.fold_in(stored, 1)
 
 
 #: The states that calls in graphs made for themselves.
@@ -138,8 +137,8 @@ _generators: dict[int | None, Generator] = {}
 
 def _start(op_seed: int | None) -> Tensor:
     """The key that a process-wide generator starts at."""
-    base = random_keys.key(_seed)
-    return base if op_seed is None else random_keys.fold_in(base, op_seed & 0xFFFFFFFF)
+    base = distributions.key(_seed)
+    return base if op_seed is None else distributions.fold_in(base, op_seed & 0xFFFFFFFF)
 
 
 def default_generator(seed: int | None = None) -> Generator:

@@ -12,7 +12,7 @@ from typing import Any
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect
 from weft.frontend.ops import creation as ops_creation
-from weft.frontend.ops import elementwise as ops_arithmetic
+from weft.frontend.ops import elementwise
 from weft.frontend.ops import reduction as ops_reduction
 from weft.frontend.ops.arguments import Axes, check_axis
 from weft.frontend.ops.dispatch import apply, fresh_sizes
@@ -28,7 +28,7 @@ from weft.ir.locations import caller_location
 
 def cast(x: TensorLike, dtype: object) -> Tensor:
     """`astype(x, dtype)`."""
-    return ops_arithmetic.astype(x, dtype)
+    return elementwise.astype(x, dtype)
 
 
 def identity(x: TensorLike, name: str | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 from weft.codegen.llvm.target import checked_isa, isa, using
 from weft.frontend.compile.gpu import gpu_number
 from weft.frontend.compile.threads import checked
-from weft.frontend.tools import bench_report as picture
+from weft.frontend.tools import bench_report
 from weft.frontend.tools import run as cli_run
 from weft.frontend.tools.bench_gpu import measure_on_gpu
 from weft.frontend.tools.bench_peers import DEFAULT, PEERS
@@ -85,7 +85,7 @@ def run_bench(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
 
 def _bench(args: Namespace, read_graph: Callable[[str], Graph]) -> None:
     if args.png is not None:
-        picture.check_installed()
+        bench_report.check_installed()
     for given in (args.json, args.png):  # not after minutes of measuring
         if given is not None and not Path(given).absolute().parent.is_dir():
             raise NotFoundError(f"there is no folder {Path(given).parent} for {given}")

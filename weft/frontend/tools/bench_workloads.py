@@ -13,12 +13,9 @@ from typing import Any
 import numpy as np
 
 from weft.frontend import nn
-from weft.frontend.ops import elementwise as ops_arithmetic
+from weft.frontend.ops import elementwise, indexing, manipulation
 from weft.frontend.ops import elementwise as ops_elementwise
-from weft.frontend.ops import indexing as ops_index
 from weft.frontend.ops import linalg as ops_linalg
-from weft.frontend.ops import manipulation as ops_rearrange
-from weft.frontend.ops import manipulation as ops_shape
 from weft.frontend.ops import reduction as ops_reduction
 from weft.ir.dataclass import dataclass
 
@@ -33,21 +30,21 @@ class Weft:
     mean = staticmethod(ops_reduction.mean)
     matmul = staticmethod(ops_linalg.matmul)
     relu = staticmethod(nn.relu)
-    reshape = staticmethod(ops_shape.reshape)
-    permute = staticmethod(ops_shape.permute_dims)
-    where = staticmethod(ops_arithmetic.where)
-    abs = staticmethod(ops_arithmetic.abs)
+    reshape = staticmethod(manipulation.reshape)
+    permute = staticmethod(manipulation.permute_dims)
+    where = staticmethod(elementwise.where)
+    abs = staticmethod(elementwise.abs)
     exp = staticmethod(ops_elementwise.exp)
     log = staticmethod(ops_elementwise.log)
     log1p = staticmethod(ops_elementwise.log1p)
     sqrt = staticmethod(ops_elementwise.sqrt)
     tanh = staticmethod(ops_elementwise.tanh)
     erf = staticmethod(ops_elementwise.erf)
-    concat = staticmethod(ops_rearrange.concat)
+    concat = staticmethod(manipulation.concat)
 
     @staticmethod
     def take(x: Any, rows: Any) -> Any:
-        return ops_index.take(x, rows, axis=0)
+        return indexing.take(x, rows, axis=0)
 
     @staticmethod
     def softmax(x: Any) -> Any:

@@ -16,12 +16,10 @@ from pathlib import Path
 
 from weft.frontend.tools import bench as cli_bench
 from weft.frontend.tools import cache as cli_cache
-from weft.frontend.tools import cluster as cli_keygen
-from weft.frontend.tools import cluster as cli_worker
+from weft.frontend.tools import cluster, explain
 from weft.frontend.tools import compile as cli_compile
 from weft.frontend.tools import devices as cli_devices
 from weft.frontend.tools import explain as cli_explain
-from weft.frontend.tools import explain as cli_place
 from weft.frontend.tools import run as cli_run
 from weft.frontend.tools import top as cli_top
 from weft.frontend.tools.run import write_text
@@ -238,7 +236,7 @@ def _cache(args: Namespace) -> int:
 def _place(args: Namespace) -> int:
     graph = read_graph(args.file)
     verify(graph)
-    text, reasons = cli_place.run_place(graph, args)
+    text, reasons = explain.run_place(graph, args)
     if args.output is not None:
         write_text(args.output, text)
     if args.explain or args.output is None:
@@ -270,7 +268,7 @@ def _explain(args: Namespace) -> int:
 
 
 def _worker(args: Namespace) -> int:
-    cli_worker.run_worker(args, lambda line: print(line, flush=True))
+    cluster.run_worker(args, lambda line: print(line, flush=True))
     return SUCCESS
 
 
@@ -286,7 +284,7 @@ def _top(args: Namespace) -> int:
 
 
 def _keygen(args: Namespace) -> int:
-    print(cli_keygen.make_key(args))
+    print(cluster.make_key(args))
     return SUCCESS
 
 
@@ -320,7 +318,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "place",
         "say on which device of a cluster each op of a graph runs, and why",
-        cli_place.add_place_arguments,
+        explain.add_place_arguments,
         _place,
     ),
     Command(
@@ -337,7 +335,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "worker",
         "run a task of a cluster until it is told to end",
-        cli_worker.add_arguments,
+        cluster.add_arguments,
         _worker,
     ),
     Command(
@@ -349,7 +347,7 @@ COMMANDS: tuple[Command, ...] = (
         cli_devices.add_arguments,
         _devices,
     ),
-    Command("keygen", "make the secret key of a cluster", cli_keygen.add_keygen_arguments, _keygen),
+    Command("keygen", "make the secret key of a cluster", cluster.add_keygen_arguments, _keygen),
 )
 
 

@@ -9,29 +9,17 @@ import itertools
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import AlreadyExistsError, NotFoundError, suggest
-from weft.ir.ops import control_flow as ops_communication
-from weft.ir.ops import control_flow as ops_control
-from weft.ir.ops import control_flow as ops_dataflow
-from weft.ir.ops import control_flow as ops_stack
+from weft.ir.ops import control_flow, io, products, reduction, resources, windows
 from weft.ir.ops import core as ops_core
 from weft.ir.ops import dynamic as ops_dynamic
 from weft.ir.ops import elementwise as ops_elementwise
 from weft.ir.ops import index as ops_index
-from weft.ir.ops import io as ops_files
-from weft.ir.ops import io as ops_host_function
-from weft.ir.ops import io as ops_report
-from weft.ir.ops import products as ops_attention
-from weft.ir.ops import products as ops_linalg
 from weft.ir.ops import random as ops_random
 from weft.ir.ops import reduction as ops_reduction
-from weft.ir.ops import reduction as ops_sort
-from weft.ir.ops import resources as ops_queue
 from weft.ir.ops import resources as ops_resources
 from weft.ir.ops import shape as ops_shape
 from weft.ir.ops import state as ops_state
 from weft.ir.ops import strings as ops_strings
-from weft.ir.ops import windows as ops_conv
-from weft.ir.ops import windows as ops_window
 from weft.ir.process import ForkLock
 from weft.ir.spec import OpSpec
 
@@ -42,23 +30,23 @@ _TABLES = (
     ops_shape.TABLE,
     ops_reduction.REDUCTION_TABLE,
     ops_index.TABLE,
-    ops_sort.SORT_TABLE,
-    ops_linalg.MATMUL_TABLE,
-    ops_attention.ATTENTION_TABLE,
+    reduction.SORT_TABLE,
+    products.MATMUL_TABLE,
+    products.ATTENTION_TABLE,
     ops_random.TABLE,
-    ops_control.STRUCTURED_TABLE,
-    ops_dataflow.DATAFLOW_TABLE,
+    control_flow.STRUCTURED_TABLE,
+    control_flow.DATAFLOW_TABLE,
     ops_dynamic.TABLE,
-    ops_queue.QUEUE_TABLE,
+    resources.QUEUE_TABLE,
     ops_resources.RESOURCE_TABLE,
-    ops_host_function.HOST_FUNCTION_TABLE,
-    ops_conv.CONV_TABLE,
-    ops_window.WINDOW_TABLE,
+    io.HOST_FUNCTION_TABLE,
+    windows.CONV_TABLE,
+    windows.WINDOW_TABLE,
     ops_strings.TABLE,
-    ops_files.FILE_TABLE,
-    ops_report.REPORT_TABLE,
-    ops_stack.STACK_TABLE,
-    ops_communication.COMMUNICATION_TABLE,
+    io.FILE_TABLE,
+    io.REPORT_TABLE,
+    control_flow.STACK_TABLE,
+    control_flow.COMMUNICATION_TABLE,
 )
 
 OPS: dict[str, OpSpec] = {spec.name: spec for table in _TABLES for spec in table}

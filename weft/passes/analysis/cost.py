@@ -39,10 +39,8 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW, STACK_OPS
 from weft.ir.ops.dynamic import TABLE as DYNAMIC_OPS
-from weft.ir.ops.io import FILE_TABLE as FILE_OPS
-from weft.ir.ops.io import REPORT_TABLE as REPORT_OPS
-from weft.ir.ops.resources import QUEUE_TABLE as QUEUE_OPS
-from weft.ir.ops.resources import RESOURCE_TABLE as RESOURCE_OPS
+from weft.ir.ops.io import FILE_TABLE, REPORT_TABLE
+from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.state import TABLE as STATE_OPS
 from weft.ir.ops.state import UPDATES
 from weft.ir.ops.strings import TABLE as STRING_OPS
@@ -84,8 +82,8 @@ MOVES = frozenset({
     "random_bits", "random_fold_in", "first_occurrence", "py_function", *DATAFLOW,
     *COMMUNICATION,
     *(STACK_OPS - {"stack_add", "arena_add"}),
-    *(spec.name for spec in (*QUEUE_OPS, *RESOURCE_OPS, *STRING_OPS, *FILE_OPS, *REPORT_OPS)),
-    *(spec.name for spec in DYNAMIC_OPS),
+    *(spec.name for spec in (*QUEUE_TABLE, *RESOURCE_TABLE, *STRING_OPS, *FILE_TABLE)),
+    *(spec.name for spec in (*REPORT_TABLE, *DYNAMIC_OPS)),
 })  # fmt: skip
 _READS_BY_INDEX = frozenset({"take", "take_along_axis", "gather_nd"})
 _UPDATES = frozenset({

@@ -12,13 +12,9 @@ from weft.ir.ops.io import FILE_TABLE, REPORT_TABLE
 from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.strings import TABLE as STRING_TABLE
 from weft.ir.type_rules import int_attr
+from weft.passes.autodiff import array, control_flow, linalg
 from weft.passes.autodiff import array as gradients_array
-from weft.passes.autodiff import array as gradients_dynamic
-from weft.passes.autodiff import array as gradients_state
-from weft.passes.autodiff import control_flow as gradients_control
-from weft.passes.autodiff import control_flow as gradients_stack
 from weft.passes.autodiff import elementwise as gradients_elementwise
-from weft.passes.autodiff import linalg as gradients_conv
 from weft.passes.autodiff import linalg as gradients_linalg
 from weft.passes.autodiff.rule import Rule, Site
 from weft.passes.rewriting.expression import Expr
@@ -81,11 +77,11 @@ GRADIENTS: dict[str, Rule] = {
     **gradients_elementwise.GRADIENTS,
     **gradients_array.GRADIENTS,
     **gradients_linalg.GRADIENTS,
-    **gradients_control.GRADIENTS,
-    **gradients_conv.CONV_GRADIENTS,
-    **gradients_dynamic.DYNAMIC_GRADIENTS,
-    **gradients_state.UPDATE_GRADIENTS,
-    **gradients_stack.STACK_GRADIENTS,
+    **control_flow.GRADIENTS,
+    **linalg.CONV_GRADIENTS,
+    **array.DYNAMIC_GRADIENTS,
+    **array.UPDATE_GRADIENTS,
+    **control_flow.STACK_GRADIENTS,
     **dict.fromkeys(sorted(DATAFLOW), _of_dataflow),
     **dict.fromkeys(sorted(COMMUNICATION), _of_communication),
     **dict.fromkeys(("attention", "attention_grad"), _of_attention),
@@ -104,9 +100,9 @@ NO_GRADIENT: frozenset[str] = frozenset(
         ),
         *gradients_array.NO_GRADIENT,
         *gradients_linalg.NO_GRADIENT,
-        *gradients_dynamic.NO_DYNAMIC_GRADIENT,
-        *gradients_stack.NO_STACK_GRADIENT,
-        *gradients_state.NO_UPDATE_GRADIENT,
+        *array.NO_DYNAMIC_GRADIENT,
+        *control_flow.NO_STACK_GRADIENT,
+        *array.NO_UPDATE_GRADIENT,
         *("constant", "group", "stop_gradient"),
         *("random_bits", "random_fold_in"),
     }

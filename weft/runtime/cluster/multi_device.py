@@ -16,10 +16,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from weft.comm.rendezvous import Rendezvous
-from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_TASK, DeviceSpec, short
 from weft.ir.errors import CancelledError, DeadlineExceededError, InternalError
-from weft.ir.graph import Graph, Operation
 from weft.ir.process import in_child
 from weft.ir.type_rules import int_attr
 from weft.passes.manager import Pass, PassOptions, dump_folder
@@ -27,13 +25,13 @@ from weft.passes.partition.partition import Partitioned
 from weft.passes.pipelines import STANDARD
 from weft.passes.placement import Placement
 from weft.runtime.cluster.exchange import StepExchange
-from weft.runtime.cluster.part import PartStep, part_step, run_part
+from weft.runtime.cluster.part import part_step, run_part
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.regions import Elsewhere
 from weft.runtime.dataflow.threads import StepThreads
 from weft.runtime.dataflow.trace import TraceRecorder
 from weft.runtime.device.execution.out_of_memory import let_go
-from weft.runtime.device.execution.step import StepOnDevices
+from weft.runtime.device.execution.step import DevicePart, StepOnDevices
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import VariableState
 
@@ -52,23 +50,6 @@ def _in_child() -> None:
 
 
 in_child(_in_child)
-
-
-@dataclass(frozen=True, slots=True)
-class DevicePart:
-    """What one device does of a step. receivers: its ops `recv`, by their keys."""
-
-    device: str
-    graph: Graph
-    step: PartStep
-    feeds: tuple[int, ...]
-    fetches: tuple[int, ...]
-    receivers: Mapping[int, Operation]
-
-    @property
-    def name(self) -> str:
-        """`/gpu:0`."""
-        return short(self.device)
 
 
 class PartedStep(StepOnDevices):

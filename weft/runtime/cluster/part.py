@@ -97,8 +97,9 @@ _NO_LEAVE = (
 @dataclass(frozen=True, slots=True)
 class Registered:
     """constants: the last inputs, the same in every run. peers: the tasks that it sends to and
-    receives from. receivers: its ops `recv` by their keys. small: see `stepping.is_small`. brief:
-    what runs it if it is small and has no control flow. generation: of the store that it was read
+    receives from. receivers: its ops `recv` by their keys. small: see `dataflow.executor.is_small`.
+    brief: what runs it if it is small and has no control flow. generation: of the store that it was
+    read
     with; again: reads it once more."""
 
     graph: Graph

@@ -7,8 +7,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from weft.codegen.cuda.cubins import llvm_instructions
 from weft.codegen.cuda.cubins import llvm_instructions as scalars
-from weft.codegen.cuda.cubins import llvm_instructions as vocabulary
 from weft.codegen.cuda.cubins.llvm_instructions import TYPES, literal
 from weft.codegen.cuda.source.language import CASTS, DIVISIONS, FUNCTIONS, Kind, Pointer, wide
 from weft.codegen.cuda.source.typecheck import Function, cuda_name
@@ -182,7 +182,7 @@ class Expressions(Text):
             return [self.of(element) for element in node.elts]
         assert isinstance(node, ast.Call)
         if node not in self.f.calls:
-            return vocabulary.several(self, node)
+            return llvm_instructions.several(self, node)
         both = self.call_of(node)
         return [self.value(f"extractvalue {type_of(kind)} {both}, {k}") for k in range(len(kind))]
 
@@ -332,7 +332,7 @@ class Expressions(Text):
     def call_of(self, node: ast.Call) -> str:
         name = cuda_name(node.func)
         if name is not None:
-            return vocabulary.special(self, node, name)
+            return llvm_instructions.special(self, node, name)
         if node in self.f.calls:
             callee = self.f.calls[node]
             arguments = [self.typed(a) for a in node.args]
@@ -348,8 +348,8 @@ class Expressions(Text):
         if name in FUNCTIONS:
             wanted = FUNCTIONS[name][0]
             values = [self.of(a, d) for a, d in zip(node.args, wanted, strict=True)]
-            return vocabulary.function(self, name, values)
-        vocabulary.wide_store(self, node)
+            return llvm_instructions.function(self, name, values)
+        llvm_instructions.wide_store(self, node)
         return ""
 
     def cast(self, node: ast.expr, dtype: str) -> str:

@@ -10,7 +10,7 @@ a multiple of 128 bits, so that only the first and the last one of a row are not
 
 from __future__ import annotations
 
-from weft.codegen.cuda.source import dtypes as memory
+from weft.codegen.cuda.source import dtypes
 from weft.codegen.cuda.source.dtypes import nbytes
 from weft.codegen.cuda.source.language import LANES, memory_dtype
 from weft.codegen.nests.rows import Node, Output, RowNest
@@ -146,7 +146,7 @@ def _odd(nest: RowNest, offsets: dict[int, int]) -> frozenset[Node | Output]:
     """The accesses of 128 bits if vectors are counted from before the row: those that move from row
     to row as most of them do."""
     outer = nest.outer
-    if len(nest.extents) != outer + 1 or nest.row_elements < memory.LEAST_ODD:
+    if len(nest.extents) != outer + 1 or nest.row_elements < dtypes.LEAST_ODD:
         return frozenset()
     if any(nest.moves_in_row(o.strides) for o in nest.totals):
         return frozenset()  # a thread has the same elements of all rows

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from weft.codegen.cuda.source import dtypes as casts
+from weft.codegen.cuda.source import dtypes
 from weft.codegen.cuda.source.dtypes import (
     DTYPES,
     FLOATS,
@@ -617,7 +617,7 @@ def supported(op: str, dtype: str, result_dtype: str) -> bool:
     if dtype not in DTYPES or result_dtype not in DTYPES:
         return False
     if op == "bitcast":
-        return casts.can_bitcast(dtype, result_dtype)
+        return dtypes.can_bitcast(dtype, result_dtype)
     if op in ("astype", "where"):
         return True
     if dtype in FLOATS:
@@ -635,9 +635,9 @@ def expression(op: str, dtype: str, result_dtype: str, args: Sequence[str]) -> s
             hint="run it on the CPU" if dtype in DTYPES else "complex numbers run on the CPU only",
         )
     if op == "astype":
-        return casts.astype(dtype, result_dtype, args[0])
+        return dtypes.astype(dtype, result_dtype, args[0])
     if op == "bitcast":
-        return casts.bitcast(dtype, result_dtype, args[0])
+        return dtypes.bitcast(dtype, result_dtype, args[0])
     if op == "where":
         return f"{args[1]} if {args[0]} else {args[2]}"
     if dtype in HALVES:

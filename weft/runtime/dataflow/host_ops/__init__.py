@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.runtime.dataflow.host_ops import communication, files, functions, resources
-from weft.runtime.dataflow.host_ops import functions as dynamic
-from weft.runtime.dataflow.host_ops import functions as reports
-from weft.runtime.dataflow.host_ops import resources as queues
-from weft.runtime.dataflow.host_ops import variables as state
+from weft.runtime.dataflow.host_ops import communication, files, functions, resources, variables
 from weft.runtime.dataflow.host_ops.row import Begin
 
 #: How each op begins.
 HOST_OPS: Mapping[str, Begin] = {
-    **communication.ROWS, **dynamic.DYNAMIC_ROWS, **files.ROWS, **functions.FUNCTION_ROWS,
-    **queues.QUEUE_ROWS, **reports.REPORT_ROWS, **resources.RESOURCE_ROWS, **state.VARIABLE_ROWS,
+    **communication.ROWS, **functions.DYNAMIC_ROWS, **files.ROWS, **functions.FUNCTION_ROWS,
+    **functions.REPORT_ROWS, **resources.QUEUE_ROWS, **resources.RESOURCE_ROWS,
+    **variables.VARIABLE_ROWS,
 }  # fmt: skip

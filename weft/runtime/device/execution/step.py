@@ -5,21 +5,25 @@ Those who hold a step need not load what made it."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.ir.graph import Graph
+from weft.ir.dataclass import dataclass
+from weft.ir.device import short
+from weft.ir.graph import Graph, Operation
 
 if TYPE_CHECKING:
     from weft.passes.partition.partition import Edge
     from weft.passes.placement import Placement
-    from weft.runtime.cluster.multi_device import DevicePart
+    from weft.runtime.dataflow.executor import DataflowStep
+    from weft.runtime.dataflow.regions import LazyRegion
     from weft.runtime.dataflow.trace import TraceRecorder
     from weft.runtime.device.array import DeviceValue
     from weft.runtime.device.execution.frame import KeptFrames
     from weft.runtime.device.plan import DevicePlan
     from weft.runtime.device.planning.stored_plan import DeviceReport
     from weft.runtime.device.protocol import Array, Device
+    from weft.runtime.native.executable import Executable
     from weft.runtime.resources.cancel import CancelToken
 
 
@@ -93,6 +97,23 @@ class DeviceStep(ABC):
     def native_step(self) -> None:
         """There is no native call path to a device."""
         return
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePart:
+    """What one device does of a step. receivers: its ops `recv`, by their keys."""
+
+    device: str
+    graph: Graph
+    step: Executable | LazyRegion | DataflowStep
+    feeds: tuple[int, ...]
+    fetches: tuple[int, ...]
+    receivers: Mapping[int, Operation]
+
+    @property
+    def name(self) -> str:
+        """`/gpu:0`."""
+        return short(self.device)
 
 
 class StepOnDevices(ABC):
