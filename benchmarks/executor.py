@@ -186,8 +186,8 @@ def null_ops(tf: TensorFlow, rounds: int) -> list[Comparison]:
         rows.append(per(compare(name, runs, rounds=rounds), NULL_OPS))
     step = DataflowStep(parse_graph(COUNT))
     n, zero = np.array(ITERATIONS), np.array(0)
-    assert step([n, zero]) == [ITERATIONS]
-    runs = {"weft": lambda: step([n, zero]), "tensorflow": tf.callable(tf.loop)}
+    assert step.run([n, zero]) == [ITERATIONS]
+    runs = {"weft": lambda: step.run([n, zero]), "tensorflow": tf.callable(tf.loop)}
     loop = compare("empty while, an iteration", runs, rounds=max(rounds // 5, 3))
     return [*rows, per(loop, ITERATIONS)]
 

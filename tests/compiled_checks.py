@@ -77,7 +77,7 @@ class Case:
         graph = self.graph()
         wanted = interpret(graph, self.inputs)
         before = [x.copy() for x in self.inputs]
-        got = compile_graph(graph, {}, passes=passes)(self.inputs)
+        got = compile_graph(graph, {}, passes=passes).run(self.inputs)
         for x, y in zip(self.inputs, before, strict=True):
             assert x.tobytes() == y.tobytes(), "compiled code changed its input"
         return list(zip(self.labels, got, wanted, strict=True))

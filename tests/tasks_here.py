@@ -16,6 +16,7 @@ from weft.runtime.dataflow.executor import DataflowStep, dataflow_step
 from weft.runtime.dataflow.host_ops.row import DEAD
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import RunContext
 
 Name = tuple[int, tuple[int, ...]]
 
@@ -89,7 +90,7 @@ def run_steps(
     def run(part: Part, step: DataflowStep, token: CancelToken) -> None:
         given = [np.ascontiguousarray(inputs[i]) for i in part.feeds]
         try:
-            results = step(given, timeout=seconds, cancel=token)
+            results = step.run(given, RunContext(timeout=seconds, cancel=token))
             found.update(zip(part.fetches, results, strict=True))
         except BaseException as error:
             errors.append(error)

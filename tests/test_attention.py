@@ -79,7 +79,7 @@ def test_kernels_are_what_the_ops_mean(
     with using(isa):
         step = compile_graph(graph, passes=())
     close = 1e-10 if double else 3e-4
-    for got, wanted in zip(step(arrays), interpret(graph, arrays), strict=True):
+    for got, wanted in zip(step.run(arrays), interpret(graph, arrays), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=close, atol=close)
 
 
@@ -92,7 +92,7 @@ def test_any_cut_gives_the_same_bits(heads: int) -> None:
         cut_everything(patch)
         POOL.set_limit(16)
         step = compile_graph(both_ops(arrays, {"causal": True}), passes=())
-        same_in_cuts(step, arrays, step(arrays))
+        same_in_cuts(step, arrays, step.run(arrays))
     POOL.set_limit(limit)
 
 

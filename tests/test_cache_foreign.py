@@ -116,7 +116,7 @@ def test_plans(folder: Path, what: str, caplog: pytest.LogCaptureFixture) -> Non
         again = compile_graph(graph, {})
         wait_for_background()
     assert "is damaged" in caplog.text
-    np.testing.assert_array_equal(again([X])[0], first([X])[0])
+    np.testing.assert_array_equal(again.run([X])[0], first.run([X])[0])
     assert file.read_bytes() == good
 
 

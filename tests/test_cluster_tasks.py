@@ -42,6 +42,7 @@ from weft.runtime.cluster.messages import Derived, from_wire, to_wire
 from weft.runtime.cluster.server import FORGET_EVERY, Worker
 from weft.runtime.dataflow.threads import MOST_IDLE, StepThreads
 from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.step import RunContext
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 PAIR = f'key=0, tensor="w", src="{PS}/cpu:0", dst="{WORKER}/cpu:0"'
@@ -129,13 +130,13 @@ def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_one_message_each_way(cluster: Cluster) -> None:
     step = cluster.both()
-    assert step([X, X])[0].tolist() == [2, 4]
+    assert step.run([X, X])[0].tolist() == [2, 4]
     assert step.tasks == (PS, WORKER)
     wire: Any = cluster.master.wire
     for endpoint in cluster.network.endpoints.values():
         endpoint.sent.clear()
     for _ in range(3):
-        step([X, X])
+        step.run([X, X])
     apart = not cluster.master.is_here(PS)
     assert wire.sent == [(PS, messages.RUN), (WORKER, messages.RUN)] * 3 * apart
     for one in cluster.workers.values():
@@ -148,7 +149,7 @@ def test_a_link_that_is_lost_while_a_step_begins(
 ) -> None:
     """That the parts are to be registered anew is not forgotten."""
     step = cluster.both()
-    step([X, X])
+    step.run([X, X])
     before, real = step._handles, cluster.master.require
 
     class Known(dict[str, tuple[str, int]]):
@@ -160,10 +161,10 @@ def test_a_link_that_is_lost_while_a_step_begins(
         __hash__ = None  # type: ignore[assignment]
 
     monkeypatch.setattr(cluster.master, "require", lambda names: Known(real(names)))
-    step([X, X])
+    step.run([X, X])
     monkeypatch.undo()
     assert step._handles == before
-    assert step([X, X])[0].tolist() == [2, 4]
+    assert step.run([X, X])[0].tolist() == [2, 4]
     assert step._handles != before
 
 
@@ -171,7 +172,7 @@ def test_devices_and_tables_stay_small(cluster: Cluster) -> None:
     assert cluster.master.devices == [f"{WORKER}/cpu:0", f"{PS}/cpu:0"]
     step = cluster.both()
     for _ in range(3 * FORGET_EVERY):
-        step([X, X])
+        step.run([X, X])
     for one in cluster.workers.values():
         assert one.wire.rendezvous.steps <= FORGET_EVERY + 1
         assert not one._runs
@@ -179,7 +180,7 @@ def test_devices_and_tables_stay_small(cluster: Cluster) -> None:
 
 def test_definitions_that_are_gone_are_dropped(cluster: Cluster) -> None:
     for _ in range(3):
-        cluster.both()([X, X])
+        cluster.both().run([X, X])
         gc.collect()
     held = [len(c.parts) for w in cluster.workers.values() for c in w._clients.values()]
     assert max(held) <= 2
@@ -187,25 +188,25 @@ def test_definitions_that_are_gone_are_dropped(cluster: Cluster) -> None:
 
 def test_an_error_of_one_thread_does_not_end_the_steps_of_others(cluster: Cluster) -> None:
     step = cluster.both()
-    step([X, X])
+    step.run([X, X])
     handles = step._handles
     with pytest.raises(InvalidArgumentError):
-        step([np.zeros(3, np.float32), X])
-    step([X, X])
+        step.run([np.zeros(3, np.float32), X])
+    step.run([X, X])
     assert step._handles == handles  # it is not registered anew
 
 
 def test_many_threads_find_a_task_that_is_back(cluster: Cluster) -> None:
     step = cluster.both()
-    step([X, X])
+    step.run([X, X])
     cluster.workers[PS].close()
     cluster.workers[PS].wire.die()  # type: ignore[attr-defined]
     with pytest.raises(UnavailableError):
-        step([X, X])
+        step.run([X, X])
     while any(task.name == PS and task.incarnation for task in cluster.master.tasks()):
         time.sleep(0.001)  # the other task may have heard of it first
     cluster.workers[PS] = cluster.start(PS)
-    runs = [run_in_thread(lambda: step([X, X])) for _ in range(6)]
+    runs = [run_in_thread(lambda: step.run([X, X])) for _ in range(6)]
     for thread, _ in runs:
         thread.join(20)
     assert [caught for _, caught in runs] == [[]] * 6
@@ -215,7 +216,7 @@ def test_an_answer_that_cannot_be_sent_is_an_error(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = cluster.both()
-    step([X, X])
+    step.run([X, X])
     if cluster.master.is_here(WORKER):
         return
     wire: Any = cluster.workers[WORKER].wire
@@ -228,16 +229,16 @@ def test_an_answer_that_cannot_be_sent_is_an_error(
 
     monkeypatch.setattr(wire, "send", refuse)
     with pytest.raises(UnavailableError, match="cannot be sent: too large"):
-        step([X, X])
+        step.run([X, X])
     monkeypatch.setattr(wire, "send", send)
-    assert step([X, X])[0].tolist() == [2, 4]
+    assert step.run([X, X])[0].tolist() == [2, 4]
 
 
 def test_the_session_forgets_steps(cluster: Cluster) -> None:
     step = cluster.both()
     for _ in range(3 * FORGET_EVERY):
         with pytest.raises(InvalidArgumentError):
-            step([np.zeros(3, np.float32), X])
+            step.run([np.zeros(3, np.float32), X])
     assert cluster.master.wire.rendezvous.steps <= FORGET_EVERY + 1
 
 
@@ -257,9 +258,9 @@ def run_in_thread(call: Callable[[], Any]) -> tuple[threading.Thread, list[WeftE
 
 def test_the_first_error_wins(cluster: Cluster) -> None:
     """The worker is told that the step ended; what the user sees is why."""
-    thread, caught = run_in_thread(lambda: cluster.stuck()([X]))
+    thread, caught = run_in_thread(lambda: cluster.stuck().run([X]))
     time.sleep(0.2)
-    cluster.step((PS, CLOSE, (), ()))([])
+    cluster.step((PS, CLOSE, (), ())).run([])
     thread.join(5)
     assert isinstance(caught[0], OutOfRangeError)
     assert "queue 'q'" in str(caught[0]).lower() or "'q'" in str(caught[0])
@@ -267,7 +268,7 @@ def test_the_first_error_wins(cluster: Cluster) -> None:
 
 
 def test_a_lost_task_is_named_with_what_was_waited_for(cluster: Cluster) -> None:
-    thread, caught = run_in_thread(lambda: cluster.stuck()([X]))
+    thread, caught = run_in_thread(lambda: cluster.stuck().run([X]))
     time.sleep(0.2)
     begun = time.monotonic()
     cluster.workers[PS].wire.die()  # type: ignore[attr-defined]
@@ -280,19 +281,19 @@ def test_a_lost_task_is_named_with_what_was_waited_for(cluster: Cluster) -> None
 
 def test_a_task_that_comes_back_is_given_the_step_again(cluster: Cluster) -> None:
     step = cluster.both()
-    step([X, X])
+    step.run([X, X])
     cluster.workers[PS].close()
     cluster.workers[PS].wire.die()  # type: ignore[attr-defined]
     for _ in range(2):  # the first may have begun before the session hears of it
         with pytest.raises(UnavailableError, match=r"lost|cannot be reached"):
-            step([X, X])
+            step.run([X, X])
     cluster.workers[PS] = cluster.start(PS)
-    assert step([X, X])[0].tolist() == [2, 4]
+    assert step.run([X, X])[0].tolist() == [2, 4]
 
 
 def test_deadline(cluster: Cluster) -> None:
     with pytest.raises(DeadlineExceededError) as caught:
-        cluster.stuck()([X], timeout=0.3)
+        cluster.stuck().run([X], RunContext(timeout=0.3))
     lines = str(caught.value).splitlines()
     assert any(
         f"{WORKER} waits for 'w' (f32[2], key 0) from {PS} since 0." in line
@@ -300,17 +301,17 @@ def test_deadline(cluster: Cluster) -> None:
         for line in lines
     )
     assert any(f"{PS} waits in its own op dequeue at b.py:2:1" in line for line in lines)
-    assert cluster.both()([X, X])[0].tolist() == [2, 4]
+    assert cluster.both().run([X, X])[0].tolist() == [2, 4]
 
 
 def test_deadline_of_one_message(cluster: Cluster) -> None:
     with pytest.raises(DeadlineExceededError, match=rf"{WORKER} has waited [\d.]+ s for 'w'"):
-        cluster.stuck(recv_seconds=0.2)([X])
+        cluster.stuck(recv_seconds=0.2).run([X])
 
 
 def test_cancel(cluster: Cluster) -> None:
     token = CancelToken()
-    thread, caught = run_in_thread(lambda: cluster.stuck()([X], cancel=token))
+    thread, caught = run_in_thread(lambda: cluster.stuck().run([X], RunContext(cancel=token)))
     time.sleep(0.2)
     token.cancel("enough")
     thread.join(5)
@@ -325,7 +326,7 @@ def test_a_stalled_step_says_so_in_the_log(
 ) -> None:
     monkeypatch.setattr(definition, "STALL_SECONDS", 0.1)
     token = CancelToken()
-    thread, _ = run_in_thread(lambda: cluster.stuck()([X], cancel=token))
+    thread, _ = run_in_thread(lambda: cluster.stuck().run([X], RunContext(cancel=token)))
     until = time.monotonic() + 20
     while not any("has not ended; who waits" in record.message for record in caplog.records):
         assert time.monotonic() < until
@@ -336,7 +337,7 @@ def test_a_stalled_step_says_so_in_the_log(
 
 def test_a_client_that_is_gone_leaves_nothing(cluster: Cluster) -> None:
     step = cluster.stuck()
-    thread, caught = run_in_thread(lambda: step([X]))
+    thread, caught = run_in_thread(lambda: step.run([X]))
     time.sleep(0.2)
     wire: Any = cluster.master.wire
     wire.die()
@@ -348,16 +349,16 @@ def test_a_client_that_is_gone_leaves_nothing(cluster: Cluster) -> None:
     thread.join(10)
     assert caught
     cluster.master = cluster.connect()
-    assert cluster.both()([X, X])[0].tolist() == [2, 4]
+    assert cluster.both().run([X, X])[0].tolist() == [2, 4]
 
 
 def test_errors_of_registering(cluster: Cluster) -> None:
     other = STORE.replace("shape=[2]", "shape=[3]").replace("f32[2]", "f32[3]")
-    cluster.both()([X, X])
+    cluster.both().run([X, X])
     with pytest.raises(InvalidArgumentError, match="declared otherwise"):
-        cluster.step((PS, other, (0,), ()))([np.zeros(3, np.float32)])
+        cluster.step((PS, other, (0,), ())).run([np.zeros(3, np.float32)])
     with pytest.raises(NotFoundError, match="no task /job:none/task:0"):
-        cluster.step(("/job:none/task:0", STORE, (0,), ()))([X])
+        cluster.step(("/job:none/task:0", STORE, (0,), ())).run([X])
     function = """graph @g() -> (f32[]) stage=partitioned {
   %0 = py_function() {function="f", parts=["f32[]"]} : f32[]
   return %0
@@ -368,7 +369,7 @@ def test_errors_of_registering(cluster: Cluster) -> None:
 
 def test_a_feed_that_does_not_fit(cluster: Cluster) -> None:
     with pytest.raises(InvalidArgumentError, match=r"float32\[3\] came for f32\[2\]"):
-        cluster.both()([np.zeros(3, np.float32), X])
+        cluster.both().run([np.zeros(3, np.float32), X])
 
 
 def test_unknown_and_bad_messages_do_no_harm(cluster: Cluster) -> None:
@@ -376,15 +377,15 @@ def test_unknown_and_bad_messages_do_no_harm(cluster: Cluster) -> None:
     for kind in (0, 5, messages.RUN, messages.ABORT, messages.REGISTER, messages.STATUS, 99):
         for meta in ({}, {"h": "x"}, {"h": 3, "l": 0}, {"e": 5}):
             wire.send(PS, kind, 7, dict(meta))
-    assert cluster.both()([X, X])[0].tolist() == [2, 4]
+    assert cluster.both().run([X, X])[0].tolist() == [2, 4]
 
 
 def test_a_closed_master(cluster: Cluster) -> None:
     step = cluster.both()
-    step([X, X])
+    step.run([X, X])
     cluster.master.close()
     with pytest.raises(FailedPreconditionError, match="closed"):
-        step([X, X])
+        step.run([X, X])
 
 
 # ------------------------------------------------------------------------------------------ pieces

@@ -65,7 +65,7 @@ def check_exactly(case: Case, passes: Any) -> None:
     variables = states(case.graph, case.state)
     executable = compile_graph(case.graph, variables, passes=passes)
     inputs = [x.copy() for x in case.inputs]
-    got = executable(inputs)
+    got = executable.run(inputs)
     for x, y in zip(inputs, case.inputs, strict=True):
         assert same(x, y), "an input changed"
     for x, y in zip(got, wanted, strict=True):
@@ -94,7 +94,7 @@ def check_roughly(case: Case, passes: Any) -> None:
     except Overflow:
         return
     variables = states(case.graph, case.state)
-    got = compile_graph(case.graph, variables, passes=passes)(case.inputs)
+    got = compile_graph(case.graph, variables, passes=passes).run(case.inputs)
     for x, wanted in zip(got, results, strict=True):
         assert (x is None) == (wanted is None)
         if x is not None:

@@ -137,7 +137,7 @@ def test_fused_kernels_have_the_bits_of_the_ops_one_by_one(dtype: type) -> None:
     graph = wf.compile(chain).trace(*args)
     before, _ = run_passes(graph, STANDARD[: STANDARD.index(contract) + 1])
     assert sum(op.name == "fma" for op in before.ops) >= 3
-    for got, wanted in zip(compile_graph(graph)(args), interpret(before, args), strict=True):
+    for got, wanted in zip(compile_graph(graph).run(args), interpret(before, args), strict=True):
         assert got.tobytes() == wanted.tobytes()
 
 

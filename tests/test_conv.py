@@ -50,7 +50,7 @@ def graph_of(op: str, arrays: list[Array], **attrs: Any) -> Graph:
 def check(op: str, arrays: list[Array], dtype: str, **attrs: Any) -> None:
     """Compiled code against the interpreter."""
     graph = graph_of(op, arrays, **attrs)
-    (wanted,), (got,) = interpret(graph, arrays), compile_graph(graph)(arrays)
+    (wanted,), (got,) = interpret(graph, arrays), compile_graph(graph).run(arrays)
     assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
     if wanted.dtype.kind in "iu":
         np.testing.assert_array_equal(got, wanted)
@@ -142,7 +142,7 @@ def test_bits_do_not_depend_on_cuts(case: dict[str, Any], dtype: str) -> None:
             with pytest.MonkeyPatch.context() as patch:
                 cut_everything(patch)
                 step = compile_graph(graph_of(op, arrays, **attrs))
-            whole = step(arrays)
+            whole = step.run(arrays)
             same_in_cuts(step, arrays, whole)
     finally:
         POOL.set_limit(limit)
@@ -394,7 +394,7 @@ def test_what_follows_a_convolution_joins_it(case: Any, dtype: str) -> None:
             with pytest.MonkeyPatch.context() as patch:
                 cut_everything(patch)
                 step = compile_graph(graph)
-            (whole,), (wanted,) = step(arrays), interpret(graph, arrays)
+            (whole,), (wanted,) = step.run(arrays), interpret(graph, arrays)
             tolerance = 0.05 if dtype == "bf16" else 2e-3 if dtype == "f32" else 1e-9
             wide = np.float64
             np.testing.assert_allclose(

@@ -25,6 +25,7 @@ from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import RunContext
 
 SCHEDULES = (None, *range(12))
 
@@ -166,7 +167,7 @@ def test_the_executor_does_the_same(name: str) -> None:
     for run in PROGRAMS[name]:
         held = {k: VariableState(k, int64, (), np.array(v)) for k, v in run.before.items()}
         inputs = [np.asarray(x) for x in run.inputs]
-        found = DataflowStep(graph, held)(inputs, timeout=10)
+        found = DataflowStep(graph, held).run(inputs, RunContext(timeout=10))
         for got, wanted in zip(found, run.results, strict=True):
             assert (got is None) == (wanted is None)
             np.testing.assert_array_equal(got, wanted)

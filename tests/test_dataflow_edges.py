@@ -21,6 +21,7 @@ from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.nodes import Frame, Node, Tables
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import RunContext
 
 
 def agrees(text: str, *inputs: Any, variables: tuple[str, ...] = ()) -> DataflowStep:
@@ -35,7 +36,7 @@ def agrees(text: str, *inputs: Any, variables: tuple[str, ...] = ()) -> Dataflow
     for _ in range(3):
         for name, value in before.items():
             mine[name].write(value)
-        for got, w in zip(step(arrays, timeout=10), wanted, strict=True):
+        for got, w in zip(step.run(arrays, RunContext(timeout=10)), wanted, strict=True):
             np.testing.assert_array_equal(got, w)
         assert {n: int(v.read()) for n, v in mine.items()} == {
             n: int(v) for n, v in state.values.items()
@@ -125,7 +126,7 @@ def test_merges_of_one_loop_that_part(parallel: int) -> None:
     (running,) = step._idle
     first = held(running.state)
     for _ in range(50):
-        step([np.array(10), np.array(0)])
+        step.run([np.array(10), np.array(0)])
     (running,) = step._idle
     assert held(running.state) == first
     assert first[2] == 0
@@ -177,7 +178,7 @@ def test_a_loop_that_never_ends_is_an_error_and_leaves_nothing_to_the_next_step(
     held = {n: VariableState(n, int64, (), v.copy()) for n, v in state.items()}
     step = DataflowStep(graph, held)
     with pytest.raises(wf.errors.InvalidArgumentError, match=said) as found:
-        step(inputs)
+        step.run(inputs)
     assert found.value.what == wanted.value.what
     assert not step._idle
 
@@ -218,7 +219,7 @@ def test_values_of_all_kinds(kind: str) -> None:
     text, x = SELECT.replace("TYPE", kind), VALUES[kind]
     step = DataflowStep(parse_graph(text))
     for p in (False, True, False):
-        *found, number, flag = step([np.array(p), x])
+        *found, number, flag = step.run([np.array(p), x])
         assert (int(number), bool(flag)) == (p, p)
         for got in found:
             assert got.dtype == x.dtype
@@ -231,7 +232,7 @@ def test_every_byte_but_0_is_true() -> None:
     step = DataflowStep(parse_graph(SELECT.replace("TYPE", "f32[]")))
     for byte in (0, 1, 2, 128, 255):
         p = np.frombuffer(bytes([byte]), np.bool_).reshape(())
-        assert int(step([p, np.array(1, np.float32)])[3]) == (byte != 0)
+        assert int(step.run([p, np.array(1, np.float32)])[3]) == (byte != 0)
 
 
 # ---------------------------------------------------------------------------- errors, ends, sizes
@@ -269,9 +270,9 @@ def test_an_error_in_an_iteration_ends_the_step_and_not_the_next() -> None:
     step = DataflowStep(parse_graph(TAKES.replace("INDEX", "9")))
     x = np.arange(4, dtype=np.float32)
     for _ in range(10):
-        assert step([np.array(4), x])[1].tolist() == [6]
+        assert step.run([np.array(4), x])[1].tolist() == [6]
         with pytest.raises(wf.errors.InvalidArgumentError, match="index 4"):
-            step([np.array(9), x])
+            step.run([np.array(9), x])
 
 
 def endless() -> tuple[DataflowStep, list[Any]]:
@@ -283,10 +284,10 @@ def test_a_deadline_ends_a_loop() -> None:
     step, inputs = endless()
     begun = time.monotonic()
     with pytest.raises(wf.errors.DeadlineExceededError, match="computation"):
-        step(inputs, timeout=0.1)
+        step.run(inputs, RunContext(timeout=0.1))
     assert time.monotonic() - begun < 5
     for timeout in (float("inf"), 1e300, 60):
-        assert step([np.array(2), inputs[1]], timeout=timeout)[0] == 2
+        assert step.run([np.array(2), inputs[1]], RunContext(timeout=timeout))[0] == 2
 
 
 def test_a_signal_ends_a_loop() -> None:
@@ -299,18 +300,18 @@ def test_a_signal_ends_a_loop() -> None:
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(KeyboardInterrupt):
-            step(inputs, timeout=20)
+            step.run(inputs, RunContext(timeout=20))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert step([np.array(2), inputs[1]])[0] == 2
+    assert step.run([np.array(2), inputs[1]])[0] == 2
 
 
 def test_a_long_loop_takes_no_more_memory_than_a_short_one() -> None:
     step, inputs = endless()
-    assert step([np.array(50), inputs[1]])[0] == 50
+    assert step.run([np.array(50), inputs[1]])[0] == 50
     first = held(step._idle[0].state)
-    assert step([np.array(200_000), inputs[1]])[0] == 200_000
+    assert step.run([np.array(200_000), inputs[1]])[0] == 200_000
     assert held(step._idle[0].state) == first
 
 
@@ -323,7 +324,7 @@ def test_frames_deep_inside_each_other() -> None:
     body = "\n".join(lines)
     text = f"graph @deep() -> (i64[]) stage=dataflow {{\n{body}\nreturn %w0\n}}"
     step = DataflowStep(parse_graph(text))
-    assert step([]) == step([]) == [-5]
+    assert step.run([]) == step.run([]) == [-5]
 
 
 def test_a_long_row_of_branches() -> None:
@@ -339,4 +340,4 @@ def test_a_long_row_of_branches() -> None:
         f"{body}\nreturn %v{count}\n}}"
     )
     step = DataflowStep(parse_graph(text))
-    assert step([np.array(True), np.array(7)]) == [7]
+    assert step.run([np.array(True), np.array(7)]) == [7]

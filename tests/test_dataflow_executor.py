@@ -17,6 +17,7 @@ from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.nodes import Frame, Node, Tables
 from weft.runtime.dataflow.state import State
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import RunContext
 
 COUNT = """
 graph @count(%n: i64[], %x: i64[]) -> (i64[]) stage=dataflow {
@@ -40,7 +41,7 @@ def run(text: str, *inputs: Any, variables: dict[str, VariableState] | None = No
 
 
 def call(step: DataflowStep, *inputs: Any) -> list[Any]:
-    return step([np.asarray(x) for x in inputs])
+    return step.run([np.asarray(x) for x in inputs])
 
 
 @pytest.mark.parametrize("parallel", [1, 2, 10])
@@ -372,6 +373,6 @@ def test_what_is_done_just_when_the_time_is_up_is_not_lost(deterministic: bool, 
             break
     if more:
         with pytest.raises(wf.errors.DeadlineExceededError):
-            step([], timeout=0.05)
+            step.run([], RunContext(timeout=0.05))
     else:
-        assert step([], timeout=0.05) == [6.0]
+        assert step.run([], RunContext(timeout=0.05)) == [6.0]

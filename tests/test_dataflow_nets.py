@@ -20,6 +20,7 @@ from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.state import State
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import RunContext
 
 Array = np.ndarray[Any, Any]
 #: Results and variables afterwards; None: InvalidArgumentError.
@@ -84,7 +85,9 @@ def agree(net: Net) -> str:
             held[name].write(value)
         found: Outcome = None
         try:
-            results = step([np.ascontiguousarray(x) for x in net.inputs], timeout=20)
+            results = step.run(
+                [np.ascontiguousarray(x) for x in net.inputs], RunContext(timeout=20)
+            )
             found = results, {name: state.read() for name, state in held.items()}
         except InvalidArgumentError:
             pass
@@ -149,12 +152,12 @@ def test_steps_leave_no_memory_behind() -> None:
         arrays = [np.ascontiguousarray(x) for x in net.inputs]
         try:
             for _ in range(3):
-                step(arrays)
+                step.run(arrays)
         except InvalidArgumentError:
             continue
         first = held(step._idle[0].state)
         for _ in range(10):
-            step(arrays)
+            step.run(arrays)
         (running,) = step._idle
         assert held(running.state) == first
         assert first[2] == 0

@@ -30,8 +30,9 @@ from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow import threads as helping
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.threads import HELPERS, Beside, Gain, Helpers, Phase
-from weft.runtime.dataflow.trace import TraceRecorder
+from weft.runtime.recorder import TraceRecorder
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import RunContext
 
 N = 48
 
@@ -105,8 +106,8 @@ def test_what_could_be_one_kernel_is_in_one_part(dtype: str) -> None:
         assert found[-1] == ["multiply", "multiply", "add"]
         assert len(found) == 3
     given = [a.astype(dtype.replace("f", "float")) for a in inputs()]
-    wanted = DataflowStep(graph, deterministic=True)(given)[0].tobytes()
-    assert DataflowStep(graph)(given)[0].tobytes() == wanted
+    wanted = DataflowStep(graph, deterministic=True).run(given)[0].tobytes()
+    assert DataflowStep(graph).run(given)[0].tobytes() == wanted
 
 
 def test_cheap_chains_stay_together() -> None:
@@ -182,9 +183,9 @@ def test_what_a_loop_computes_from_its_counter_is_a_part_of_its_own() -> None:
 def test_iterations_overlap_and_give_the_same_bits() -> None:
     graph = pipeline(150)
     x = [np.ones((N, N), np.float32) * 1e-3, np.array(6)]
-    wanted = DataflowStep(graph, deterministic=True)(x)[0]
+    wanted = DataflowStep(graph, deterministic=True).run(x)[0]
     step, recorder = DataflowStep(graph), TraceRecorder()
-    assert step(x, trace=recorder)[0].tobytes() == wanted.tobytes()
+    assert step.run(x, RunContext(recorder=recorder))[0].tobytes() == wanted.tobytes()
     heavy = [e for e in recorder.events() if "matmul" in e.ops]
     assert sorted(e.iteration[0] for e in heavy if not e.dead) == list(range(6))
     own = threading.get_ident()
@@ -198,21 +199,21 @@ def test_chains_run_on_threads_of_their_own_and_give_the_same_bits() -> None:
     assert kinds(step).count(at.DEAR) == 3
     assert at.DEAR not in kinds(alone)
     recorder = TraceRecorder()
-    wanted = alone(inputs())[0].tobytes()
-    assert step(inputs(), trace=recorder)[0].tobytes() == wanted
+    wanted = alone.run(inputs())[0].tobytes()
+    assert step.run(inputs(), RunContext(recorder=recorder))[0].tobytes() == wanted
     found = [e for e in recorder.events() if "matmul" in e.ops]
     assert len(found) == 3
     assert {e.kind for e in found} == {"plan"}
     assert threading.get_ident() not in {e.thread for e in found}
     for _ in range(20):
-        assert step(inputs())[0].tobytes() == wanted
+        assert step.run(inputs())[0].tobytes() == wanted
     assert 1 <= HELPERS.count() <= 2
 
 
 def test_one_thread_has_no_helpers() -> None:
     before, recorder = DataflowStep(chains(300)), TraceRecorder()
     wf.set_num_threads(1)
-    before(inputs(), trace=recorder)
+    before.run(inputs(), RunContext(recorder=recorder))
     assert {e.thread for e in recorder.events()} == {threading.get_ident()}
     step = DataflowStep(chains(300))
     assert at.DEAR not in kinds(step)
@@ -226,7 +227,9 @@ def test_regions_of_different_variables_run_beside_each_other() -> None:
     for deterministic in (False, True):
         held = {v: VariableState(v, float32, (N, N), value.copy()) for v in "ab"}
         recorder = TraceRecorder()
-        DataflowStep(graph, held, deterministic=deterministic)([x], trace=recorder)
+        DataflowStep(graph, held, deterministic=deterministic).run(
+            [x], RunContext(recorder=recorder)
+        )
         states = [e for e in recorder.events() if e.kind == "state"]
         own = sum(e.thread == threading.get_ident() for e in states)
         assert (len(states), own) == ((1, 1) if deterministic else (2, 0))
@@ -249,7 +252,7 @@ def test_many_threads_run_one_step_whose_nodes_run_beside_each_other() -> None:
 
     def work() -> None:
         for n in range(1, 8):
-            found.append((n, int(step([np.array(n)])[0])))
+            found.append((n, int(step.run([np.array(n)])[0])))
 
     threads = [threading.Thread(target=work) for _ in range(6)]
     for t in threads:
@@ -276,8 +279,8 @@ def test_an_error_beside_other_nodes_names_the_op_and_the_next_step_runs() -> No
     assert kinds(step).count(at.DEAR) == 2
     for _ in range(50):
         with pytest.raises(wf.errors.InvalidArgumentError, match="index 7"):
-            step([x, np.array([1]), np.array([7])])
-        assert [r.tolist() for r in step([x, np.array([1]), np.array([2])])] == [[1], [2]]
+            step.run([x, np.array([1]), np.array([7])])
+        assert [r.tolist() for r in step.run([x, np.array([1]), np.array([2])])] == [[1], [2]]
 
 
 @pytest.mark.usefixtures("all_dear")
@@ -286,13 +289,13 @@ def test_a_deadline_and_a_cancellation_end_a_loop_of_dear_nodes() -> None:
     endless = [np.array(1 << 60), np.array(0)]
     begun = time.monotonic()
     with pytest.raises(wf.errors.DeadlineExceededError, match="computation"):
-        step(endless, timeout=0.1)
+        step.run(endless, RunContext(timeout=0.1))
     assert time.monotonic() - begun < 2
     token = wf.CancelToken()
     threading.Timer(0.1, lambda: token.cancel("enough")).start()
     with pytest.raises(wf.errors.CancelledError, match="enough"):
-        step(endless, cancel=token, timeout=20)
-    assert step([np.array(3), np.array(0)]) == [3]
+        step.run(endless, RunContext(cancel=token, timeout=20))
+    assert step.run([np.array(3), np.array(0)]) == [3]
 
 
 def test_a_job_that_has_not_begun_when_it_is_stopped_never_does() -> None:
@@ -346,8 +349,8 @@ def test_jobs_that_end_no_sooner_are_not_given_away_for_a_while(
 def test_where_it_does_not_pay_dear_nodes_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Gain, "pays", lambda self: False)
     step, recorder = DataflowStep(chains(300, 3)), TraceRecorder()
-    wanted = DataflowStep(chains(300, 3), deterministic=True)(inputs())[0].tobytes()
-    assert step(inputs(), trace=recorder)[0].tobytes() == wanted
+    wanted = DataflowStep(chains(300, 3), deterministic=True).run(inputs())[0].tobytes()
+    assert step.run(inputs(), RunContext(recorder=recorder))[0].tobytes() == wanted
     found = [e for e in recorder.events() if "matmul" in e.ops]
     assert len(found) == 3
     assert {e.thread for e in found} == {threading.get_ident()}
@@ -388,12 +391,12 @@ def test_helpers_take_more_jobs_than_there_are_threads() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_child_process_makes_helpers_of_its_own() -> None:
     step = DataflowStep(chains(300, 3))
-    wanted = step(inputs())[0].tobytes()
+    wanted = step.run(inputs())[0].tobytes()
     assert HELPERS.count()
     child = os.fork()
     if not child:
         signal.alarm(20)
-        before, found = HELPERS.count(), step(inputs())[0].tobytes()
+        before, found = HELPERS.count(), step.run(inputs())[0].tobytes()
         made = HELPERS.count() - before  # one, where it is done before the next job comes
         os._exit(0 if not before and made in (1, 2) and found == wanted else 1)
     assert os.waitpid(child, 0)[1] == 0
@@ -436,7 +439,7 @@ def test_the_end_of_a_process_with_steps_under_way_is_quiet() -> None:
 # ------------------------------------------------------------------------------------ deterministic
 def order_of(step: DataflowStep, given: list[Any]) -> list[tuple[str, tuple[int, ...]]]:
     recorder = TraceRecorder()
-    step(given, trace=recorder, timeout=20)
+    step.run(given, RunContext(recorder=recorder, timeout=20))
     return [(e.name, e.iteration) for e in recorder.events()]
 
 

@@ -39,7 +39,7 @@ def agree(program: Program, parallel: int) -> None:
     variables = states(program)
     step = DataflowStep(lowered, variables)
     arrays = [np.ascontiguousarray(x) for x in program.inputs]
-    for i, (got, w) in enumerate(zip(step(arrays), wanted, strict=True)):
+    for i, (got, w) in enumerate(zip(step.run(arrays), wanted, strict=True)):
         same(got, w, f"result {i}")
     for name, state in variables.items():
         same(state.read(), held.values[name], name)
@@ -63,9 +63,9 @@ def test_values(program: Program, parallel: int) -> None:
 @MOST
 def test_the_native_plan_gives_the_same_bits(program: Program, parallel: int) -> None:
     arrays = [np.ascontiguousarray(x) for x in program.inputs]
-    native = compile_graph(program.graph, states(program))(arrays)
+    native = compile_graph(program.graph, states(program)).run(arrays)
     lowered = lower_control_flow(program.graph, parallel_iterations=parallel)
-    executed = DataflowStep(lowered, states(program))(arrays)
+    executed = DataflowStep(lowered, states(program)).run(arrays)
     for got, wanted in zip(executed, native, strict=True):
         assert (got is None) == (wanted is None)
         assert got is None or got.tobytes() == wanted.tobytes()

@@ -19,15 +19,17 @@ from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import HostOp
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.host_dispatch import at_once
-from weft.runtime.dataflow.trace import ROOM, TraceEvent, TraceRecorder
+from weft.runtime.dataflow.trace import ROOM
+from weft.runtime.recorder import TraceEvent, TraceRecorder
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import RunContext
 
 LOOP = COUNT.replace("PARALLEL", "3")
 
 
 def traced(step: DataflowStep, *inputs: Any) -> list[TraceEvent]:
     recorder = TraceRecorder()
-    step([np.asarray(x) for x in inputs], trace=recorder, timeout=20)
+    step.run([np.asarray(x) for x in inputs], RunContext(recorder=recorder, timeout=20))
     assert recorder.dropped == 0
     return recorder.events()
 
@@ -87,7 +89,7 @@ def test_a_limit_keeps_the_newest_and_counts_the_rest() -> None:
     step = DataflowStep(parse_graph(LOOP))
     whole = traced(step, np.int64(3 * ROOM), np.int64(0))
     recorder = TraceRecorder(limit=2 * ROOM)
-    step([np.array(3 * ROOM), np.array(0)], trace=recorder)
+    step.run([np.array(3 * ROOM), np.array(0)], RunContext(recorder=recorder))
     kept = recorder.events()
     assert len(kept) + recorder.dropped == len(whole)
     assert 0 < len(kept) <= 2 * ROOM
@@ -99,9 +101,9 @@ def test_a_limit_keeps_the_newest_and_counts_the_rest() -> None:
 def test_steps_have_numbers_and_a_step_without_a_recorder_leaves_no_event() -> None:
     step, recorder = DataflowStep(parse_graph(LOOP)), TraceRecorder()
     inputs = [np.array(2), np.array(0)]
-    step(inputs, trace=recorder)
-    step(inputs)
-    step(inputs, trace=recorder)
+    step.run(inputs, RunContext(recorder=recorder))
+    step.run(inputs)
+    step.run(inputs, RunContext(recorder=recorder))
     events = recorder.events()
     assert sorted({e.step for e in events}) == [0, 1]
     assert len([e for e in events if e.step == 0]) == len([e for e in events if e.step == 1])
@@ -193,9 +195,9 @@ def test_a_trace_does_not_change_the_order_of_a_deterministic_step() -> None:
 
     step.built.hosts[:] = [noted(n, host) for n, host in enumerate(step.built.hosts)]
     inputs = [np.ones((), np.float32), *[np.array(True)] * 3]
-    step(inputs)
+    step.run(inputs)
     plain = list(order)
     order.clear()
-    step(inputs, trace=TraceRecorder())
+    step.run(inputs, RunContext(recorder=TraceRecorder()))
     assert order == plain
     assert sorted(order) == list(range(6))

@@ -510,7 +510,7 @@ def test_steps_for_others(gpu: str) -> None:
     assert kept[step] not in step.frames.idle
     np.testing.assert_array_equal(made[0].numpy(), _x(3) + 1)
     assert made[0].on(device) is made[0]
-    np.testing.assert_array_equal(step([held])[0], _x(3) + 1)
+    np.testing.assert_array_equal(step.run([held])[0], _x(3) + 1)
 
 
 @pytest.mark.usefixtures("gpu")

@@ -137,7 +137,7 @@ def test_layouts_are_those_of_the_convolution(
     with np.errstate(invalid="ignore"):
         (wanted,) = interpret(graph, [a, b])
     step = compile_for_device(graph, find=lambda: registry.gpu(0))
-    (got,) = step([a, b])
+    (got,) = step.run([a, b])
     got, wanted = (np.asarray(v).astype(np.float64) for v in (got, wanted))
     rounding = 8 * float(ml_dtypes.finfo(NUMPY[dtype]).eps)
     np.testing.assert_allclose(got, wanted, rtol=rounding, atol=64 * rounding)

@@ -313,7 +313,7 @@ def test_sums_of_stacks_of_stacks(
     for k in range(3):
         x, y = np.array([1, 2, 3 + k], kind), np.array([10, 20, 30], kind)
         wanted = [y + y, x, y, 0 * x]
-        for value, other in zip(made([x, y]), wanted, strict=True):
+        for value, other in zip(made.run([x, y]), wanted, strict=True):
             np.testing.assert_array_equal(value, other)
     assert "adds up what was kept" in made.describe_program()
 

@@ -104,7 +104,7 @@ def test_frames_hold_no_cycle(with_memory: WithMemory) -> None:
     gc.disable()
     try:
         for _ in range(3):
-            step([_ones(100)])
+            step.run([_ones(100)])
         assert "what loops of '_gradient' keep" in _resident(device)
         step.frames.drop_idle()
         assert _resident(device) == "nothing"
@@ -155,10 +155,10 @@ def test_constants_are_there_once_for_calls_at_once(with_memory: WithMemory) -> 
     device.resident.drop_idle()
     assert _resident(device) == "nothing"
     for _ in range(3):  # launched, recorded, replayed
-        np.testing.assert_allclose(step([_ones(3, 256)])[0][0], w.sum(0), rtol=1e-5)
+        np.testing.assert_allclose(step.run([_ones(3, 256)])[0][0], w.sum(0), rtol=1e-5)
     device.resident.drop_idle()  # and the recordings with the frame
     other = wf.to_device(w, "gpu:0")
-    np.testing.assert_allclose(step([_ones(3, 256)])[0][0], w.sum(0), rtol=1e-5)
+    np.testing.assert_allclose(step.run([_ones(3, 256)])[0][0], w.sum(0), rtol=1e-5)
     assert other.shape == (256, 256)
 
 

@@ -30,6 +30,7 @@ from weft.runtime.device.libraries import cublaslt, cudnn
 from weft.runtime.device.planning import stored_plan
 from weft.runtime.device.planning.stored_plan import Wanted
 from weft.runtime.plan import step_plan
+from weft.runtime.step import RunContext
 
 Array = np.ndarray[Any, Any]
 X = np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32)
@@ -124,11 +125,11 @@ def test_a_plan_from_disk_is_the_plan(
 ) -> None:
     graph = traced(PROGRAMS[name], X)
     first = made(graph)
-    wanted = first([X])
+    wanted = first.run([X])
     with monkeypatch.context() as patch:
         patch.setattr(stored_plan, "run_passes", lambda *_, **__: pytest.fail("a pass ran"))
         second = made(graph)
-        assert [r.tobytes() for r in second([X])] == [r.tobytes() for r in wanted]
+        assert [r.tobytes() for r in second.run([X])] == [r.tobytes() for r in wanted]
     assert len(files(folder)) == 1
     assert plain(second.plan) == plain(first.plan)
     assert is_from_disk(second) > is_from_disk(first)
@@ -368,7 +369,7 @@ def test_events_name_the_ops(folder: Path) -> None:
         graph = f.trace(X)
         step = made(graph)
         recorder = Recorder()
-        step.run_traced([X], recorder)
+        step.run([X], RunContext(recorder=recorder))
         rows.append([(e.name, e.ops, e.locations, e.nbytes) for e in recorder.rows])
         assert rows[-1][0][1]
     assert rows[0] == rows[1]

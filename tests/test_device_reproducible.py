@@ -47,7 +47,7 @@ def _one_by_one(graph: Graph, inputs: Sequence[Array]) -> list[Any]:
         if text not in known:
             known[text] = _planned(single)
         given = [np.ascontiguousarray(held[v]) for v in dict.fromkeys(op.operands)]
-        held.update(zip(op.results, known[text](given), strict=True))
+        held.update(zip(op.results, known[text].run(given), strict=True))
     return [held[v] for v in graph.results]
 
 
@@ -64,7 +64,7 @@ def test_each_layer_has_the_bits_of_its_ops_one_by_one(
     layer = EVERY[name]
     function = wf.value_and_grad(lambda x, w: wf.sum(layer(x, w) * x), argnums=(0, 1))
     graph = strip_gradient_ops(wf.compile(function).trace(x, w))
-    whole = _planned(graph)([x, w])
+    whole = _planned(graph).run([x, w])
     for k, (a, b) in enumerate(zip(_one_by_one(graph, [x, w]), whole, strict=True)):
         assert a.dtype == b.dtype
         assert a.tobytes() == b.tobytes(), f"result {k}"

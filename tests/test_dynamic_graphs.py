@@ -185,7 +185,7 @@ def test_sizes_are_values_of_their_iteration_in_the_interpreter_too(graph: wf.Gr
     lowered = lower_control_flow(structured)
     for seed in (None, 1, 2):
         assert_array_equal(interpret(lowered, [fed], schedule=seed)[0], wanted)
-    assert_array_equal(dataflow_step(structured, {}, {})([fed])[0], wanted)
+    assert_array_equal(dataflow_step(structured, {}, {}).run([fed])[0], wanted)
 
 
 # --------------------------------------------------------------------------------- ops of the host

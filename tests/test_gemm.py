@@ -110,7 +110,7 @@ def bound(a: Array, b: Array, flags: tuple[bool, bool], dtype: str) -> Array:
 
 def check(a: Array, b: Array, flags: tuple[bool, bool], dtype: str) -> None:
     graph = product(a, b, flags)
-    (got,) = compile_graph(graph, passes=(fuse,))([a, b])
+    (got,) = compile_graph(graph, passes=(fuse,)).run([a, b])
     if dtype not in ROUNDING:
         (wanted,) = interpret(graph, [a, b])
         if dtype[0] in "iu":
@@ -168,12 +168,12 @@ class TestSmallBlocks:
             a, b = operands(batches, (70, 130, 90), flags, dtype)
             step = compile_graph(product(a, b, flags), passes=(fuse,))
             POOL.set_limit(1)
-            whole = step([a, b])
+            whole = step.run([a, b])
             POOL.set_limit(16)
             same_in_cuts(step, [a, b], whole)
             for threads in (2, 4, 16):
                 POOL.set_limit(threads)
-                assert_same_bits(step([a, b]), whole)
+                assert_same_bits(step.run([a, b]), whole)
 
 
 @pytest.mark.parametrize("flags", [(a, b) for a in (False, True) for b in (False, True)])
@@ -183,7 +183,7 @@ def test_nan_and_inf_stay_in_their_row_and_column(bad: float, flags: tuple[bool,
     a = np.abs(a)
     a[(20, 8) if flags[0] else (8, 20)] = bad  # the last row
     b[(49, 3) if flags[1] else (3, 49)] = bad  # the last column
-    (got,) = compile_graph(product(a, b, flags), passes=(fuse,))([a, b])
+    (got,) = compile_graph(product(a, b, flags), passes=(fuse,)).run([a, b])
     assert not np.isfinite(got[8]).any()
     assert not np.isfinite(got[:, 49]).any()
     assert np.isfinite(got[:8, :49]).all()
@@ -193,7 +193,7 @@ def test_nan_and_inf_stay_in_their_row_and_column(bad: float, flags: tuple[bool,
 def test_no_less_accurate_than_blas(seed: int) -> None:
     a, b = operands(((), ()), (64, 64, 4096), (False, False), "f32", seed)
     exact = a.astype(np.float64) @ b.astype(np.float64)
-    (got,) = compile_graph(product(a, b, (False, False)), passes=(fuse,))([a, b])
+    (got,) = compile_graph(product(a, b, (False, False)), passes=(fuse,)).run([a, b])
     blas = np.abs(a @ b - exact)
     assert np.sqrt(np.mean((got - exact) ** 2)) <= 1.25 * np.sqrt(np.mean(blas**2))
 
@@ -221,7 +221,7 @@ def test_long_sums_are_cut_into_pieces(dtype: str, flags: tuple[bool, bool]) -> 
     assert names == [f"gemm_{dtype}", f"combine_sum_{dtype}"]
     assert step.report.calls[0].call.units >= 4
     check(a, b, flags, dtype)
-    whole = step([a, b])
+    whole = step.run([a, b])
     same_in_cuts(step, [a, b], whole)
 
 

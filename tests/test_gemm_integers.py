@@ -211,13 +211,13 @@ def test_bits_in_random_cuts_and_on_threads(isa: str, short: str) -> None:
         with using(isa):
             step = compiled(product, [a, b])
             POOL.set_limit(1)
-            whole = step([a, b])
+            whole = step.run([a, b])
             np.testing.assert_array_equal(whole[0], truth(a, b))
             POOL.set_limit(16)
             same_in_cuts(step, [a, b], whole)
             for threads in (2, 16):
                 POOL.set_limit(threads)
-                assert_same_bits(step([a, b]), whole)
+                assert_same_bits(step.run([a, b]), whole)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -230,7 +230,7 @@ def test_long_sums_are_cut_into_pieces(transposed: bool) -> None:
     step = compiled(f, given)
     assert [c.call.kernel.name for c in step.report.calls] == ["gemm_i8", "combine_sum_i32"]
     assert step.report.calls[0].call.units >= 4
-    whole = step(given)
+    whole = step.run(given)
     np.testing.assert_array_equal(whole[0], truth(a, b))
     same_in_cuts(step, given, whole)
 
@@ -285,7 +285,7 @@ def test_what_is_wide_is_not_stored(name: str, passes: Any) -> None:
     step = compiled(f, args, passes)
     wanted = f(*args)
     many = wanted if isinstance(wanted, tuple) else (wanted,)
-    for got, value in zip(step(args), many, strict=True):
+    for got, value in zip(step.run(args), many, strict=True):
         np.testing.assert_array_equal(got, np.asarray(value))
         assert got.dtype == np.int32
     names = [c.call.kernel.name for c in step.report.calls]
@@ -302,7 +302,7 @@ def test_what_others_read_is_wide_too() -> None:
         return x @ wf.astype(b, wf.int32), wf.sum(x, axis=1), x * 3
 
     step = compiled(f, [A, B])
-    got = step([A, B])
+    got = step.run([A, B])
     x = A.astype(np.int32)
     for value, wanted in zip(got, (truth(A, B), x.sum(1), x * 3), strict=True):
         np.testing.assert_array_equal(value, wanted)

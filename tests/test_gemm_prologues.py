@@ -105,7 +105,7 @@ def test_against_the_interpreter_and_in_cuts(name: str, blocks: bool) -> None:
     graph = wf.compile(function)._specialized(tuple(operands), {}).traced.graph
     step = compile_graph(graph, passes=(fuse, fuse_matmul, stride_products, fuse_prologues))
     assert len(kernels(step)) == count, kernels(step)
-    whole = step(operands)
+    whole = step.run(operands)
     for got, wanted in zip(whole, interpret(graph, operands), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
     same_in_cuts(step, operands, whole, cut=blocks)

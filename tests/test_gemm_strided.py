@@ -43,7 +43,7 @@ def check(function: Any, operands: list[Array], count: int) -> None:
         cut_everything(patch)
         graph, step = compiled(function, operands)
         assert len(kernels(step)) == count, kernels(step)
-        whole = step(operands)
+        whole = step.run(operands)
         for got, wanted in zip(whole, interpret(graph, operands), strict=True):
             np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
         same_in_cuts(step, operands, whole)
@@ -106,7 +106,7 @@ def test_any_permutations(
         return wf.permute_dims(made, tuple(after))
 
     graph, step = compiled(product, stored)
-    (got,), (wanted,) = step(stored), interpret(graph, stored)
+    (got,), (wanted,) = step.run(stored), interpret(graph, stored)
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 
 

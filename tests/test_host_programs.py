@@ -29,6 +29,7 @@ from weft.passes.pipelines import STANDARD
 from weft.runtime.dataflow.executor import DataflowStep
 from weft.runtime.dataflow.host_dispatch import HostObjects
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import RunContext
 
 #: Results, elements of the queues, values of the variables.
 Outcome = tuple[list[Any], dict[str, list[int]], dict[str, int]]
@@ -60,7 +61,7 @@ def executed(program: Program) -> Outcome:
             array = np.asarray(value)
             states[name] = VariableState(name, as_dtype(array.dtype), array.shape, array)
         step = DataflowStep(program.graph, states, queues)
-        found = step([np.ascontiguousarray(x) for x in program.inputs], timeout=10)
+        found = step.run([np.ascontiguousarray(x) for x in program.inputs], RunContext(timeout=10))
         return found, lambda name: states[name].read()
 
     return outcome(program, run)

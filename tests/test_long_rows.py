@@ -45,7 +45,7 @@ def same_in_random_cuts(f: Callable[..., Any], *args: Array) -> Any:
     """The result, after a check that it has the same bits in random cuts."""
     made = wf.compile(f)._specialized(args, {})
     step = made.executable()
-    whole = step(list(args))
+    whole = step.run(list(args))
     same_in_cuts(step, args, whole)
     return whole[0]
 

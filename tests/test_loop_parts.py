@@ -88,7 +88,7 @@ class TestRandom:
                 fused, _ = run_passes(case.graph, passes)
                 play(fused, plan_memory(fused, in_parts=runs_in_parts))
             wanted = interpret(case.graph, case.inputs, DictState(case.state))
-            for x, y in zip(made([a.copy() for a in case.inputs]), wanted, strict=True):
+            for x, y in zip(made.run([a.copy() for a in case.inputs]), wanted, strict=True):
                 assert x is None or same(x, y), f"{x!r} != {y!r}"
 
     @given(rows=graph_and_inputs(stage="traced", ops=("add", "multiply", "negative"), dtypes=WHOLE))

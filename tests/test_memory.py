@@ -119,7 +119,7 @@ class Program:
         graph = self.graph(*results)
         case = Case(graph, [x], {n: s.read() for n, s in self.states.items()})
         check_exactly(case, passes)
-        return compile_graph(graph, self.states, passes=passes)([x])
+        return compile_graph(graph, self.states, passes=passes).run([x])
 
 
 by_pipeline = pytest.mark.parametrize("passes", [PIPELINE, (fuse,)], ids=["pipeline", "fuse"])
@@ -214,7 +214,7 @@ class TestState:
         p.states["v"] = VariableState("v", dtypes.float32, (4,))
         p.assign("v", p.x)
         step = compile_graph(p.graph(p.read("v")), p.states, passes=passes)
-        assert step([X])[0].tolist() == p.states["v"].read().tolist() == X.tolist()
+        assert step.run([X])[0].tolist() == p.states["v"].read().tolist() == X.tolist()
 
     def test_uninitialised(self, passes: Any) -> None:
         p = Program()
@@ -224,16 +224,16 @@ class TestState:
         step = compile_graph(p.graph(), p.states, passes=passes)
         for _ in range(2):
             with pytest.raises(FailedPreconditionError, match="'w'"):
-                step([X])
+                step.run([X])
             assert not p.states["v"].initialized
         p.states["w"].write(W)
-        step([X])
+        step.run([X])
         assert p.states["w"].read().tolist() == (W + X).tolist()
 
     def test_a_variable_that_is_only_named_stays_uninitialised(self, passes: Any) -> None:
         p = Program()
         p.states["v"] = VariableState("v", dtypes.float32, (4,))
-        compile_graph(p.graph(p.x), p.states, passes=passes)([X])
+        compile_graph(p.graph(p.x), p.states, passes=passes).run([X])
         assert not p.states["v"].initialized
 
     def test_wrong_variables_are_refused(self, passes: Any) -> None:
@@ -262,9 +262,9 @@ class TestResults:
     def test_no_calls_at_all(self, passes: Any) -> None:
         b = Builder([F32])
         step = compile_graph(b.graph("g", ["x"], []), passes=passes)
-        assert [step([X]) for _ in range(3)] == [[], [], []]
+        assert [step.run([X]) for _ in range(3)] == [[], [], []]
         step = compile_graph(Builder().graph("g", [], []), passes=passes)
-        assert [step([]) for _ in range(3)] == [[], [], []]
+        assert [step.run([]) for _ in range(3)] == [[], [], []]
 
     def test_nothing_in_it(self, passes: Any) -> None:
         b = Builder([tensor_type(dtypes.float32, 0, 3)])
@@ -272,7 +272,7 @@ class TestResults:
         total = b.emit1("sum", y, axes=(0,), keepdims=False)
         step = compile_graph(b.graph("g", ["x"], [y, total, b.args[0]]), passes=passes)
         for _ in range(3):
-            y_, total_, x_ = step([np.zeros((0, 3), np.float32)])
+            y_, total_, x_ = step.run([np.zeros((0, 3), np.float32)])
             assert y_.shape == x_.shape == (0, 3)
             assert total_.tolist() == [0, 0, 0]
 
@@ -282,11 +282,11 @@ class TestResults:
         y = b.emit1("take", b.emit1("exp", x), i, axis=0)
         step = compile_graph(b.graph("g", ["x", "i"], [b.emit1("negative", y)]), passes=passes)
         for _ in range(3):
-            (got,) = step([X, np.array([0, -4])])
+            (got,) = step.run([X, np.array([0, -4])])
             np.testing.assert_allclose(got, -np.exp(X[[0, 0]]), rtol=1e-6)
             for bad in ([0, 4], [-5, 0]):
                 with pytest.raises(InvalidArgumentError, match="out of bounds") as caught:
-                    step([X, np.array(bad)])
+                    step.run([X, np.array(bad)])
                 assert caught.value.locations
 
     def test_a_failing_call_does_not_initialise(self, passes: Any) -> None:
@@ -297,9 +297,9 @@ class TestResults:
         graph = p.builder.graph("g", ["x", "i"], [])
         step = compile_graph(graph, p.states, passes=passes)
         with pytest.raises(InvalidArgumentError):
-            step([X, np.array([0, 1, 2, 9])])
+            step.run([X, np.array([0, 1, 2, 9])])
         assert not p.states["v"].initialized
-        step([X, np.array([3, 2, 1, 0])])
+        step.run([X, np.array([3, 2, 1, 0])])
         assert p.states["v"].read().tolist() == X[::-1].tolist()
 
 

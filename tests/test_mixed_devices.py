@@ -40,6 +40,7 @@ from weft.runtime.device.backends.registry import gpu, gpus
 from weft.runtime.device.execution.executable import DeviceExecutable
 from weft.runtime.device.execution.regions import OnGpu, on_gpu
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import RunContext
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 CPU = "/job:localhost/task:0/cpu:0"
@@ -75,7 +76,7 @@ def _check(program: Program, seed: int, count: int) -> None:
     }
     step = PartedStep("program", made, len(expected), held, {}, on_gpu)
     for _ in range(1 if program.state else 2):  # the second time on states that were used
-        found = step([np.array(x, order="C") for x in program.inputs], timeout=60.0)
+        found = step.run([np.array(x, order="C") for x in program.inputs], RunContext(timeout=60.0))
         assert all(map(_equal, expected, found))
     assert all(map(_equal, expected, interpreted))
     for name, value in state.values.items():

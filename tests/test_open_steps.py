@@ -116,7 +116,7 @@ def test_a_step_of_one_task_is_one_plan(target: str, definitions: list[str]) -> 
             (entry,) = {
                 s.executable for s in session._steps.entries.values() if type(s) is OpenStep
             }
-            assert len(entry.parts) == 1  # type: ignore[union-attr]
+            assert len(entry.parts) == 1  # type: ignore[attr-defined]
     assert len(definitions) == MOST_OWN + 1
 
 

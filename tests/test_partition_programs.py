@@ -89,7 +89,7 @@ def check(graph: Graph, args: Sequence[Any], seed: int) -> None:
 def check_compiled(graph: Graph, state: dict[str, Any], args: Sequence[Any], seed: int) -> None:
     """The same for compiled code, in the pipeline for it: one native plan and three parts."""
     whole, held = held_of(state), held_of(state)
-    wanted = compile_graph(graph, whole, passes=REPRODUCIBLE)(list(args))
+    wanted = compile_graph(graph, whole, passes=REPRODUCIBLE).run(list(args))
     same(cut_in_parts(graph, held, args, seed, 3), wanted, graph.name)
     for name, value in whole.items():
         assert value.read().tobytes() == held[name].read().tobytes()

@@ -80,7 +80,7 @@ def twice(graph: Graph, *inputs: Any, **options: Any) -> tuple[Executable, Execu
     first = compile_graph(graph, {}, **options)
     wait_for_background()
     second = compile_graph(graph, {}, **options)
-    results = [step([np.array(x, order="C") for x in inputs]) for step in (second, first)]
+    results = [step.run([np.array(x, order="C") for x in inputs]) for step in (second, first)]
     assert_same_bits(*results)
     return first, second
 
@@ -385,7 +385,7 @@ def test_a_damaged_plan_is_replaced(folder: Path, caplog: pytest.LogCaptureFixtu
             again = compile_graph(graph, {})
         assert "is damaged" in caplog.text
         assert "its plan is compiled again" in caplog.text
-        assert_same_bits(again([X]), first([X]))
+        assert_same_bits(again.run([X]), first.run([X]))
         assert plans(folder) == [file]
         assert file.read_bytes() == good
     assert is_from_disk(compile_graph(graph, {}))
@@ -400,8 +400,8 @@ def test_another_plan_under_its_name(folder: Path, caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING, "weft.compile"):
         steps = [compile_graph(graph, {}) for graph in graphs]
     assert "it is another plan's" in caplog.text
-    np.testing.assert_allclose(steps[0]([X])[0], np.exp(X) - 4, rtol=1e-5)
-    np.testing.assert_allclose(steps[1]([X])[0], np.sin(X) * 3, rtol=1e-5)
+    np.testing.assert_allclose(steps[0].run([X])[0], np.exp(X) - 4, rtol=1e-5)
+    np.testing.assert_allclose(steps[1].run([X])[0], np.sin(X) * 3, rtol=1e-5)
 
 
 def test_a_plan_whose_kernel_is_gone(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -414,7 +414,7 @@ def test_a_plan_whose_kernel_is_gone(folder: Path, caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.INFO, "weft.compile"):
         again = compile_graph(graph, {})
     assert "a kernel of the plan" in caplog.text
-    assert_same_bits(again([X]), first([X]))
+    assert_same_bits(again.run([X]), first.run([X]))
     wait_for_background()
     assert len(list(folder.glob("*.kernel"))) == 1
 
@@ -487,13 +487,13 @@ def test_processes_at_once(folder: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_children_load_and_write(folder: Path) -> None:
     graphs = [traced(lambda x, k=k: wf.exp(x) * float(k) - 2.5, X) for k in (2, 3)]
-    wanted = [compile_graph(g, {})([X]) for g in graphs[:1]]  # its files may still be written
+    wanted = [compile_graph(g, {}).run([X]) for g in graphs[:1]]  # its files may still be written
     child = os.fork()
     if child == 0:
         try:
             step = compile_graph(graphs[0], {})
-            good = is_from_disk(step) and np.array_equal(step([X])[0], wanted[0][0])
-            compile_graph(graphs[1], {})([X])
+            good = is_from_disk(step) and np.array_equal(step.run([X])[0], wanted[0][0])
+            compile_graph(graphs[1], {}).run([X])
             wait_for_background()
         except BaseException:
             good = False
@@ -528,10 +528,10 @@ def test_the_first_call_does_not_wait_for_the_pool(monkeypatch: pytest.MonkeyPat
     assert step.plan.cut
     ready = [False]
     monkeypatch.setattr(type(POOL), "is_ready", lambda self: ready[0])
-    first = step([x])
+    first = step.run([x])
     assert step._pool is None
     assert step.idle_frames() == 0, "a frame for one thread is not kept"
     ready[0] = True
-    assert_same_bits(step([x]), first)
+    assert_same_bits(step.run([x]), first)
     assert step._pool == (step.pool, step.threads)
     assert step.idle_frames() == 1

@@ -53,7 +53,7 @@ def states(case: Case) -> dict[str, VariableState]:
 
 def run(step: Executable, variables: dict[str, VariableState], case: Case) -> list[Any]:
     """The results, then the variables; the variables are set back to what they were before."""
-    results = step([np.array(x, order="C") for x in case.inputs])
+    results = step.run([np.array(x, order="C") for x in case.inputs])
     for name, state in variables.items():
         assert state.array is not None
         results.append(state.array)

@@ -71,7 +71,7 @@ def test_native_code_is_the_interpreter(case: dict[str, Any], dtype: str) -> Non
             check(op, arrays, dtype, **attrs)
             continue
         graph = graph_of(op, arrays, **attrs)
-        (wanted,), (got,) = interpret(graph, arrays), compile_graph(graph)(arrays)
+        (wanted,), (got,) = interpret(graph, arrays), compile_graph(graph).run(arrays)
         rtol = 0 if op != "window_place" else {"f16": 4e-3, "bf16": 3e-2}.get(dtype, 1e-5)
         wide = np.float64
         np.testing.assert_allclose(got.astype(wide), wanted.astype(wide), rtol=rtol, atol=rtol)
@@ -92,7 +92,7 @@ def test_bits_do_not_depend_on_cuts(exact: bool) -> None:
             with pytest.MonkeyPatch.context() as patch:
                 cut_everything(patch)
                 step = compile_graph(graph_of(op, arrays, **attrs))
-            whole = step(arrays)
+            whole = step.run(arrays)
             same_in_cuts(step, arrays, whole)
     finally:
         POOL.set_limit(limit)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import weft as wf
+from weft.runtime.dataflow.executor import DataflowStep
 
 Pairs = list[tuple[str, bytes]]
 Make = Callable[[], Any]
@@ -474,6 +475,7 @@ def test_records_that_are_there_do_not_wait(folder: Path) -> None:
         assert "3 ops of the host" in explained  # the defaults are no ops of the host
         assert "0 compiled regions" in explained
         (step,) = session._steps.entries.values()
+        assert isinstance(step.executable, DataflowStep)
         step.executable._idle[0]._done = Noted()
         for _ in range(20):
             session.run(put)

@@ -68,7 +68,7 @@ def test_same_results_with_fewer_stored(name: str) -> None:
     wanted = interpret(graph, [X, W, G])
     for got in (
         interpret(after, [X, W, G]),
-        compile_graph(graph, passes=(fuse, recompute))([X, W, G]),
+        compile_graph(graph, passes=(fuse, recompute)).run([X, W, G]),
     ):
         for a, b in zip(got, wanted, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
@@ -109,7 +109,7 @@ def test_what_a_nest_reads_instead_of_its_result() -> None:
     fewer = [r for op in after.ops for r in op.results if str(r.type) == "f32[1280,64]"]
     assert (len(large), len(fewer)) == (2, 1)
     (wanted,) = interpret(graph, list(TALL))
-    (got,) = compile_graph(graph, passes=(fuse, recompute))(list(TALL))
+    (got,) = compile_graph(graph, passes=(fuse, recompute)).run(list(TALL))
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -153,7 +153,7 @@ def test_products_of_what_a_nest_reads_are_stored() -> None:
         v = x * g
         return v - wf.max(v, axis=0, keepdims=True)
 
-    (got,) = compile_graph(graph_of(below, TALL), passes=(fuse, recompute))(list(TALL))
+    (got,) = compile_graph(graph_of(below, TALL), passes=(fuse, recompute)).run(list(TALL))
     assert (np.asarray(got).max(axis=0) == 0).all()
 
 
@@ -179,7 +179,7 @@ def test_dear_functions_are_weighed() -> None:
     (why,) = (w for v, w in recompute_reasons(fuse(compiled)) if "again" in w)
     assert why in wf.compile(dear).explain(*large)
     (wanted,) = interpret(graph, large)
-    (got,) = compile_graph(graph, passes=(fuse, recompute))(large)
+    (got,) = compile_graph(graph, passes=(fuse, recompute)).run(large)
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-3)
     graph = graph_of(dear, tuple(small))
     assert stored(recompute(fuse(graph))) == stored(fuse(graph))
@@ -222,7 +222,7 @@ def test_numbers_of_rows_are_stored_in_place_of_arrays() -> None:
     (wanted,) = interpret(graph, list(args))
     for got in (
         interpret(after, list(args))[0],
-        compile_graph(graph, passes=(fuse, recompute))(list(args))[0],
+        compile_graph(graph, passes=(fuse, recompute)).run(list(args))[0],
     ):
         np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-2)
 
@@ -238,7 +238,7 @@ def test_products_that_are_added_to_something_have_the_same_bits_again() -> None
     args = tuple(np.tile(a, (2, 2)) for a in (X, W, G))
     graph = graph_of(zero, args)
     assert recompute(fuse(graph)) != fuse(graph)
-    (got,) = compile_graph(graph, passes=(fuse, recompute))(list(args))
+    (got,) = compile_graph(graph, passes=(fuse, recompute)).run(list(args))
     assert (np.asarray(got).max(axis=0) == 0).all()
-    (got,) = compile_graph(graph)(list(args))
+    (got,) = compile_graph(graph).run(list(args))
     assert (np.asarray(got).max(axis=0) == 0).all()

@@ -64,7 +64,7 @@ def same(found: Sequence[Any], wanted: Sequence[Any], what: str) -> None:
 def check_structured(program: Program, seed: int, count: int) -> None:
     whole = held_of(program.state)
     step = dataflow_step(program.graph, whole, {}, "auto", passes=REPRODUCIBLE)
-    wanted = step(list(program.inputs))
+    wanted = step.run(list(program.inputs))
     held = held_of(program.state)
     same(cut(program.graph, held, program.inputs, seed, count), wanted, "a structured program")
     for name in program.state:
@@ -95,8 +95,8 @@ def check_layered(program: Any, slopes: bool, half: str, seed: int, count: int) 
     except wf.errors.TypeRuleError:
         assert half  # a body that gives float32
         reject()
-    native = compile_graph(graph, {}, passes=REPRODUCIBLE)(args)
-    lowered = dataflow_step(graph, {}, {}, "dataflow", passes=REPRODUCIBLE)(args)
+    native = compile_graph(graph, {}, passes=REPRODUCIBLE).run(args)
+    lowered = dataflow_step(graph, {}, {}, "dataflow", passes=REPRODUCIBLE).run(args)
     same(lowered, native, f"{what}, lowered")
     same(cut(graph, {}, args, seed, count), native, f"{what}, cut")
 
@@ -172,7 +172,7 @@ def test_each_layer_cut_everywhere(name: str, rows: int) -> None:
     layer = EVERY[name]
     function = wf.value_and_grad(lambda x, w: wf.sum(layer(x, w) * x), argnums=(0, 1))
     graph = wf.compile(function).trace(x, w)
-    native = compile_graph(graph, {}, passes=REPRODUCIBLE)([x, w])
+    native = compile_graph(graph, {}, passes=REPRODUCIBLE).run([x, w])
     for seed in (0, 4):
         same(cut(graph, {}, [x, w], seed, 3), native, name)
 

@@ -94,8 +94,8 @@ def programs(draw: st.DrawFn) -> tuple[Callable[..., Any], list[np.ndarray], str
 
 
 def check(graph: Graph, args: list[np.ndarray], what: str) -> None:
-    native = compile_graph(graph, {})(args)
-    executed = dataflow_step(graph, {}, {}, "dataflow")(args)
+    native = compile_graph(graph, {}).run(args)
+    executed = dataflow_step(graph, {}, {}, "dataflow").run(args)
     for k, (got, wanted) in enumerate(zip(executed, native, strict=True)):
         assert got is not None
         assert got.dtype == wanted.dtype

@@ -121,7 +121,7 @@ def test_building_while_a_step_runs_is_refused(graph: Any) -> None:
 
     def build_inside(arrays: Any, **_: Any) -> Any:
         x * 2.0
-        return run(arrays)
+        return run.run(arrays)
 
     step.executable = build_inside  # stands for a host function that builds ops
     with pytest.raises(FailedPreconditionError, match="was added to the graph 'g' while a step"):

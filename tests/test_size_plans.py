@@ -24,6 +24,7 @@ from weft.runtime.dataflow import regions as lazy
 from weft.runtime.dataflow.regions import LazyRegion
 from weft.runtime.native import size_plan
 from weft.runtime.native.executable import compile_graph
+from weft.runtime.step import PLAIN, RunContext
 
 Layer = Callable[[Any, Any], Any]
 DIM = 12
@@ -89,20 +90,20 @@ def check_calls(patch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Hold each call of a region against a plan of its sizes alone and the interpreter; the sizes
     that are seen."""
     seen: list[tuple[int, ...]] = []
-    call = LazyRegion.__call__
+    call = LazyRegion.run
 
-    def run(self: LazyRegion, arrays: list[Any]) -> list[Any]:
+    def run(self: LazyRegion, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
         own = specialize_inputs(self.graph, [a.shape for a in arrays])
-        wanted = compile_graph(own, passes=self._passes, kept=False)([a.copy() for a in arrays])
+        wanted = compile_graph(own, passes=self._passes, kept=False).run([a.copy() for a in arrays])
         oracle = interpret(own, [a.copy() for a in arrays])
-        got = call(self, arrays)
+        got = call(self, arrays, context)
         alike(got, wanted)
         for one, other in zip(got, oracle, strict=True):
             assert_allclose(one, other, rtol=2e-3, atol=2e-3)
         seen.append(tuple(a.shape[0] for a in arrays if a.ndim))
         return got
 
-    patch.setattr(LazyRegion, "__call__", run)
+    patch.setattr(LazyRegion, "run", run)
     return seen
 
 

@@ -162,10 +162,10 @@ def test_threads(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
             states[name].write(value)
         step = compile_graph(graph, states, passes=[])
         if seed is None:
-            results = step(inputs)
+            results = step.run(inputs)
         else:
             with cut_calls(step, random.Random(seed)):
-                results = step(inputs)
+                results = step.run(inputs)
         return [*results, *(states[n].read() for n in names)]
 
     wanted = run(None)

@@ -52,7 +52,7 @@ def test_the_product_takes_the_rest(rows: int, columns: int, depth: int) -> None
     assert (joined(fuse_matmul(fuse(graph))), joined(after)) == (int(columns < 8), 1)
     wanted = interpret(graph, args)
     passes = (fuse, split_tails, fuse_matmul)
-    for got in (interpret(after, args), compile_graph(graph, passes=passes)(args)):
+    for got in (interpret(after, args), compile_graph(graph, passes=passes).run(args)):
         for a, b in zip(got, wanted, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 

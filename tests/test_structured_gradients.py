@@ -41,9 +41,9 @@ def check(program: Program, parallel: int) -> None:
         wanted = interpret(graph, program.inputs)
     assume(all(np.all(np.abs(w) < 1e6) for w in wanted))
     arrays = [np.ascontiguousarray(x) for x in program.inputs]
-    native = compile_graph(graph, {})(arrays)
-    optimised = compile_graph(run_passes(graph, STANDARD)[0], {})(arrays)
-    executed = DataflowStep(lower_control_flow(graph, parallel_iterations=parallel))(arrays)
+    native = compile_graph(graph, {}).run(arrays)
+    optimised = compile_graph(run_passes(graph, STANDARD)[0], {}).run(arrays)
+    executed = DataflowStep(lower_control_flow(graph, parallel_iterations=parallel)).run(arrays)
     for got in (native, optimised, executed):
         for g, w in zip(got, wanted, strict=True):
             assert g is not None

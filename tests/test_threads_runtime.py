@@ -67,11 +67,11 @@ def compiled(graph: Graph, variables: Any = None) -> Executable:
 def test_one_executable_on_many_threads() -> None:
     step = compiled(layer(33))
     given = [inputs(33, k) for k in range(THREADS)]
-    wanted = [bits(step(g)) for g in given]
+    wanted = [bits(step.run(g)) for g in given]
 
     def work(k: int) -> bool:
         return all(
-            bits(step(given[(k + i) % THREADS])) == wanted[(k + i) % THREADS] for i in range(20)
+            bits(step.run(given[(k + i) % THREADS])) == wanted[(k + i) % THREADS] for i in range(20)
         )
 
     assert all(at_once(work))
@@ -80,7 +80,7 @@ def test_one_executable_on_many_threads() -> None:
 def test_frames_are_reused() -> None:
     step = compiled(layer(5))
     for k in range(50):
-        step(inputs(5, k))
+        step.run(inputs(5, k))
     assert step.idle_frames() == 1
 
 
@@ -100,7 +100,7 @@ def test_state_updates_are_atomic(shape: tuple[int, ...]) -> None:
     def work(k: int) -> list[int]:
         seen = []
         for _ in range(50):
-            value, token = step([])
+            value, token = step.run([])
             assert token is None
             assert (value == value.ravel()[0]).all()
             seen.append(int(value.ravel()[0]))
@@ -127,7 +127,7 @@ def test_two_variables_in_two_orders_do_not_deadlock() -> None:
 
     def work(k: int) -> None:
         for _ in range(100):
-            steps[k % 2]([])
+            steps[k % 2].run([])
 
     at_once(work)
     assert [int(s.read()) for s in states.values()] == [0, 0]
@@ -144,7 +144,7 @@ def test_eager_reads_see_whole_steps() -> None:
     def work(k: int) -> None:
         for _ in range(20):
             if k % 2:
-                step([])
+                step.run([])
             else:
                 value = state.read()
                 assert (value == value[0]).all()
@@ -164,8 +164,8 @@ def test_failing_calls_among_good_ones() -> None:
             index = np.array([n, k, -1], np.int32)
             if (n + k) % 3 == 0:
                 with pytest.raises(InvalidArgumentError):
-                    step([data, np.array([0, 100 + k, 1], np.int32)])
-            assert step([data, index])[0].tolist() == (-data[index]).tolist()
+                    step.run([data, np.array([0, 100 + k, 1], np.int32)])
+            assert step.run([data, index])[0].tolist() == (-data[index]).tolist()
 
     at_once(work)
 
@@ -180,7 +180,7 @@ def test_many_compilations_at_once() -> None:
             y = b.emit1(op, b.emit1("add", y, y))
         graph = b.graph("g", ["x"], [y, b.emit1("sum", y, axes=(k % 2,), keepdims=False)])
         x = np.random.default_rng(k).standard_normal((3 + k, 7))
-        return bits(compiled(graph)([x]))
+        return bits(compiled(graph).run([x]))
 
     together = at_once(work)
     assert together == [work(k) for k in range(THREADS)]
@@ -188,11 +188,11 @@ def test_many_compilations_at_once() -> None:
 
 def test_a_new_batch_size_compiles_nothing() -> None:
     first = compiled(layer(32))
-    assert first(inputs(32, 0))[0].shape == (32, 24)
+    assert first.run(inputs(32, 0))[0].shape == (32, 24)
     before = compile_count()
     for batch in (2, 7, 33, 128, 1000):
         step = compiled(layer(batch))
-        assert step(inputs(batch, 0))[0].shape == (batch, 24)
+        assert step.run(inputs(batch, 0))[0].shape == (batch, 24)
         assert step.report.kernels_compiled == 0
     assert compile_count() == before
 
@@ -200,11 +200,11 @@ def test_a_new_batch_size_compiles_nothing() -> None:
 def test_same_bits_every_time() -> None:
     given = inputs(257, 3, 65)
     step = compiled(layer(257, 65))
-    wanted = bits(step(given))
+    wanted = bits(step.run(given))
     for _ in range(20):
-        assert bits(step(given)) == wanted
+        assert bits(step.run(given)) == wanted
     again = compiled(layer(257, 65))
-    assert bits(again([g.copy() for g in given])) == wanted
+    assert bits(again.run([g.copy() for g in given])) == wanted
 
 
 def test_sums_do_not_depend_on_where_the_data_lies() -> None:
@@ -216,5 +216,5 @@ def test_sums_do_not_depend_on_where_the_data_lies() -> None:
     seen = set()
     for shift in range(40):
         room[shift : shift + 10_007] = values
-        seen.add(step([room[shift : shift + 10_007]])[0].tobytes())
+        seen.add(step.run([room[shift : shift + 10_007]])[0].tobytes())
     assert len(seen) == 1

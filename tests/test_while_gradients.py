@@ -228,7 +228,7 @@ def test_sums_of_stacks_of_stacks() -> None:
     for found in (
         interpret(graph, [x, y]),
         interpret(lowered, [x, y]),
-        compile_graph(graph)([x, y]),
+        compile_graph(graph).run([x, y]),
     ):
         for a, b in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -731,9 +731,9 @@ def check_program(program: Program, *, on_executor: bool) -> None:
     found = interpret(graph, program.inputs)
     arrays = [np.ascontiguousarray(x) for x in program.inputs]
     lowered = lower_control_flow(graph)
-    others = [interpret(lowered, program.inputs), compile_graph(graph)(arrays)]
+    others = [interpret(lowered, program.inputs), compile_graph(graph).run(arrays)]
     if on_executor:
-        others.append(DataflowStep(lowered)(arrays))
+        others.append(DataflowStep(lowered).run(arrays))
     for a, b, *more in zip(wanted, found, *others, strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
         for c in more:

@@ -24,7 +24,6 @@ from weft.codegen.cuda.cubins.toolchain import toolchain
 from weft.codegen.cuda.source.kernel import CudaKernel
 from weft.codegen.llvm.jit import kernel_llvm
 from weft.frontend.session.compiling import pruned
-from weft.frontend.session.explain import describe_nodes
 from weft.frontend.session.fetches import feed_values, fetch_values
 from weft.frontend.tools.run import variable_types
 from weft.ir.errors import ToolchainError
@@ -40,6 +39,7 @@ from weft.runtime.cluster.multi_device import PartedStep
 from weft.runtime.cluster.part import part_step
 from weft.runtime.dataflow.build import Built
 from weft.runtime.dataflow.executor import DataflowStep, dataflow_step, executor_op, holds_strings
+from weft.runtime.dataflow.explain import describe_nodes
 from weft.runtime.dataflow.nodes import Node
 from weft.runtime.dataflow.regions import LazyRegion
 from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device

@@ -44,9 +44,9 @@ class Compiled(Specialization):
     """One specialisation: its signature and graph, why it was made, and native code once called."""
 
     __slots__ = (
-        "_executable", "_gpu", "_isa", "_lock", "_passes", "_reports", "_run", "_threads",
-        "donated", "location", "math_mode", "native", "native_tried", "pack", "reasons", "run",
-        "signature", "traced",
+        "_executable", "_gpu", "_isa", "_lock", "_native", "_passes", "_reports", "_run",
+        "_threads", "donated", "location", "math_mode", "native", "native_tried", "pack", "reasons",
+        "run", "signature", "traced",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +75,7 @@ class Compiled(Specialization):
         self._gpu, self.math_mode = gpu, math_mode
         self._isa = isa
         self._executable: Executable | DeviceStep | None = None
+        self._native: Executable | None = None
         self._reports: Sequence[PassReport] = ()
         self.native: NativeEntry | None = None
         self.native_tried = False
@@ -83,11 +84,13 @@ class Compiled(Specialization):
         """The code, compiled on first use. UnsupportedError for an op that has none."""
         with self._lock:
             if self._executable is None:
-                made = self._compiled() if self._gpu is None else self._planned(self._gpu)
-                self._executable = made
-                run = made if isinstance(made, Executable) else GpuCall(made, self.traced.graph)
-                self._run = run
-                self.run = self._checked_run if self.traced.limits else run
+                if self._gpu is None:
+                    self._native = self._executable = self._compiled()
+                    self._run = self._native.run
+                else:
+                    self._executable = made = self._planned(self._gpu)
+                    self._run = GpuCall(made, self.traced.graph)
+                self.run = self._checked_run if self.traced.limits else self._run
             return self._executable
 
     def _compiled(self) -> Executable:
@@ -107,10 +110,15 @@ class Compiled(Specialization):
     def on_cpu(self, what: str) -> Executable:
         """The native code. UnsupportedError, which says `what` is not for a GPU, if that is where
         the function runs."""
-        made = self.executable()
-        if not isinstance(made, Executable):
+        self.executable()
+        if self._native is None:
             raise not_on_gpu(what)
-        return made
+        return self._native
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the function runs on a GPU."""
+        return self._gpu is not None
 
     def _planned(self, gpu: int) -> DeviceStep:
         graph = on_local_device(self.traced.graph, gpu)
@@ -131,7 +139,8 @@ class Compiled(Specialization):
         """The native entry for calls like the one with these `values` (leaves, args, kwargs). None
         if there is none for it."""
         self.native_tried = True
-        step = self.executable().native_step()
+        self.executable()
+        step = None if self._native is None else self._native.native_step()
         if step is None or self.traced.limits or self.donated or prepare() is None:
             return None
         leaves, args, kwargs = values
@@ -288,10 +297,9 @@ def run_donated(
             hint="let the function close over the variable",
             location=caller_location(),
         )
-    made = found.executable()  # says if it cannot use the memory
-    on_gpu = not isinstance(made, Executable)
+    found.executable()  # says if it cannot use the memory
     paths = functools.partial(found.signature.paths, parameters)
-    check_donated(function, found.donated, paths, given, arrays, on_gpu)
+    check_donated(function, found.donated, paths, given, arrays, found.on_gpu)
     there = [i for i in found.donated if isinstance(given[i], DeviceArray)]
     _take(function, there, given, arrays)
     try:

@@ -63,7 +63,6 @@ from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
 from weft.passes.manager import Pass
 from weft.runtime.native.api import is_native_api_known
-from weft.runtime.native.executable import Executable
 
 if TYPE_CHECKING:
     from weft.frontend.compile.cost import Cost
@@ -142,7 +141,7 @@ class Inspection:
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Why this was compiled, what each pass did, what was fused and what not, and the memory
         plan."""
-        from weft.frontend.compile.explain import explain, explain_on_gpu
+        from weft.frontend.compile.explain import explain
 
         made = self._specialized(args, kwargs)
         fields = made.signature.fields(self._parameters)
@@ -154,10 +153,8 @@ class Inspection:
             f"\n  signatures: {info.size} kept of at most {info.limit}, the least recently used go "
             f"first; {info.made} made so far"
         )
-        if not isinstance(executable, Executable):
-            return explain_on_gpu(title, fields, made.reasons, made.location, executable) + kept
         text = explain(title, fields, made.reasons, made.location, executable) + kept
-        asked = made.math_mode != "ieee"
+        asked = made.math_mode != "ieee" and not made.on_gpu
         return text + f"\nmath={made.math_mode!r} is for GPUs: the CPU has no such mode" * asked
 
     def llvm(self, *args: Any, **kwargs: Any) -> str:

@@ -15,11 +15,11 @@ from weft.ir.errors import UnsupportedError
 from weft.ir.types import TensorType
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.size_plan import Filled, SizedGraph, SizePlans
+from weft.runtime.step import Step
 
 Array = np.ndarray[Any, Any]
 Shapes = tuple[tuple[int, ...], ...]
 Run = Callable[[list[Array]], Any]
-Step = Callable[[list[Array]], list[Any]]
 #: After so many calls shapes have a plan of their own.
 OFTEN = 256
 
@@ -38,7 +38,7 @@ class _Often:
         if self._calls >= OFTEN and self._make is not None:
             make, self._make = self._make, None
             self._step = make()
-        return self._step(arrays)
+        return self._step.run(arrays)
 
 
 class Kind:
@@ -67,16 +67,16 @@ class Kind:
             made = self._compiled(traced)
             self._pack, self._limits = packer(traced.structure, traced.weak), traced.limits
             self._plans = SizePlans(sized, {})
-            return self._checked(made)
+            return self._checked(made.run)
         found = self._plans.find(shapes) or self._plans.make(shapes)
         if found is None:
-            return self._checked(self._compiled(trace(shapes)))
+            return self._checked(self._compiled(trace(shapes)).run)
         return self._checked(_Often(found, lambda: self._compiled(trace(shapes))))
 
     def _compiled(self, traced: Traced) -> Executable:
         return compile_graph(traced.graph, name=self._name)
 
-    def _checked(self, step: Step) -> Run:
+    def _checked(self, step: Callable[[list[Array]], list[Any]]) -> Run:
         """`step` with a check of the Python integers that meet a narrower dtype."""
         pack, limits = self._pack, self._limits
         if not limits:

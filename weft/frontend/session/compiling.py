@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -38,17 +38,14 @@ from weft.ir.graph import Operation, Value
 from weft.ir.types import TensorType
 from weft.passes.manager import Pass
 from weft.passes.pipelines import STANDARD
-from weft.runtime.dataflow.executor import DataflowStep, dataflow_step, executor_op, holds_strings
+from weft.runtime.dataflow.executor import dataflow_step, executor_op, holds_strings
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.device.backends.local import not_here, on_local_device
-from weft.runtime.device.execution.step import DeviceStep, StepOnDevices
-from weft.runtime.native.executable import Executable, compile_graph
-from weft.runtime.native.size_plan import Filled
+from weft.runtime.device.execution.step import DeviceStep
+from weft.runtime.native.executable import compile_graph
 from weft.runtime.plan.planning import gpu_passes
 from weft.runtime.resources.variables import VariableState
-
-if TYPE_CHECKING:
-    from weft.runtime.cluster.definition import ClusterStep
+from weft.runtime.step import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,7 @@ def compile_gpu_step(
     deterministic: bool = False,
     soft: bool = False,
     math_mode: MathMode = "ieee",
-) -> DeviceStep | StepOnDevices:
+) -> Step:
     """The step as a plan for a GPU, or as a part for each of its devices. soft: ops without a
     kernel for the GPU may go to the processor.
 
@@ -154,7 +151,7 @@ def _not_there(why: str, op: Operation) -> UnsupportedError:
     )
 
 
-class Step(Specialization):
+class StepDefinition(Specialization):
     """One step definition: what is fetched and fed, in which shapes, compiled. ops: how many of the
     graph's it holds; seconds: how long compiling took. values, feeds: what is fetched and fed, of
     `graph` (of steps in this process)."""
@@ -163,7 +160,7 @@ class Step(Specialization):
 
     def __init__(
         self,
-        executable: Executable | Filled | DataflowStep | ClusterStep | DeviceStep | StepOnDevices,
+        executable: Step,
         ops: int,
         seconds: float,
         graph: Graph | None = None,
@@ -173,6 +170,11 @@ class Step(Specialization):
         super().__init__()
         self.executable, self.ops, self.seconds = executable, ops, seconds
         self.graph, self.values, self.feeds = graph, tuple(values), tuple(feeds)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its plan is one for many sizes, which cannot be looked at or traced."""
+        return self.executable.is_filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,7 @@ def compile_step(
     control_flow: str,
     options: Mapping[str, Any],
     passes: Sequence[Pass] = STANDARD,
-) -> Step:
+) -> StepDefinition:
     """The compiled step. UnsupportedError where control_flow="native" cannot hold it. options:
     "deterministic", for the dataflow executor; "soft", whether placing may be soft; "math_mode"."""
     begun = time.perf_counter()
@@ -232,7 +234,7 @@ def compile_step(
             step, gpu, states, graph.resources, control_flow, passes, **options
         )
         seconds = time.perf_counter() - begun
-        return Step(planned, len(step.ops), seconds, graph, values, feeds)
+        return StepDefinition(planned, len(step.ops), seconds, graph, values, feeds)
     step = on_local_device(step)
     choice = choose(step, control_flow)
     if choice.executor and control_flow == "native":
@@ -241,7 +243,7 @@ def compile_step(
             hint="make the session with control_flow='auto'",
             location=choice.forced.locations if choice.forced is not None else (),
         )
-    executable: Executable | DataflowStep
+    executable: Step
     if choice.executor:
         executable = dataflow_step(
             step, states, graph.resources, control_flow,
@@ -249,7 +251,9 @@ def compile_step(
         )  # fmt: skip
     else:
         executable = compile_graph(step, states, name=graph.name, passes=passes)
-    return Step(executable, len(step.ops), time.perf_counter() - begun, graph, values, feeds)
+    return StepDefinition(
+        executable, len(step.ops), time.perf_counter() - begun, graph, values, feeds
+    )
 
 
 NAMES = (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.comm.errors import CommError
-from weft.frontend.session.compiling import Step, pruned
+from weft.frontend.session.compiling import StepDefinition, pruned
 from weft.frontend.session.graph import Graph
 from weft.frontend.state.shared_names import shared_as
 from weft.ir.device import DeviceSpec
@@ -134,12 +134,12 @@ class Remote:
         done: frozenset[Value],
         control_flow: str,
         pipeline: str,
-    ) -> Step:
+    ) -> StepDefinition:
         """The step definition for these fetches and feeds. Errors as `step`."""
         begun = time.perf_counter()
         step = pruned(graph, values, feeds, done)
         made = self.step(graph, step, control_flow, pipeline)
-        return Step(made, len(step.ops), time.perf_counter() - begun)
+        return StepDefinition(made, len(step.ops), time.perf_counter() - begun)
 
     def open(
         self,
@@ -148,14 +148,14 @@ class Remote:
         feeds: Mapping[Value, Any],
         control_flow: str,
         pipeline: str,
-    ) -> Step:
+    ) -> StepDefinition:
         """A step definition for these fetches and feeds of any sizes, which the tasks have taken.
         Errors as `step`, and as the tasks have."""
         begun = time.perf_counter()
         step = pruned(graph, values, feeds, sized=False)
         made = self.step(graph, step, control_flow, pipeline, sized=False)
         made.prepare()
-        return Step(made, len(step.ops), time.perf_counter() - begun)
+        return StepDefinition(made, len(step.ops), time.perf_counter() - begun)
 
     def explain(self, graph: Graph, step: IRGraph) -> str:
         """Where each op of a step runs and why, and what goes between tasks."""

@@ -17,28 +17,20 @@ import numpy as np
 
 from weft.frontend.core.arrays import Array
 from weft.frontend.core.device_array import DeviceArray, guarded, transfer
-from weft.frontend.session.compiling import Step
+from weft.frontend.session.compiling import StepDefinition
 from weft.frontend.session.fetches import is_tensor
 from weft.frontend.session.graph import Graph
 from weft.ir.dataclass import dataclass
-from weft.ir.device import DeviceSpec, short
+from weft.ir.device import short
 from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, TypeRuleError
 from weft.ir.graph import Value
 from weft.ir.locations import Locations, caller_location
-from weft.runtime.dataflow.executor import DataflowStep
-from weft.runtime.dataflow.layout import HOST
-from weft.runtime.dataflow.regions import RegionElsewhere
-from weft.runtime.dataflow.run import end_if_over
-from weft.runtime.dataflow.trace import TraceEvent, TraceRecorder
-from weft.runtime.device.execution.step import DeviceStep, StepOnDevices
-from weft.runtime.native.executable import Executable
-from weft.runtime.native.size_plan import Filled
+from weft.runtime.recorder import TraceEvent
 from weft.runtime.resources.cancel import CancelToken
-from weft.runtime.trace.kernel_times import run_traced
+from weft.runtime.step import RunContext, Step
 from weft.runtime.trace.perfetto import Json, event_rows, name_row
 
 if TYPE_CHECKING:
-    from weft.runtime.trace.task_trace import StepTrace
     from weft.runtime.trace.timeline import Timeline
 
 
@@ -106,47 +98,27 @@ def check_options(options: object) -> None:
         )
 
 
-def place_feeds(step: Step, arrays: list[Any]) -> list[Any]:
+def place_feeds(step: StepDefinition, arrays: list[Any]) -> list[Any]:
     """The feeds as the step takes them: `wf.DeviceArray`s as they are where it reads them on a GPU,
     else as arrays of the host. FailedPreconditionError, before anything has run, for a copy that
     `wf.transfer_guard` disallows."""
-    executable = step.executable
-    where: list[list[str]] = [[] for _ in arrays]  # of each feed the GPUs that read it
-    if isinstance(executable, DeviceStep):
-        where = [[executable.device().name] for _ in arrays]
-    elif isinstance(executable, StepOnDevices):
-        where = _readers(executable, len(arrays))
+    where = step.executable.feeds_on_gpus(len(arrays))  # of each feed the GPUs that read it
     if guarded():
         _check_feeds(step, arrays, where)
         _check_fetches(step)
-        if isinstance(executable, StepOnDevices):
-            _check_edges(step, executable)
+        _check_copies(step.executable)
     return [
         (a._held if there else a._data) if isinstance(a, DeviceArray) else a
         for a, there in zip(arrays, where, strict=True)
     ]
 
 
-def _readers(step: StepOnDevices, count: int) -> list[list[str]]:
-    """Of each feed of a step in parts the GPUs that read it; none if the host does, too."""
-    found: list[list[str]] = [[] for _ in range(count)]
-    on_host: set[int] = set()
-    for part in step.parts:
-        brought: Sequence[bool] = ()
-        if isinstance(part.step, DataflowStep):
-            brought = part.step.built.brought
-        for k, number in enumerate(part.feeds):
-            if k < len(brought) and brought[k]:
-                found[number].append(part.name)
-            else:
-                on_host.add(number)
-    return [[] if i in on_host else names for i, names in enumerate(found)]
-
-
 # ------------------------------------------------------------------------------------ the guard
 
 
-def _check_feeds(step: Step, arrays: Sequence[Any], where: Sequence[Sequence[str]]) -> None:
+def _check_feeds(
+    step: StepDefinition, arrays: Sequence[Any], where: Sequence[Sequence[str]]
+) -> None:
     for i, (a, there) in enumerate(zip(arrays, where, strict=True)):
         for gpu in there:
             if isinstance(a, np.ndarray):
@@ -163,7 +135,7 @@ def _check_feeds(step: Step, arrays: Sequence[Any], where: Sequence[Sequence[str
             )
 
 
-def _check_fetches(step: Step) -> None:
+def _check_fetches(step: StepDefinition) -> None:
     for value, gpu in _fetched_from(step):
         transfer(
             f"fetch {_described(step.graph, value)}, is copied from {gpu.lstrip('/')} to the host",
@@ -172,21 +144,16 @@ def _check_fetches(step: Step) -> None:
         )
 
 
-def _fetched_from(step: Step) -> Iterator[tuple[Value, str]]:
+def _fetched_from(step: StepDefinition) -> Iterator[tuple[Value, str]]:
     """What is fetched from a GPU, and from which."""
     results = [v for v in step.values if v is not None and is_tensor(v)]
-    if isinstance(step.executable, DeviceStep):
-        gpu = step.executable.device().name
-        yield from ((value, gpu) for value in results)
-    elif isinstance(step.executable, StepOnDevices):
-        for part in step.executable.parts:
-            if DeviceSpec.parse(part.device).kind == "gpu":
-                numbers = [i for i in part.fetches if i < len(results)]  # others are effects
-                yield from ((results[i], part.name) for i in numbers)
+    for number, gpu in step.executable.results_on_gpus():
+        if number < len(results):  # others are effects
+            yield results[number], gpu
 
 
-def _check_edges(step: Step, executable: StepOnDevices) -> None:
-    for edge in executable.edges:
+def _check_copies(executable: Step) -> None:
+    for edge in executable.copies():
         ends = [short(device).lstrip("/") for device in (edge.src, edge.dst)]
         if any(end.startswith("gpu") for end in ends):
             made = _made_at(edge.locations)
@@ -198,7 +165,7 @@ def _check_edges(step: Step, executable: StepOnDevices) -> None:
             )
 
 
-def _name(step: Step, i: int) -> str:
+def _name(step: StepDefinition, i: int) -> str:
     """Feed i, with its type."""
     return _described(step.graph, step.feeds[i])
 
@@ -219,51 +186,24 @@ def _made_at(locations: Locations) -> str:
     return f" (made at {locations[0].file}:{locations[0].line})" if locations else ""
 
 
-if TYPE_CHECKING:
-    from weft.runtime.trace.task_trace import StepTrace
-
-    Recorder = TraceRecorder | StepTrace | None
-
-
 def execute(
-    step: Step,
+    step: StepDefinition,
     arrays: list[Array],
     options: RunOptions | None,
     cancel: CancelToken,
-    recorder: Recorder,
+    recorder: Any,
 ) -> list[Any]:
     """One run: its results, None for a token. recorder: as `new_recorder` gave it."""
     executable = step.executable
-    if DeviceArray in map(type, arrays) or (not isinstance(executable, Executable) and guarded()):
+    if DeviceArray in map(type, arrays) or (executable.kind != "native" and guarded()):
         arrays = place_feeds(step, arrays)
     limit = None if options is None else options.seconds
-    if isinstance(executable, Executable) and isinstance(recorder, TraceRecorder):
-        return run_traced(executable, arrays, recorder)
-    if isinstance(executable, (Executable, Filled)):
-        if limit is None:
-            return executable(arrays)
-        with cancel.within(limit) as own:
-            return executable.run_watched(arrays, lambda: end_if_over(own))
-    if isinstance(executable, DeviceStep):
-        with cancel.within(limit) as own:
-            if isinstance(recorder, TraceRecorder):
-                return executable.run_traced(arrays, recorder, own)
-            return executable(arrays, own)
-    if isinstance(executable, (DataflowStep, StepOnDevices)):
-        nodes = recorder if isinstance(recorder, TraceRecorder) else None
-        return executable(arrays, timeout=limit, cancel=cancel, trace=nodes)
-    parts = None if isinstance(recorder, TraceRecorder) else recorder
-    return executable(arrays, timeout=limit, cancel=cancel, trace=parts)
+    return executable.run(arrays, RunContext(limit, cancel, recorder))
 
 
-def new_recorder(step: Step, options: RunOptions | None) -> Recorder:
+def new_recorder(step: StepDefinition, options: RunOptions | None) -> Any:
     """What records a run of the step; None if the options do not ask for that."""
-    if options is None or not options.traces:
-        return None
-    of_here = (Executable, Filled, DataflowStep, DeviceStep, StepOnDevices)
-    if isinstance(step.executable, of_here):
-        return TraceRecorder()
-    return step.executable.new_trace()
+    return step.executable.new_recorder() if options is not None and options.traces else None
 
 
 _PID = 1
@@ -397,16 +337,6 @@ class RunMetadata:
                 location=caller_location(),
             )
 
-    def _fill_nodes(self, steps: Sequence[object]) -> list[Executable]:
-        """Note the nodes of executors; their native plans, and steps that are native plans."""
-        built = [step.built for step in steps if isinstance(step, DataflowStep)]
-        self.nodes = sum(len(b.nodes) for b in built)
-        self.regions = sum(len(b.region_of) for b in built)
-        hosts = sum(n.kind == HOST for b in built for n in b.region_of)
-        self.host_ops = sum(len(b.hosts) for b in built) - hosts
-        inside = [made for b in built for made in b.compiled]
-        return [made for made in (*steps, *inside) if isinstance(made, Executable)]
-
     def clear(self) -> None:
         """Forget the run before."""
         for part in fields(self):
@@ -415,60 +345,27 @@ class RunMetadata:
     def fill(
         self,
         graph: Graph,
-        step: Step,
+        step: StepDefinition,
         cached: bool,
         seconds: float,
-        recorder: TraceRecorder | StepTrace | None,
+        recorder: Any,
     ) -> None:
-        """Set all fields after a run."""
+        """Set all fields after a run. recorder: as `new_recorder` gave it."""
         self.graph, self.step_ops = graph.name, step.ops
         self.graph_ops = len(graph._trace.builder.ops)
         self.graph_variables = len(graph._trace.variables)
         self.cached, self.seconds = cached, seconds
         self.compile_seconds = 0.0 if cached else step.seconds
-        self.devices, self.copies, self.copied_bytes = (), 0, 0
-        plans: list[Executable]
-        far: list[RegionElsewhere] = []
-        if isinstance(step.executable, DataflowStep):
-            self.executor = "dataflow"
-            plans = self._fill_nodes([step.executable])
-        elif isinstance(step.executable, StepOnDevices):
-            self.executor, parts = "devices", step.executable.parts
-            self.devices = tuple(part.name for part in parts)
-            self.copies = len(step.executable.edges)
-            self.copied_bytes = sum(edge.nbytes or 0 for edge in step.executable.edges)
-            plans = self._fill_nodes([part.step for part in parts])
-            steps = [p.step.built for p in parts if isinstance(p.step, DataflowStep)]
-            far = [r for b in steps for r in b.compiled if isinstance(r, RegionElsewhere)]
-        elif isinstance(step.executable, Executable):
-            self.executor, plans = "native", [step.executable]
-            self.nodes = self.regions = self.host_ops = 0
-        elif isinstance(step.executable, DeviceStep):
-            self.executor, plans = "gpu", []
-            self.nodes = self.regions = self.host_ops = 0
-        else:
-            assert not isinstance(step.executable, Filled)  # this step has a plan of its own
-            self.executor, plans = "cluster", []
-            self.nodes = len(step.executable.parts)
-            self.regions = self.host_ops = 0
-        self.kernels = sum(n >= 0 for p in plans for n in p.plan.table.owner)
-        self.kernels += sum(region.launches for region in far)
-        self.arena_bytes = sum(p.plan.arena_bytes for p in plans)
-        self.result_bytes = sum(p.plan.result_bytes for p in plans)
-        if isinstance(step.executable, DeviceStep):
-            self.kernels = len(step.executable.plan.launches())
-            self.arena_bytes = step.executable.report.memory.arena_bytes
-            self.result_bytes = step.executable.report.memory.result_bytes
+        self.executor = step.executable.kind
+        made = step.executable.summary()
+        for part in fields(made):
+            setattr(self, part.name, getattr(made, part.name))
         self.traced = recorder is not None
         self.events, self.dropped, self.timeline = (), 0, None
-        if isinstance(recorder, TraceRecorder):
-            self.events, self.dropped = recorder.events(), recorder.dropped
-        elif recorder is not None and recorder.parts:
-            from weft.runtime.trace.timeline import merge
-
-            self.timeline = merge(recorder.parts, recorder.begin_ns, recorder.end_ns)
-            self.events = tuple(span.event for span in self.timeline.spans)
-            self.dropped = self.timeline.dropped
+        if recorder is not None:
+            noted = recorder.recorded()
+            self.events, self.dropped = noted.events, noted.dropped
+            self.timeline = noted.timeline
 
 
 def chrome_trace(runs: Sequence[RunMetadata]) -> str:

@@ -23,7 +23,7 @@ from weft.frontend.core.arrays import Array
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Effect, set_thread_default, thread_default
-from weft.frontend.session.compiling import Step, compile_step, pruned
+from weft.frontend.session.compiling import StepDefinition, compile_step, pruned
 from weft.frontend.session.explain import explain_step
 from weft.frontend.session.fetches import (
     Fetches,
@@ -53,7 +53,6 @@ from weft.runtime.resources.variables import clear_containers
 if TYPE_CHECKING:
     from weft.comm.keys import Secret
     from weft.frontend.session.remote import Cluster, Remote
-    from weft.frontend.session.run import Recorder
 
 
 class _Default(threading.local):
@@ -464,7 +463,7 @@ class Session:
         values: Fetches,
         feeds: Mapping[Value, Array],
         done: frozenset[Value] = frozenset(),
-    ) -> Step:
+    ) -> StepDefinition:
         self._growth.note(self.graph._trace.builder.ops)
         if self._remote is not None:
             return self._remote.compiled(
@@ -473,11 +472,11 @@ class Session:
         flow, passes = self._control_flow, PIPELINES[self._pipeline]
         return compile_step(self.graph, values, feeds, done, flow, self._options, passes)
 
-    def _step(self, values: Fetches, feeds: Mapping[Value, Array]) -> tuple[Step, bool]:
+    def _step(self, values: Fetches, feeds: Mapping[Value, Array]) -> tuple[StepDefinition, bool]:
         """The step definition, and whether it was there."""
-        made: list[Step] = []
+        made: list[StepDefinition] = []
 
-        def make() -> Step:
+        def make() -> StepDefinition:
             made.append(self._compile(values, feeds))
             return made[0]
 
@@ -486,10 +485,10 @@ class Session:
 
     def _execute(
         self,
-        step: Step,
+        step: StepDefinition,
         arrays: list[Array],
         options: RunOptions | None = None,
-        recorder: Recorder = None,
+        recorder: Any = None,
     ) -> list[Any]:
         running = self.graph._trace.running
         outer, running.step = running.step, True

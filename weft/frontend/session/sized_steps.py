@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from weft.frontend.compile.gpu import size_plans_for_gpu
 from weft.frontend.compile.specializations import Specializations
 from weft.frontend.core.arrays import Array
-from weft.frontend.session.compiling import Step, gpu_use, pruned
+from weft.frontend.session.compiling import StepDefinition, gpu_use, pruned
 from weft.frontend.session.fetches import Fetches, is_tensor
 from weft.frontend.session.graph import Graph
 from weft.frontend.session.step import step_graph
@@ -29,9 +29,7 @@ from weft.ir.graph import Value
 from weft.ir.types import TensorType
 from weft.passes.pipelines import PIPELINES
 from weft.runtime.device.backends.local import on_local_device
-from weft.runtime.device.execution.step import DeviceStep
-from weft.runtime.native.executable import Executable
-from weft.runtime.native.size_plan import Filled, SizeCheck, SizedGraph, SizePlans
+from weft.runtime.native.size_plan import SizeCheck, SizedGraph, SizePlans
 from weft.runtime.plan.planning import gpu_passes
 
 if TYPE_CHECKING:
@@ -47,15 +45,17 @@ MOST_OWN = 4
 MOST_CHECKS = 16
 
 #: Makes a definition for feeds of any sizes, which all tasks have taken.
-Open = Callable[[Fetches, Mapping[Value, Array]], Step]
+Open = Callable[[Fetches, Mapping[Value, Array]], StepDefinition]
 
 
-class OpenStep(Step):
+class OpenStep(StepDefinition):
     """A definition for feeds of any sizes, as one for some."""
 
     __slots__ = ()
 
-    def __init__(self, of: Step, seconds: float) -> None:
+    is_shared = True
+
+    def __init__(self, of: StepDefinition, seconds: float) -> None:
         super().__init__(of.executable, of.ops, seconds)
         self.compiled = False
 
@@ -67,15 +67,15 @@ class OpenSteps:
     def __init__(self, sized: SizedGraph, make: Open) -> None:
         self._sized, self._make = sized, make
         self._own = 0  # sets of sizes that have parts of their own
-        self._open: Step | None = None
+        self._open: StepDefinition | None = None
         self._checks: list[SizeCheck] = []
 
     def step(
         self,
         values: Fetches,
         feeds: Mapping[Value, Array],
-        compiled: Callable[[Fetches, Mapping[Value, Array]], Step],
-    ) -> Step:
+        compiled: Callable[[Fetches, Mapping[Value, Array]], StepDefinition],
+    ) -> StepDefinition:
         """The step for feeds of these sizes; `compiled` makes one for them alone, and its errors
         are those of this."""
         if self._own < MOST_OWN:
@@ -117,7 +117,7 @@ def may_be_open(feeds: Mapping[Value, Array]) -> bool:
 
 
 Plans: TypeAlias = "SizePlans | DeviceSizePlans"
-Compile = Callable[[Fetches, Mapping[Value, Array]], Step]
+Compile = Callable[[Fetches, Mapping[Value, Array]], StepDefinition]
 #: For so many pairs of fetches and feeds; then it begins anew.
 MOST = 256
 
@@ -139,7 +139,9 @@ class SizedSteps:
         self._known: dict[object, tuple[Plans, int]] = {}
         self._open: dict[object, OpenSteps] = {}
 
-    def step(self, values: Fetches, feeds: Mapping[Value, Array], compiled: Compile) -> Step:
+    def step(
+        self, values: Fetches, feeds: Mapping[Value, Array], compiled: Compile
+    ) -> StepDefinition:
         """The step for feeds of these sizes; `compiled` makes one for them alone, and its errors
         are those of this."""
         key = (values, tuple(feeds))
@@ -156,20 +158,20 @@ class SizedSteps:
         found = plans.find(shapes) or plans.make(shapes)
         if found is None:
             return compiled(values, feeds)
-        step = Step(found, ops, time.perf_counter() - begun, self._graph, values, feeds)
+        step = StepDefinition(found, ops, time.perf_counter() - begun, self._graph, values, feeds)
         step.compiled = False
         return step
 
     def _on_cluster(
         self, key: object, values: Fetches, feeds: Mapping[Value, Array], compiled: Compile
-    ) -> Step:
+    ) -> StepDefinition:
         found = self._open.get(key)
         if found is None:
             remote = self._remote
             if remote is None or not may_be_open(feeds):
                 return compiled(values, feeds)
 
-            def make(values: Fetches, feeds: Mapping[Value, Array]) -> Step:
+            def make(values: Fetches, feeds: Mapping[Value, Array]) -> StepDefinition:
                 return remote.open(self._graph, values, feeds, self._control_flow, self._pipeline)
 
             if len(self._open) >= MOST:
@@ -177,19 +179,21 @@ class SizedSteps:
             found = self._open[key] = OpenSteps(self._sized(values, list(feeds)), make)
         return found.step(values, feeds, compiled)
 
-    def _know(self, key: object, plans: Plans | None, step: Step) -> None:
+    def _know(self, key: object, plans: Plans | None, step: StepDefinition) -> None:
         if plans is not None:
             if len(self._known) >= MOST:
                 self._known.clear()
             self._known[key] = plans, step.ops
 
-    def _plans(self, values: Fetches, feeds: Mapping[Value, Array], step: Step) -> Plans | None:
+    def _plans(
+        self, values: Fetches, feeds: Mapping[Value, Array], step: StepDefinition
+    ) -> Plans | None:
         """Where one plan is all that a step is."""
         states = {name: v.state for name, v in self._graph._trace.variables.copy().items()}
         passes = PIPELINES[self._pipeline]
-        if isinstance(step.executable, Executable):
+        if step.executable.kind == "native":
             return SizePlans(self._sized(values, list(feeds)), states, passes=passes)
-        if not isinstance(step.executable, DeviceStep):
+        if step.executable.kind != "gpu":
             return None
         use = gpu_use(pruned(self._graph, values, feeds), self._control_flow)
         if use is None:
@@ -210,18 +214,18 @@ class SizedSteps:
         return SizedGraph(self._graph.name, tuple([v.type for v in feeds]), at)
 
 
-def steps_of(graph: Graph) -> Specializations[Step]:
+def steps_of(graph: Graph) -> Specializations[StepDefinition]:
     """What a session keeps of the steps of a graph."""
     look = "session.explain(fetches, feed_dict)"
     return Specializations(f"Session of {graph.name}", look=look)
 
 
-def own_step(steps: Specializations[Step], key: Hashable, make: Callable[[], Step]) -> Step:
+def own_step(
+    steps: Specializations[StepDefinition], key: Hashable, make: Callable[[], StepDefinition]
+) -> StepDefinition:
     """The step for a key, with a plan of its own, which can be looked at."""
     step = steps.get_or_make(key, make)
-    made = step.executable
-    filled = isinstance(made, Filled) or (isinstance(made, DeviceStep) and made.is_filled)
-    if filled or isinstance(step, OpenStep):
+    if step.is_shared:
         step = steps.entries[key] = make()
     return step
 

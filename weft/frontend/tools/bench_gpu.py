@@ -9,7 +9,7 @@ import copy
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.table import Table
 
@@ -119,12 +119,9 @@ def _is_wanted(row: LaunchCost, kernel: str | None) -> bool:
 
 
 def _cost(target: Target, rounds: int, cc: tuple[int, int] | None) -> GpuCost:
-    # whoever measures the CPU does not wait for these modules
-    from weft.runtime.device.execution.executable import DeviceExecutable
-
-    step = target.executable
-    if not isinstance(step, DeviceExecutable):
+    if target.executable.kind != "gpu":
         raise InternalError("a target for a GPU was compiled for the CPU")
+    step = cast("DeviceExecutable", target.executable)
     if cc is None:
         # the caller's variables stay as they are
         step = step.with_variables({n: copy.copy(v) for n, v in target.variables.items()})

@@ -56,7 +56,7 @@ class Target:
     @property
     def on_cpu(self) -> Executable:
         """The native code. UnsupportedError for a step on a GPU."""
-        if not isinstance(self.executable, Executable):
+        if self.executable.kind != "native":
             raise not_on_gpu("cost")
         return self.executable
 

@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from weft.frontend.compile.explain import explain
-from weft.frontend.session.explain import describe_nodes
 from weft.frontend.tools.run import compiled_for, given_arrays
 from weft.ir.graph import Graph
 from weft.ir.text.printer import print_graph
 from weft.passes.placement import CostModel, Device, Placement, place, read_devices
 from weft.passes.placement.constraints import Rule, constrain
 from weft.passes.placement.placer import explain_placement
-from weft.runtime.native.executable import Executable
 
 
 def add_place_arguments(parser: ArgumentParser) -> None:
@@ -104,8 +102,8 @@ def run_explain(graph: Graph, args: Namespace) -> Iterator[str]:
         return
     step, _ = compiled_for(graph, *given_arrays(graph, args))
     fields = {name: str(a.type) for name, a in zip(graph.arg_names, graph.args, strict=True)}
-    if isinstance(step, Executable):
+    if step.kind == "native":
         yield explain(f"graph '{graph.name}'", fields, ["`weft explain`"], (), step)
         return
     yield f"graph '{graph.name}' runs on the dataflow executor"
-    yield from describe_nodes(step.built)
+    yield from step.explain()

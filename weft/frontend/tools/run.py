@@ -22,10 +22,11 @@ from weft.ir.interpreter.state import DictState
 from weft.ir.types import RefType, TensorType, Type
 from weft.passes.differential import random_inputs, random_sizes, random_state
 from weft.passes.sizes.specialize import specialize
-from weft.runtime.dataflow.executor import DataflowStep, dataflow_step, executor_op
+from weft.runtime.dataflow.executor import dataflow_step, executor_op
 from weft.runtime.files.permissions import grant
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import Step
 
 
 @contextmanager
@@ -193,15 +194,15 @@ def _interpreted(graph: Graph, inputs: Sequence[Array], before: Mapping[str, Arr
 
 
 def _compiled(graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]) -> Outcome:
-    run, variables = compiled_for(graph, inputs, before)
-    results = run([np.ascontiguousarray(a).reshape(a.shape) for a in inputs])
+    step, variables = compiled_for(graph, inputs, before)
+    results = step.run([np.ascontiguousarray(a).reshape(a.shape) for a in inputs])
     after = {n: v.read() for n, v in variables.items() if v.initialized}
     return Outcome(results, dict(before), after)
 
 
 def compiled_for(
     graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]
-) -> tuple[Executable | DataflowStep, dict[str, VariableState]]:
+) -> tuple[Step, dict[str, VariableState]]:
     """As `compile_for`; for the dataflow executor where an op needs that."""
     if executor_op(graph) is None:
         return compile_for(graph, inputs, before)

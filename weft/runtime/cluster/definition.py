@@ -9,8 +9,8 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from weft.runtime.cluster.master import NOTHING, Failure, Master, Pending, Who
 from weft.runtime.cluster.messages import SMALL, Derived, to_wire
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.store import Key
+from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 from weft.runtime.trace.task_trace import StepTrace
 
 _Array = np.ndarray[Any, Any]
@@ -201,13 +202,15 @@ class _Route(NamedTuple):
     order: tuple[tuple[Who, Part], ...]
 
 
-class ClusterStep:
-    """Called as an `Executable` is. Any number of threads may call it at once.
+class ClusterStep(Step):
+    """A step whose parts run on the tasks of a cluster.
 
     results: the types of the results of the whole, None for a token. pipeline: the passes that the
     parts go through, by name. recv_seconds: after how long a
     part that waits for another one's tensor gives up.
     """
+
+    kind: Literal["cluster"] = "cluster"
 
     def __init__(
         self,
@@ -240,24 +243,21 @@ class ClusterStep:
         """The tasks that take part."""
         return self._tasks
 
-    def new_trace(self) -> StepTrace:
-        """For a call that begins now."""
+    def new_recorder(self) -> StepTrace:
         return StepTrace()
 
-    def __call__(
-        self,
-        inputs: Sequence[Array],
-        *,
-        timeout: float | None = None,
-        cancel: CancelToken | None = None,
-        trace: StepTrace | None = None,
-    ) -> list[Array | None]:
-        """The results of one step: None for a token.
+    def summary(self) -> StepSummary:
+        return StepSummary(nodes=len(self.parts))
 
-        timeout: seconds after which DeadlineExceededError says who waits for whom. cancel: ends it
-        with CancelledError. trace: gets what each part did. What goes wrong on a task is raised
-        here; UnavailableError names a task that was lost.
+    def explain(self) -> Iterator[str]:
+        for part in self.parts:
+            yield f"part of {part.task} on {part.device}"
+
+    def run(self, inputs: list[Array], context: RunContext = PLAIN) -> list[Array | None]:
+        """As of `Step`. A DeadlineExceededError says who waits for whom. What goes wrong on a task
+        is raised here; UnavailableError names a task that was lost.
         """
+        timeout, cancel, trace = context.timeout, context.cancel, context.recorder
         until = None if timeout is None else time.monotonic() + timeout
         route = self._found_route(self._registered())
         who = route.who

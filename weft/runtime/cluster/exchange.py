@@ -17,7 +17,7 @@ from weft.ir.graph import Operation
 from weft.ir.type_rules import int_attr
 from weft.runtime.cluster.messages import Carrier
 from weft.runtime.dataflow.host_ops.row import DEAD
-from weft.runtime.dataflow.threads import clock
+from weft.runtime.recorder import clock
 from weft.runtime.trace.counters import Counters
 from weft.runtime.trace.task_trace import RunTrace
 

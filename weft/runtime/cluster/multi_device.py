@@ -9,31 +9,33 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
 from weft.comm.rendezvous import Rendezvous
+from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_TASK, DeviceSpec, short
 from weft.ir.errors import CancelledError, DeadlineExceededError, InternalError
+from weft.ir.graph import Graph, Operation
 from weft.ir.process import in_child
 from weft.ir.type_rules import int_attr
 from weft.passes.manager import Pass, PassOptions, dump_folder
-from weft.passes.partition.partition import Partitioned
+from weft.passes.partition.partition import Edge, Partitioned
 from weft.passes.pipelines import STANDARD
 from weft.passes.placement import Placement
 from weft.runtime.cluster.exchange import StepExchange
-from weft.runtime.cluster.part import part_step, run_part
+from weft.runtime.cluster.part import PartStep, part_step
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.regions import Elsewhere
 from weft.runtime.dataflow.threads import StepThreads
-from weft.runtime.dataflow.trace import TraceRecorder
 from weft.runtime.device.execution.out_of_memory import let_go
-from weft.runtime.device.execution.step import DevicePart, StepOnDevices
+from weft.runtime.recorder import TraceRecorder
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 
 Array = np.ndarray[Any, Any]
 _LOG = logging.getLogger("weft.run")
@@ -52,12 +54,32 @@ def _in_child() -> None:
 in_child(_in_child)
 
 
-class PartedStep(StepOnDevices):
-    """Called as a `DataflowStep` is. Any number of threads may call it at once.
+@dataclass(frozen=True, slots=True)
+class DevicePart:
+    """What one device does of a step. receivers: its ops `recv`, by their keys."""
+
+    device: str
+    graph: Graph
+    step: PartStep
+    feeds: tuple[int, ...]
+    fetches: tuple[int, ...]
+    receivers: Mapping[int, Operation]
+
+    @property
+    def name(self) -> str:
+        """`/gpu:0`."""
+        return short(self.device)
+
+
+class PartedStep(Step):
+    """A step over several devices of this process. edges: what goes from one part to another;
+    placement: why each op is where it is.
 
     made: the parts. results: how many the whole has. where: for the names of a device and of a part
     what runs the part there, None for the processor. Errors as compiling has.
     """
+
+    kind: Literal["devices"] = "devices"
 
     def __init__(
         self,
@@ -90,27 +112,64 @@ class PartedStep(StepOnDevices):
         # this thread's own part comes first: the processor's, as ops of the host wait
         self.parts = tuple(sorted(parts, key=lambda p: DeviceSpec.parse(p.device).kind != "cpu"))
 
-    def __call__(
-        self,
-        inputs: list[Array],
-        *,
-        timeout: float | None = None,
-        cancel: CancelToken | None = None,
-        trace: TraceRecorder | None = None,
-    ) -> list[Array | None]:
-        """The results of one step, None for a token.
-
-        timeout: seconds after which DeadlineExceededError says which part waits for what. cancel:
-        ends it with CancelledError. trace: gets what each part did. What goes wrong in a part is
-        raised here, after the others have ended.
+    def run(self, inputs: list[Array], context: RunContext = PLAIN) -> list[Array | None]:
+        """As of `Step`. A DeadlineExceededError says which part waits for what. What goes wrong in
+        a part is raised here, after the others have ended.
         """
-        run = _Run(self.parts, cancel or CancelToken(), trace)
+        run = _Run(self.parts, context.token(), context.recorder)
         try:
-            return run.results(inputs, timeout, self._results)
+            return run.results(inputs, context.timeout, self._results)
         except BaseException as error:
             del run
             let_go(error)  # or whoever holds the error would hold what the parts have made
             raise
+
+    def summary(self) -> StepSummary:
+        own = StepSummary(
+            devices=tuple(part.name for part in self.parts),
+            copies=len(self.edges),
+            copied_bytes=sum(edge.nbytes or 0 for edge in self.edges),
+        )
+        return sum((part.step.summary() for part in self.parts), own)
+
+    def explain(self) -> Iterator[str]:
+        """What runs on each device, and what is copied between them."""
+        if self.placement is not None:
+            from weft.passes.placement.placer import explain_placement  # only such steps need it
+
+            yield from (explain_placement(self.placement), "")
+        for part in self.parts:
+            yield f"part of {part.name}: {len(part.graph.ops)} ops"
+            if part.step.kind == "dataflow":
+                yield from (f"  {line}" for line in part.step.explain())
+            else:
+                yield "  one native plan"
+            yield ""
+        yield f"{len(self.edges)} copies between devices"
+        for edge in self.edges:
+            size = "known when it runs" if edge.nbytes is None else f"{edge.nbytes:,} bytes"
+            where = f" at {edge.locations[0]}" if edge.locations else ""
+            ends = f"{short(edge.src)} -> {short(edge.dst)}"
+            yield f"  {edge.tensor}: {edge.type}, {size}, {ends}{where}"
+
+    def feeds_on_gpus(self, count: int) -> list[list[str]]:
+        found: list[list[str]] = [[] for _ in range(count)]
+        on_host: set[int] = set()
+        for part in self.parts:
+            brought = part.step.built.brought if part.step.kind == "dataflow" else ()
+            for k, number in enumerate(part.feeds):
+                if k < len(brought) and brought[k]:
+                    found[number].append(part.name)
+                else:
+                    on_host.add(number)
+        return [[] if i in on_host else names for i, names in enumerate(found)]
+
+    def results_on_gpus(self) -> Sequence[tuple[int, str]]:
+        far = (p for p in self.parts if DeviceSpec.parse(p.device).kind == "gpu")
+        return [(i, part.name) for part in far for i in part.fetches]
+
+    def copies(self) -> Sequence[Edge]:
+        return self.edges
 
 
 class _Wire:
@@ -179,7 +238,8 @@ class _Run:
                     return  # nobody waits for what has not begun
                 self._running.add(part.name)
             given = [inputs[i] for i in part.feeds]
-            made = run_part(part.step, given, timeout, self._tokens[number], self._trace)
+            context = RunContext(timeout, self._tokens[number], self._trace)
+            made = part.step.run(given, context)
             with self._lock:
                 self._made.update(zip(part.fetches, made, strict=True))
         except BaseException as error:  # whatever it is, the others wait for this part

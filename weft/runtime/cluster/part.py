@@ -22,7 +22,6 @@ from weft.passes.manager import Pass
 from weft.passes.pipelines import PIPELINES, STANDARD
 from weft.passes.sizes.specialize import is_symbolic
 from weft.runtime.cluster.small_step import BriefProgram, brief_program
-from weft.runtime.dataflow.build import Array
 from weft.runtime.dataflow.executor import (
     DataflowStep,
     dataflow_step,
@@ -32,14 +31,12 @@ from weft.runtime.dataflow.executor import (
 )
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.regions import Elsewhere, LazyRegion
-from weft.runtime.dataflow.trace import TraceRecorder
 from weft.runtime.files.permissions import AllowFiles, grant
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.plan.planning import gpu_passes
-from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.store import Key, Store
 from weft.runtime.resources.variables import VariableState
-from weft.runtime.trace.kernel_times import run_traced
+from weft.runtime.step import RunContext
 
 PartStep = Executable | LazyRegion | DataflowStep
 
@@ -70,22 +67,6 @@ def part_step(
     )  # fmt: skip
 
 
-def run_part(
-    step: PartStep,
-    inputs: list[Array],
-    timeout: float | None,
-    cancel: CancelToken,
-    trace: TraceRecorder | None = None,
-) -> list[Array | None]:
-    """The results of one run, None for a token. trace: gets what was done when."""
-    if isinstance(step, DataflowStep):
-        return step(inputs, timeout=timeout, cancel=cancel, trace=trace)
-    if trace is None:
-        return step(inputs)
-    own = step.alone([a.shape for a in inputs]) if isinstance(step, LazyRegion) else step
-    return run_traced(own, inputs, trace)
-
-
 _Array = np.ndarray[Any, Any]
 
 _NO_LEAVE = (
@@ -112,15 +93,9 @@ class Registered:
     generation: int
     again: Callable[[], Registered]
 
-    def __call__(
-        self,
-        feeds: Sequence[_Array],
-        timeout: float | None,
-        cancel: CancelToken,
-        trace: TraceRecorder | None = None,
-    ) -> list[_Array]:
+    def run(self, feeds: Sequence[_Array], context: RunContext) -> list[_Array]:
         """The results that are tensors. InvalidArgumentError for feeds that do not fit."""
-        made = run_part(self.step, self.inputs(feeds), timeout, cancel, trace)
+        made = self.step.run(self.inputs(feeds), context)
         return [array for array in made if array is not None]
 
     def inputs(self, feeds: Sequence[_Array]) -> list[_Array]:
@@ -163,14 +138,14 @@ def read_part(
     grant(graph, allow_files, _NO_LEAVE)
     variables, resources = store.of_graph(graph, keys)
     step = part_step(graph, variables, resources, control_flow, passes=passes, elsewhere=elsewhere)
-    if isinstance(step, DataflowStep):
-        step.give_back(step.take())  # the first run is not to wait for the executor's own code
+    if step.kind == "dataflow":
+        step.warm()
     receivers = {int_attr(op.attrs, "key"): op for op in graph.walk() if op.name == "recv"}
     again = partial(
         read_part, text, constants, store, keys, peers, control_flow, pipeline, device, allow_files
     )
     small = elsewhere is None and is_small(graph)
-    brief = brief_program(step) if small and isinstance(step, DataflowStep) else None
+    brief = brief_program(step) if small and step.kind == "dataflow" else None
     return Registered(
         graph, step, tuple(constants), peers, receivers, small, brief, generation, again
     )

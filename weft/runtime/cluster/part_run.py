@@ -26,8 +26,9 @@ from weft.runtime.cluster.exchange import (
 from weft.runtime.cluster.messages import Deliver, Derived, Direct, Received, Wire, to_wire
 from weft.runtime.cluster.part import Registered
 from weft.runtime.cluster.small_step import BriefRun
-from weft.runtime.dataflow.executor import DataflowStep, Stepping
+from weft.runtime.dataflow.executor import Stepping
 from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.step import RunContext
 from weft.runtime.trace.counters import Counters
 from weft.runtime.trace.task_trace import RunTrace
 
@@ -175,7 +176,7 @@ class PartRun:
         """Run it on this thread, and give that back where it would wait; whoever brings what it
         waits for goes on."""
         step, brief = self.part.step, self.part.brief
-        if not isinstance(step, DataflowStep):
+        if step.kind != "dataflow":
             self.carry_out()
             return
         try:
@@ -205,7 +206,7 @@ class PartRun:
             if self.trace is not None:
                 self.trace.fed()
                 recorder = self.trace.recorder
-            made: Any = self.part(feeds, timeout, self._token(), recorder)
+            made: Any = self.part.run(feeds, RunContext(timeout, self._token(), recorder))
         except Exception as error:  # whatever it is, the session waits for an answer
             made = error
         self._finish(made)

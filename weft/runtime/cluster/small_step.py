@@ -109,7 +109,7 @@ def row_of(built: Built, node: Node, number: dict[Node, int]) -> Row | None:
         return Row(i, FETCH, inputs, control, op, _computing(i, op, inputs, list))
     if node.kind == at.PLAN:
         made = built.plans[node.number]
-        act = _computing(i, op, inputs, made, tuple(made.plan.donated.values()))
+        act = _computing(i, op, inputs, made.run, tuple(made.plan.donated.values()))
         return Row(i, COMPUTE, inputs, control, op, act)
     host = built.hosts[node.number]
     if host.op.name == "send":

@@ -58,6 +58,7 @@ from weft.runtime.dataflow.state import ExternalCell
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.pool import POOL
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import Step
 
 Array = np.ndarray[Any, Any]
 _KINDS = {
@@ -85,10 +86,19 @@ class HostOp:
     elsewhere: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RegionNote:
+    """A region in words. python: why Python runs it, if it does on this processor."""
+
+    text: str
+    python: str = ""
+
+
 @dataclass
 class Built:
     """Nodes and frames of a graph, what its host nodes and plans are by number, and which results
-    of the graph are fetched (None: a token). compiled: all regions, those that Python runs too.
+    of the graph are fetched (None: a token). compiled: all regions, those that Python runs too;
+    notes: on each of them.
     open_feeds: of each feed whether it comes as something with sizes. elsewhere: the device that
     the regions run on, if it is not this processor; brought: of each feed whether it goes there."""
 
@@ -97,6 +107,7 @@ class Built:
     hosts: list[HostOp] = field(default_factory=list)
     plans: list[Executable] = field(default_factory=list)
     compiled: list[Executable | LazyRegion | RegionElsewhere] = field(default_factory=list)
+    notes: list[RegionNote] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     fetches: list[TensorType | None] = field(default_factory=list)
     op_of: dict[Node, Operation] = field(default_factory=dict)
@@ -279,46 +290,22 @@ class _Builder:
             for op in region.ops:
                 self._constant(op, self._frame(region.frames), after)
             return
-        made = self._compiled(region)
-        self.built.compiled.append(made)
         inputs = [self.ports[v] for v in region.inputs]
         node = Node(
             at.PLAN, self._frame(region.frames), inputs, self._after(region.after),
             len(region.results), len(self.built.plans),
         )  # fmt: skip
-        lent = self._lent(region, made) if isinstance(made, Executable) else {}
-        if lent or not isinstance(made, Executable) or made.uses_state:  # whose locks are Python's
+        host = self._compiled(region)
+        if host is not None:
             node.kind, node.number = at.HOST, len(self.built.hosts)
-            self.built.hosts.append(self._host_region(region, made, lent))
-        else:
-            self.built.plans.append(made)
-            self.built.regions.append(region)
-            self.built.wide.append(made.plan.cut and is_wide(region.ops))
-            if self._beside(region):
-                node.kind = at.DEAR
+            self.built.hosts.append(host)
+        elif self._beside(region):
+            node.kind = at.DEAR
         self.built.region_of[self._add(node, region.ops[-1])] = region
         for op in region.ops:
             for r in op.results:
                 self.ports[r] = node.out(at.CONTROL)
         self.ports.update((r, node.out(i)) for i, r in enumerate(region.results))
-
-    def _host_region(
-        self, region: Region, made: Executable | LazyRegion | RegionElsewhere, lent: dict[int, str]
-    ) -> HostOp:
-        """A region that Python calls."""
-        types = tuple(v.type for v in region.inputs if isinstance(v.type, TensorType))
-        gives, last = tuple(r.type for r in region.results), region.ops[-1]
-        if isinstance(made, RegionElsewhere):
-            return HostOp(made.start, types, last, gives, reads_only=True, elsewhere=True)
-        start: Start = at_once(made)
-        now: Callable[[list[Array]], list[Any]] | None = made
-        if lent and isinstance(made, Executable):
-            start, now = LentRegion(made, region, lent).start, None
-        elif leaves_stacks(region.graph(self.name).block):
-            start, now = kept_to_the_end(made.run_kept), None
-        return HostOp(
-            start, types, last, gives, reads_only=True, dear=self._beside(region), now=now
-        )
 
     def _lent(self, region: Region, made: Executable) -> dict[int, str]:
         """The large results that are sent, if they can be computed anywhere."""
@@ -334,16 +321,27 @@ class _Builder:
         ops = [op for op in region.ops if op.name != "read" or op.result in region.results]
         return not alone and nanoseconds(ops) >= EXPENSIVE_NS
 
-    def _compiled(self, region: Region) -> Executable | LazyRegion | RegionElsewhere:
-        """A region, compiled at once if all its sizes are known."""
-        graph = region.graph(self.name)
-        if self.built.elsewhere is not None and not self._is_steering(region):
+    def _compiled(self, region: Region) -> HostOp | None:
+        """Compile a region, at once if all its sizes are known. None: a plan that the native loop
+        runs; else what Python does for it."""
+        graph, built = region.graph(self.name), self.built
+        if built.elsewhere is not None and not self._is_steering(region):
             assert self.where is not None
             back = self.where.read_on_host(region.results)
-            return self.built.elsewhere.region(graph, self.variables, back)
+            there = built.elsewhere.region(graph, self.variables, back)
+            built.compiled.append(there)
+            built.notes.append(RegionNote(there.describe()))
+            types, gives = _types(region)
+            return HostOp(
+                there.start, types, region.ops[-1], gives, reads_only=True, elsewhere=True
+            )
         if is_symbolic(graph.block):
-            return LazyRegion(graph, self.variables, self.threads, self.passes)
-        return compile_graph(
+            lazy = LazyRegion(graph, self.variables, self.threads, self.passes)
+            built.compiled.append(lazy)
+            note = RegionNote("compiled for the sizes that come", "its sizes depend on values")
+            built.notes.append(note)
+            return self._by_python(region, lazy)
+        plan = compile_graph(
             graph,
             self.variables,
             name=self.name,
@@ -351,9 +349,44 @@ class _Builder:
             threads=self.threads,
             donated=given_inputs(region),
         )
+        built.compiled.append(plan)
+        size = plan.summary()
+        text = f"{size.kernels} kernels, {size.arena_bytes:,} bytes in between"
+        lent = self._lent(region, plan)
+        why = "large results of it are sent" if lent else "it uses variables"
+        built.notes.append(RegionNote(text, why))
+        if lent:
+            types, gives = _types(region)
+            start = LentRegion(plan, region, lent).start
+            return HostOp(
+                start, types, region.ops[-1], gives, reads_only=True, dear=self._beside(region)
+            )
+        if plan.uses_state:  # whose locks are Python's
+            return self._by_python(region, plan)
+        built.plans.append(plan)
+        built.regions.append(region)
+        built.wide.append(plan.plan.cut and is_wide(region.ops))
+        return None
+
+    def _by_python(self, region: Region, made: Step) -> HostOp:
+        """A region that Python runs."""
+        types, gives = _types(region)
+        now: Callable[[list[Array]], list[Any]] | None = made.run
+        start = at_once(made.run)
+        if leaves_stacks(region.graph(self.name).block):
+            start, now = kept_to_the_end(made), None
+        return HostOp(
+            start, types, region.ops[-1], gives, reads_only=True, dear=self._beside(region), now=now
+        )
 
     def _is_steering(self, region: Region) -> bool:
         return self.where is not None and region.ops[0] in self.where.on_host
+
+
+def _types(region: Region) -> tuple[tuple[TensorType, ...], tuple[Type, ...]]:
+    """Of the inputs that are tensors, and of the results."""
+    types = tuple(v.type for v in region.inputs if isinstance(v.type, TensorType))
+    return types, tuple(r.type for r in region.results)
 
 
 def _in_order(graph: Graph, owner: dict[Operation, Region]) -> list[Operation | Region]:

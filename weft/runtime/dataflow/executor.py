@@ -6,8 +6,8 @@ brings what it waited for: for small steps, which take less than another thread 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from weft.codegen.loops.in_registers import in_registers
 from weft.ir.analysis.deadness import check_dataflow
@@ -29,21 +29,24 @@ from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.nodes import Tables
 from weft.runtime.dataflow.regions import Elsewhere
 from weft.runtime.dataflow.run import Running
-from weft.runtime.dataflow.trace import Labels, NodeTrace, TraceRecorder
+from weft.runtime.dataflow.trace import Labels, NodeTrace
 from weft.runtime.native.executable import MOST_IDLE_FRAMES
 from weft.runtime.plan.planning import REGION, for_machine
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 
 
-class DataflowStep:
-    """A lowered graph, ready to run; called as an `Executable` is.
+class DataflowStep(Step):
+    """A lowered graph, ready to run; each run has a state of its own.
 
-    Any number of threads may call it at once, each with a state of its own. An error in one node
+    An error in one node
     ends the step and cancels the host nodes that wait; what other nodes wrote to variables before
     stays written. passes: for the regions that are compiled. elsewhere: the device that they run on
     if it is not this processor; a call ends when all is done there. `graph` stays for people.
     """
+
+    kind: Literal["dataflow"] = "dataflow"
 
     def __init__(
         self,
@@ -65,21 +68,11 @@ class DataflowStep:
         self._inputs, self._names = len(graph.args), graph.arg_names
         self._idle: list[Running] = []
 
-    def __call__(
-        self,
-        inputs: list[Array],
-        *,
-        timeout: float | None = None,
-        cancel: CancelToken | None = None,
-        trace: TraceRecorder | None = None,
-    ) -> list[Array | None]:
-        """The graph's results: None for a token.
-
-        timeout: seconds after which DeadlineExceededError names the host nodes that wait. cancel:
-        ends the step with CancelledError. trace: gets an event for each node that ran.
+    def run(self, inputs: list[Array], context: RunContext = PLAIN) -> list[Array | None]:
+        """As of `Step`. A DeadlineExceededError names the host nodes that wait.
         InvalidArgumentError if a result is dead, or a loop never ended.
         """
-        running, there = self.take(), self.built.elsewhere
+        running, there, trace = self.take(), self.built.elsewhere, context.recorder
         if there is not None:
             rows = zip(inputs, self.built.brought, self._names, strict=True)
             inputs = [there.bring(a, f"'{n}'") if far else a for a, far, n in rows]
@@ -87,7 +80,7 @@ class DataflowStep:
         if trace is not None:
             noted = NodeTrace(trace, Labels(self.built, self.tables), running.state)
         try:
-            results = running.run(inputs, timeout, cancel or CancelToken(), noted)
+            results = running.run(inputs, context.timeout, context.token(), noted)
             if there is not None:
                 there.settle()
         finally:
@@ -95,6 +88,21 @@ class DataflowStep:
                 noted.close()
         self.give_back(running)
         return results
+
+    def summary(self) -> StepSummary:
+        built = self.built
+        hosts = len(built.hosts) - sum(n.kind == at.HOST for n in built.region_of)
+        own = StepSummary(nodes=len(built.nodes), regions=len(built.region_of), host_ops=hosts)
+        return sum((made.summary() for made in built.compiled), own)
+
+    def explain(self) -> Iterator[str]:
+        from weft.runtime.dataflow.explain import describe_nodes
+
+        return describe_nodes(self.built)
+
+    def warm(self) -> None:
+        """Compile the executor's own code now, not in the first run."""
+        self.give_back(self.take())
 
     def take(self) -> Running:
         """A state for one run."""

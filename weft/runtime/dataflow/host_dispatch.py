@@ -31,6 +31,7 @@ from weft.runtime.dataflow.host_ops.row import Array, Done
 from weft.runtime.dataflow.host_ops.variables import STRING_ROWS
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import RunContext, Step
 
 #: Begins a host node on arrays that it owns, and does not wait: `done` may be called at once or
 #: later; if the token is cancelled it must be, with an error.
@@ -84,11 +85,11 @@ def at_once(run: Callable[[list[Array]], list[Any]]) -> Start:
     return start
 
 
-def kept_to_the_end(run: Callable[[list[Array], Callable[[Any], object]], list[Any]]) -> Start:
+def kept_to_the_end(step: Step) -> Start:
     """As `at_once`, for a plan whose results are stacks: its frame is kept as long as the step."""
 
     def start(arrays: list[Array], done: Done, cancel: CancelToken) -> None:
-        at_once(lambda given: run(given, cancel.keep))(arrays, done, cancel)
+        at_once(lambda given: step.run(given, RunContext(keep=cancel.keep)))(arrays, done, cancel)
 
     return start
 

@@ -16,9 +16,9 @@ feeds and messages that regions read are copied there once, when they come."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -39,14 +39,15 @@ from weft.runtime.native.frame import Frame
 from weft.runtime.native.size_plan import Filled, SizedGraph, SizePlans
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 
 
-@runtime_checkable
 class RegionElsewhere(Protocol):
-    """A region compiled for a device. launches: how many kernels it starts, as far as planned."""
+    """A region compiled for a device."""
 
-    @property
-    def launches(self) -> int: ...
+    def summary(self) -> StepSummary:
+        """As of `Step`: the kernels that it starts, as far as planned."""
+        ...
 
     def start(self, arrays: list[Any], done: Done, cancel: CancelToken) -> None:
         """Run it on arrays of the host and values of the device, as `hosts.Start`."""
@@ -145,9 +146,11 @@ class _Entry:
         self.used = True
 
 
-class LazyRegion:
-    """Called as an `Executable` is, by any number of threads; its results have the sizes that
-    follow from those of the inputs. Other sizes compile no kernel that is not there."""
+class LazyRegion(Step):
+    """A native plan for any sizes of the inputs, from which those of the results follow. Other
+    sizes compile no kernel that is not there."""
+
+    kind: Literal["native"] = "native"
 
     def __init__(
         self,
@@ -156,7 +159,7 @@ class LazyRegion:
         threads: int | None = None,
         passes: Sequence[Pass] = STANDARD,
     ) -> None:
-        self.graph = graph
+        self.name, self.graph = graph.name, graph
         self._variables, self._threads, self._passes = variables, threads, passes
         types = tuple([a.type for a in graph.args])
         self._open = [
@@ -168,13 +171,18 @@ class LazyRegion:
         self._own = 0  # how many sets of sizes were planned for by themselves
         self._lock = ForkLock()
 
-    def __call__(self, arrays: list[_Array]) -> list[Any]:
-        """The results. ShapeError where sizes differ that must be equal."""
-        return self._plan(arrays)(arrays)
+    def run(self, inputs: list[_Array], context: RunContext = PLAIN) -> list[Any]:
+        """As of `Step`. ShapeError where sizes differ that must be equal."""
+        if context.recorder is not None:
+            return self.alone([a.shape for a in inputs]).run(inputs, context)
+        return self._plan(inputs).run(inputs, context)
 
-    def run_kept(self, arrays: list[_Array], keep: Callable[[Any], object]) -> list[Any]:
-        """As `Executable.run_kept`."""
-        return self._plan(arrays).run_kept(arrays, keep)
+    def summary(self) -> StepSummary:
+        """Nothing: the sizes that come decide."""
+        return StepSummary()
+
+    def explain(self) -> Iterator[str]:
+        yield "compiled for the sizes that come"
 
     def __len__(self) -> int:
         """For how many sets of sizes it knows what to do."""
@@ -266,7 +274,7 @@ class LentRegion:
                 assert kind is not None
                 results[i] = exchange.room(device, kind.static_shape, kind.dtype.numpy)
         if all(room is None for room in results):
-            return self._made(arrays)
+            return self._made.run(arrays)
         for i, kind in enumerate(self._types):
             if kind is not None and results[i] is None:
                 results[i] = np.empty(kind.static_shape, kind.dtype.numpy)

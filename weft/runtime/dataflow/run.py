@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, get_ident
@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 from weft.ir.analysis.frames import unended_frame
 from weft.ir.errors import (
     CancelledError,
-    DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
     WeftError,
@@ -32,11 +31,12 @@ from weft.runtime.dataflow.build import Array, Built, HostOp
 from weft.runtime.dataflow.host_ops.row import DEAD
 from weft.runtime.dataflow.nodes import Node, Tables, words
 from weft.runtime.dataflow.state import ExternalCell, State
-from weft.runtime.dataflow.threads import GAIN, HELPERS, Beside, Phase, clock
+from weft.runtime.dataflow.threads import GAIN, HELPERS, Beside, Phase
 from weft.runtime.dataflow.trace import NodeTrace
 from weft.runtime.native.executable import Executable
 from weft.runtime.native.pool import POOL
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.recorder import clock
+from weft.runtime.resources.cancel import CancelToken, too_late
 
 
 class Times:
@@ -87,25 +87,6 @@ def check_fits(made: list[Any], host: HostOp) -> None:
             )
 
 
-def end_if_over(token: CancelToken) -> None:
-    """For a loop that goes on: DeadlineExceededError if the step's time is up, CancelledError if it
-    was cancelled."""
-    if token.until is not None and time.monotonic() > token.until:
-        raise too_late(())
-    if token.is_cancelled:
-        raise CancelledError(f"the step was cancelled: {token.reason or 'no reason given'}")
-
-
-def too_late(waits: Sequence[Operation]) -> DeadlineExceededError:
-    """The error of a step whose time is up while it waits for these ops."""
-    names = sorted({op.name for op in waits})
-    return DeadlineExceededError(
-        f"the step did not end in time; it waits for {', '.join(names) or 'computation'}",
-        hint="give a longer timeout, or see why nothing arrives there",
-        location=waits[0].locations if waits else (),
-    )
-
-
 class Look:
     """What loops of plans call now and then, on whichever thread: it raises what is to end them."""
 
@@ -113,7 +94,7 @@ class Look:
         self.token = CancelToken()  # of the step that runs
 
     def __call__(self) -> None:
-        end_if_over(self.token)
+        self.token.end_if_over()
 
 
 class PlanWords:

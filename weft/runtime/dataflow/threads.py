@@ -15,6 +15,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from weft.ir.process import in_child
+from weft.runtime.recorder import clock
 
 Job = Callable[[], None]
 #: How long the end of the process waits for a job that runs.
@@ -91,11 +92,6 @@ class Phase:
         self._ended = max(self._ended, ended)
         if not self._under_way:
             self._gain.note(self._jobs, self._ended - self._begun, self._alone)
-
-
-def clock() -> int:
-    """Nanoseconds, as the native loop sees them."""
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
 class Helpers:

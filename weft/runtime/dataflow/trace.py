@@ -6,16 +6,13 @@ The native loop notes (node, iteration, begin, end) for each node that it runs i
 from __future__ import annotations
 
 import ctypes
-import itertools
 import threading
-from collections import deque
-from collections.abc import Sequence, Sized
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Operation, Value
 from weft.ir.locations import Locations
 from weft.ir.types import RefType, TensorType
@@ -23,7 +20,7 @@ from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Built
 from weft.runtime.dataflow.nodes import Node, Tables, words
 from weft.runtime.dataflow.state import State
-from weft.runtime.dataflow.threads import clock
+from weft.runtime.recorder import TraceEvent, TraceRecorder, clock
 
 #: Events between two looks of Python.
 ROOM = 4096
@@ -33,81 +30,6 @@ KINDS = {
     at.CONSTANT: "constant", at.FEED: "feed", at.FETCH: "fetch", at.HOST: "host", at.PLAN: "plan",
     at.DEAR: "plan",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class TraceEvent:
-    """One run of one node, or of one kernel of a native plan.
-
-    name: for people. kind: "kernel" or "control" (a loop or branch of a native plan), "plan" (a
-    compiled region), "state" (one that uses variables), "host", "switch", "merge", "enter", "exit",
-    "next_iteration", "identity", "constant", "feed", "fetch". ops: names of the ops it carries out;
-    locations: their lines. frame: names of the loops around it, as "outer/inner" ("" outside of
-    loops); iteration: the number of each of these loops' iterations, outermost first (of the
-    innermost 4). begin_ns, end_ns: time.CLOCK_MONOTONIC. thread: the identity of the Python thread
-    that ran or began it. dead: it did not run. waits: a host op that was begun, and done later:
-    other events overlap it. step: the number of the step in its recorder. nbytes: of what it reads
-    and writes; 0: not known.
-    """
-
-    name: str
-    kind: str
-    ops: tuple[str, ...]
-    locations: Locations
-    frame: str
-    iteration: tuple[int, ...]
-    begin_ns: int
-    end_ns: int
-    thread: int
-    dead: bool
-    waits: bool
-    step: int
-    nbytes: int = 0
-
-
-class EventRows(Protocol):
-    """Some events, which are made when asked for."""
-
-    @property
-    def rows(self) -> Sized: ...
-
-    def events(self) -> list[TraceEvent]: ...
-
-
-class TraceRecorder:
-    """Collects the events of the steps that it is given to, which may run at once.
-
-    limit: how many events are kept, about: the oldest go, and `dropped` counts them.
-    """
-
-    def __init__(self, limit: int = 1_000_000) -> None:
-        if limit < 1:
-            raise InvalidArgumentError(f"a trace cannot keep {limit} events")
-        self.limit, self.dropped = limit, 0
-        self._chunks: deque[EventRows] = deque()
-        self._count = 0
-        self._steps = itertools.count()
-        self._lock = threading.Lock()
-
-    def events(self) -> list[TraceEvent]:
-        """All events so far, by their begin."""
-        with self._lock:
-            chunks = list(self._chunks)
-        return sorted((e for c in chunks for e in c.events()), key=lambda e: e.begin_ns)
-
-    def next_step(self) -> int:
-        """The number of a step that begins."""
-        return next(self._steps)
-
-    def add(self, chunk: EventRows) -> None:
-        """Keep some events."""
-        with self._lock:
-            self._chunks.append(chunk)
-            self._count += len(chunk.rows)
-            while self._count > self.limit and len(self._chunks) > 1:
-                gone = len(self._chunks.popleft().rows)
-                self._count -= gone
-                self.dropped += gone
 
 
 @dataclass(frozen=True, slots=True)

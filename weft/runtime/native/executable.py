@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from weft.passes.manager import (
 )
 from weft.runtime.native.ahead import compile_ahead, compile_products_ahead, native_walker
 from weft.runtime.native.api import NativeApi, begin_native_api, native_api_or_none
-from weft.runtime.native.frame import Frame, LinkedPlan, Watch, no_room, raise_stopped
+from weft.runtime.native.frame import Frame, LinkedPlan, no_room, raise_stopped, watched
 from weft.runtime.native.pool import POOL
 from weft.runtime.native.step import NativeStep
 from weft.runtime.plan.report import CompileReport, Details, Once, details_again, planned
@@ -53,6 +53,7 @@ from weft.runtime.plan.step_plan import (
     variable_name,
 )
 from weft.runtime.resources.variables import VariableState, check_variables
+from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 
 Array = np.ndarray[Any, Any]
 _log = logging.getLogger("weft.compile")
@@ -60,18 +61,19 @@ MOST_IDLE_FRAMES = 8
 LARGE_ARENA = 1 << 20
 
 
-class Executable:
-    """A compiled graph: call it with C-contiguous input arrays, get the list of result arrays.
+class Executable(Step):
+    """A compiled graph: run it with C-contiguous input arrays, get the list of result arrays.
 
-    Results that are tokens are None. Safe to call from any number of threads at once: each call
-    takes a frame (argument words and arena) of its own; the locks of the variables it uses make its
-    effect on them atomic. A step that fails (an index out of bounds) stops there: what it wrote to
-    initialised variables before stays written, variables that it would have initialised stay
-    uninitialised.
+    Each run takes a frame (argument words and arena) of its own; the locks of the variables it uses
+    make its effect on them atomic. A step that fails (an index out of bounds) stops there: what it
+    wrote to initialised variables before stays written, variables that it would have initialised
+    stay uninitialised.
 
     addresses: of the kernels, by content key. details: graph and report, made when they are asked
     for. threads: how many a call may use, as many as others if None.
     """
+
+    kind: Literal["native"] = "native"
 
     def __init__(
         self,
@@ -136,8 +138,10 @@ class Executable:
             self._pool = POOL.enter(self._limit, self.plan.table.worker_bytes)
         return self._pool
 
-    def __call__(self, inputs: list[Array]) -> list[Any]:
-        """Run one step. `inputs` have exactly the types of `graph.args` (the caller checks)."""
+    def run(self, inputs: list[Array], context: RunContext = PLAIN) -> list[Any]:
+        """As of `Step`: on a frame of its own if the context asks for more than the results."""
+        if context is not PLAIN and not context.is_plain:
+            return self._run_in(context, inputs)
         native = self.native or self._next_native_step()
         if native is not None:
             made = native.run(inputs)
@@ -183,18 +187,28 @@ class Executable:
             results[number] = inputs[given]
         return results
 
-    def run_watched(self, inputs: list[Array], hook: Callable[[], object]) -> list[Any]:
-        """Run one step whose loops call `hook` now and then: what it raises ends the step."""
+    def _run_in(self, context: RunContext, inputs: list[Array]) -> list[Any]:
         frame, _, _ = self.own_frame()
-        with Watch(frame.status, hook):
-            return self.run_on(frame, inputs, self._walker)
+        if context.keep is not None:
+            context.keep(frame)
+        with watched(frame.status, context):
+            if context.recorder is None:
+                return self.run_on(frame, inputs, self._walker)
+            # who takes no traces does not wait for this module
+            from weft.runtime.native.kernel_times import run_traced
 
-    def run_kept(self, inputs: list[Array], keep: Callable[[Frame], object]) -> list[Any]:
-        """For the dataflow executor: run one step on a frame of its own, which `keep` keeps as long
-        as the stacks that the results stand for are used."""
-        frame, _, _ = self.own_frame()
-        keep(frame)
-        return self.run_on(frame, inputs, self._walker)
+            return run_traced(self, frame, inputs, context.recorder)
+
+    def summary(self) -> StepSummary:
+        kernels = sum(n >= 0 for n in self.plan.table.owner)
+        return StepSummary(
+            kernels, arena_bytes=self.plan.arena_bytes, result_bytes=self.plan.result_bytes
+        )
+
+    def explain(self) -> Iterator[str]:
+        from weft.runtime.plan.explain import explain_native  # it knows most passes
+
+        return explain_native(self.report)
 
     def own_frame(self, *, one_thread: bool = False) -> tuple[Frame, int, list[int]]:
         """For the dataflow executor: a frame of its own, the walker's address, the results' slots

@@ -12,7 +12,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,6 +32,7 @@ from weft.ir.type_rules import int_attr
 from weft.ir.types import TensorType
 from weft.runtime.native.step import frame_words
 from weft.runtime.plan.step_plan import StepPlan
+from weft.runtime.step import RunContext
 
 
 def new_fault_words() -> FaultWords:
@@ -38,18 +40,20 @@ def new_fault_words() -> FaultWords:
     return FaultWords(api=_api())
 
 
-class Watch:
-    """While it is entered, loops of a step call `hook` now and then, on the thread that runs them;
-    what it raises ends the step."""
-
-    def __init__(self, words: FaultWords, hook: Any) -> None:
-        self._words, self._hook = words, hook  # the words do not hold a reference
-
-    def __enter__(self) -> None:
-        self._words.hook = id(self._hook)
-
-    def __exit__(self, *_: object) -> None:
-        self._words.hook = 0
+@contextmanager
+def watched(words: FaultWords, context: RunContext) -> Iterator[None]:
+    """While it is entered, loops of a step that has a timeout look now and then whether it is to
+    end, on the thread that runs them."""
+    if context.timeout is None:
+        yield
+        return
+    with context.token().within(context.timeout) as own:
+        look = own.end_if_over  # the words hold no reference
+        words.hook = id(look)
+        try:
+            yield
+        finally:
+            words.hook = 0
 
 
 def raise_stopped(kept: int) -> NoReturn:

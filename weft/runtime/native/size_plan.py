@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from weft.codegen.steps.walker import Table
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType
+from weft.ir.errors import InternalError
 from weft.ir.graph import Graph
 from weft.ir.process import ForkLock, collector_paused
 from weft.ir.size_tape import LEAST, Sizes, Tape, Terms
@@ -30,11 +31,12 @@ from weft.ir.types import TensorType, Type
 from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import STANDARD
 from weft.runtime.native.executable import LARGE_ARENA, Executable
-from weft.runtime.native.frame import Frame, LinkedPlan, Watch, aligned, raise_stopped
+from weft.runtime.native.frame import Frame, LinkedPlan, aligned, raise_stopped, watched
 from weft.runtime.plan.planning import for_machine
 from weft.runtime.plan.report import CompileReport, Details, planned
 from weft.runtime.plan.step_plan import StepPlan, step_plan
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 
 Array = np.ndarray[Any, Any]
 Shapes = tuple[tuple[int, ...], ...]
@@ -126,8 +128,20 @@ class SizePlan:
         """As `Sizes.conditions`."""
         return self._sizes.conditions
 
-    def run(self, numbers: Numbers, arrays: list[Array]) -> list[Any]:
-        """As `Executable.__call__`."""
+    def summary(self) -> StepSummary:
+        """Its kernels; its memory is that of the sizes that come."""
+        return StepSummary(self._made.summary().kernels)
+
+    def run(self, numbers: Numbers, arrays: list[Array], context: RunContext = PLAIN) -> list[Any]:
+        """As `Step.run`, for the sizes of these numbers."""
+        if context is not PLAIN and not context.is_plain:
+            frame = self._new_frame(arrays)
+            if context.keep is not None:
+                context.keep(frame)
+            if context.recorder is not None:
+                raise InternalError("a plan for many sizes cannot be traced")
+            with watched(frame.status, context):
+                return self._run_on(frame, numbers, arrays)
         try:
             frame = self._idle.pop()
         except IndexError:
@@ -136,22 +150,6 @@ class SizePlan:
         if len(self._idle) < (1 if frame.room >= LARGE_ARENA else MOST_IDLE):
             self._idle.append(frame)
         return results
-
-    def run_watched(
-        self, numbers: Numbers, arrays: list[Array], hook: Callable[[], object]
-    ) -> list[Any]:
-        """As `Executable.run_watched`."""
-        frame = self._new_frame(arrays)
-        with Watch(frame.status, hook):
-            return self._run_on(frame, numbers, arrays)
-
-    def run_kept(
-        self, numbers: Numbers, arrays: list[Array], keep: Callable[[Any], object]
-    ) -> list[Any]:
-        """As `Executable.run_kept`."""
-        frame = self._new_frame(arrays)
-        keep(frame)
-        return self._run_on(frame, numbers, arrays)
 
     def _new_frame(self, arrays: Sequence[Array]) -> _Frame:
         made = self._made
@@ -386,23 +384,28 @@ MOST_NARROW = 3
 MOST_IN_VAIN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """A set of sizes, and a plan for many that has numbers for it: called as an `Executable` is."""
+class Filled(Step):
+    """A set of sizes, and a plan for many that has numbers for it."""
 
-    plan: SizePlan
-    numbers: Numbers
+    kind: Literal["native"] = "native"
+    __slots__ = ("name", "numbers", "plan")
 
-    def __call__(self, arrays: list[Array]) -> list[Any]:
-        return self.plan.run(self.numbers, arrays)
+    def __init__(self, plan: SizePlan, numbers: Numbers) -> None:
+        self.name, self.plan, self.numbers = plan.graph.name, plan, numbers
 
-    def run_watched(self, arrays: list[Array], hook: Callable[[], object]) -> list[Any]:
-        """As `Executable.run_watched`."""
-        return self.plan.run_watched(self.numbers, arrays, hook)
+    def run(self, inputs: list[Array], context: RunContext = PLAIN) -> list[Any]:
+        """As of `Step`."""
+        return self.plan.run(self.numbers, inputs, context)
 
-    def run_kept(self, arrays: list[Array], keep: Callable[[Any], object]) -> list[Any]:
-        """As `Executable.run_kept`."""
-        return self.plan.run_kept(self.numbers, arrays, keep)
+    def summary(self) -> StepSummary:
+        return self.plan.summary()
+
+    def explain(self) -> Iterator[str]:
+        yield f"a plan for many sizes, with {self.plan.conditions} conditions on them"
+
+    @property
+    def is_filled(self) -> bool:
+        return True
 
 
 class Plan(Protocol[F]):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from weft.ir.errors import CancelledError, DeadlineExceededError, WeftError
+from weft.ir.graph import Operation
 
 T = TypeVar("T")
 
@@ -48,6 +49,14 @@ class CancelToken:
     def is_over(self) -> bool:
         """Whether who looks at the token is to end: it is cancelled, or the time is up."""
         return self._cancelled or (self.until is not None and time.monotonic() > self.until)
+
+    def end_if_over(self) -> None:
+        """For a loop that goes on: DeadlineExceededError if the step's time is up, CancelledError
+        if it was cancelled."""
+        if self.until is not None and time.monotonic() > self.until:
+            raise too_late()
+        if self._cancelled:
+            raise CancelledError(f"the step was cancelled: {self.reason or 'no reason given'}")
 
     def error(self, doing: str) -> WeftError:
         """What they raise then; doing: what they were at."""
@@ -109,3 +118,13 @@ class CancelToken:
 
     def _unregister(self, number: int) -> None:
         self._callbacks.pop(number, None)
+
+
+def too_late(waits: Sequence[Operation] = ()) -> DeadlineExceededError:
+    """The error of a step whose time is up while it waits for these ops."""
+    names = sorted({op.name for op in waits})
+    return DeadlineExceededError(
+        f"the step did not end in time; it waits for {', '.join(names) or 'computation'}",
+        hint="give a longer timeout, or see why nothing arrives there",
+        location=waits[0].locations if waits else (),
+    )

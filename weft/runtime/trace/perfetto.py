@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from weft.runtime.dataflow.trace import TraceEvent
+from weft.runtime.recorder import TraceEvent
 from weft.runtime.trace.analysis import critical_path
 from weft.runtime.trace.task_trace import MessageEvent
 from weft.runtime.trace.timeline import CLIENT, PartSpan, Timeline, Transfer, joined

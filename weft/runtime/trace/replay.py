@@ -359,7 +359,7 @@ class Replay:
 def _clock(step: Executable, inputs: list[Array], count: int) -> float:
     started = time.perf_counter()
     for _ in range(count):
-        step(inputs)
+        step.run(inputs)
     return (time.perf_counter() - started) / count
 
 

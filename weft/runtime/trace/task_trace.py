@@ -18,8 +18,7 @@ from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Operation
 from weft.ir.locations import Location, Locations
 from weft.ir.type_rules import int_attr
-from weft.runtime.dataflow.threads import clock
-from weft.runtime.dataflow.trace import TraceEvent, TraceRecorder
+from weft.runtime.recorder import Recorded, TraceEvent, TraceRecorder, clock
 
 Array = np.ndarray[Any, Any]
 #: A task keeps about so many events of one step: the first ones go.
@@ -235,6 +234,16 @@ class StepTrace:
         self._sent: dict[tuple[str, int], int] = {}
         self._answered: dict[tuple[str, int], int] = {}
         self.parts: list[PartRun] = []
+
+    def recorded(self) -> Recorded:
+        """All that was recorded, by one clock; nothing if the run failed."""
+        from weft.runtime.trace.timeline import merge  # which reads this file's classes
+
+        if not self.parts:
+            return Recorded((), 0)
+        timeline = merge(self.parts, self.begin_ns, self.end_ns)
+        events = tuple(span.event for span in timeline.spans)
+        return Recorded(events, timeline.dropped, timeline)
 
     def run_sent(self, task: str, handle: int) -> None:
         """The message that has a part run is about to be sent."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
-from weft.runtime.dataflow.trace import TraceEvent
+from weft.runtime.recorder import TraceEvent
 from weft.runtime.trace.clocks import Clock, Sighting, align
 from weft.runtime.trace.task_trace import MessageEvent, PartRun
 

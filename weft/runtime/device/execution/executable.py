@@ -25,8 +25,6 @@ from weft.ir.process import ForkLock
 from weft.passes.manager import Pass, PassOptions, configure_logging
 from weft.passes.memory.plan_memory import variable_name
 from weft.passes.pipelines import GPU
-from weft.runtime.dataflow.threads import clock
-from weft.runtime.dataflow.trace import TraceEvent, TraceRecorder
 from weft.runtime.device.array import DeviceValue, OnDevice, check_there, give_back, on_device
 from weft.runtime.device.execution.frame import Frame, Frames, KeptFrames, Shelf
 from weft.runtime.device.execution.launches import FaultFound
@@ -37,9 +35,11 @@ from weft.runtime.device.libraries.choice import OwnKernels
 from weft.runtime.device.plan import DevicePlan, PlannedCopy, PlannedLaunch, describe_plan
 from weft.runtime.device.planning.stored_plan import DeviceDetails, DeviceReport, Wanted
 from weft.runtime.device.protocol import Array, Device, Prepared
+from weft.runtime.native.kernel_times import moved_bytes, traced_names
+from weft.runtime.recorder import TraceEvent, TraceRecorder, clock
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import VariableState, check_variables
-from weft.runtime.trace.kernel_times import moved_bytes, traced_names
+from weft.runtime.step import PLAIN, RunContext
 
 if TYPE_CHECKING:
     from weft.runtime.device.protocol import LibraryCall
@@ -149,13 +149,12 @@ class StepTimes:
 
 
 class DeviceExecutable(DeviceStep):
-    """A plan for a device: call it with C-contiguous NumPy arrays and arrays on devices, get the
+    """A plan for a device: run it with C-contiguous NumPy arrays and arrays on devices, get the
     list of NumPy results; or those on the device, by `call`.
 
-    Results that are tokens are None. Variables stay on the device from one call to the next. Safe
-    to call from any number of threads at once; the locks of the variables that it uses make a
-    call's effect on them atomic. A call that meets an index out of bounds raises before it writes
-    any variable that it would write after that.
+    Variables stay on the device from one call to the next. The locks of the variables that it uses
+    make a call's effect on them atomic. A call that meets an index out of bounds raises before it
+    writes any variable that it would write after that.
 
     find: the device, asked for when the first call needs it; its errors are the call's. details:
     made when they are asked for.
@@ -251,11 +250,12 @@ class DeviceExecutable(DeviceStep):
         cc, kernels = self._cc(), self.plan.kernels()
         return "\n".join(f"// {k.name}  {k.key}\n{emit_ptx(k, cc)}" for k in kernels)
 
-    def __call__(
-        self, inputs: Sequence[Array | DeviceValue], cancel: CancelToken | None = None
-    ) -> list[Any]:
-        """Run one step. `inputs` have exactly the types of the graph's (the caller checks)."""
-        return self._called(inputs, Frame.run, None, cancel)
+    def run(self, inputs: list[Any], context: RunContext = PLAIN) -> list[Any]:
+        """As of `Step`; the context ends a step where the host leads a loop or branch."""
+        with context.token().within(context.timeout) as own:
+            if context.recorder is not None:
+                return self._run_traced(inputs, context.recorder, own)
+            return self._called(inputs, Frame.run, None, own)
 
     def call(
         self,
@@ -272,10 +272,10 @@ class DeviceExecutable(DeviceStep):
         there."""
         return self._called(inputs, Frame.start, keep, cancel)
 
-    def run_traced(
-        self, inputs: list[Array], recorder: TraceRecorder, cancel: CancelToken | None = None
+    def _run_traced(
+        self, inputs: list[Array], recorder: TraceRecorder, cancel: CancelToken
     ) -> list[Any]:
-        """Run one step, and note what took how long (`device/execution/executable.py`)."""
+        """Run one step, and note what took how long."""
         device = self.device()
         watch, keep = Watch(device, recorder), KeptFrames()
         keep[self] = self.frames.make(device, self._runs_as())

@@ -14,7 +14,7 @@ from weft.runtime.device.execution.segments import Base
 from weft.runtime.device.plan import DevicePlan, Place, layout_of
 from weft.runtime.device.planning.stored_plan import DeviceDetails
 from weft.runtime.device.protocol import Device, Memory
-from weft.runtime.trace.kernel_times import traced_names
+from weft.runtime.native.kernel_times import traced_names
 
 
 class Short(ResourceExhaustedError):

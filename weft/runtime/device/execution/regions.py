@@ -25,6 +25,7 @@ from weft.runtime.device.protocol import Device
 from weft.runtime.native.size_plan import SizedGraph
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import VariableState
+from weft.runtime.step import StepSummary
 
 Shapes = tuple[tuple[int, ...], ...]
 #: For so many sets of sizes a region keeps its plan; then it begins anew.
@@ -108,10 +109,9 @@ class GpuRegion:
             made = error
         done(made)
 
-    @property
-    def launches(self) -> int:
-        """How many launches it makes; 0 where only the sizes that come decide."""
-        return 0 if self._own is None else len(self._own.plan.launches())
+    def summary(self) -> StepSummary:
+        """How many launches it makes; none where only the sizes that come decide."""
+        return StepSummary(0 if self._own is None else len(self._own.plan.launches()))
 
     def describe(self) -> str:
         """How many launches it makes, for people."""

@@ -1,36 +1,31 @@
-"""`DeviceStep`: the interface of a step on one device, and `StepOnDevices` of one on several.
-
-Those who hold a step need not load what made it."""
+"""`DeviceStep`: the interface of a step on one GPU; who holds one need not load what made it."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
 
-from weft.ir.dataclass import dataclass
-from weft.ir.device import short
-from weft.ir.graph import Graph, Operation
+from weft.ir.graph import Graph
+from weft.runtime.step import Step, StepSummary
 
 if TYPE_CHECKING:
-    from weft.passes.partition.partition import Edge
-    from weft.passes.placement import Placement
-    from weft.runtime.dataflow.executor import DataflowStep
-    from weft.runtime.dataflow.regions import LazyRegion
-    from weft.runtime.dataflow.trace import TraceRecorder
     from weft.runtime.device.array import DeviceValue
     from weft.runtime.device.execution.frame import KeptFrames
     from weft.runtime.device.plan import DevicePlan
     from weft.runtime.device.planning.stored_plan import DeviceReport
     from weft.runtime.device.protocol import Array, Device
-    from weft.runtime.native.executable import Executable
     from weft.runtime.resources.cancel import CancelToken
 
 
-class DeviceStep(ABC):
-    """A plan for a device, which is called as an `Executable` is (`execution/executable.py`)."""
+#: What each math mode means, for people.
+_MODES = {"ieee": "ieee", "tf32": "tf32, where a library does them (weft's own kernels are ieee)"}
 
-    name: str
+
+class DeviceStep(Step):
+    """A plan for a GPU (`execution/executable.py`). `run` gives arrays of the host."""
+
+    kind: Literal["gpu"] = "gpu"
     plan: DevicePlan
 
     @property
@@ -44,12 +39,6 @@ class DeviceStep(ABC):
         """What planning did."""
 
     @abstractmethod
-    def __call__(
-        self, inputs: Sequence[Array | DeviceValue], cancel: CancelToken | None = None
-    ) -> list[Any]:
-        """Run one step. cancel: ends it where the host leads a loop or branch."""
-
-    @abstractmethod
     def call(
         self,
         inputs: Sequence[Array | DeviceValue],
@@ -57,17 +46,6 @@ class DeviceStep(ABC):
         cancel: CancelToken | None = None,
     ) -> list[DeviceValue | None]:
         """Run one step whose results stay on the device."""
-
-    @abstractmethod
-    def run_traced(
-        self, inputs: list[Array], recorder: TraceRecorder, cancel: CancelToken | None = None
-    ) -> list[Any]:
-        """Run one step, and note what took how long."""
-
-    @property
-    def is_filled(self) -> bool:
-        """Whether the plan is one for many sizes, filled in for some."""
-        return False
 
     @abstractmethod
     def device(self) -> Device:
@@ -94,45 +72,47 @@ class DeviceStep(ABC):
     def asm(self) -> str:
         """PTX of every kernel, each once, for the device; for sm_90 if there is none here."""
 
-    def native_step(self) -> None:
-        """There is no native call path to a device."""
-        return
+    def summary(self) -> StepSummary:
+        memory = self.report.memory
+        return StepSummary(
+            len(self.plan.launches()),
+            arena_bytes=memory.arena_bytes,
+            result_bytes=memory.result_bytes,
+        )
+
+    def feeds_on_gpus(self, count: int) -> list[list[str]]:
+        return [[self.device().name] for _ in range(count)]
+
+    def results_on_gpus(self) -> Sequence[tuple[int, str]]:
+        gpu = self.device().name
+        return [(i, gpu) for i, r in enumerate(self.plan.results) if r is not None]
+
+    def explain(self) -> Iterator[str]:
+        """As of `Step`. Needs no GPU."""
+        from weft.runtime.plan.explain import pass_table, product_lines  # it knows most passes
+
+        report, plan = self.report, self.plan
+        yield from ("device", f"  {self.describe_device()}")
+        yield f"  products of f32: {_MODES[plan.math]}"
+        yield from ("", "passes", *pass_table(report.passes))
+        launches = len(plan.launches())
+        took = f"{report.seconds * 1e3:.0f} ms"
+        took = f"plan from disk, {took}" if report.plan_loaded else f"{took} to plan"
+        kernels = len(plan.kernels())
+        yield from ("", f"one call makes {launches} launches of {kernels} kernels ({took})")
+        yield from _indented(self.describe_program())
+        products = product_lines(report.passes)
+        yield from ["", "products", *products] if products else []
+        head, *rows = self.describe_kernels()
+        yield from ("", head, *(f"  {line}" for line in rows))
+        yield from ("", "memory", *_indented(report.memory.describe()))
+        yield f"  on the device: {self.nbytes:,} bytes for each call at a time"
+        for result, given in plan.donated.items():
+            name = self.graph.arg_names[given]
+            yield f"  result {result} is where the donated argument '{name}' was"
+        for name, (held, _) in plan.variables.items():
+            yield f"  variable '{name}' stays there: {held}, {held.nbytes:,} bytes"
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePart:
-    """What one device does of a step. receivers: its ops `recv`, by their keys."""
-
-    device: str
-    graph: Graph
-    step: Executable | LazyRegion | DataflowStep
-    feeds: tuple[int, ...]
-    fetches: tuple[int, ...]
-    receivers: Mapping[int, Operation]
-
-    @property
-    def name(self) -> str:
-        """`/gpu:0`."""
-        return short(self.device)
-
-
-class StepOnDevices(ABC):
-    """A step over several devices of this process, which is called as a `DataflowStep` is
-    (`runtime/cluster/multi_device.py`). edges: what goes from one part to another; placement: why
-    each op is where it is."""
-
-    name: str
-    parts: Sequence[DevicePart]
-    edges: Sequence[Edge]
-    placement: Placement | None
-
-    @abstractmethod
-    def __call__(
-        self,
-        inputs: list[Array],
-        *,
-        timeout: float | None = None,
-        cancel: CancelToken | None = None,
-        trace: TraceRecorder | None = None,
-    ) -> list[Any]:
-        """Run one step."""
+def _indented(text: str) -> Iterator[str]:
+    return (f"  {line}" for line in text.splitlines())

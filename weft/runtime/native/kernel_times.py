@@ -14,10 +14,9 @@ import numpy as np
 from weft.codegen.steps.walker import CALL_WORDS, FALSE, FIRST_ADDRESS, HEADER, JUMP, NEXT
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType
-from weft.runtime.dataflow.threads import clock
-from weft.runtime.dataflow.trace import TraceEvent, TraceRecorder
 from weft.runtime.native.executable import Executable
 from weft.runtime.native.frame import Frame
+from weft.runtime.recorder import TraceEvent, TraceRecorder, clock
 
 Array = np.ndarray[Any, Any]
 _CALLS, _COUNT, _PATCHES = (HEADER.index(n) for n in ("calls", "call_count", "patch_count"))
@@ -25,13 +24,12 @@ _TARGET = {JUMP: 1, FALSE: 2, NEXT: 2}  # which word of the row is the row to go
 
 
 def run_traced(
-    executable: Executable, inputs: list[Array], recorder: TraceRecorder
+    executable: Executable, frame: Frame, inputs: list[Array], recorder: TraceRecorder
 ) -> list[Array | None]:
-    """Run the step once, as a call of `executable` does, and note what took how long.
+    """Run the step once on a frame, and note what took how long.
 
-    Results, effects and errors are those of the call.
+    Results, effects and errors are those of any run.
     """
-    frame, _, _ = executable.own_frame()
     walk = _TracedWalk(executable, frame, recorder.next_step())
     try:
         return executable.run_on(frame, inputs, walk)

@@ -1,0 +1,184 @@
+"""Explanation of a plan as text: passes, kernels, what was not fused and why, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from weft.codegen.kernels.user_kernels import choose_kernel
+from weft.codegen.llvm.jit import kept_limit
+from weft.ir.analysis.index_maps import is_index_map
+from weft.ir.errors import UnsupportedError
+from weft.ir.graph import Graph, Operation
+from weft.ir.ops import REGISTERED
+from weft.ir.ops.control_flow import CONTROL
+from weft.passes.fusion.attention import attention_reasons
+from weft.passes.fusion.epilogues import epilogue_reasons, is_product, product_reasons
+from weft.passes.fusion.explain import fusion_reasons, shared_reads
+from weft.passes.fusion.narrow_products import narrow_reasons
+from weft.passes.fusion.prologues import prologue_reasons
+from weft.passes.fusion.recompute import recompute_reasons
+from weft.passes.fusion.rematerialize import rematerialization_reasons
+from weft.passes.fusion.strided_products import copy_reasons, copy_reasons_on_gpu
+from weft.passes.manager import PassReport
+from weft.passes.memory.schedule import order_reasons
+from weft.passes.simplify.sparse_updates import sparse_reasons
+from weft.runtime.plan.report import CompileReport
+
+
+def explain_native(report: CompileReport) -> Iterator[str]:
+    """A native plan."""
+    yield from ("passes", *pass_table(report.passes))
+    effort = (
+        f"{report.kernels_compiled} compiled for it, {report.kernels_loaded} loaded from disk, "
+        f"{'plan from disk, ' if report.plan_loaded else ''}{report.seconds * 1e3:.0f} ms in all"
+    )
+    yield from ("", f"one call runs {len(report.calls)} native kernels ({effort})")
+    yield f"  compiled for {report.isa}"
+    yield from (f"  {line}" for line in report.describe_program())
+    yield from ("", "not fused")
+    yield from _not_fused(report.passes) or ["  nothing: every edge that could be is"]
+    yield from _section("read once by nests of several", _read_once(report.passes))
+    yield from _section("products", product_lines(report.passes))
+    yield from _section("registered ops", _registered(report.passes))
+    yield from _section("gradients of looked-up rows", _tables(report.passes))
+    yield from _section("what nests hand to each other", _computed_again(report.passes))
+    yield from ("", "memory", *_order(report.passes))
+    yield from (f"  {line}" for line in report.memory.describe().splitlines())
+    yield (
+        f"  machine code: kept while a step runs it, then among the last {kept_limit()} kernels "
+        "used (WEFT_KERNELS)"
+    )
+
+
+def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield from ("", title, *lines)
+
+
+def product_lines(reports: Sequence[PassReport]) -> list[str]:
+    """Of each matrix product, whether the nest that follows it is part of its kernel; of nests and
+    copies that products read, or that read nothing else, whether products do their work.
+    """
+    lines = []
+    for name, reasons, what in (
+        ("fuse_attention", attention_reasons, "softmax"),
+        ("fuse_matmul", product_reasons, ""),
+        ("fuse_epilogues", epilogue_reasons, ""),
+        ("stride_products", copy_reasons, "copy"),
+        ("stride_all_products", copy_reasons_on_gpu, "copy"),
+        ("narrow_products", narrow_reasons, ""),
+        ("fuse_prologues", prologue_reasons, "operand"),
+    ):
+        position = next((i for i, r in enumerate(reports) if r.name == name), None)
+        for op, why in reasons(reports[position - 1].graph) if position else ():
+            where = f" ({op.locations[0]})" if op.locations else ""
+            lines.append(f"  {what or op.name} {op.result.type}{where}: {why}")
+    return lines
+
+
+def _read_once(reports: Sequence[PassReport]) -> list[str]:
+    """Pairs of ops that share a nest since both read the same, though nothing of each other."""
+    position = next((i for i, r in enumerate(reports) if r.name == "fuse"), None)
+    lines = []
+    for first, second, nbytes in shared_reads(reports[position - 1].graph) if position else ():
+        where = f" ({second.locations[0]})" if second.locations else ""
+        lines.append(f"  {first.name} beside {second.name}{where}: {nbytes} bytes less to read")
+    return lines
+
+
+def _registered(reports: Sequence[PassReport]) -> list[str]:
+    """Of each op that the user registered, which kernel runs, by what is registered now."""
+    lines = []
+    for op in reports[-1].graph.walk():
+        if op.name in REGISTERED:
+            where = f" ({op.locations[0]})" if op.locations else ""
+            types = ", ".join(str(v.type) for v in op.operands)
+            try:
+                why = choose_kernel(op)[1]
+            except UnsupportedError:
+                why = "its kernel was replaced since"
+            lines.append(f"  {op.name} ({types}){where}: {why}")
+    return lines
+
+
+def _tables(reports: Sequence[PassReport]) -> list[str]:
+    """Of each gradient that is made of looked-up rows, what of its table is updated."""
+    position = next((i for i, r in enumerate(reports) if r.name == "sparse_updates"), None)
+    lines = []
+    for op, how in sparse_reasons(reports[position - 1].graph) if position else ():
+        where = f" ({op.locations[0]})" if op.locations else ""
+        lines.append(f"  table {op.result.type}{where}: {how}")
+    return lines
+
+
+def _before(reports: Sequence[PassReport], name: str) -> Graph | None:
+    """The graph that the first run of a pass was given, if it is in the pipeline."""
+    position = next((i for i, r in enumerate(reports) if r.name == name), None)
+    return reports[position - 1].graph if position else None
+
+
+def _computed_again(reports: Sequence[PassReport]) -> list[str]:
+    """Of large results that nests alone read, whether they are stored or computed again."""
+    before = _before(reports, "recompute")
+    lines = []
+    for value, why in recompute_reasons(before) if before else ():
+        op = value.op
+        where = f" ({op.locations[0]})" if op is not None and op.locations else ""
+        lines.append(f"  {value.type}{where}: {why}")
+    return lines
+
+
+def _order(reports: Sequence[PassReport]) -> list[str]:
+    """What became of the order of the ops, and what is computed twice to save memory."""
+    before = _before(reports, "schedule")
+    lines = [f"  order: {why}" for why in order_reasons(before)] if before else []
+    before = _before(reports, "rematerialize")
+    return lines + [f"  {why}" for why in (rematerialization_reasons(before) if before else ())]
+
+
+def pass_table(reports: Sequence[PassReport]) -> Iterator[str]:
+    """What each pass did, as lines."""
+    yield f"  {'pass':<18}{'ms':>8}{'ops':>8}{'kernels':>9}{'bytes':>12}{'peak':>12}"
+    for r in reports:
+        unchanged = "" if r.changed or r.name == "traced" else "  unchanged"
+        moved, peak = _number(r.bytes), _number(r.peak_bytes)
+        counts = f"{r.seconds * 1e3:>8.2f}{r.ops_after:>8}{r.kernels:>9}{moved:>12}{peak:>12}"
+        yield f"  {r.name:<18}{counts}{unchanged}"
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _not_fused(reports: Sequence[PassReport]) -> list[str]:
+    """The edges between kernels, by the graph that `fuse` was given, each with the rule that keeps
+    it; those that products have taken over since are left out.
+    """
+    position = next((i for i, r in enumerate(reports) if r.name == "fuse"), None)
+    if position is None:
+        return ["  the pipeline has no pass 'fuse'"]
+    before = reports[position - 1].graph
+    taken = _inside_products(reports[-1].graph)
+    lines = []
+    for edge in fusion_reasons(before):
+        first, second = edge.producer, edge.consumer
+        moved = {_key(op) for op in (first, second) if is_index_map(op)}
+        if any({_key(first), _key(second)} <= held or moved & held for held in taken):
+            continue
+        where = f" ({second.locations[0]})" if second.locations else ""
+        between = "beside" if edge.siblings else "->"
+        lines.append(f"  {first.name} {between} {second.name}{where}: {edge.why}")
+    if any(op.name in CONTROL for op in before.ops):
+        lines.append("  (the bodies of loops and branches are not looked into)")
+    return list(dict.fromkeys(lines))
+
+
+def _key(op: Operation) -> tuple[object, ...]:
+    """What is known of an op in every graph that holds it: passes copy ops."""
+    return op.name, op.locations, *(str(v.type) for v in op.results)
+
+
+def _inside_products(graph: Graph) -> list[set[tuple[object, ...]]]:
+    """Of each product that has taken something over, the ops that its kernel does."""
+    fused = [op.regions[0] for op in graph.ops if op.name == "fused"]
+    return [{_key(op) for op in region.ops} for region in fused if any(map(is_product, region.ops))]

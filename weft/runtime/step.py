@@ -1,0 +1,120 @@
+"""`Step`: the interface of all that runs a graph, and `RunContext`, what one run of it goes by.
+
+A native plan, a plan for a GPU, a graph on the dataflow executor, parts on several devices and
+parts on the tasks of a cluster are steps. Who runs one knows this file, not which of them it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from weft.ir.dataclass import dataclass
+from weft.runtime.recorder import TraceRecorder
+from weft.runtime.resources.cancel import CancelToken
+
+if TYPE_CHECKING:
+    from weft.passes.partition.partition import Edge
+
+#: The ways to run a graph.
+Kind = Literal["native", "gpu", "dataflow", "devices", "cluster"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What one run of a step goes by.
+
+    timeout: seconds, after which DeadlineExceededError ends it; None: no limit. A kernel is not
+    interrupted. cancel: ends it with CancelledError; one native plan looks at it only where there
+    is a timeout. recorder: what `Step.new_recorder` gave; gets an event for each kernel or node.
+    keep: is given what must live as long as the stacks among the results are used.
+    """
+
+    timeout: float | None = None
+    cancel: CancelToken | None = None
+    recorder: Any = None
+    keep: Callable[[Any], object] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but a cancellation is asked for."""
+        return self.timeout is None and self.recorder is None and self.keep is None
+
+    def token(self) -> CancelToken:
+        """`cancel`, or one that nobody cancels."""
+        return self.cancel or CancelToken()
+
+
+#: To the end, without a record.
+PLAIN = RunContext()
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """What a step consists of.
+
+    kernels: native kernel calls, or launches on a GPU (0 where only the sizes that come decide).
+    nodes, regions, host_ops: of the dataflow executor. arena_bytes, result_bytes: memory for values
+    in between and for results. devices: those that have a part; copies: tensors that go between
+    them, in loops in each iteration; copied_bytes: of one of each, where the size is known.
+    """
+
+    kernels: int = 0
+    nodes: int = 0
+    regions: int = 0
+    host_ops: int = 0
+    arena_bytes: int = 0
+    result_bytes: int = 0
+    devices: tuple[str, ...] = ()
+    copies: int = 0
+    copied_bytes: int = 0
+
+    def __add__(self, other: StepSummary) -> StepSummary:
+        """Both together, on the devices of the first."""
+        return StepSummary(
+            self.kernels + other.kernels, self.nodes + other.nodes, self.regions + other.regions,
+            self.host_ops + other.host_ops, self.arena_bytes + other.arena_bytes,
+            self.result_bytes + other.result_bytes, self.devices, self.copies, self.copied_bytes,
+        )  # fmt: skip
+
+
+class Step(ABC):
+    """A graph that is ready to run. Any number of threads may run it at once."""
+
+    kind: Kind
+    name: str
+
+    @abstractmethod
+    def run(self, inputs: list[Any], context: RunContext = PLAIN) -> list[Any]:
+        """The results of one run, None for a token. `inputs` have exactly the types of the graph's
+        arguments (the caller checks)."""
+
+    @abstractmethod
+    def summary(self) -> StepSummary:
+        """What it consists of."""
+
+    @abstractmethod
+    def explain(self) -> Iterator[str]:
+        """How it was made and what it does, as lines of text."""
+
+    def new_recorder(self) -> Any:
+        """What `RunContext.recorder` is to be for a run that begins now."""
+        return TraceRecorder()
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether it is a plan for many sizes, filled in for some: such a one cannot be traced."""
+        return False
+
+    def feeds_on_gpus(self, count: int) -> list[list[str]]:
+        """For each of `count` inputs the GPUs that read it there; none if the host reads it too."""
+        return [[] for _ in range(count)]
+
+    def copies(self) -> Sequence[Edge]:
+        """What goes from one device of this process to another."""
+        return ()
+
+    def results_on_gpus(self) -> Sequence[tuple[int, str]]:
+        """The numbers of the results that are copied from a GPU to the host, and which GPU."""
+        return ()
