@@ -24,8 +24,8 @@ from weft.passes.sizes.specialize import specialize_inputs
 from weft.passes.sizes.tie_sizes import tie_sizes
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.executor import dataflow_step
-from weft.runtime.dataflow.regions import MOST_SIZES, LazyRegion
 from weft.runtime.dataflow.state import State
+from weft.runtime.native.size_plan import MOST_SIZES, SizedStep
 
 MODES = ("auto", "dataflow")
 
@@ -338,14 +338,14 @@ def test_tied_text() -> None:
 def test_a_region_is_compiled_once_for_each_size_and_bounded(
     graph: wf.Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[LazyRegion] = []
-    init = LazyRegion.__init__
+    made: list[SizedStep] = []
+    init = SizedStep.__init__
 
-    def noted(self: LazyRegion, *args: Any) -> None:
+    def noted(self: SizedStep, *args: Any) -> None:
         made.append(self)
         init(self, *args)
 
-    monkeypatch.setattr(LazyRegion, "__init__", noted)
+    monkeypatch.setattr(SizedStep, "__init__", noted)
     monkeypatch.setattr("weft.runtime.dataflow.regions.MOST_SIZES", 4)
     x = wf.placeholder(wf.float32, [20])
     total = wf.sum(x[x > 0] * 3)

@@ -20,10 +20,9 @@ from weft.frontend.extend.ops import unregister_op
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.sizes import is_traced
 from weft.passes.sizes.specialize import specialize_inputs
-from weft.runtime.dataflow import regions as lazy
-from weft.runtime.dataflow.regions import LazyRegion
 from weft.runtime.native import size_plan
 from weft.runtime.native.executable import compile_graph
+from weft.runtime.native.size_plan import SizedStep
 from weft.runtime.step import PLAIN, RunContext
 
 Layer = Callable[[Any, Any], Any]
@@ -33,16 +32,16 @@ EMPTY_FAILS = frozenset({"max", "over_rows"})
 
 
 @pytest.fixture
-def regions(monkeypatch: pytest.MonkeyPatch) -> list[LazyRegion]:
+def regions(monkeypatch: pytest.MonkeyPatch) -> list[SizedStep]:
     """All regions of open sizes that are made from now on."""
-    made: list[LazyRegion] = []
-    init = LazyRegion.__init__
+    made: list[SizedStep] = []
+    init = SizedStep.__init__
 
-    def noted(self: LazyRegion, *args: Any, **options: Any) -> None:
+    def noted(self: SizedStep, *args: Any, **options: Any) -> None:
         made.append(self)
         init(self, *args, **options)
 
-    monkeypatch.setattr(LazyRegion, "__init__", noted)
+    monkeypatch.setattr(SizedStep, "__init__", noted)
     return made
 
 
@@ -90,9 +89,9 @@ def check_calls(patch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Hold each call of a region against a plan of its sizes alone and the interpreter; the sizes
     that are seen."""
     seen: list[tuple[int, ...]] = []
-    call = LazyRegion.run
+    call = SizedStep.run
 
-    def run(self: LazyRegion, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
+    def run(self: SizedStep, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
         own = specialize_inputs(self.graph, [a.shape for a in arrays])
         wanted = compile_graph(own, passes=self._passes, kept=False).run([a.copy() for a in arrays])
         oracle = interpret(own, [a.copy() for a in arrays])
@@ -103,7 +102,7 @@ def check_calls(patch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         seen.append(tuple(a.shape[0] for a in arrays if a.ndim))
         return got
 
-    patch.setattr(LazyRegion, "run", run)
+    patch.setattr(SizedStep, "run", run)
     return seen
 
 
@@ -143,7 +142,7 @@ def _run_layers(names: list[str], counts: list[int], slope: bool, seed: int) -> 
 
 
 @pytest.mark.parametrize("name", every(2, sorted(LAYERS)))
-def test_each_layer(name: str, monkeypatch: pytest.MonkeyPatch, regions: list[LazyRegion]) -> None:
+def test_each_layer(name: str, monkeypatch: pytest.MonkeyPatch, regions: list[SizedStep]) -> None:
     seen = check_calls(monkeypatch)
     counts = [5, 17, 2, 1, 0, 64, 33, 18, 40, 9]
     if name in EMPTY_FAILS:
@@ -155,7 +154,7 @@ def test_each_layer(name: str, monkeypatch: pytest.MonkeyPatch, regions: list[La
 
 
 # -------------------------------------------------------------------------------------- how often
-def test_passes_run_a_few_times_for_200_sizes(regions: list[LazyRegion]) -> None:
+def test_passes_run_a_few_times_for_200_sizes(regions: list[SizedStep]) -> None:
     """Two sizes that change at once, a gather, updates of rows, products, reductions."""
     rng = np.random.default_rng(0)
     with wf.Graph().as_default():
@@ -173,7 +172,7 @@ def test_passes_run_a_few_times_for_200_sizes(regions: list[LazyRegion]) -> None
                 session.run([train, loss], {x: data, part: (np.arange(400) < n).astype(np.int32)})
     assert regions
     assert sum(r.planned for r in regions) <= 8 * len(regions)
-    assert all(len(r) <= lazy.MOST_SIZES for r in regions)
+    assert all(len(r) <= size_plan.MOST_SIZES for r in regions)
 
 
 def test_a_session_fills_in_batch_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +215,7 @@ def test_a_session_fills_in_batch_sizes(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 # ------------------------------------------------------------------------------------------ errors
-def test_an_error_tells_of_the_sizes_that_came(regions: list[LazyRegion]) -> None:
+def test_an_error_tells_of_the_sizes_that_came(regions: list[SizedStep]) -> None:
     with wf.Graph().as_default():
         x = wf.placeholder(wf.int64, [50])
         kept = wf.boolean_mask(x, x >= 0)
@@ -288,7 +287,7 @@ def test_threads_fill_in_one_plan() -> None:
     assert not wrong
 
 
-def test_thousands_of_sizes_keep_little(regions: list[LazyRegion]) -> None:
+def test_thousands_of_sizes_keep_little(regions: list[SizedStep]) -> None:
     with wf.Graph().as_default():
         x = wf.placeholder(wf.float32, [3000])
         count = wf.placeholder(wf.int64, [])
@@ -305,7 +304,7 @@ def test_thousands_of_sizes_keep_little(regions: list[LazyRegion]) -> None:
             gc.collect()
             assert len(gc.get_objects()) < before + 4000
     (region,) = regions
-    assert len(region) == lazy.MOST_SIZES
+    assert len(region) == size_plan.MOST_SIZES
     assert region.planned <= 5
 
 

@@ -41,13 +41,12 @@ from weft.runtime.dataflow.build import Built
 from weft.runtime.dataflow.executor import DataflowStep, dataflow_step, executor_op, holds_strings
 from weft.runtime.dataflow.explain import describe_nodes
 from weft.runtime.dataflow.nodes import Node
-from weft.runtime.dataflow.regions import LazyRegion
 from weft.runtime.device.execution.executable import DeviceExecutable, compile_for_device
 from weft.runtime.device.execution.regions import GpuRegion
 from weft.runtime.device.plan import DevicePlan, describe_plan
 from weft.runtime.device.planning.stored_plan import lines_of, pack_plan
 from weft.runtime.native.executable import Executable, compile_graph
-from weft.runtime.native.size_plan import Filled
+from weft.runtime.native.size_plan import Filled, SizedStep
 from weft.runtime.resources.variables import VariableState
 
 #: Texts by their paths, which have forward slashes.
@@ -142,7 +141,7 @@ def files_of(step: Any, shapes: Sequence[tuple[int, ...]] = ()) -> Files:
         case GpuRegion():
             files = {"ir.txt": print_graph(step.graph)}
             return files if step._own is None else files | _on_gpu(step._own)
-        case LazyRegion():
+        case SizedStep():
             return {"ir-of-any-size.txt": print_graph(step.graph)} | files_of(_at_some_size(step))
         case DataflowStep():
             return _dataflow(step)
@@ -252,7 +251,7 @@ def _nodes(built: Built) -> Iterator[str]:
         )
 
 
-def _at_some_size(region: LazyRegion) -> Executable:
+def _at_some_size(region: SizedStep) -> Executable:
     """A region whose sizes only a run knows, planned for some that were picked."""
     sizes = random_sizes(region.graph, 0)
     own = specialize(region.graph, sizes)

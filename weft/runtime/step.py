@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weft.passes.partition.partition import Edge
 
 #: The ways to run a graph.
-Kind = Literal["native", "gpu", "dataflow", "devices", "cluster"]
+Kind = Literal["native", "sized", "gpu", "dataflow", "devices", "cluster"]
 
 
 @dataclass(frozen=True, slots=True)

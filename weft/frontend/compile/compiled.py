@@ -28,13 +28,15 @@ from weft.frontend.core.device_array import DeviceArray
 from weft.frontend.core.function_trace import Traced
 from weft.frontend.core.tensor import Donated, DonatedMemory, Tensor, refuse_unused
 from weft.ir.dtypes import MathMode
-from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
+from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
 from weft.ir.locations import Locations, caller_location
 from weft.ir.process import ForkLock
 from weft.passes.manager import Pass, PassReport, run_passes
+from weft.passes.sizes.specialize import is_symbolic
 from weft.runtime.device.backends.local import on_local_device
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.native.size_plan import SizedStep
 
 if TYPE_CHECKING:
     from weft.runtime.device.array import DeviceValue
@@ -44,7 +46,7 @@ class Compiled(Specialization):
     """One specialisation: its signature and graph, why it was made, and native code once called."""
 
     __slots__ = (
-        "_executable", "_gpu", "_isa", "_lock", "_native", "_passes", "_reports", "_run",
+        "_executable", "_gpu", "_isa", "_lock", "_native", "_passes", "_reports", "_run", "_sized",
         "_threads", "donated", "location", "math_mode", "native", "native_tried", "pack", "reasons",
         "run", "signature", "traced",
     )  # fmt: skip
@@ -74,17 +76,28 @@ class Compiled(Specialization):
         self.donated = donated
         self._gpu, self.math_mode = gpu, math_mode
         self._isa = isa
-        self._executable: Executable | DeviceStep | None = None
+        self._executable: Executable | DeviceStep | SizedStep | None = None
+        self._sized: SizedStep | None = None
+        if is_symbolic(traced.graph.block):
+            graph = on_local_device(traced.graph)
+            self._sized = SizedStep(graph, traced.variables, threads, passes)
         self._native: Executable | None = None
         self._reports: Sequence[PassReport] = ()
         self.native: NativeEntry | None = None
         self.native_tried = False
 
-    def executable(self) -> Executable | DeviceStep:
+    @property
+    def is_open(self) -> bool:
+        """Whether sizes of its inputs are open."""
+        return self._sized is not None
+
+    def executable(self) -> Executable | DeviceStep | SizedStep:
         """The code, compiled on first use. UnsupportedError for an op that has none."""
         with self._lock:
             if self._executable is None:
-                if self._gpu is None:
+                if self._sized is not None:
+                    self._executable, self._run = self._sized, self._run_sized
+                elif self._gpu is None:
                     self._native = self._executable = self._compiled()
                     self._run = self._native.run
                 else:
@@ -107,9 +120,22 @@ class Compiled(Specialization):
         self._check_donated(made)
         return made
 
-    def on_cpu(self, what: str) -> Executable:
+    def step(self, shapes: Sequence[tuple[int, ...]] = ()) -> Executable | DeviceStep:
+        """The code that can be looked at; shapes: of the inputs, where sizes are open."""
+        made = self.executable()
+        return self._alone(shapes) if made.kind == "sized" else made
+
+    def _alone(self, shapes: Sequence[tuple[int, ...]]) -> Executable:
+        """A plan for these sizes only."""
+        assert self._sized is not None
+        with using(self._isa):
+            return self._sized.alone(shapes)
+
+    def on_cpu(self, what: str, shapes: Sequence[tuple[int, ...]] = ()) -> Executable:
         """The native code. UnsupportedError, which says `what` is not for a GPU, if that is where
-        the function runs."""
+        the function runs. shapes: as of `step`."""
+        if self._sized is not None:
+            return self._alone(shapes)
         self.executable()
         if self._native is None:
             raise not_on_gpu(what)
@@ -188,10 +214,20 @@ class Compiled(Specialization):
                 raise limit.error(value)
         return self._run(arrays)
 
-    def reports(self) -> Sequence[PassReport]:
-        """What the passes did; runs them if the graph is not compiled yet."""
+    def _run_sized(self, arrays: list[Any]) -> list[Any]:
+        assert self._sized is not None
+        try:
+            with using(self._isa):  # other sizes may be planned anew
+                return self._sized.run(arrays)
+        except ShapeError as error:
+            raise error.at(caller_location()) from None
+
+    def reports(self, shapes: Sequence[tuple[int, ...]] = ()) -> Sequence[PassReport]:
+        """What the passes did; runs them if the graph is not compiled yet. shapes: as of `step`."""
+        if self._sized is not None:
+            return self._alone(shapes).report.passes
         with self._lock:
-            if self._executable is not None:
+            if self._executable is not None and self._executable.kind != "sized":
                 return self._executable.report.passes
             if not self._reports:
                 self._reports = run_passes(self.traced.graph, self._passes)[1]

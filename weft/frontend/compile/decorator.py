@@ -76,6 +76,7 @@ def compile(
     passes: str | Sequence[Pass | str] | None = None,
     math: str = "ieee",
     target: str | None = None,
+    input_signature: Sequence[Any] | None = None,
 ) -> CompiledFunction[P, R]: ...
 @overload
 def compile(
@@ -87,6 +88,7 @@ def compile(
     passes: str | Sequence[Pass | str] | None = None,
     math: str = "ieee",
     target: str | None = None,
+    input_signature: Sequence[Any] | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 
 
@@ -101,6 +103,7 @@ def compile(
     passes: str | Sequence[Pass | str] | None = None,
     math: str = "ieee",
     target: str | None = None,
+    input_signature: Sequence[Any] | None = None,
 ) -> Any:
     """Compile a function of tensors; use as `@wf.compile` or
     `@wf.compile(static_argnames="training")`.
@@ -120,6 +123,11 @@ def compile(
     for: "x86-64-v2" (SSE4.2), "x86-64-v3" (AVX2), "x86-64-v4" (AVX-512) or "native", of those that
     this machine has (default: what WEFT_TARGET says, else "native"); to look at the code for
     others, and to time it (docs/performance.md). InvalidArgumentError for another.
+
+    input_signature: a `wf.TensorType` for each parameter that is not static (or a container of
+    them), None or a name in its shape for a size that is open: the function is traced once, with
+    sizes that are symbols, and a size that never came before costs microseconds. Arguments that do
+    not fit are an InvalidArgumentError. Open sizes are for the CPU, and not with donate=.
     """
     if threads is not None:
         threads = checked(threads, "wf.compile(threads=)")
@@ -133,6 +141,8 @@ def compile(
         kind = below(function)  # @wf.compile above @classmethod is as @classmethod above it
         if kind is not None:
             return kind(decorate(function.__func__))
-        return made(function, static_argnames, pipeline, threads, donate, gpu, mode, isa)
+        return made(
+            function, static_argnames, pipeline, threads, donate, gpu, mode, isa, input_signature
+        )
 
     return decorate if fn is None else decorate(fn)

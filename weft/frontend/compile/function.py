@@ -16,6 +16,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
+import numpy as np
+
 from weft.codegen.llvm.target import isa
 from weft.frontend.compile.arguments import (
     Flattener,
@@ -32,6 +34,7 @@ from weft.frontend.compile.arguments import (
     static_key,
 )
 from weft.frontend.compile.compiled import Compiled, donated_leaves, run_donated
+from weft.frontend.compile.input_signature import InputSignature
 from weft.frontend.compile.native_call import NativeCalls, callable_class
 from weft.frontend.compile.specializations import (
     CacheInfo,
@@ -57,7 +60,7 @@ from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Trace, _current, current_trace
 from weft.ir.device import local_gpu
 from weft.ir.dtypes import MathMode, as_dtype
-from weft.ir.errors import InvalidArgumentError, TypeRuleError
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 from weft.ir.graph import Graph
 from weft.ir.locations import caller_location
 from weft.ir.types import TensorType
@@ -120,6 +123,7 @@ class Inspection:
 
         def _specialized(self, args: Any, kwargs: Any) -> Compiled: ...
         def _key(self, args: Any, kwargs: Any) -> tuple[Any, list[Any], list[Any]]: ...
+        def _leaves(self, args: Any, kwargs: Any) -> list[Any]: ...
 
     def trace(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph as traced for these arguments (values, or `TensorType`s in place of
@@ -136,7 +140,8 @@ class Inspection:
         from weft.frontend.compile.explain import graph_after
         from weft.ir.text.printer import print_graph
 
-        return print_graph(graph_after(self._specialized(args, kwargs).reports(), after))
+        made = self._specialized(args, kwargs)
+        return print_graph(graph_after(made.reports(self._shapes(made, args, kwargs)), after))
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Why this was compiled, what each pass did, what was fused and what not, and the memory
@@ -148,22 +153,25 @@ class Inspection:
         title = (
             f"{self._name}: specialisation {made.number} of {len(self._specializations.entries)}"
         )
-        executable, info = made.executable(), self._specializations.info()
+        step = made.step(self._shapes(made, args, kwargs))
+        info = self._specializations.info()
         kept = (
             f"\n  signatures: {info.size} kept of at most {info.limit}, the least recently used go "
             f"first; {info.made} made so far"
         )
-        text = explain(title, fields, made.reasons, made.location, executable) + kept
+        text = explain(title, fields, made.reasons, made.location, step) + kept
         asked = made.math_mode != "ieee" and not made.on_gpu
         return text + f"\nmath={made.math_mode!r} is for GPUs: the CPU has no such mode" * asked
 
     def llvm(self, *args: Any, **kwargs: Any) -> str:
         """Optimised LLVM IR of the kernels that one call runs. UnsupportedError on a GPU."""
-        return self._specialized(args, kwargs).on_cpu("llvm").llvm()
+        made = self._specialized(args, kwargs)
+        return made.on_cpu("llvm", self._shapes(made, args, kwargs)).llvm()
 
     def asm(self, *args: Any, **kwargs: Any) -> str:
         """Assembly of the kernels that one call runs, for this machine; on a GPU, PTX."""
-        return self._specialized(args, kwargs).executable().asm()
+        made = self._specialized(args, kwargs)
+        return made.step(self._shapes(made, args, kwargs)).asm()
 
     def cost(self, *args: Any, **kwargs: Any) -> Cost:
         """Measure one call kernel by kernel: time, exact work, rates, share of the machine's peak,
@@ -176,9 +184,17 @@ class Inspection:
         from weft.frontend.compile.cost import inputs_of, measure
 
         made = self._specialized(args, kwargs)
-        step = made.on_cpu("cost")
-        inputs = inputs_of(self._key(args, kwargs), made.traced.graph.args)
+        step = made.on_cpu("cost", self._shapes(made, args, kwargs))
+        inputs = inputs_of(self._key(args, kwargs), step.graph.args)
         return measure(step, inputs, made.traced.variables, self._name)
+
+    def _shapes(self, made: Compiled, args: Any, kwargs: Any) -> Sequence[tuple[int, ...]]:
+        """The shapes of the arguments that are inputs, where sizes are open."""
+        if not made.is_open:
+            return ()
+        leaves = self._leaves(args, kwargs)
+        given = [a.static_shape if isinstance(a, TensorType) else np.shape(a) for a in leaves]
+        return tuple(given)
 
     def cache_info(self) -> CacheInfo:
         """How many specialisations there are, were made, and were dropped."""
@@ -197,6 +213,8 @@ class Inspection:
 P = ParamSpec("P")
 R = TypeVar("R")
 _log = logging.getLogger("weft.compile")
+#: Of so many sets of sizes a call is recognised at once.
+MOST_ALIASES = 4096
 _MAX_FLATTENERS = 8  # each is tried in turn on every call with nested arguments
 
 
@@ -223,6 +241,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
         gpu: int | None = None,
         math_mode: MathMode = "ieee",
         isa: str | None = None,
+        input_signature: Sequence[Any] | None = None,
     ) -> None:
         signature = signature_of(fn)
         functools.update_wrapper(self, fn)
@@ -244,6 +263,10 @@ class CompiledFunction(Inspection, Generic[P, R]):
                 hint="a static argument has no memory to donate",
                 location=caller_location(),
             )
+        self._given_signature = input_signature
+        self._input_signature: InputSignature | None = None
+        if input_signature is not None:
+            self._input_signature = self._signature_given(input_signature)
         self._named_calls = NamedCalls(self._signature, self._static, gpu is not None)
         self._specializations: Specializations[Compiled] = Specializations(self._name)
         self._fast: dict[Any, Compiled] = {}
@@ -253,6 +276,20 @@ class CompiledFunction(Inspection, Generic[P, R]):
         self._traced_before = False
         self._told: set[str] = set()  # in what it ran elsewhere
         self._native = NativeCalls(self)
+
+    def _signature_given(self, given: Sequence[Any]) -> InputSignature:
+        made = InputSignature(
+            self._name, [n for n in self._parameters if n not in self._static], given
+        )
+        if made.is_open and (self._gpu is not None or self._donate):
+            what = "device=" if self._gpu is not None else "donate="
+            raise UnsupportedError(
+                f"wf.compile: '{self._name}' has an input_signature with open sizes and {what}",
+                hint="give the sizes, or leave input_signature out: then each set of sizes is "
+                "planned by itself",
+                location=caller_location(),
+            )
+        return made
 
     def __repr__(self) -> str:
         return f"<compiled {self._name}{self._signature}>"
@@ -268,7 +305,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
             donate = [n for n in self._donate if n != self._parameters[0]]
             return CompiledFunction(
                 self._fn.__get__(instance), static, self._passes, self._threads, donate, self._gpu,
-                self._math_mode, self._isa,
+                self._math_mode, self._isa, self._given_signature,
             )  # fmt: skip
 
         return bind(self, self._name, instance, make)
@@ -279,7 +316,7 @@ class CompiledFunction(Inspection, Generic[P, R]):
             return str(vars(self)["__qualname__"])
         options = (
             tuple(self._static), self._passes, self._threads, self._donate, self._gpu,
-            self._math_mode, self._isa,
+            self._math_mode, self._isa, self._given_signature,
         )  # fmt: skip
         return (_recompiled, (self._fn, *options))
 
@@ -341,6 +378,8 @@ class CompiledFunction(Inspection, Generic[P, R]):
         if self._gpu is None and not is_native_api_known():
             return result  # `_fast` would leave out the next lines
         if alias is not None and all(map(passes_as_is, values[0], key[1])):
+            if len(self._fast) >= MOST_ALIASES:
+                self._fast.clear()
             self._fast[alias] = found
         if not found.native_tried:
             self._add_native(found, values)
@@ -387,7 +426,14 @@ class CompiledFunction(Inspection, Generic[P, R]):
         keys, arrays = leaves_of(
             self._name, leaves, structure, names or self._parameters, self._gpu is not None
         )
+        if self._input_signature is not None:
+            keys = self._input_signature.fitted(structure, keys, arrays)
         return (structure, keys, names, static), arrays, [leaves, args, kwargs]
+
+    def _leaves(self, args: Any, kwargs: Any) -> list[Any]:
+        """What is passed for each tensor."""
+        leaves: list[Any] = self._key(args, kwargs)[2][0]
+        return leaves
 
     def _bind(self, args: Any, kwargs: Any) -> inspect.BoundArguments:
         try:

@@ -3,12 +3,17 @@
 Outside a trace they run at once. In a `wf.Graph` such a size is a symbol (`x.shape[0]` prints its
 name), which a step knows when the op has run; the dataflow executor compiles what follows for the
 sizes that come. A compiled function has one shape for each result: there they raise TracerError.
+
+`dim_tensor` gives an open size of an input (`wf.placeholder`, `input_signature=`) as a tensor.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import current_trace
@@ -35,7 +40,7 @@ from weft.frontend.ops.promotion import (
 )
 from weft.frontend.ops.reduction import cumulative_sum
 from weft.frontend.ops.sort import argsort, searchsorted
-from weft.ir.dims import format_shape, product, same
+from weft.ir.dims import SymbolicDim, format_shape, product, same
 from weft.ir.dtypes import bool_, int32, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
@@ -299,3 +304,28 @@ def ensure_shape(x: TensorLike, shape: Sequence[Any], name: str | None = None) -
     if dims == t.shape:
         return in_order(t)
     return apply("ensure_shape", t, shape=dims)
+
+
+def dim_tensor(dim: SymbolicDim) -> Tensor:
+    """The value that a symbolic size has when the graph runs, as a weak int64 scalar.
+
+    It comes from whichever feeds decide the size, so it needs no placeholder of its own: a factor
+    is the length of a vector that is never made (`fold` leaves a constant). TracerError where no
+    graph is being built.
+    """
+    total: Tensor | int = 0
+    for symbols, factor in dim.terms:
+        total = total + math.prod((_symbol_tensor(s) for s in symbols), start=factor)
+    assert isinstance(total, Tensor)
+    return total
+
+
+def _symbol_tensor(symbol: str) -> Tensor:
+    shape = (SymbolicDim({(symbol,): 1}),)
+    vector = apply("broadcast_to", as_tensor(np.asarray(0, np.int8)), shape=shape)
+    size = apply("dim_size", vector, axis=0)
+    size.weak = True
+    return size
+
+
+SymbolicDim.as_operand = dim_tensor

@@ -7,19 +7,15 @@ A finalized graph has a builder that refuses ops."""
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, overload
 
-import numpy as np
-
 from weft.frontend.core.function_trace import identifier
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace, current_trace, set_thread_default, unique_name
-from weft.frontend.ops.dispatch import apply
 from weft.frontend.session.graph_import import add_graph, to_ir
 from weft.frontend.state.variable import Variable
 from weft.ir.dims import Dim, SymbolicDim
@@ -301,30 +297,6 @@ class Graph:
             location=caller_location(),
         )
 
-
-def dim_tensor(dim: SymbolicDim) -> Tensor:
-    """The value that a symbolic size has when the graph runs, as a weak int64 scalar.
-
-    It comes from whichever feeds decide the size, so it needs no placeholder of its own: a factor
-    is the length of a vector that is never made (`fold` leaves a constant). TracerError where no
-    graph is being built.
-    """
-    total: Tensor | int = 0
-    for symbols, factor in dim.terms:
-        total = total + math.prod((_symbol_tensor(s) for s in symbols), start=factor)
-    assert isinstance(total, Tensor)
-    return total
-
-
-def _symbol_tensor(symbol: str) -> Tensor:
-    shape = (SymbolicDim({(symbol,): 1}),)
-    vector = apply("broadcast_to", as_tensor(np.asarray(0, np.int8)), shape=shape)
-    size = apply("dim_size", vector, axis=0)
-    size.weak = True
-    return size
-
-
-SymbolicDim.as_operand = dim_tensor
 
 _default: Graph | None = None
 _default_lock = ForkLock()

@@ -146,7 +146,8 @@ def _of_call(
 ) -> Target:
     made = function._specialized(tuple(args), dict(kwargs))
     inputs = inputs_of(function._key(tuple(args), dict(kwargs)), made.traced.graph.args)
-    return Target(name, made.executable(), inputs, made.traced.variables, workload, function)
+    step = made.step([a.shape for a in inputs])
+    return Target(name, step, inputs, made.traced.variables, workload, function)
 
 
 def _for_device(

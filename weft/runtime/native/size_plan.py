@@ -4,7 +4,8 @@ While passes and planning run, the open sizes are numbers that remember how they
 (`ir/traced_sizes.py`). So are the words of the table that comes out, the offsets in the arena, the
 shapes of the results. `SizePlan.numbers` computes them for other sizes, in some ten microseconds,
 and says where planning would have decided otherwise: then they need another plan. `SizePlans` holds
-the plans of one graph: found by the shapes that come, or made for them."""
+the plans of one graph: found by the shapes that come, or made for them. `SizedStep` is a step for
+any sizes."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar
 
 import numpy as np
@@ -30,7 +32,8 @@ from weft.ir.sizes import hint, is_traced, new_size, terms_of
 from weft.ir.types import TensorType, Type
 from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import STANDARD
-from weft.runtime.native.executable import LARGE_ARENA, Executable
+from weft.passes.sizes.specialize import specialize_inputs
+from weft.runtime.native.executable import LARGE_ARENA, Executable, compile_graph
 from weft.runtime.native.frame import Frame, LinkedPlan, aligned, raise_stopped, watched
 from weft.runtime.plan.planning import for_machine
 from weft.runtime.plan.report import CompileReport, Details, planned
@@ -491,3 +494,97 @@ def _watched() -> bool:
     """Whether someone wants to see the passes at work, on sizes as they are."""
     options = PassOptions.from_environment()
     return bool(options.verify) or options.dump is not None or "passes" in options.log
+
+
+#: For so many sets of sizes a step keeps what it found out; those used last stay.
+MOST_SIZES = 64
+
+
+class _Entry:
+    __slots__ = ("made", "used")
+
+    def __init__(self, made: Executable | Filled) -> None:
+        self.made = made
+        self.used = True
+
+
+class SizedStep(Step):
+    """A graph for any sizes of its inputs, from which those of the results follow: planned for the
+    first set of them alone, then for many. Other sizes compile no kernel that is not there.
+    """
+
+    kind: Literal["sized"] = "sized"
+
+    def __init__(
+        self,
+        graph: Graph,
+        variables: Mapping[str, VariableState],
+        threads: int | None = None,
+        passes: Sequence[Pass] = STANDARD,
+    ) -> None:
+        self.name, self.graph = graph.name, graph
+        self._variables, self._threads, self._passes = variables, threads, passes
+        types = tuple([a.type for a in graph.args])
+        self._open = [
+            i for i, t in enumerate(types) if isinstance(t, TensorType) and not t.is_static
+        ]
+        sized = SizedGraph(graph.name, types, partial(specialize_inputs, graph))
+        self._plans = SizePlans(sized, variables, threads, passes)
+        self._made: dict[Shapes, _Entry] = {}
+        self._own = 0  # how many sets of sizes were planned for by themselves
+        self._lock = ForkLock()
+
+    def run(self, inputs: list[Array], context: RunContext = PLAIN) -> list[Any]:
+        """As of `Step`. ShapeError where sizes differ that must be equal."""
+        if context.recorder is not None:
+            return self.alone([a.shape for a in inputs]).run(inputs, context)
+        return self._plan(inputs).run(inputs, context)
+
+    def summary(self) -> StepSummary:
+        """Nothing: the sizes that come decide."""
+        return StepSummary()
+
+    def explain(self) -> Iterator[str]:
+        yield "compiled for the sizes that come"
+
+    def __len__(self) -> int:
+        """For how many sets of sizes it knows what to do."""
+        return len(self._made)
+
+    @property
+    def planned(self) -> int:
+        """How often passes and planning ran."""
+        return self._own + self._plans.made
+
+    def _plan(self, arrays: list[Array]) -> Executable | Filled:
+        key = tuple([arrays[i].shape for i in self._open])
+        entry = self._made.get(key)
+        if entry is None:
+            entry = self._keep(key, _Entry(self._new(tuple([a.shape for a in arrays]))))
+        entry.used = True
+        return entry.made
+
+    def _new(self, shapes: Shapes) -> Executable | Filled:
+        if not self._own:
+            return self.alone(shapes)
+        return self._plans.find(shapes) or self._plans.make(shapes) or self.alone(shapes)
+
+    def alone(self, shapes: Sequence[tuple[int, ...]]) -> Executable:
+        """A plan for inputs of these shapes only."""
+        graph = specialize_inputs(self.graph, shapes)
+        kept = not self._own  # on disk; writing others takes longer than making most of them
+        self._own += 1
+        return compile_graph(
+            graph, self._variables, name=graph.name, passes=self._passes,
+            threads=self._threads, kept=kept,
+        )  # fmt: skip
+
+    def _keep(self, key: Shapes, entry: _Entry) -> _Entry:
+        with self._lock:
+            while len(self._made) >= MOST_SIZES:
+                oldest = next(iter(self._made))
+                held = self._made.pop(oldest)
+                if held.used:  # since it was last looked at: it gets another turn
+                    held.used = False
+                    self._made[oldest] = held
+            return self._made.setdefault(key, entry)
