@@ -346,7 +346,7 @@ def test_a_region_is_compiled_once_for_each_size_and_bounded(
         init(self, *args)
 
     monkeypatch.setattr(SizedStep, "__init__", noted)
-    monkeypatch.setattr("weft.runtime.dataflow.regions.MOST_SIZES", 4)
+    monkeypatch.setattr("weft.runtime.native.size_plan.MOST_SIZES", 4)
     x = wf.placeholder(wf.float32, [20])
     total = wf.sum(x[x > 0] * 3)
     session = wf.Session()

@@ -36,10 +36,10 @@ from weft.passes.sizes.specialize import is_symbolic
 from weft.runtime.device.backends.local import on_local_device
 from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.native.executable import Executable, compile_graph
-from weft.runtime.native.size_plan import SizedStep
 
 if TYPE_CHECKING:
     from weft.runtime.device.array import DeviceValue
+    from weft.runtime.native.size_plan import SizedStep
 
 
 class Compiled(Specialization):
@@ -79,6 +79,9 @@ class Compiled(Specialization):
         self._executable: Executable | DeviceStep | SizedStep | None = None
         self._sized: SizedStep | None = None
         if is_symbolic(traced.graph.block):
+            # who has no open sizes does not wait for this module
+            from weft.runtime.native.size_plan import SizedStep
+
             graph = on_local_device(traced.graph)
             self._sized = SizedStep(graph, traced.variables, threads, passes)
         self._native: Executable | None = None
