@@ -467,6 +467,6 @@ def test_measuring_leaves_arguments_alone() -> None:
     f, x = donating(lambda x: x * 2.0), there(np.tile(X, 30))
     made = f._specialized((x,), {}).executable()
     for _ in range(2):
-        np.testing.assert_array_equal(made([x._held])[0], np.tile(X, 30) * 2)
-        np.testing.assert_array_equal(made([x.numpy()])[0], np.tile(X, 30) * 2)
+        np.testing.assert_array_equal(made.run([x._held])[0], np.tile(X, 30) * 2)
+        np.testing.assert_array_equal(made.run([x.numpy()])[0], np.tile(X, 30) * 2)
     np.testing.assert_array_equal(x.numpy(), np.tile(X, 30))

@@ -117,16 +117,16 @@ def test_building_while_a_step_runs_is_refused(graph: Any) -> None:
     session = wf.Session()
     session.run(y, {x: 1})
     (step,) = session._steps.entries.values()
-    run = step.executable
+    run = step.executable.run
 
-    def build_inside(arrays: Any, **_: Any) -> Any:
+    def build_inside(arrays: Any, context: Any) -> Any:
         x * 2.0
-        return run.run(arrays)
+        return run(arrays, context)
 
-    step.executable = build_inside  # stands for a host function that builds ops
-    with pytest.raises(FailedPreconditionError, match="was added to the graph 'g' while a step"):
-        session.run(y, {x: 1})
-    step.executable = run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step.executable, "run", build_inside)  # stands for a host function
+        with pytest.raises(FailedPreconditionError, match="added to the graph 'g' while a step"):
+            session.run(y, {x: 1})
     assert session.run(y, {x: 1}) == 2
 
 

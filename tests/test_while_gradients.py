@@ -39,6 +39,7 @@ from weft.runtime.native import frame as stacks
 from weft.runtime.native.executable import compile_graph
 from weft.runtime.native.frame import StackArena
 from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.step import RunContext
 
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]
@@ -622,14 +623,16 @@ def test_cancelling_a_step_leaves_its_stacks_alone() -> None:
     class Frame:
         pass
 
-    def run(arrays: list[Array], keep: Callable[[Any], object]) -> list[Array]:
-        frame = Frame()
-        kept.append(weakref.ref(frame))
-        keep(frame)
-        return made
+    class Step:
+        def run(self, inputs: list[Array], context: RunContext) -> list[Array]:
+            frame = Frame()
+            kept.append(weakref.ref(frame))
+            assert context.keep is not None
+            context.keep(frame)
+            return made
 
     found: list[Any] = []
-    kept_to_the_end(run)([], found.append, token)
+    kept_to_the_end(Step())([], found.append, token)
     token.cancel("too late")
     assert found == [made]
     assert kept[0]() is not None
