@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
 from weft.ir.dataclass import dataclass
@@ -28,7 +29,8 @@ class RunContext:
     timeout: seconds, after which DeadlineExceededError ends it; None: no limit. A kernel is not
     interrupted. cancel: ends it with CancelledError; one native plan looks at it only where there
     is a timeout. recorder: what `Step.new_recorder` gave; gets an event for each kernel or node.
-    keep: is given what must live as long as the stacks among the results are used.
+    keep: is given what must live as long as the stacks among the results are used. is_plain:
+    whether nothing but a cancellation is asked for.
     """
 
     timeout: float | None = None
@@ -36,10 +38,11 @@ class RunContext:
     recorder: Any = None
     keep: Callable[[Any], object] | None = None
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing but a cancellation is asked for."""
-        return self.timeout is None and self.recorder is None and self.keep is None
+    is_plain: bool = field(init=False, repr=False, default=True)
+
+    def __post_init__(self) -> None:
+        plain = self.timeout is None and self.recorder is None and self.keep is None
+        object.__setattr__(self, "is_plain", plain)
 
     def token(self) -> CancelToken:
         """`cancel`, or one that nobody cancels."""

@@ -26,7 +26,6 @@ from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, TypeRu
 from weft.ir.graph import Value
 from weft.ir.locations import Locations, caller_location
 from weft.runtime.recorder import TraceEvent
-from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.step import RunContext, Step
 from weft.runtime.trace.perfetto import Json, event_rows, name_row
 
@@ -186,19 +185,12 @@ def _made_at(locations: Locations) -> str:
     return f" (made at {locations[0].file}:{locations[0].line})" if locations else ""
 
 
-def execute(
-    step: StepDefinition,
-    arrays: list[Array],
-    options: RunOptions | None,
-    cancel: CancelToken,
-    recorder: Any,
-) -> list[Any]:
-    """One run: its results, None for a token. recorder: as `new_recorder` gave it."""
+def execute(step: StepDefinition, arrays: list[Array], context: RunContext) -> list[Any]:
+    """One run: its results, None for a token."""
     executable = step.executable
     if DeviceArray in map(type, arrays) or (executable.kind != "native" and guarded()):
         arrays = place_feeds(step, arrays)
-    limit = None if options is None else options.seconds
-    return executable.run(arrays, RunContext(limit, cancel, recorder))
+    return executable.run(arrays, context)
 
 
 def new_recorder(step: StepDefinition, options: RunOptions | None) -> Any:

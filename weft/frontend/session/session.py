@@ -49,6 +49,7 @@ from weft.passes.pipelines import PIPELINES
 from weft.runtime.files.permissions import AllowFiles
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import clear_containers
+from weft.runtime.step import RunContext
 
 if TYPE_CHECKING:
     from weft.comm.keys import Secret
@@ -243,6 +244,7 @@ class Session:
         self._sized = SizedSteps(self.graph, self._pipeline, control_flow, self._remote, mode)
         self._growth = GrowthWatch(self.graph.name)
         self._cancel = CancelToken()
+        self._context = RunContext(cancel=self._cancel)  # of a run without a limit or a record
         self._steps = steps_of(self.graph)
         self._partial, self._closed = PartialRuns(), False
         self._scopes = threading.local()
@@ -493,7 +495,10 @@ class Session:
         running = self.graph._trace.running
         outer, running.step = running.step, True
         try:
-            return execute(step, arrays, options, self._cancel, recorder)
+            context = self._context
+            if options is not None:
+                context = RunContext(options.seconds, self._cancel, recorder)
+            return execute(step, arrays, context)
         except WeftError as error:
             raise error.at(caller_location()) from error.__cause__
         finally:
