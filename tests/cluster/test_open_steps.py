@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from shares import every
-from test_size_plans import DIM, EMPTY_FAILS, LAYERS
+from sized_layers import DIM, EMPTY_FAILS, LAYERS
 
 import weft as wf
 from weft.frontend.session import sized_steps

@@ -301,7 +301,7 @@ def test_top_where_a_task_was_never_there(
 ) -> None:
     monkeypatch.setattr(cli_top, "CONNECT_SECONDS", 0.5)
     monkeypatch.setattr(master, "RECONNECT_SECONDS", 0.2)
-    from test_cluster_processes import free_port
+    from worker_processes import free_port
 
     jobs = {"ps": [f"127.0.0.1:{free_port()}"], "worker": [f"127.0.0.1:{free_port()}"]}
     server = wf.train.Server(jobs, "ps", 0)
@@ -349,7 +349,7 @@ def test_the_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 @pytest.mark.alone
 def test_top_live_beside_processes(tmp_path: Path) -> None:
     """Two tasks as processes, `weft top` as a third, ended with Ctrl-C."""
-    from test_cluster_processes import Tasks
+    from worker_processes import Tasks
 
     tasks = Tasks(tmp_path, {"ps": 1, "worker": 1})
     top = None
@@ -401,7 +401,7 @@ def _has_time_namespaces() -> bool:
 @pytest.mark.skipif(not _has_time_namespaces(), reason="the system lets nobody set clocks apart")
 def test_clocks_that_are_apart(tmp_path: Path) -> None:
     """Tasks whose clocks are hours and days from the session's, as on machines of their own."""
-    from test_cluster_processes import Tasks, free_port
+    from worker_processes import Tasks, free_port
 
     ahead = {PS: 7200, W0: 86_400 * 30, W1: 3}
     made = [f"127.0.0.1:{free_port()}" for _ in ahead]

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forgotten_kernels import forget_kernels_of, known_kernels
-from test_codegen_jit import scale_kernel, scaled
+from paths import SUPPORT
+from scale_kernels import scale_kernel, scaled
 
 import weft as wf
 from weft.codegen.llvm import cache_key, jit
@@ -175,7 +176,7 @@ def test_the_key_names_all_that_code_depends_on(folder: Path) -> None:
     for part in ("format", "pipeline", "sources", "target", "llvm-", "emitter", "cache.key"):
         assert part in text
     # the file that defines `emit` counts, wherever it is
-    assert Path(__file__).with_name("test_codegen_jit.py").name in text
+    assert "scale_kernels.py" in text
     other = Kernel("cache.key", kernel.name, kernel.emit, loops=False)
     assert cache_key.describe_kernel(other) != text
     assert cache_key._sources(cache_key._SOURCES) != cache_key._sources(("codegen",))
@@ -406,7 +407,7 @@ def test_fork_while_another_thread_compiles(folder: Path) -> None:
     code = """
 import os, threading, time, warnings
 warnings.simplefilter("ignore")
-from test_codegen_jit import scale_kernel, scaled
+from scale_kernels import scale_kernel, scaled
 from weft.codegen.llvm.jit import compile_kernels, start_compiling
 def work(name):
     for k in range(8):
@@ -424,7 +425,7 @@ for turn in range(6):
 thread.join()
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True,
+        [sys.executable, "-c", code], cwd=SUPPORT, capture_output=True, text=True,
         timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

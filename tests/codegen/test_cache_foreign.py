@@ -14,8 +14,8 @@ import pytest
 from forgotten_kernels import forget_kernels_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_codegen_jit import scale_kernel, scaled
-from test_plan_cache import traced
+from native_runs import traced
+from scale_kernels import scale_kernel, scaled
 
 import weft as wf
 from weft.codegen.cuda.cubins.cache import Cubin

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scalar_kernels import call
+from scale_kernels import scale_kernel, scaled
 
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.jit import (
@@ -22,29 +22,6 @@ from weft.codegen.llvm.jit import (
     kernel_asm,
     kernel_llvm,
 )
-
-
-def scale_kernel(key: str, factor: float) -> Kernel:
-    """``out = factor * x`` in f64 over args = (x, out, n)."""
-
-    def emit(e: Emitter) -> None:
-        buffers = [e.pointer_argument(0, "f64"), e.pointer_argument(1, "f64")]
-        with (
-            e.loop_function("loop", buffers, [e.argument(2)]) as (inner, (x, out), (n,)),
-            inner.for_range(inner.index(0), n) as i,
-        ):
-            value = inner.builder.load(inner.at(x, i))
-            scaled = inner.builder.fmul(value, value.type(factor))
-            inner.builder.store(scaled, inner.at(out, i))
-
-    return Kernel(key, f"scale by {factor}", emit)
-
-
-def scaled(address: int) -> float:
-    """What the kernel makes of 1."""
-    out = np.zeros(1)
-    call(address, np.ones(1), out)
-    return float(out[0])
 
 
 def test_a_key_compiles_once() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
 import pytest
 import scipy.special
 from scalar_kernels import BINARY, NUMPY, floats, loop_kernel, pairs, run, special_floats
 from special_function_truth import TRUTH
+from ulp_checks import ELEMENTARY, Function, assert_within, errors_in_ulp
 
 from weft.codegen.llvm.jit import compile_kernels, kernel_asm, kernel_llvm
 from weft.codegen.scalar.elementwise import supported
@@ -18,19 +17,7 @@ from weft.codegen.vector.functions import ULP_BOUND, VECTORISED, VECTORISED_BINA
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-Function = Callable[..., np.ndarray]
 
-
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(x) / (1 + np.exp(x)))
-
-
-# Taken in long double, so good as truth for f64 too.
-ELEMENTARY: dict[str, Function] = {
-    "sigmoid": sigmoid,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    **{op: getattr(np, op) for op, _ in ULP_BOUND if hasattr(np, op)},
-}
 # Only in f64: truth for f32 and shorter; for f64 there is a table.
 SPECIAL: dict[str, Function] = {
     "erf": scipy.special.erf,
@@ -39,35 +26,6 @@ SPECIAL: dict[str, Function] = {
     "lgamma": scipy.special.gammaln,
     "digamma": scipy.special.digamma,
 }
-# Where long double is double, the truth itself is half an ULP off.
-SLACK = 0.0 if np.finfo(np.longdouble).nmant > 60 else 0.5
-
-
-def errors_in_ulp(got: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """|got - exact| in units of the last place that ``got``'s dtype has at ``exact``."""
-    limits = ml_dtypes.finfo(got.dtype)
-    exact, wide = exact.astype(np.longdouble), got.astype(np.longdouble)
-    magnitude = np.abs(exact)
-    regular = (magnitude > 0) & np.isfinite(magnitude)
-    exponent = np.floor(np.log2(np.where(regular, magnitude, 1)))
-    exponent = np.maximum(exponent, limits.minexp)
-    unit = np.ldexp(np.longdouble(1), (exponent - limits.nmant).astype(int))
-    rounded = exact.astype(np.float64).astype(got.dtype).astype(np.longdouble)
-    same = (wide == rounded) | (np.isnan(wide) & np.isnan(rounded))
-    comparable = np.isfinite(wide) & np.isfinite(exact)
-    return np.where(same, 0, np.where(comparable, np.abs(wide - exact) / unit, np.inf))
-
-
-def assert_within(
-    bound: float, got: np.ndarray, exact: np.ndarray, args: tuple[np.ndarray, ...]
-) -> None:
-    """Error within bound; where the result is 0, the sign of that 0 too."""
-    errors = errors_in_ulp(got, exact)
-    worst = int(np.argmax(errors))
-    case = (*(a[worst] for a in args), got[worst], exact[worst])
-    assert errors[worst] <= bound + SLACK, f"{float(errors[worst]):.3f} ULP at {case}"
-    zero = (got == 0) & (exact == 0)
-    assert (np.signbit(got) == np.signbit(exact))[zero].all()
 
 
 def arguments(op: str, dtype: str) -> tuple[np.ndarray, ...]:

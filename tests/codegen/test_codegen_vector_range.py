@@ -14,7 +14,7 @@ import scipy.special
 from exhaustive_ulp import all_arguments_error, every_exponent_error
 from paths import ROOT
 from scalar_kernels import BINARY, NUMPY, floats, loop_kernel, pairs, run, special_floats
-from test_codegen_vector_math import ELEMENTARY, assert_within, errors_in_ulp
+from ulp_checks import ELEMENTARY, assert_within, errors_in_ulp
 
 from weft.codegen.llvm.jit import compile_kernels, kernel_asm
 from weft.codegen.llvm.target import has_feature

@@ -6,15 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiled_checks import (
-    ELEMENTWISE,
-    PIPELINE,
-    Case,
-    allowed_dtypes,
-    check,
-    check_sum,
-    plain,
-)
+from compiled_checks import ELEMENTWISE, PIPELINE, Case, allowed_dtypes, check, check_sum, plain
 from shares import usual
 
 import weft as wf

@@ -13,26 +13,22 @@ from example_counts import examples
 from graphs import Case
 from hypothesis import given
 from hypothesis import strategies as st
-from nest_runs import random_ranges, run, whole
+from nest_runs import run, whole
+from random_graph_checks import check_exactly, check_roughly
 from row_graphs import row_cases
-from test_compiled_random import check_exactly, check_roughly
+from row_kernel_checks import FLOATS, HALVES, WHOLE, check_cuts, nests
 
 import weft as wf
 from weft.codegen.nests.calls import nest_calls
 from weft.ir import dtypes
 from weft.ir.analysis.index_maps import frame_of
 from weft.ir.analysis.verify import verify
-from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 from weft.passes.fusion.fuse import fuse
 from weft.passes.simplify.effects import strip_gradient_ops
 
 Array = np.ndarray[Any, Any]
-
-WHOLE = (dtypes.int32, dtypes.int64, dtypes.uint8)
-FLOATS = (dtypes.float32, dtypes.float64)
-HALVES = (dtypes.float16, dtypes.bfloat16)
 
 
 class TestRandomGraphs:
@@ -118,27 +114,7 @@ class TestCuts:
             check_cuts(fused, [x], 1)
 
 
-def check_cuts(fused: Graph, inputs: list[Array], seed: int) -> None:
-    """Random ranges give the bits of one range."""
-    if any(op.name not in ("fused", "reshape", "constant") for op in fused.ops):
-        return
-    at_once = run(fused, inputs, whole)
-    in_pieces = run(fused, inputs, random_ranges(np.random.default_rng(seed)))
-    for x, y in zip(at_once, in_pieces, strict=True):
-        assert same(x, y)
-
-
 # ---------------------------------------------------------------------------- what must be one nest
-
-
-def nests(f: Callable[..., Any], *args: Any) -> list[Any]:
-    """The fused ops of a compiled function; every op of the graph must be one, or a view."""
-    graph = wf.compile(f).trace(*args)
-    for each in PIPELINE:
-        graph = each(graph)
-    views = ("reshape", "constant")
-    assert all(op.name in ("fused", *views) for op in graph.ops), graph
-    return [op for op in graph.ops if op.name == "fused"]
 
 
 X = np.random.default_rng(0).standard_normal((12, 33)).astype(np.float32)

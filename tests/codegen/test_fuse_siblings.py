@@ -12,10 +12,10 @@ from example_counts import examples
 from graphs import Case, graph_and_inputs
 from hypothesis import given
 from hypothesis import strategies as st
+from random_graph_checks import LOOPS, TRACED, check_exactly, check_roughly
 from row_graphs import row_cases
+from row_kernel_checks import FLOATS, HALVES, WHOLE, check_cuts, nests
 from sibling_graphs import of_any_size, sibling_cases
-from test_compiled_random import LOOPS, TRACED, check_exactly, check_roughly
-from test_fuse_rows import FLOATS, HALVES, WHOLE, check_cuts, nests
 
 import weft as wf
 from weft.codegen.llvm.jit import compile_count

@@ -14,9 +14,9 @@ from example_counts import examples
 from graphs import Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_graph_checks import check_exactly, check_roughly
 from row_graphs import row_cases
-from test_compiled_random import check_exactly, check_roughly
-from test_fuse_rows import check_cuts
+from row_kernel_checks import check_cuts
 
 import weft as wf
 from weft.ir import dtypes

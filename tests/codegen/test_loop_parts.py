@@ -10,13 +10,13 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from compiled_checks import PIPELINE
+from compiled_checks import PIPELINE, same
 from example_counts import examples
 from graphs import Case, graph_and_inputs
 from hypothesis import given, settings
+from loop_checks import OPS, Array, check, executable, floats
 from plan_player import play
-from test_compiled_random import WHOLE, same, states
-from test_loops import OPS, Array, check, executable, floats
+from random_graph_checks import WHOLE, states
 
 import weft as wf
 from weft.codegen.llvm.jit import compile_count

@@ -14,9 +14,9 @@ from compiled_checks import PIPELINE
 from example_counts import examples
 from graphs import Case, graph_and_inputs
 from hypothesis import given
+from loop_checks import OPS, Array, check, control_ops, executable, floats
 from plan_player import play
-from test_compiled_random import WHOLE, check_exactly
-from test_loops import OPS, Array, check, control_ops, executable, floats
+from random_graph_checks import WHOLE, check_exactly
 
 import weft as wf
 from weft.codegen.llvm.jit import compile_count

@@ -14,25 +14,21 @@ from compiled_checks import PIPELINE
 from example_counts import examples
 from graphs import Case, graph_and_inputs
 from hypothesis import given
+from loop_checks import OPS, check, control_ops, executable, floats, program
 from plan_player import play
-from test_compiled_random import WHOLE, check_exactly
+from random_graph_checks import WHOLE, check_exactly
 
 import weft as wf
 from weft.codegen.llvm.jit import compile_count
 from weft.codegen.loops import in_registers as scalar_check
 from weft.codegen.loops.in_registers import in_registers, why_not_in_registers
-from weft.codegen.loops.program import Branch, Loop
+from weft.codegen.loops.program import Loop
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.interpreter.evaluate import interpret
 from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import run_passes
 from weft.passes.memory.plan_memory import plan_memory
 
 Array = np.ndarray[Any, Any]
-CONTROL = ("cond", "while", "scan")
-OPS = (*CONTROL, "add", "negative", "multiply", "slice", "sum", "broadcast_to", "take", "iota",
-       "slice_update", "reshape", "constant", "read", "assign", "variable")  # fmt: skip
-RNG = np.random.default_rng(3)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -40,37 +36,6 @@ def small_arrays_in_memory() -> Iterator[None]:
     """Loops on small arrays are in test_loop_small.py."""
     with patch.object(scalar_check, "SMALL", 1):
         yield
-
-
-def control_ops(compiled: Any, *args: Any) -> list[Any]:
-    """The loops and branches of the compiled program; what became one kernel is not among them."""
-    return [n for n in program(compiled, *args) if isinstance(n, Loop | Branch)]
-
-
-def program(compiled: Any, *args: Any) -> Any:
-    return executable(compiled, *args).report.program
-
-
-def executable(compiled: Any, *args: Any) -> Any:
-    compiled(*args)
-    return list(compiled._specializations.entries.values())[-1].executable()
-
-
-def check(f: Callable[..., Any], *args: Array, rtol: float = 2e-6) -> list[Array]:
-    """`f` compiled gives what the interpreter gives, twice."""
-    compiled = wf.compile(f)
-    wanted = interpret(compiled.trace(*args), list(args))
-    for _ in range(2):
-        got = [np.asarray(t) for t in wf.tree_leaves(compiled(*args))]
-        assert len(got) == len(wanted)
-        for x, y in zip(got, wanted, strict=True):
-            assert x.dtype == y.dtype
-            np.testing.assert_allclose(x, y, rtol=rtol, atol=1e-6)
-    return got
-
-
-def floats(*shape: int) -> Array:
-    return RNG.standard_normal(shape).astype(np.float32)
 
 
 class TestRandom:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conv_checks import DTYPES, check, graph_of, numbers
 from cut_calls import cut_everything, same_in_cuts
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from test_conv import DTYPES, check, graph_of, numbers
 
 import weft as wf
 from weft.ir.interpreter.evaluate import evaluate_op, interpret

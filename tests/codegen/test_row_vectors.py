@@ -13,9 +13,9 @@ from graphs import Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llvmlite import ir
+from random_graph_checks import check_roughly
 from row_graphs import row_cases
-from test_compiled_random import check_roughly
-from test_fuse_rows import check_cuts
+from row_kernel_checks import check_cuts
 
 import weft as wf
 from weft.codegen.llvm.elements import register_type

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_graphs import STEP
 from example_counts import examples
 from graphs import graphs
 from hypothesis import given
@@ -20,20 +21,6 @@ from weft.ir.text.diff import diff_graphs
 from weft.ir.text.dot import dot
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
-
-STEP = """\
-graph @step(%x: f32[2,3], %rate: f32[]) -> (f32[2,3], token) stage=traced {
-  %w = variable() {name="w", dtype=f32, shape=[2, 3]} : ref<f32[2,3]> loc("m.py":1:1)
-  %a = read(%w) : f32[2,3] loc("m.py":2:1)
-  %r = broadcast_to(%rate) {shape=[2, 3]} : f32[2,3] loc("m.py":3:1)
-  %b = multiply(%x, %r) : f32[2,3] loc("m.py":4:1)
-  %c = multiply(%x, %r) : f32[2,3] loc("m.py":5:1)
-  %d = add(%b, %c) : f32[2,3] loc("m.py":6:1)
-  %e = subtract(%a, %d) : f32[2,3] loc("m.py":7:1)
-  %t = assign(%w, %e) : token loc("m.py":8:1)
-  return %e, %t
-}
-"""
 
 
 @pytest.fixture

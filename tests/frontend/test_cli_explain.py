@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_cli import STEP
+from cli_graphs import STEP
 
 from weft.frontend.tools.main import main
 

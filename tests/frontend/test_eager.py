@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.special as sp
+from eager_calls import INF, NAN, calls_of, every_function, interpreted, outcome
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,6 @@ from hypothesis.extra import numpy as hnp
 import weft as wf
 from weft.codegen.llvm.jit import compile_count
 from weft.frontend.eager import kinds, native, numpy_calls
-from weft.frontend.eager.native import EagerCalls
 from weft.frontend.eager.numpy_calls import LARGE, SWITCH, tensor_of
 from weft.frontend.ops import promotion
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, WeftError
@@ -34,27 +34,12 @@ from weft.ir.spec import QUIET, quietly
 
 RNG = np.random.default_rng(5)
 Call = Callable[..., Any]
-NAN, INF = np.nan, np.inf
 
 
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large eager calls run as native code, as they do by default outside the tests."""
     monkeypatch.setattr(SWITCH, "on", True)
-
-
-def interpreted(call: Callable[[], Any]) -> Any:
-    """What the interpreter gives."""
-    was, SWITCH.on = SWITCH.on, False
-    try:
-        return call()
-    finally:
-        SWITCH.on = was
-
-
-def calls_of(function: Any) -> EagerCalls:
-    found: EagerCalls = function.calls
-    return found
 
 
 class Natively:
@@ -79,10 +64,6 @@ class Natively:
             monkeypatch.setattr(calls, "_known", {})
             monkeypatch.setattr(calls, "_again", {})
             monkeypatch.setattr(calls, "_kinds", {})
-
-
-def every_function() -> list[EagerCalls]:
-    return [o for o in gc.get_objects() if type(o) is EagerCalls]
 
 
 @pytest.fixture
@@ -199,18 +180,6 @@ def operands(draw: Callable[..., Any], count: int) -> list[Any]:
     if count == 2 and draw(st.integers(0, 3)) == 0:
         out[1] = draw(st.sampled_from([0, 1, 2, -1, 2.5, True, 300, 1e300, -0.0]))
     return out
-
-
-def outcome(call: Callable[[], Any]) -> Any:
-    """The bits, and what is known of them, or the error in words."""
-    try:
-        t = call()
-    except WeftError as error:
-        return type(error), str(error)
-    bits = np.asarray(t)
-    number = bits.astype(np.float64) if bits.dtype.kind in "fV" else bits
-    same = np.where(np.isnan(number), NAN, number).tobytes() if number.dtype.kind == "f" else bits
-    return t.dtype, t.shape, t.weak, same if isinstance(same, bytes) else same.tobytes()
 
 
 @pytest.mark.parametrize("large", [2, LARGE])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_eager import calls_of, every_function, interpreted, outcome
+from eager_calls import calls_of, every_function, interpreted, outcome
 
 import weft as wf
 from weft.frontend.core.trace import at_once as at_once_here

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from cuda_device import use_fake
 from fake_driver import FakeDriver
-from test_while_gradients import SUMS
+from loop_programs import PROGRAMS, either, random_array, until
+from stack_sums import SUMS
 
 import weft as wf
 from weft.frontend.core import pytree
@@ -23,83 +24,6 @@ from weft.runtime.device.execution.executable import compile_for_device
 from weft.runtime.device.plan import CheckFaults, DeviceLoop, DevicePlan, PlannedCopy, PlannedLaunch
 
 Array = np.ndarray[Any, Any]
-
-
-def _random(*shape: int) -> Array:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
-
-
-def _counted(x: wf.Tensor) -> Any:
-    return wf.while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, wf.tanh(y) * 0.9 + x), (0, x))
-
-
-def _never(x: wf.Tensor) -> Any:
-    return wf.while_loop(lambda i, y: i < 0, lambda i, y: (i + 1, y * x), (0, x))
-
-
-def _until(x: wf.Tensor) -> Any:
-    return wf.while_loop(lambda y: wf.sum(y) < 100.0, lambda y: y * 1.5, wf.abs(x))
-
-
-def _bounded(x: wf.Tensor) -> Any:
-    return wf.while_loop(
-        lambda y: wf.sum(y) < 1e9, lambda y: y[::-1] * 1.5, wf.abs(x), maximum_iterations=3
-    )
-
-
-def _odd_rows(xs: wf.Tensor) -> Any:
-    return wf.scan(lambda c, x: (c * 0.5 + x, wf.sum(c) * x), init=wf.zeros((5,)), xs=xs)
-
-
-def _recurrent(xs: wf.Tensor, w: wf.Tensor) -> Any:
-    def body(c: wf.Tensor, x: wf.Tensor) -> Any:
-        h = wf.tanh(wf.matmul(c, w) + x)
-        return h, h
-
-    return wf.scan(body, init=wf.zeros((2, 6)), xs=xs)
-
-
-def _gradient(xs: wf.Tensor, w: wf.Tensor) -> Any:
-    def loss(w: wf.Tensor) -> wf.Tensor:
-        last, rows = _recurrent(xs, w)
-        return wf.sum(last * last) + wf.sum(rows)
-
-    return wf.grad(loss)(w)
-
-
-def _nested(x: wf.Tensor) -> Any:
-    def body(i: wf.Tensor, y: wf.Tensor) -> Any:
-        z = wf.while_loop(lambda j, z: j < i, lambda j, z: (j + 1, z[::-1] * 1.1 + x), (0, y))
-        return i + 1, z[1]
-
-    return wf.while_loop(lambda i, y: i < 4, body, (0, x))
-
-
-def _scan_in_scan(xs: wf.Tensor) -> Any:
-    def body(c: wf.Tensor, x: wf.Tensor) -> Any:
-        return wf.scan(lambda d, y: (d[::-1] * 0.5 + y, d * y), init=c, xs=wf.stack([x, x * 2.0]))
-
-    return wf.scan(body, init=wf.ones((3,)), xs=xs)
-
-
-def _either(x: wf.Tensor, p: wf.Tensor) -> Any:
-    y = wf.cond(p > 0, lambda y: wf.exp(y), lambda y: y[::-1] * 2.0, x)
-    return y, wf.sum(y)
-
-
-PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-    "counted": (_counted, (_random(4, 5),)),
-    "never": (_never, (_random(4, 5),)),
-    "until": (_until, (_random(4, 5),)),
-    "bounded": (_bounded, (_random(4, 5),)),
-    "odd rows": (_odd_rows, (_random(7, 5),)),
-    "recurrent": (_recurrent, (_random(5, 2, 6), _random(6, 6))),
-    "gradient": (_gradient, (_random(5, 2, 6), _random(6, 6))),
-    "nested": (_nested, (_random(3, 3),)),
-    "scan in scan": (_scan_in_scan, (_random(4, 3),)),
-    "then": (_either, (_random(4, 5), 1)),
-    "else": (_either, (_random(4, 5), -1)),
-}
 
 
 @pytest.mark.parametrize("driver", ["emulated", "faked driver", "short recordings"])
@@ -129,7 +53,9 @@ def _plan(function: Callable[..., Any], *args: Any) -> DevicePlan:
 
 def test_rows_that_begin_at_odd_places_are_copied_and_others_are_not() -> None:
     def copies(width: int) -> int:
-        (loop,) = (n for n in _plan(_rows, _random(7, width)).nodes if isinstance(n, DeviceLoop))
+        (loop,) = (
+            n for n in _plan(_rows, random_array(7, width)).nodes if isinstance(n, DeviceLoop)
+        )
         return sum(isinstance(n, PlannedCopy) for n in loop.body)
 
     def _rows(xs: wf.Tensor) -> Any:
@@ -141,7 +67,7 @@ def test_rows_that_begin_at_odd_places_are_copied_and_others_are_not() -> None:
 
 
 def test_the_host_looks_for_faults_before_variables_are_written_and_not_twice() -> None:
-    table, a, b = (wf.Variable(_random(6, 4)) for _ in range(3))
+    table, a, b = (wf.Variable(random_array(6, 4)) for _ in range(3))
 
     def step(index: wf.Tensor) -> wf.Tensor:
         a.assign(a * 2.0)
@@ -188,7 +114,7 @@ def test_no_variable_is_written_after_a_fault_in_a_loop(
     """Not by the next iteration either."""
     monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
     index = np.array([9 if k == bad else k for k in range(4)])
-    args = _random(5), index, np.int64(4)
+    args = random_array(5), index, np.int64(4)
     left = []
     for device in ("cpu", "gpu:0"):
         v = wf.Variable(np.zeros(3, np.float32))
@@ -203,14 +129,14 @@ def test_no_variable_is_written_after_a_fault_in_a_loop(
 
 
 def test_a_plan_for_people_has_loops_and_decisions() -> None:
-    text = wf.compile(device="gpu:0")(_until).explain(_random(4, 5))
+    text = wf.compile(device="gpu:0")(until).explain(random_array(4, 5))
     assert "while: loop" in text
     assert "the host leaves unless" in text
-    assert "the host reads" in wf.compile(device="gpu:0")(_either).explain(_random(4, 5), 1)
+    assert "the host reads" in wf.compile(device="gpu:0")(either).explain(random_array(4, 5), 1)
 
 
 def _lstm() -> Callable[[wf.Tensor], Any]:
-    w = wf.Variable(_random(12, 32) * 0.3)
+    w = wf.Variable(random_array(12, 32) * 0.3)
     optimizer = wf.train.GradientDescentOptimizer(0.1)
 
     def step(xs: wf.Tensor) -> wf.Tensor:
@@ -245,7 +171,7 @@ def _launches(calls: list[str]) -> list[str]:
 def test_a_training_step_of_an_lstm_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     api = use_fake(monkeypatch, runs=False)
     step = wf.compile(device="gpu:0")(_lstm())
-    calls = _calls(api, step, _random(28, 2, 4))
+    calls = _calls(api, step, random_array(28, 2, 4))
     assert calls.count("graph") == 1
     assert not _launches(calls)
     assert len(calls) < 5  # copies in and out beside it
@@ -255,7 +181,7 @@ def test_a_long_loop_is_some_graphs_and_no_more_than_may_be_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(segments, "MOST_NODES", 100)
-    xs = _random(90, 2, 4)
+    xs = random_array(90, 2, 4)
     step = wf.compile(device="gpu:0")(_lstm())
     api = use_fake(monkeypatch, runs=False)
     calls = _calls(api, step, xs)
@@ -280,7 +206,7 @@ def test_loops_whose_buffers_swap_are_recorded_twice_whatever_their_length(
     def counted(x: wf.Tensor) -> Any:
         return wf.while_loop(lambda i, y: i < 50, lambda i, y: (i + 1, y[::-1] * 0.5 + x), (0, x))
 
-    x = _random(4, 5)
+    x = random_array(4, 5)
     expected = [np.asarray(wf.compile(f)(x)[-1]) for f in (until, counted)]
     api = use_fake(monkeypatch)
     on_gpu = wf.compile(device="gpu:0")(until)

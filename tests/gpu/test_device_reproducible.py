@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_toolchain import needs_toolchain
-from test_reproducible import EVERY
+from layers_in_parts import EVERY
 
 import weft as wf
 from weft.codegen.cuda.cubins.compile import emit_ptx

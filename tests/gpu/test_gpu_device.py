@@ -16,18 +16,18 @@ import pytest
 from compiled_checks import same
 from cuda_device import on_device, use_device
 from cuda_graphs import on_gpu, run
+from cuda_random_graphs import FLOATS, KERNELS, NUMBERS, SINGLE, WHOLE, pipeline
 from gpu_kinds import REAL
+from gradient_cases import CASES, HERE, loss_graph
+from gradient_cases import Case as RuleCase
 from graphs import Case, graph_and_inputs
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis.errors import Unsatisfiable
+from loop_programs import PROGRAMS as LOOPS
+from random_graph_checks import within
 from row_graphs import row_cases
 from stable_results import Overflow, stable_results
-from test_compiled_random import within
-from test_cuda_differential import FLOATS, KERNELS, NUMBERS, SINGLE, WHOLE, pipeline
-from test_device_loops import PROGRAMS as LOOPS
-from test_gpu_programs import PROGRAMS
-from test_gradients import CASES, HERE, loss_graph
-from test_gradients import Case as RuleCase
+from training_programs import PROGRAMS
 
 import weft as wf
 from weft.frontend.core import pytree

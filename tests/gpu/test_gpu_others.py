@@ -23,7 +23,7 @@ from cuda_device import use_device, use_library, use_no_library
 from fake_cublaslt import FakeClock, FakeCublasLt, Offer
 from fake_cudnn import Engine, FakeCudnn
 from fake_driver import FakeCompiler
-from test_gpu_programs import PROGRAMS
+from training_programs import PROGRAMS
 
 import weft as wf
 from weft.frontend.core import pytree

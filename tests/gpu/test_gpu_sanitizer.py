@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from loop_programs import PROGRAMS as LOOPS
 from paths import GPU_SUPPORT
-from test_device_loops import PROGRAMS as LOOPS
-from test_gpu_programs import PROGRAMS
+from training_programs import PROGRAMS
 
 TOOLS = ("racecheck", "memcheck", "initcheck", "synccheck")
 FOUND = 86  # the exit status for errors of the tool

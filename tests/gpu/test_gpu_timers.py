@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from cuda_device import use_driver, use_fake
 from fake_driver import OK, FakeCompiler, FakeDriver
-from test_gpu_benchmark import gpu_py, into, peer, ran
+from gpu_benchmark import gpu_py, into, peer, ran
 
 import weft as wf
 from weft.runtime.device.backends import cuda, registry

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_cases import CASES, read_cases
+from golden_cases import read_cases
+from paths import CASES
 
 from weft.frontend.tools.main import main
 from weft.ir.analysis.deadness import check_dataflow

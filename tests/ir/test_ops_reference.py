@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.special
+from elementwise_names import NAMES
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
@@ -28,13 +29,6 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 HALVES = (dtypes.float16, dtypes.bfloat16)
 INTEGERS = tuple(d for d in dtypes.ALL if d.is_integer)
-NAMES = """abs sign negative square sqrt cbrt rsqrt reciprocal exp exp2 expm1 log log1p log2 log10
-    sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma
-    sigmoid ceil floor round trunc isnan isinf isfinite signbit logical_not bitwise_invert conj
-    real imag add subtract multiply divide floor_divide remainder power maximum minimum atan2 hypot
-    logaddexp copysign nextafter fma equal not_equal less less_equal greater greater_equal
-    logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift
-    bitwise_right_shift where astype bitcast"""
 
 REAL_NAMES = {name: getattr(math, name) for name in dir(math) if not name.startswith("_")} | {
     "conj": lambda a: a,

@@ -17,12 +17,11 @@ which may come last, gives the graphs of all devices. A case with no `// passes:
 parser or the verifier takes the input.
 """
 
-import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from golden_cases import Case, read_cases, rewrite
 from paths import CASES
 
 from weft.frontend.tools.main import before_partition, passes_named
@@ -39,41 +38,6 @@ from weft.passes.manager import PassOptions, run_passes
 from weft.passes.partition.partition import partition
 
 FILES = sorted(CASES.glob("*.weft"))
-SEPARATOR = "// ----\n"
-
-
-@dataclass
-class Case:
-    """One case of a file: its name, passes, head (comments), input text and expected text."""
-
-    name: str
-    passes: str
-    head: str
-    source: str
-    expected: str
-
-    def text(self, output: str) -> str:
-        return f"{self.head}{self.source}{SEPARATOR}{output}"
-
-
-def read_cases(text: str) -> tuple[str, list[Case]]:
-    """The text before the first case, and the cases."""
-    preface, *parts = re.split(r"^(?=// case: )", text, flags=re.MULTILINE)
-    return preface, [read_case(part) for part in parts]
-
-
-def read_case(text: str) -> Case:
-    """The case that starts with `// case: `."""
-    body, separator, expected = text.partition(SEPARATOR)
-    lines = body.splitlines(keepends=True)
-    count = next((i for i, line in enumerate(lines) if not line.startswith("// ")), len(lines))
-    head = "".join(lines[:count])
-    keys = dict(re.findall(r"^// (case|passes):[ ]*(.*)$", head, flags=re.MULTILINE))
-    if not separator:
-        raise ValueError(f"case {keys['case']} has no '// ----'")
-    return Case(
-        keys["case"], keys.get("passes", ""), head, "".join(lines[count:]), expected.rstrip() + "\n"
-    )
 
 
 def run_case(case: Case, folder: Path) -> str:
@@ -124,13 +88,6 @@ def test_case(path: Path, case: Case, update: bool, tmp_path: Path) -> None:
         rewrite(path, case, found)
     else:
         assert found == case.expected, f"{path.name}: {case.name} (pytest --update rewrites it)"
-
-
-def rewrite(path: Path, case: Case, output: str) -> None:
-    """Replace the expected text of one case in its file."""
-    preface, cases = read_cases(path.read_text("utf-8"))
-    texts = [c.text(output if c.name == case.name else c.expected) for c in cases]
-    path.write_text(preface + "\n".join(texts), encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", FILES, ids=[p.stem for p in FILES])

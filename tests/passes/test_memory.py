@@ -11,7 +11,7 @@ from example_counts import examples
 from graphs import Case, graph_and_inputs
 from hypothesis import given
 from plan_player import Memory, Place, part, play, whole
-from test_compiled_random import TRACED, WHOLE, check_exactly, states
+from random_graph_checks import TRACED, WHOLE, check_exactly, states
 
 from weft.codegen.llvm.jit import compile_count
 from weft.ir import dtypes

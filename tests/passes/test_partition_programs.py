@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from layers_in_parts import cut as cut_in_parts
+from layers_in_parts import held_of, same
 from placed_programs import place_at_random
-from test_reproducible import cut as cut_in_parts
-from test_reproducible import held_of, same
 
 import weft as wf
 from weft.ir.graph import Graph

@@ -13,6 +13,7 @@ import pytest
 from example_counts import examples
 from graphs import Case, graph_and_inputs, graphs
 from hypothesis import assume, given
+from interpreter_checks import bits_are_defined, exactly, results
 
 import weft as wf
 from weft.ir.analysis.verify import verify
@@ -23,7 +24,6 @@ from weft.ir.interpreter.evaluate import evaluate_op, interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.spec import ConstArray
 from weft.ir.text.parser import parse_graph
-from weft.ir.types import TensorType
 from weft.passes.analysis.metrics import bytes_moved, kernel_count, peak_bytes
 from weft.passes.differential import (
     difference,
@@ -44,44 +44,12 @@ FUSING = ("fuse", "fuse_elementwise", "fuse_folds")
 BY_NAME = pytest.mark.parametrize("name", list(PASSES))
 
 
-def results(graph: Graph, case: Case) -> list[Any]:
-    """The graph's results and then the variables' values."""
-    state = DictState(case.state)
-    found = interpret(graph, case.inputs, state)
-    return [*found, *(state.values[k] for k in sorted(state.values))]
-
-
-def exactly(a: Any, b: Any) -> bool:
-    """Equal to the bit, but for which NaN it is."""
-    if a is None or b is None or a.dtype == object:
-        return bool(np.all(a == b))
-    if a.dtype.kind == "c":
-        return exactly(a.real, b.real) and exactly(a.imag, b.imag)
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    nan = a != a
-    same = (a == b) & (np.signbit(a) == np.signbit(b)) if a.dtype.kind in "fV" else a == b
-    return bool(np.all(same | (nan & (b != b))))
-
-
 def prepared(name: str, graph: Graph) -> Graph:
     """What the pass `name` takes: stacks are handles before marks for autodiff go, and these may
     not be in what is fused."""
     if name in ("strip_gradient_ops", *FUSING):
         graph = PASSES["lower_stacks"](graph)
     return PASSES["strip_gradient_ops"](graph) if name in FUSING else graph
-
-
-def bits_are_defined(graph: Graph) -> bool:
-    """Whether the interpreter gives the same bits for the same meaning: NumPy's floating sums
-    depend on strides, and x ** 3 is simplified to two products."""
-    inexact = ("sum", "prod", "matmul", "power")
-    return not any(
-        op.name in inexact
-        and isinstance(t := op.operands[0].type, TensorType)
-        and t.dtype.is_inexact
-        for op in graph.walk()
-    )
 
 
 # ------------------------------------------------------------------------------- on random graphs

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_op_lists import names_after
 from example_counts import examples
+from golden_cases import Case, read_cases, rewrite
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import CASES, ROOT
 from structured_programs import programs
-from test_cases import Case, read_cases, rewrite
-from test_cuda_lowerings import names_after
 
 import weft as wf
 from weft.codegen.cuda.lowerings import gpu_ops

@@ -10,8 +10,8 @@ import pytest
 from example_counts import examples
 from graphs import Case
 from hypothesis import given
+from random_graph_checks import check_exactly
 from row_graphs import row_cases
-from test_compiled_random import check_exactly
 
 import weft as wf
 from weft.codegen.llvm.target import multiplies_and_adds

@@ -12,9 +12,9 @@ from compiled_checks import PIPELINE
 from example_counts import examples
 from graphs import Case, graph_and_inputs
 from hypothesis import assume, given
+from interpreter_checks import bits_are_defined, exactly, results
+from random_graph_checks import WHOLE, check_exactly
 from structured_programs import Program, programs
-from test_compiled_random import WHOLE, check_exactly
-from test_passes import bits_are_defined, exactly, results
 
 import weft as wf
 from weft.ir.analysis.verify import verify

@@ -11,8 +11,8 @@ from compiled_checks import PIPELINE
 from example_counts import examples
 from graphs import Case, graph_and_inputs
 from hypothesis import assume, given
-from test_compiled_random import WHOLE, check_exactly
-from test_passes import bits_are_defined, exactly, results
+from interpreter_checks import bits_are_defined, exactly, results
+from random_graph_checks import WHOLE, check_exactly
 
 import weft as wf
 from weft.ir.analysis.effects import unordered

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from golden_cases import read_cases
+from paths import CASES
 from semantic_gradients import PROGRAMS as GRADIENTS
 from semantic_loops import PROGRAMS as LOOPS
 from semantic_programs import PROGRAMS as BRANCHES
 from semantic_programs import Case
-from test_cases import CASES, read_cases
 
 import weft as wf
 from weft.frontend.core import pytree

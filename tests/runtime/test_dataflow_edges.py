@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from test_dataflow_nets import held
+from dataflow_net_checks import held
 
 import weft as wf
 from weft.ir.dtypes import int64

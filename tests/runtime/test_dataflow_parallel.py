@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dataflow_net_checks import agree, seeded
+from dataflow_texts import COUNT, NESTED
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_dataflow_executor import COUNT, NESTED
-from test_dataflow_nets import agree, seeded
 
 import weft as wf
 from weft.ir.dtypes import float32

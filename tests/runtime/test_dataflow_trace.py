@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_dataflow_executor import COUNT, NESTED, SELECT
+from dataflow_texts import COUNT, NESTED, SELECT
 
 import weft as wf
 from weft.ir.dtypes import float32

@@ -23,7 +23,7 @@ from graph_makers import MAKERS
 from graphs import Case, graph_and_inputs
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from test_pool_cuts import run, states
+from native_runs import run, states, traced
 
 import weft as wf
 from weft.codegen.llvm import cache_key
@@ -69,10 +69,6 @@ def forget_kernels() -> None:
 def plans(folder: Path) -> list[Path]:
     wait_for_background()
     return sorted(folder.glob("*.plan"))
-
-
-def traced(f: Any, *arguments: Any) -> Graph:
-    return wf.compile(f).trace(*arguments)
 
 
 def twice(graph: Graph, *inputs: Any, **options: Any) -> tuple[Executable, Executable]:

@@ -15,14 +15,14 @@ from graph_makers import MAKERS
 from graphs import Case, graph_and_inputs
 from hypothesis import given
 from hypothesis import strategies as st
+from native_runs import run, states
 
 import weft as wf
 from weft.codegen.cost import MOST_CHUNKS, split
 from weft.ir.dtypes import bool_, float16, float32, float64, int32, int64, uint8
 from weft.ir.ops import lookup
-from weft.runtime.native.executable import Executable, compile_graph
+from weft.runtime.native.executable import compile_graph
 from weft.runtime.native.pool import POOL
-from weft.runtime.resources.variables import VariableState
 
 Array = np.ndarray[Any, Any]
 #: Compiled steps have no ops of the host.
@@ -38,27 +38,6 @@ def everything_is_cut() -> Iterator[None]:
         POOL.set_limit(16)
         yield
     POOL.set_limit(before)
-
-
-def states(case: Case) -> dict[str, VariableState]:
-    made = {}
-    for op in case.graph.ops:
-        if op.name == "variable":
-            name, ref = str(op.attrs["name"]), op.result.type
-            state = VariableState(name, ref.tensor.dtype, ref.tensor.static_shape)  # type: ignore[union-attr]
-            state.array = case.state[name].copy()
-            made[name] = state
-    return made
-
-
-def run(step: Executable, variables: dict[str, VariableState], case: Case) -> list[Any]:
-    """The results, then the variables; the variables are set back to what they were before."""
-    results = step([np.array(x, order="C") for x in case.inputs])
-    for name, state in variables.items():
-        assert state.array is not None
-        results.append(state.array)
-        state.array = case.state[name].copy()
-    return results
 
 
 class TestRandomGraphs:

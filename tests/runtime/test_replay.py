@@ -9,7 +9,7 @@ from compiled_checks import PIPELINE
 from example_counts import examples
 from graphs import Case, graph_and_inputs
 from hypothesis import given
-from test_compiled_random import TRACED
+from random_graph_checks import TRACED
 
 import weft as wf
 from weft.codegen.llvm.asm_facts import AsmFacts, asm_facts

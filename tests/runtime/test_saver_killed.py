@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ends_of_saves import END_AT
 from paths import ROOT
 
 import weft as wf
@@ -119,24 +120,6 @@ def test_two_hundred_kills(tmp_path: Path, seed: int) -> None:
     kill_and_restart(tmp_path, 50, seed)
 
 
-#: `end_at(n)`: the process ends as a kill ends it at the n-th call that changes a folder.
-END_AT = """
-import os
-
-def end_at(n):
-    left = [n]
-
-    def count_down(function):
-        def counted(*args, **options):
-            left[0] -= 1
-            if left[0] == 0:
-                os._exit(9)
-            return function(*args, **options)
-        return counted
-
-    for call in ("open", "write", "fsync", "replace", "unlink"):
-        setattr(os, call, count_down(getattr(os, call)))
-"""
 #: At every call, with each way to save.
 EVERY_MOMENT = (
     END_AT

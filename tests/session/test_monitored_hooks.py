@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_monitored_session import model
+from monitored_model import model
 from trace_format import read_trace
 
 import weft as wf

@@ -7,24 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from monitored_model import model, train
 
 import weft as wf
 from weft.frontend.train import scaffold as creating
 from weft.frontend.train.scaffold import SessionCreator
-
-train = wf.train
-Graph = tuple[wf.Graph, Any, Any, wf.Variable]
-
-
-def model() -> Graph:
-    """w <- w + x at each step; returns (graph, x, update, w)."""
-    graph = wf.Graph("monitored")
-    with graph.as_default():
-        x = wf.placeholder(wf.float32, [], name="x")
-        w = wf.Variable(1.0, name="w")
-        step = train.get_or_create_global_step()
-        update = wf.group(w.assign_add(x), step.assign_add(1), name="update")
-    return graph, x, update, w
 
 
 class Recorder(train.SessionRunHook):

@@ -9,51 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ends_of_saves import END_AT
 from fault_tasks import Supervisor
 from paths import ROOT
-from test_saver_killed import END_AT
+from sharded_model import Model, steps_in
 
 import weft as wf
-
-HERE, ANY = "/job:localhost/task:0", "/job:localhost"
-
-
-class Model:
-    """Three variables in two files, and a step that counts all of them up."""
-
-    def __init__(self, **rules: object) -> None:
-        self.graph = wf.Graph()
-        with self.graph.as_default():
-            with wf.device(HERE):
-                self.a = wf.Variable(np.zeros(3, np.float32), name="a")
-                self.step = wf.train.get_or_create_global_step()
-            with wf.device(ANY):
-                self.b = wf.Variable(np.zeros(2), name="b")
-            self.up = [v.assign(v + 1) for v in (self.a, self.b, self.step)]
-            self.saver = wf.train.ShardedSaver(**rules)  # type: ignore[arg-type]
-            self.init = wf.global_variables_initializer()
-        self.session = wf.Session(graph=self.graph)
-        self.session.run(self.init)
-
-    def train(self, steps: int = 1) -> None:
-        for _ in range(steps):
-            self.session.run(self.up)
-
-    def values(self) -> list[float]:
-        a, b, step = self.session.run([self.a, self.b, self.step])
-        return [*a.tolist(), *b.tolist(), int(step)]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "checkpoints"
-
-
-def steps_in(folder: Path) -> list[int]:
-    """The steps whose manifest is there; no file is there that none names."""
-    found = sorted(folder.glob("*.manifest.json"))
-    assert len(list(folder.glob("*.safetensors"))) == 2 * len(found)
-    return sorted(int(p.name.split(".")[0].rpartition("-")[2]) for p in found)
 
 
 def test_the_last_ones_stay(folder: Path) -> None:
@@ -207,8 +173,8 @@ EVERY_MOMENT = (
     + """
 import sys
 from pathlib import Path
-sys.path[:0] = ["tests/support", "tests/runtime", "tests/session"]
-from test_sharded_saver import Model, steps_in
+sys.path.insert(0, "tests/support")
+from sharded_model import Model, steps_in
 
 def save(model, folder):
     model.train()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent.parent
 # in place of this file's own folder, whose modules are those of a package
-FOLDERS = (".", "support", "support/gpu", "programs", "passes", "gpu", "../benchmarks")
+FOLDERS = (".", "support", "support/gpu", "programs", "../benchmarks")
 sys.path[:1] = [str(TESTS.parent), *(str(TESTS / folder) for folder in FOLDERS)]
 
 from snapshot.command import main  # noqa: E402

@@ -5,21 +5,7 @@ casts.
 from __future__ import annotations
 
 import numpy as np
-from api_cases import (
-    BIG,
-    BOOL,
-    CPLX,
-    F32,
-    INT,
-    ROWS,
-    SORTED,
-    SQUARE,
-    UNIT,
-    VEC,
-    Case,
-    X,
-    Y,
-)
+from api_cases import BIG, BOOL, CPLX, F32, INT, ROWS, SORTED, SQUARE, UNIT, VEC, Case, X, Y
 
 import weft as wf
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_budget_checks import faults
 from cuda_loads import counted_loads
 from cuda_on_cpu import native
+from cuda_op_checks import check, graph_of
 from cuda_ops import emulated, run_graph
 from cuda_toolchain import TARGETS, needs_toolchain
+from cuda_window_spaces import SPACES, attributes, numbers
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from shares import every
-from test_cuda_budget import faults
-from test_cuda_others import check, graph_of
-from test_cuda_windows import SPACES, attributes, numbers
 
 from weft.codegen.cuda.kernels import conv
 from weft.codegen.cuda.lowerings import launches_of

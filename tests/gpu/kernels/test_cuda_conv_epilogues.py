@@ -8,12 +8,12 @@ from typing import Any
 import cuda_models
 import numpy as np
 import pytest
+from cuda_budget_checks import faults
+from cuda_epilogue_checks import DTYPES, array, check, kernels, traced
 from cuda_graphs import lanes, run
 from cuda_toolchain import TARGETS, needs_toolchain
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cuda_budget import faults
-from test_cuda_epilogues import DTYPES, array, check, kernels, traced
 
 import weft as wf
 from weft.codegen.cuda.kernels import conv as conv_geometry

@@ -8,41 +8,23 @@ import numpy as np
 import pytest
 from compiled_checks import same
 from cuda_graphs import lanes, on_gpu, run, unchecked
+from cuda_random_graphs import FLOATS, KERNELS, NUMBERS, SINGLE, WHOLE, pipeline
 from example_counts import examples
 from graphs import Case, graph_and_inputs
 from hypothesis import assume, given, settings
+from random_graph_checks import within
 from row_graphs import row_cases
 from stable_results import Overflow, stable_results
-from test_compiled_random import within
 
-from weft.codegen.cuda.lowerings import GPU_LOWERINGS
 from weft.ir import dtypes
 from weft.ir.errors import UnsupportedError
-from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret
-from weft.ir.ops import OPS
-from weft.passes.manager import run_passes
-from weft.passes.pipelines import GPU
 
 Array = np.ndarray[Any, Any]
 
-#: What becomes GPU kernels; near the zeros of digamma and lgamma no relative bound holds, and which
-#: sign a computed NaN has is undefined.
-KERNELS = [n for n in OPS if n in GPU_LOWERINGS or OPS[n].traits & {"elementwise", "reduction"}]
-KERNELS += ["broadcast_to", "permute_dims", "slice", "reshape", "iota", "constant", "flip"]
-KERNELS = [n for n in KERNELS if n in OPS and not OPS[n].traits & {"host", "handle"}]
-FLOATS = [n for n in KERNELS if n not in ("digamma", "lgamma", "copysign", "signbit")]
-WHOLE = [d for d in dtypes.ALL if d.kind in ("bool", "int", "uint")]
-SINGLE = [dtypes.float32, dtypes.int32, dtypes.int64, dtypes.uint32, dtypes.bool_]
 HALF = [dtypes.float16, dtypes.float32, dtypes.int32, dtypes.bool_]
 FLOATING = [dtypes.float16, dtypes.float32, dtypes.float64, dtypes.int32]
-NUMBERS = [d for d in WHOLE if d.kind != "bool"]
 DOUBLE = [dtypes.float64, dtypes.int64, dtypes.uint8, dtypes.bool_]
-
-
-def pipeline(graph: Graph) -> Graph:
-    """`graph` after the GPU pipeline."""
-    return run_passes(graph, GPU)[0]
 
 
 def emulated(case: Case) -> list[list[Array]]:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.special
+from cuda_budget_checks import faults
 from cuda_graphs import lanes, run
+from cuda_op_checks import graph_of
 from cuda_toolchain import TARGETS, needs_toolchain
 from special_function_truth import TRUTH
-from test_codegen_vector_math import SLACK, assert_within, errors_in_ulp
-from test_cuda_budget import faults
-from test_cuda_others import graph_of
+from ulp_checks import SLACK, assert_within, errors_in_ulp
 
 from weft.codegen.cuda.source.dtypes import load, stored
 from weft.codegen.cuda.source.elementwise import expression

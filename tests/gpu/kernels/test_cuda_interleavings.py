@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from compiled_checks import same
 from cuda_graphs import Runner, lanes, run, threads
+from cuda_random_graphs import pipeline
 from shares import every
-from test_cuda_differential import pipeline
 
 import weft as wf
 from weft.codegen.cuda.emulator import EmulationError

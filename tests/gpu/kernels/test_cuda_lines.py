@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_budget_checks import faults
 from cuda_loads import counted_loads
 from cuda_on_cpu import native
+from cuda_op_checks import check, graph_of
 from cuda_ops import emulated, run_graph
 from cuda_toolchain import TARGETS, needs_toolchain
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from test_cuda_budget import faults
-from test_cuda_others import check, graph_of
 
 import weft as wf
 from weft.codegen.cuda.kernels import axes, sorted_indices

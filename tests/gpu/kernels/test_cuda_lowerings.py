@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_on_cpu import native
+from cuda_op_checks import graph_of, of
+from cuda_op_lists import names_after
 from cuda_ops import run_graph
 from cuda_toolchain import TARGETS, needs_toolchain
-from paths import ROOT
-from test_cuda_others import graph_of, of
 
 from weft.codegen.cuda.cubins.compile import assemble, emit_ptx
 from weft.codegen.cuda.lowerings import GPU_LOWERINGS, launches_of
@@ -26,7 +26,6 @@ from weft.ir.ops.state import UPDATES
 from weft.runtime.device.planning.planner import NO_CODE
 
 Array = np.ndarray[Any, Any]
-PAGE = ROOT / "docs" / "gpu.md"
 IN_NESTS = {
     name
     for name, spec in OPS.items()
@@ -36,14 +35,6 @@ CONTROL = {"cond", "while", "scan"}
 #: What passes make other ops of: marks for gradients, updates, stacks.
 GONE = {"custom_gradient", *UPDATES, "stack_new", "stack_push", "stack_pop", "stack_add"}
 MADE_BY_FUSION = {"fused"}
-
-
-def names_after(start: str) -> set[str]:
-    """The ops named on the page after these words, up to the end of the sentence."""
-    text = PAGE.read_text(encoding="utf-8")
-    found = re.search(re.escape(start) + r":(.*?)\.\n", text, re.DOTALL)
-    assert found, start
-    return set(re.findall(r"`(\w+)`", found[1]))
 
 
 def test_every_op_is_on_the_page() -> None:

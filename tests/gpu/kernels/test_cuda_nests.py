@@ -17,8 +17,8 @@ from graphs import graph_and_inputs
 from hypothesis import example, given
 from hypothesis import strategies as st
 from paths import CASES
+from random_graph_checks import LOOPS, within
 from stable_results import Overflow, stable_results
-from test_compiled_random import LOOPS, within
 
 from weft.codegen.call import Address
 from weft.codegen.cuda.cubins.compile import emit_ptx

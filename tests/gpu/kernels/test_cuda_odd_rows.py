@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 from compiled_checks import Case as CompiledCase
 from compiled_checks import plain
+from cuda_budget_checks import faults
 from cuda_loads import counted_sectors
 from cuda_nests import NestRun, fused_op
 from cuda_on_cpu import native
 from cuda_ops import emulated, run_graph
-from cuda_toolchain import TARGETS, needs_toolchain
-from graphs import Case
-from hypothesis import given, settings
-from row_graphs import row_cases
-from test_cuda_budget import faults
-from test_cuda_rows import (
+from cuda_row_checks import (
     FLOATS,
     HALVES,
     WHOLE,
@@ -26,6 +22,10 @@ from test_cuda_rows import (
     check_in_place,
     check_roughly,
 )
+from cuda_toolchain import TARGETS, needs_toolchain
+from graphs import Case
+from hypothesis import given, settings
+from row_graphs import row_cases
 
 from weft.codegen.cuda.lowerings import fused_launches
 from weft.codegen.cuda.nests import folds

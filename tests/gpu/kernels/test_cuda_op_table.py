@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from cuda_budget_checks import faults
 from cuda_graphs import on_gpu
 from cuda_models import graph_kernels
 from cuda_toolchain import TARGETS, needs_toolchain
 from graphs import Case, graph_and_inputs
 from hypothesis import HealthCheck, Phase, given, settings
-from test_cuda_budget import faults
 
 from weft.codegen.cuda.lowerings import GPU_LOWERINGS
 from weft.ir import dtypes

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_ops import run_graph
+from cuda_product_graphs import Shape, product_graph
 from shares import every
 
 from weft.codegen.cuda.lowerings import launches_of
@@ -17,20 +18,9 @@ from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
-from weft.ir.ops.builder import Builder
-from weft.ir.types import TensorType
 
 Array = np.ndarray[Any, Any]
-Shape = tuple[int, ...]
 RTOL = {"f32": 2e-6, "f64": 1e-14, "f16": 1e-3, "bf16": 1e-2}
-
-
-def product_graph(a: Shape, b: Shape, dtype: str, ta: bool = False, tb: bool = False) -> Graph:
-    """`matmul` alone."""
-    builder = Builder()
-    operands = [builder.add_arg(TensorType(as_dtype(dtype), s)) for s in (a, b)]
-    (made,) = builder.emit("matmul", operands, {"transpose_a": ta, "transpose_b": tb})
-    return builder.graph("product", ("a", "b"), [made])
 
 
 def check(graph: Graph, dtype: str, seed: int | None = None) -> None:

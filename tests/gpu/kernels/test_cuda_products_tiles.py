@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_banks import Banks, counted_banks, taken
+from cuda_budget_checks import compiled, faults
 from cuda_ops import run_graph
+from cuda_product_graphs import done_in, graph_of, kernel_of, product_graph
 from cuda_toolchain import needs_toolchain
-from test_cuda_budget import compiled, faults
-from test_cuda_products import product_graph
 
 from weft.codegen.cuda.cubins.resources import occupancy
 from weft.codegen.cuda.emulator import run as emulate
 from weft.codegen.cuda.emulator.maths import fma_f32, fma_f64
-from weft.codegen.cuda.lowerings import launches_of
-from weft.codegen.cuda.products import matmul
 from weft.codegen.cuda.products.tiles import TENSOR_TILES, TILES, TILES_OF_64, Tile, choose
-from weft.codegen.cuda.source.kernel import CudaKernel, Launch
+from weft.codegen.cuda.source.kernel import Launch
 from weft.ir.analysis.index_maps import static_shape
 from weft.ir.dtypes import as_dtype
 from weft.ir.graph import Graph
@@ -32,21 +30,6 @@ EACH = [*((tile, "f32") for tile in TILES), *((tile, "f64") for tile in TILES_OF
 NUMPY = {"f32": np.float32, "f64": np.float64}
 #: What the loop over k reads.
 INNER = re.compile(r"load_\w+\(shared_[ab], (?:u32\()?at")
-
-
-def done_in(tile: Tile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products are done in this tile, and k is not cut."""
-    monkeypatch.setattr(matmul, "choose", lambda *given, **how: (tile, 1))
-
-
-def graph_of(m: int, n: int, k: int, dtype: str, ta: bool = False, tb: bool = False) -> Graph:
-    return product_graph((k, m) if ta else (m, k), (n, k) if tb else (k, n), dtype, ta, tb)
-
-
-def kernel_of(graph: Graph) -> CudaKernel:
-    (op,) = graph.ops
-    (launch,) = launches_of(op)
-    return launch.kernel
 
 
 def banks_of(graph: Graph, dtype: str, change: Callable[[str], str] = str) -> Banks:

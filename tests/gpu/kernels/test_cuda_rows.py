@@ -6,15 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiled_checks import same
 from cuda_nests import bytes_of
-from cuda_ops import OpMemory, emulated, run_graph, run_op
+from cuda_ops import OpMemory, emulated, run_graph
+from cuda_row_checks import (
+    FLOATS,
+    HALVES,
+    WHOLE,
+    Maker,
+    check_exactly,
+    check_in_place,
+    check_roughly,
+)
 from example_counts import examples
 from graphs import Case
 from hypothesis import given
 from row_graphs import row_cases
-from stable_results import Overflow, stable_results
-from test_compiled_random import within
 
 from weft.codegen.call import Address, Scratch
 from weft.codegen.cuda.lowerings import fused_launches
@@ -23,34 +29,13 @@ from weft.codegen.cuda.source import writer
 from weft.ir import dtypes
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import UnsupportedError
-from weft.ir.graph import Graph, Value
+from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops.builder import Builder
 from weft.ir.types import TensorType
-from weft.passes.fusion.fuse import fuse
 
 Array = np.ndarray[Any, Any]
-WHOLE = (dtypes.int32, dtypes.int64, dtypes.uint8)
-FLOATS = (dtypes.float32, dtypes.float64)
-HALVES = (dtypes.float16,)
-
-
-def check_exactly(case: Case) -> None:
-    """The interpreter's bits."""
-    wanted = interpret(case.graph, case.inputs, DictState({}))
-    for x, y in zip(run_graph(fuse(case.graph), case.inputs), wanted, strict=True):
-        assert same(x, np.asarray(y))
-
-
-def check_roughly(case: Case) -> None:
-    """Within what rounding may do."""
-    try:
-        wanted, _ = stable_results(case.graph, case.inputs, case.state, 1)
-    except Overflow:
-        return
-    for x, y in zip(run_graph(fuse(case.graph), case.inputs), wanted, strict=True):
-        within(x, *y)
 
 
 class TestRandomGraphs:
@@ -88,27 +73,6 @@ class TestRandomGraphs:
     @examples(20, deadline=None)
     def test_long_rows(self, case: Case) -> None:
         check_exactly(case)
-
-
-class Maker:
-    """A graph under construction, in one dtype."""
-
-    def __init__(self, dtype: str) -> None:
-        self.builder, self.dtype = Builder(), as_dtype(dtype)
-
-    def input(self, *shape: int) -> Value:
-        return self.builder.add_arg(TensorType(self.dtype, shape))
-
-    def __call__(self, op: str, *operands: Value, **attrs: Any) -> Value:
-        (made,) = self.builder.emit(op, operands, attrs)
-        return made
-
-    def wide(self, value: Value, shape: tuple[int, ...]) -> Value:
-        return self("broadcast_to", value, shape=shape)
-
-    def graph(self, *results: Value) -> Graph:
-        names = [f"x{k}" for k in range(len(self.builder.args))]
-        return fuse(self.builder.graph("rows", names, list(results)))
 
 
 def normalised(shape: tuple[int, int], dtype: str = "f32") -> Graph:
@@ -177,21 +141,6 @@ def test_in_place(shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(3)
     inputs = [rng.standard_normal(s).astype(np.float32) for s in (shape, (1, shape[1]))]
     check_in_place(normalised(shape), inputs)
-
-
-def check_in_place(graph: Graph, inputs: list[Any]) -> None:
-    """The first result of the graph's only op in the buffer of its first operand."""
-    (op,) = graph.ops
-    wanted = run_graph(graph, inputs)
-    memory = OpMemory()
-    for value, array in zip(op.operands, inputs, strict=True):
-        memory.put(value, array)
-    for value in op.results:
-        memory.put(value)
-    memory.held[op.results[0]] = memory.held[op.operands[0]]
-    run_op(fused_launches(op, ((0, 0),))[0], memory, emulated())
-    for value, want in zip(op.results, wanted, strict=True):
-        np.testing.assert_array_equal(memory.get(value), want)
 
 
 def cross_entropy(rows: int, classes: int) -> Graph:

@@ -13,7 +13,7 @@ from compiled_checks import ELEMENTWISE, Case, check, operands, plain
 from cuda_graphs import Runner, lanes, run
 from cuda_on_cpu import native
 from cuda_toolchain import TARGETS, needs_toolchain
-from test_compiled import bitcasts, casts, check_bitcasts, check_elementwise, domain, ops_at
+from elementwise_checks import bitcasts, casts, check_bitcasts, check_elementwise, domain, ops_at
 
 import weft as wf
 from weft.codegen.cuda.cubins.compile import compile_kernel, emit_ptx

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_budget_checks import faults
 from cuda_loads import counted_loads
 from cuda_on_cpu import native
+from cuda_op_checks import check, graph_of
 from cuda_ops import OpMemory, emulated, run_graph
 from cuda_toolchain import TARGETS, needs_toolchain
 from example_counts import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_cuda_budget import faults
-from test_cuda_others import check, graph_of
 
 from weft.codegen.cuda.emulator.memory import Elements
 from weft.codegen.cuda.kernels import sorted_indices

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_op_checks import check, graph_of
 from cuda_ops import run_graph
-from test_cuda_others import check, graph_of
 
 from weft.codegen.cuda.kernels import sort
 from weft.codegen.cuda.lowerings import launches_of

@@ -8,14 +8,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from cuda_budget_checks import compiled, faults
 from cuda_ops import run_graph
+from cuda_product_graphs import done_in, graph_of, kernel_of, product_graph
 from cuda_toolchain import TARGETS, needs_toolchain
 from gpu_kinds import EMULATED_OR_REAL, REAL, runner_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cuda_budget import compiled, faults
-from test_cuda_products import product_graph
-from test_cuda_products_tiles import done_in, graph_of, kernel_of
 
 from weft.codegen.cuda.lowerings import launches_of
 from weft.codegen.cuda.products import matmul

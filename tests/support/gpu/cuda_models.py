@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import ml_dtypes
 import numpy as np
-import test_gpu_programs
+import training_programs
 from paths import ROOT
 
 import weft as wf
@@ -184,12 +184,12 @@ MODELS: dict[str, Callable[[], Call]] = {
 
 def program_step(name: str) -> Call:
     """A training program of the tests: an LSTM, an embedding, attention, dropout, loops."""
-    make, args = test_gpu_programs.PROGRAMS[name]
+    make, args = training_programs.PROGRAMS[name]
     return call(make(), *args)
 
 
 PROGRAMS: dict[str, Callable[[], Call]] = {
-    name: partial(program_step, name) for name in test_gpu_programs.PROGRAMS
+    name: partial(program_step, name) for name in training_programs.PROGRAMS
 }
 
 # ------------------------------------------------------------------------------------ single ops

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-from test_device_loops import PROGRAMS as LOOPS
-from test_gpu_programs import PROGRAMS
+from loop_programs import PROGRAMS as LOOPS
+from training_programs import PROGRAMS
 
 import weft as wf
 from weft.frontend.core import pytree
