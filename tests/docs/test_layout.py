@@ -49,7 +49,7 @@ def function_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def tree_files() -> list[Path]:
     """The text files that people write, without caches and environments."""
     found = [p for p in ROOT.iterdir() if p.suffix in {".md", ".toml"}]
-    found.append(ROOT / ".ci" / "run")
+    found += [ROOT / ".ci" / "run", ROOT / ".ci" / "lines"]
     for folder in ("weft", "tests", "benchmarks", "examples", "docs"):
         found += [
             p
@@ -121,6 +121,20 @@ def test_pages_name_files_that_are_there() -> None:
         if not (ROOT / named).exists()
     ]
     assert not gone, "\n".join(gone)
+
+
+def test_files_of_tests_have_names_of_their_own_and_import_no_test_file() -> None:
+    """They are imported by these names alone; what two of them need is in tests/support."""
+    files = [p for p in (ROOT / "tests").rglob("*.py") if p.parent.name != "snapshot"]
+    names = [p.stem for p in files]
+    assert len(set(names)) == len(names), sorted(n for n in set(names) if names.count(n) > 1)
+    wrong = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.match(r"\s*(from|import) test_", line)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def folder_table() -> str:
