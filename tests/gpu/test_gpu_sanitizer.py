@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 from loop_programs import PROGRAMS as LOOPS
-from paths import GPU_SUPPORT
+from paths import PROGRAM_FOLDER
 from training_programs import PROGRAMS
 
 TOOLS = ("racecheck", "memcheck", "initcheck", "synccheck")
 FOUND = 86  # the exit status for errors of the tool
 FIRST = next(iter(PROGRAMS))
-PROGRAM = GPU_SUPPORT / "gpu_sanitized.py"
+PROGRAM = PROGRAM_FOLDER / "gpu_sanitized.py"
 
 
 def sanitizer() -> str | None:

@@ -9,3 +9,4 @@ CASES = TESTS / "cases"
 #: What tests share, and the programs that they start.
 SUPPORT = TESTS / "support"
 GPU_SUPPORT = SUPPORT / "gpu"
+PROGRAM_FOLDER = TESTS / "programs"
