@@ -18,11 +18,15 @@ from example_counts import WHOLE
 from gpu_kinds import REAL
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+from paths import SUPPORT
 from shares import thin_out
 
 import weft
 from weft.frontend.eager.numpy_calls import SWITCH
 from weft.runtime.native.api import native_api
+
+# What these assert is told as if it stood in the test.
+pytest.register_assert_rewrite(*(file.stem for file in SUPPORT.rglob("*_checks.py")))
 
 if TYPE_CHECKING:
     from fake_driver import FakeDriver

@@ -5,7 +5,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent.parent
 # in place of this file's own folder, whose modules are those of a package
-sys.path[:1] = [str(TESTS.parent), str(TESTS), str(TESTS.parent / "benchmarks")]
+FOLDERS = (".", "support", "support/gpu", "programs", "../benchmarks")
+sys.path[:1] = [str(TESTS.parent), *(str(TESTS / folder) for folder in FOLDERS)]
 
 from snapshot.command import main  # noqa: E402
 

@@ -17,13 +17,14 @@ from api_cases import ELEMENTWISE, REDUCTIONS
 from api_cases_array import CREATION, EINSUM, INDEXING, LINALG, SHAPES
 from cuda_models import MODELS, OPS, Call
 from dataflow_nets import make_net
+from golden_cases import read_cases
+from paths import CASES
 from semantic_gradients import PROGRAMS as GRADIENTS
 from semantic_loops import PROGRAMS as LOOPS
 from semantic_programs import PROGRAMS as BRANCHES
 from session_programs import arrays
 from session_programs import build as random_session
-from test_cases import CASES, read_cases
-from test_gpu_programs import PROGRAMS as TRAINING
+from training_programs import PROGRAMS as TRAINING
 
 import weft as wf
 from snapshot import inside, sessions

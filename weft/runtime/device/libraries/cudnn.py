@@ -5,7 +5,7 @@ f32, and do each sum by itself: a transform (Winograd's, or Fourier's) makes NaN
 NaN, and rounds otherwise. In `ieee` none that uses tensor cores for f32, which is tf32.
 
 Heuristics and plans are asked for a described device, not for a handle, so that tests can ask
-NVIDIA's library for the plans of GPUs that are not there (`tests/real_cudnn.py`).
+NVIDIA's library for the plans of GPUs that are not there (`tests/support/gpu/real_cudnn.py`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,19 @@
+"""What docs/devices.md shows is what happens."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from paths import ROOT
+
+PAGE = ROOT / "docs" / "devices.md"
+
+
+def test_python_blocks_run() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 5
+    namespace: dict[str, Any] = {"__name__": "devices"}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), namespace)
+    assert "group" in namespace["text"]

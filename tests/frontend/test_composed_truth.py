@@ -1,0 +1,239 @@
+"""Every public function that computes is checked against a truth that is not weft's: a row of
+composed_truth.py or composed_nn_truth.py, or a line here that says why it has none."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import composed_nn_truth
+import composed_truth
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from composed_draws import check, run
+from elementwise_names import NAMES
+from example_counts import examples
+from hypothesis import HealthCheck, Phase, given
+from paths import TESTS
+
+import weft as wf
+
+TABLE = {**composed_truth.TABLE, **composed_nn_truth.TABLE}
+#: Numbers that come from a key cannot be made simpler, and each compiles kernels of its own.
+RANDOM = sorted(n for n in TABLE if n.startswith("random") or n == "truncated_normal")
+SPACES = {"": wf, "nn.": wf.nn, "random.": wf.random, "train.": wf.train, "linalg.": wf.linalg,
+          "data.": wf.data, "lookup.": wf.lookup}  # fmt: skip
+
+#: One op of the IR, whose meaning test_ops_reference.py checks on every dtype; `test_one_op` says
+#: that this is so.
+ONE_OP = """abs acos acosh add asin asinh atan atan2 atanh bitcast bitwise_and bitwise_invert
+    bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor cbrt ceil copysign cos cosh
+    digamma divide equal erf erfc erfinv exp exp2 expm1 floor floor_divide fma greater greater_equal
+    hypot isfinite isinf isnan less less_equal lgamma log log10 log1p log2 logaddexp logical_and
+    logical_not logical_or logical_xor maximum minimum multiply negative nextafter not_equal
+    reciprocal remainder round rsqrt sigmoid sign signbit sin sinh sqrt square subtract tan tanh
+    trunc"""
+
+#: Property tests that stand elsewhere: the truth, and the test.
+ELSEWHERE = {
+    "einsum": ("np.einsum of all operands at once", "test_einsum.py", "test_as_numpy"),
+    "nn.scaled_dot_product_attention": (
+        "the formula in float64",
+        "test_attention.py",
+        "test_the_function_against_the_formula",
+    ),
+    "iota": ("np.indices", "test_ops_structural.py", "test_iota"),
+    "decode_raw": ("np.frombuffer", "test_strings.py", "test_decode_raw_reads_what_numpy_wrote"),
+    "train.RMSProp": ("TF1's formula in float64", "test_train.py", "test_formula_eager"),
+    "train.LBFGS": ("Nocedal and Wright 7.4 in float64", "test_train.py", "test_formula_eager"),
+    "random.Generator": ("the keys one after the other", "test_random.py", "test_generator_state"),
+}
+
+#: Why public functions and classes have no row. A name stands once.
+EXEMPT = {
+    "derivatives of what it is given; of every op: test_gradients.py, test_structured_gradients.py":
+        "grad gradients jvp vjp value_and_grad custom_gradient",
+    "control flow: it computes what its functions do (test_control_flow.py, semantic_programs.py)":
+        "case cond switch_case while_loop fori_loop scan map_fn foldl foldr switch merge enter "
+        "exit loop_cond next_iteration",
+    "graphs, sessions, scopes: no numbers":
+        "Graph Session InteractiveSession RunMetadata RunOptions Effect compile CompiledFunction "
+        "placeholder name_tensor name_scope control_dependencies group no_op import_graph_def "
+        "get_default_graph get_default_session reset_default_graph container VariableScope "
+        "variable_scope get_variable get_variable_scope GraphGrowthWarning RecompileWarning "
+        "CancelToken AUTO_REUSE chrome_trace",
+    "variables and what is kept in them: test_state_ops.py, test_variable.py":
+        "Variable assign assign_add assign_sub scatter_add scatter_sub scatter_update count_up_to "
+        "global_variables global_variables_initializer initialize_all_variables "
+        "trainable_variables variables_initializer local_variables_initializer "
+        "is_variable_initialized "
+        "assert_variables_initialized report_uninitialized_variables create_partitioned_variables",
+    "queues, tables and other resources: test_queue_model.py, test_resources.py":
+        "Barrier ConditionalAccumulator SparseConditionalAccumulator SparseGradient FIFOQueue "
+        "PaddingFIFOQueue PriorityQueue RandomShuffleQueue QueueBase Stack TensorArray "
+        "MutableHashTable lookup.KeyValueTensorInitializer lookup.StaticHashTable "
+        "lookup.StaticVocabularyTable lookup.TextFileIndex lookup.TextFileInitializer "
+        "lookup.index_table_from_file lookup.index_table_from_tensor "
+        "lookup.index_to_string_table_from_tensor",
+    "types, and what is known of them":
+        "DType Tensor TensorType IndexedSlices DeviceArray TopK Unique UniqueAll UniqueCounts "
+        "UniqueInverse UniqueWithCounts Term FloatInfo IntegerInfo finfo iinfo isdtype can_cast "
+        "result_type SparseTensorValue register_pytree tree_leaves tree_map nn.Candidates "
+        "nn.Moments",
+    "it says what a size is, and changes nothing: test_dynamic_ops.py": "ensure_shape",
+    "devices and threads: where, not what":
+        "DeviceInfo DeviceSpec DeviceWarning device devices colocate_with to_device "
+        "set_transfer_guard transfer_guard bfloat16_transfer get_num_threads set_num_threads bench "
+        "from_dlpack",
+    "what a program adds to weft: test_extend.py":
+        "register_op register_kernel register_gradient register_function py_function",
+    "the seed of a process-wide stream: test_random.py":
+        "set_random_seed random.set_random_seed random.default_generator",
+    "strings, against TensorFlow's documentation: test_strings.py":
+        "as_string string_join string_length string_split string_to_hash_bucket "
+        "string_to_hash_bucket_fast string_to_number substr",
+    "files and their bytes, read back, or TensorFlow's own: test_file_ops.py, test_data_files.py":
+        "Assert Print decode_csv decode_image decode_jpeg decode_png matching_files parse_example "
+        "parse_single_example read_file write_file FixedLenFeature VarLenFeature ReaderBase "
+        "FixedLengthRecordReader IdentityReader TFRecordReader TextLineReader WholeFileReader "
+        "data.TFRecordWriter data.decode_example data.decode_image data.encode_example "
+        "data.parse_single_example data.read_csv data.read_image data.read_lines data.read_npy "
+        "data.read_npz data.read_tfrecords data.resize_image",
+    "pipelines of elements: test_data_pipeline.py":
+        "data.Dataset data.DatasetIterator data.progress",
+    "the common part of optimizers": "train.Optimizer",
+    "means of several replicas: test_replicas_sync.py":
+        "train.mean_gradients train.microbatch_gradients train.SyncReplicas",
+    "training's surroundings: sessions, hooks, queues, clusters, checkpoints":
+        "train.CheckpointSaverHook train.CheckpointState train.ClusterSpec train.ClusterTask "
+        "train.Coordinator train.GreedyLoadBalancingStrategy train.JsonResolver "
+        "train.KubernetesResolver train.LoggingTensorHook train.LooperThread "
+        "train.MonitoredSession train.MonitoredTrainingSession train.NanLossDuringTrainingError "
+        "train.NanTensorHook train.ProfilerHook train.QueueRunner train.RankResolver "
+        "train.RayCluster train.RestoreReport train.RoundRobinStrategy train.SaveOps train.Saver "
+        "train.Scaffold train.SecondOrStepTimer train.Server train.SessionRunArgs "
+        "train.SessionRunContext train.SessionRunHook train.SessionRunValues train.ShardedSaver "
+        "train.SlurmResolver train.Stateful train.StepCounterHook train.StopAtStepHook "
+        "train.add_queue_runner train.batch train.batch_join train.best_checkpoint "
+        "train.byte_size_load_fn train.checkpoint_exists train.cluster_from_environment "
+        "train.create_global_step train.get_checkpoint_state train.get_global_step "
+        "train.get_or_create_global_step train.global_step train.input_producer "
+        "train.latest_checkpoint train.limit_epochs train.list_variables train.load_variable "
+        "train.maybe_batch train.range_input_producer train.register_state "
+        "train.replica_device_setter train.restore_v2 train.save_v2 train.shuffle_batch "
+        "train.shuffle_batch_join train.slice_input_producer train.start_queue_runners "
+        "train.string_input_producer",
+}  # fmt: skip
+
+#: Rows without inputs, and functions that need a size to build their graph (how many results, which
+#: window, how deep an index, which of two axes has size 1, whether there is a largest element).
+CLOSED = """arange constant cross diag diagonal empty eye gather_nd linspace logsumexp nn.avg_pool
+    nn.avg_pool1d nn.avg_pool2d nn.conv nn.conv1d nn.conv1d_transpose nn.conv2d
+    nn.conv2d_transpose nn.conv3d nn.depthwise_conv2d nn.log_softmax nn.logsumexp nn.max_pool
+    nn.max_pool1d nn.max_pool2d nn.pool nn.separable_conv2d nn.softmax
+    nn.softmax_cross_entropy_with_logits ones reduce_logsumexp reshape scatter_nd
+    scatter_nd_add scatter_nd_max scatter_nd_min scatter_nd_update split squeeze trace
+    train.Adadelta train.Adagrad train.Adam train.AdamW train.Momentum train.SGD unstack zeros"""
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", sorted(TABLE.keys() - set(RANDOM)))
+@examples(60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_as_the_truth(name: str, data: st.DataObject) -> None:
+    run(TABLE[name](data.draw), data.draw(st.integers(0, 2), "compiled if 2") == 2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", RANDOM)
+@examples(30, deadline=None, phases=(Phase.explicit, Phase.generate))
+@given(st.data())
+def test_random_numbers(name: str, data: st.DataObject) -> None:
+    run(TABLE[name](data.draw), data.draw(st.integers(0, 9), "compiled if 9") == 9)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", sorted(TABLE.keys() - set(RANDOM) - set(CLOSED.split())))
+@examples(20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_sizes_that_a_feed_decides(name: str, data: st.DataObject) -> None:
+    """In a session whose placeholders say no size. Where NumPy broadcasts a size of 1 that only a
+    feed has, that is the error that docs/sessions.md promises."""
+    trial = TABLE[name](data.draw)
+    arrays = [np.asarray(x) for x in trial.inputs]
+    with wf.Graph().as_default(), wf.Session() as session, np.errstate(all="ignore"):
+        xs = [wf.placeholder(x.dtype, [None] * x.ndim) for x in arrays]
+        made = trial.call(*xs)
+        fetches = list(made) if isinstance(made, (tuple, list)) else made
+        try:
+            got = session.run(fetches, dict(zip(xs, arrays, strict=True)))
+        except wf.errors.ShapeError as error:
+            if not re.search("only a size that is 1 in|does not broadcast to", str(error)):
+                raise
+            return
+    check(got, trial, "with open sizes")
+
+
+# ----------------------------------------------------------------------- nothing is left out
+def public() -> Iterator[tuple[str, Any]]:
+    """The functions and classes of the public names, with the name of their module in front."""
+    for prefix, space in SPACES.items():
+        names = getattr(space, "__all__", None) or [n for n in dir(space) if n[:1] != "_"]
+        for name in names:
+            found = getattr(space, name)
+            if callable(found) and not isinstance(found, wf.DType):
+                yield prefix + name, found
+
+
+def test_every_public_function_has_a_truth_or_a_reason() -> None:
+    """A name that is another's function or class is done with that."""
+    exempt = {n for names in EXEMPT.values() for n in names.split()}
+    done = TABLE.keys() | set(ONE_OP.split()) | ELSEWHERE.keys() | exempt
+    known = {id(f) for name, f in public() if name in done}
+    missing = sorted(name for name, f in public() if name not in done and id(f) not in known)
+    assert not missing, f"no row in composed_truth.py, and no reason why: {missing}"
+
+
+def test_no_line_is_out_of_date() -> None:
+    """Each name is public, stands once, and is nothing that has a row."""
+    listed = [n for names in EXEMPT.values() for n in names.split()]
+    listed += [*ONE_OP.split(), *ELSEWHERE]
+    assert len(set(listed)) == len(listed)
+    assert not TABLE.keys() & set(listed)
+    names = {prefix + n for prefix, space in SPACES.items() for n in dir(space)}
+    assert sorted({*TABLE, *listed} - names) == []
+
+
+def test_tests_that_stand_elsewhere_are_there() -> None:
+    for _, file, name in ELSEWHERE.values():
+        tree = ast.parse(next(TESTS.rglob(file)).read_text(encoding="utf-8"))
+        assert name in {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+
+
+SAMPLES: list[Any] = [np.ones(3), np.ones(3, np.int64), np.ones(3, bool)]
+
+
+def ops_of(function: Callable[..., Any]) -> list[str] | None:
+    """What it makes of one, two or three arrays, but for conversions and constants."""
+    for count in (1, 2, 3):
+        for sample in SAMPLES:
+            try:
+                graph = wf.compile(lambda *xs: function(*xs)).trace(*[sample] * count)
+            except (TypeError, wf.errors.WeftError):
+                continue
+            return [op.name for op in graph.ops if op.name not in ("astype", "constant")]
+    return None
+
+
+@pytest.mark.parametrize("name", sorted(set(ONE_OP.split()) - {"bitcast"}))
+def test_one_op(name: str) -> None:
+    """It is what test_ops_reference.py checks."""
+    made = ops_of(getattr(wf, name))
+    assert made is not None
+    assert len(made) == 1
+    assert made[0] in NAMES.split()

@@ -1,0 +1,38 @@
+"""Functions traced, and graphs run as native code on variables of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from graphs import Case
+
+import weft as wf
+from weft.ir.graph import Graph
+from weft.runtime.native.executable import Executable
+from weft.runtime.resources.variables import VariableState
+
+
+def traced(f: Any, *arguments: Any) -> Graph:
+    return wf.compile(f).trace(*arguments)
+
+
+def states(case: Case) -> dict[str, VariableState]:
+    made = {}
+    for op in case.graph.ops:
+        if op.name == "variable":
+            name, ref = str(op.attrs["name"]), op.result.type
+            state = VariableState(name, ref.tensor.dtype, ref.tensor.static_shape)  # type: ignore[union-attr]
+            state.array = case.state[name].copy()
+            made[name] = state
+    return made
+
+
+def run(step: Executable, variables: dict[str, VariableState], case: Case) -> list[Any]:
+    """The results, then the variables; the variables are set back to what they were before."""
+    results = step.run([np.array(x, order="C") for x in case.inputs])
+    for name, state in variables.items():
+        assert state.array is not None
+        results.append(state.array)
+        state.array = case.state[name].copy()
+    return results
