@@ -56,7 +56,7 @@ def build(run: Run, worker: int) -> tuple[wf.Graph, wf.train.SyncReplicas, Any, 
             step = wf.Variable(np.int64(0), trainable=False, name=f"step_{run.number}")
             w = wf.Variable(np.zeros(SIZE, np.float32), name=f"w_{run.number}")
         sync = wf.train.SyncReplicas(
-            wf.train.GradientDescentOptimizer(0.1), run.workers, run.workers + run.backups,
+            wf.train.SGD(0.1), run.workers, run.workers + run.backups,
             name=f"sync_{run.number}",
         )  # fmt: skip
         with wf.device(f"/job:worker/task:{worker}"):

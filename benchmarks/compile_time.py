@@ -136,7 +136,7 @@ def deep_steps(side: str) -> list[Step]:
     import weft as wf
 
     held = [[wf.Variable(v) for v in layer] for layer in params]
-    optimizer = wf.train.AdamOptimizer(1e-3)
+    optimizer = wf.train.Adam(1e-3)
 
     @wf.compile
     def mine(x: Any, y: Any) -> Any:

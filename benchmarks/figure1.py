@@ -46,7 +46,7 @@ def weft_step(params: Params) -> Callable[[Any, Any], Any]:
 def weft_function(params: Params) -> Callable[[Any, Any], Any]:
     """The same before it is compiled."""
     v = {k: wf.Variable(p) for k, p in params.items()}
-    optimizer = wf.train.AdagradOptimizer(LEARNING_RATE)
+    optimizer = wf.train.Adagrad(LEARNING_RATE)
 
     def step(x: wf.Tensor, y: wf.Tensor) -> wf.Tensor:
         hidden = wf.nn.relu(wf.matmul(x, v["w1"]) + v["b1"])

@@ -102,7 +102,7 @@ def by_index(n: int) -> dict[str, Case]:
             lambda x, i: wf.take_along_axis(x, i, axis=1),
             (rows, RNG.integers(0, 128, (count, 128))),
         ),
-        "scatter rows": (lambda x, i: wf.scatter_nd_add(x, i[:, None], x), (rows, picks)),
+        "scatter rows": (lambda x, i: wf.tf1.scatter_nd_add(x, i[:, None], x), (rows, picks)),
         "random bits": (lambda k: wf.random.bits(k, (n,)), (np.array([1, 2], np.uint32),)),
     }
 

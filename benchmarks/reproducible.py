@@ -36,7 +36,7 @@ def training(make: Callable[..., Any]) -> dict[str, Callable[[], object]]:
     def step_of(passes: str) -> Callable[[], object]:
         model = make()
         params = {k: wf.Variable(p) for k, p in model.params.items()}
-        optimizer = wf.train.AdamOptimizer(1e-3)
+        optimizer = wf.train.Adam(1e-3)
 
         def step(x: Any, labels: Any) -> Any:
             loss = model.loss(Weft, params, x, labels)

@@ -61,7 +61,7 @@ def tasks(ps: int) -> Iterator[str]:
 
 def measured(words: Any, shards: int, steps: int, target: str = "", ps: int = 0) -> list[float]:
     """Milliseconds of each step, after 20 others."""
-    wf.set_random_seed(1)
+    wf.random.set_random_seed(1)
     model = skipgram.SkipGram(len(words.names), DIM, shards, SAMPLED, BATCH, ps)
     batches = skipgram.pairs(words, BATCH, 3)
     times = []

@@ -32,7 +32,7 @@ def weft_function(make: MakeModel) -> tuple[Callable[[Any, Any], Any], Model]:
     """The step in weft, of a batch and its labels, and the model."""
     model = make(lambda mask: mask)
     params = {k: wf.Variable(p) for k, p in model.params.items()}
-    optimizer = wf.train.AdamOptimizer(RATE, BETA1, BETA2, EPSILON)
+    optimizer = wf.train.Adam(RATE, BETA1, BETA2, EPSILON)
 
     @wf.compile
     def step(x: Any, labels: Any) -> Any:

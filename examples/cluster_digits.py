@@ -62,7 +62,7 @@ def build_model(start: digits.Weights) -> Model:
 def train_op(scheme: str, loss: wf.Tensor, worker: int) -> tuple[wf.Variable, Any, Any]:
     """The global step, what a worker runs for each step, and what it runs first."""
     step = wf.train.get_or_create_global_step()
-    optimizer = wf.train.AdagradOptimizer(LEARNING_RATE)
+    optimizer = wf.train.Adagrad(LEARNING_RATE)
     if scheme == "async":
         return step, optimizer.minimize(loss, global_step=step), None
     needed = WORKERS if scheme == "sync" else WORKERS - 1

@@ -93,7 +93,7 @@ def train_compiled(
     """The step is a decorated function; its variables are updated in place by one native call."""
     W_1, b_1 = wf.Variable(start.w1, name="W_1"), wf.Variable(start.b1, name="b_1")
     W_2, b_2 = wf.Variable(start.w2, name="W_2"), wf.Variable(start.b2, name="b_2")
-    optimizer = wf.train.AdagradOptimizer(LEARNING_RATE)
+    optimizer = wf.train.Adagrad(LEARNING_RATE)
 
     def model(x: wf.Tensor) -> wf.Tensor:
         layer_1 = wf.nn.relu(wf.matmul(x, W_1) + b_1)
@@ -128,7 +128,7 @@ def train_session(
         layer_2 = wf.matmul(layer_1, W_2) + b_2
         # 2. Add nodes that represent the optimization algorithm.
         loss = wf.mean(wf.nn.softmax_cross_entropy_with_logits(labels=y, logits=layer_2))
-        train_op = wf.train.AdagradOptimizer(LEARNING_RATE).minimize(loss)
+        train_op = wf.train.Adagrad(LEARNING_RATE).minimize(loss)
         # 3. Execute the graph on batches of input data.
         losses = []
         task = progress.add_task("wf.Session", total=steps)

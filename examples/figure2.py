@@ -27,8 +27,8 @@ import weft as wf
 
 CLASSES, SIDE = 10, 8
 FEATURES = {
-    "image": wf.FixedLenFeature([], wf.string),
-    "label": wf.FixedLenFeature([], wf.int64),
+    "image": wf.data.FixedLenFeature([], wf.string),
+    "label": wf.data.FixedLenFeature([], wf.int64),
 }
 
 
@@ -66,8 +66,8 @@ def read_batches(paths: list[Path], batch: int) -> list[wf.Tensor]:
     """Images f32[batch, 64] in 0..1 and one-hot labels, in random order, without end."""
     names = wf.train.string_input_producer(paths)
     _, record = wf.TFRecordReader(options="GZIP").read(names)
-    found = wf.parse_single_example(record, FEATURES)
-    image = wf.decode_png(found["image"], channels=1, shape=(SIDE, SIDE, 1))
+    found = wf.tf1.parse_single_example(record, FEATURES)
+    image = wf.tf1.decode_png(found["image"], channels=1, shape=(SIDE, SIDE, 1))
     pixels = wf.astype(wf.reshape(image, [SIDE * SIDE]), wf.float32) / 240
     label = wf.one_hot(found["label"], CLASSES)
     batches: list[wf.Tensor] = wf.train.shuffle_batch(
@@ -99,7 +99,7 @@ def train(folder: Path, paths: list[Path], steps: int, batch: int, seconds: floa
         loss, update = build_training(x, y, step)
         init = wf.global_variables_initializer()
         # the name of a checkpoint has the step in it, read with everything else
-        name = wf.string_join([f"{folder}/model-", wf.as_string(step.read())])
+        name = wf.tf1.string_join([f"{folder}/model-", wf.tf1.as_string(step.read())])
         saver = wf.train.Saver(max_to_keep=3)
         ops = saver.build(name)
         session.run(init)

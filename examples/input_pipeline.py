@@ -70,7 +70,9 @@ def preprocess(record: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]
     return (image.reshape(PIXELS) / np.float32(240)).astype(np.float32), label
 
 
-def reader(paths: list[Path], index: int, count: int, queue: wf.QueueBase) -> Callable[[], None]:
+def reader(
+    paths: list[Path], index: int, count: int, queue: wf.RandomShuffleQueue
+) -> Callable[[], None]:
     """What one reader thread does again and again: enqueue the next of its share of the records."""
     records = wf.data.Dataset.from_files(paths, lambda p: wf.data.read_tfrecords(p, "GZIP"))
     elements = iter(records.shard(index, count).repeat().map(preprocess))

@@ -95,7 +95,7 @@ class SkipGram:
             self.context = wf.placeholder(wf.int64, [batch], name="context")
 
             def start(shape: Any) -> Any:
-                return wf.random_uniform(shape, -0.5 / dim, 0.5 / dim)
+                return wf.random.default_generator().uniform(shape, -0.5 / dim, 0.5 / dim)
 
             cut = [shards, 1]
             table = wf.create_partitioned_variables([words, dim], cut, start, name="embedding")
@@ -106,7 +106,7 @@ class SkipGram:
                 weights, biases, self.context[:, None], rows, sampled, words
             )
             self.loss = wf.mean(losses)
-            optimizer = wf.train.AdagradOptimizer(1.0)
+            optimizer = wf.train.Adagrad(1.0)
             grads = optimizer.compute_gradients(self.loss, [*table, *weights, *biases])
             self.train = optimizer.apply_gradients(grads)
             self.full = wf.mean(
@@ -139,7 +139,7 @@ def train(
     """Train on all but a tenth of the text, pieces of 200 words, and measure on that."""
     held = np.arange(len(text.ids)) // 200 % 10 == 9
     learn, rest = Text(text.names, text.ids[~held]), Text(text.names, text.ids[held])
-    wf.set_random_seed(1)
+    wf.random.set_random_seed(1)
     model = SkipGram(len(text.names), dim, shards, sampled, batch, ps)
     held_out = pairs(rest, batch, seed=2)
     test = [next(held_out) for _ in range(20)]

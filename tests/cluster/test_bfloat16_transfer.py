@@ -152,7 +152,9 @@ def test_session_with_bfloat16_sendrecv(target: str, size: int) -> None:
         scalar = wf.reduce_sum(delta)
         init = wf.global_variables_initializer()
         for choice in (False, True):
-            with wf.Session(target, graph, bfloat16_sendrecv=choice) as session:
+            with wf.Session(
+                graph=graph, cluster=wf.train.Cluster(target, bfloat16_sendrecv=choice)
+            ) as session:
                 session.run(init)
                 there, back = (rounded, rounded) if choice else (np.asarray, np.asarray)
                 np.testing.assert_array_equal(session.run(delta), there(x) * np.float32(1.5))
@@ -163,11 +165,6 @@ def test_session_with_bfloat16_sendrecv(target: str, size: int) -> None:
                 wanted = x + back(there(x) * np.float32(1.5))
                 np.testing.assert_allclose(after, wanted, rtol=1e-6)  # fma
                 assert session.run(scalar).dtype == np.float32
-
-
-def test_session_of_one_process_refuses_it() -> None:
-    with pytest.raises(wf.errors.InvalidArgumentError, match="bfloat16_sendrecv= are for sessions"):
-        wf.Session(bfloat16_sendrecv=True)
 
 
 def test_loop_over_tasks(target: str) -> None:
@@ -184,7 +181,9 @@ def test_loop_over_tasks(target: str) -> None:
             _, out = wf.while_loop(
                 lambda i, x: i < 5, body, (0, wf.ones([3]) * 1.001), parallel_iterations=1
             )
-        with wf.Session(target, graph, bfloat16_sendrecv=True) as session:
+        with wf.Session(
+            graph=graph, cluster=wf.train.Cluster(target, bfloat16_sendrecv=True)
+        ) as session:
             got = session.run(out)
     x = np.full(3, 1.001, np.float32)
     for _ in range(5):

@@ -102,7 +102,7 @@ def test_deadline_in_a_loop(target: str) -> None:
             assert session.run(last, {x: -1.0}) == -1
             begun = time.monotonic()
             with pytest.raises(wf.errors.DeadlineExceededError):
-                session.run(last, {x: 1.0}, wf.RunOptions(timeout_in_ms=300))
+                session.run(last, {x: 1.0}, wf.RunOptions(timeout=0.3))
             assert time.monotonic() - begun < 20  # it is not the timing of a busy machine
             assert session.run(last, {x: -1.0}) == -1
 
@@ -144,17 +144,19 @@ def test_keys(tmp_path: Path) -> None:
         Secret.generate().to_file(path)
     with Server({"local": ["127.0.0.1:0"]}, key_file=right) as server, wf.Graph().as_default():
         y = wf.constant(1.0) + 1.0
-        with wf.Session(server.target, key_file=right) as session:
+        with wf.Session(cluster=wf.train.Cluster(server.target, key_file=right)) as session:
             assert session.run(y) == 2
-        with wf.Session(server.target, secret=Secret.from_file(right)) as session:
+        with wf.Session(
+            cluster=wf.train.Cluster(server.target, secret=Secret.from_file(right))
+        ) as session:
             assert session.run(y) == 2
         for options in ({"key_file": wrong}, {}):
             errors = (wf.errors.FailedPreconditionError, wf.errors.UnavailableError)
             with pytest.raises(errors):
-                wf.Session(server.target, connect_seconds=1, **options)  # type: ignore[arg-type]
+                wf.Session(cluster=wf.train.Cluster(server.target, connect_timeout=1, **options))
         right.chmod(0o644)
         with pytest.raises(wf.errors.FailedPreconditionError, match="others may read"):
-            wf.Session(server.target, key_file=right)
+            wf.Session(cluster=wf.train.Cluster(server.target, key_file=right))
 
 
 def test_an_address_of_others_needs_a_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_helper_ends_after_the_message_came(
         with wf.Session(servers[1].target) as session:
             session.run(table.initializer)
             for _ in range(5):
-                options = wf.RunOptions(timeout_in_ms=20_000)
+                options = wf.RunOptions(timeout=20)
                 made = session.run(second, {x: [0, 1, 2, 3]}, options=options)
                 np.testing.assert_array_equal(made, [0, 1, 2, 3])
 
@@ -80,7 +80,7 @@ def test_a_session_that_is_lost_while_its_step_begins(
             session.run(taken)
             monkeypatch.setattr(worker, "PartRun", begun)
             with pytest.raises(wf.errors.AbortedError):
-                session.run(taken, options=wf.RunOptions(timeout_in_ms=20_000))
+                session.run(taken, options=wf.RunOptions(timeout=20))
             assert not servers[0].worker._runs
             other.run(put)
             assert after_errors(lambda: session.run(taken)) == 7.0
@@ -113,7 +113,7 @@ def test_a_step_that_ends_while_the_stall_is_looked_into(
                 return ""
 
             monkeypatch.setattr(definition, "stall_report", report)
-            assert session.run(taken, options=wf.RunOptions(timeout_in_ms=50)) == 7.0
+            assert session.run(taken, options=wf.RunOptions(timeout=0.05)) == 7.0
 
 
 def test_many_threads_hear_at_once_of_a_task_that_stays_away(
@@ -167,7 +167,7 @@ def test_a_step_that_is_ended_before_its_part_is_read_again(
             session.run(init)
             monkeypatch.setattr(worker.Worker, "_read_again", slow)
             with pytest.raises(wf.errors.DeadlineExceededError):
-                session.run(update, options=wf.RunOptions(timeout_in_ms=50))
+                session.run(update, options=wf.RunOptions(timeout=0.05))
             go.set()
             time.sleep(0.3)
             assert session.run(read) == 1.0
@@ -191,7 +191,7 @@ def test_the_target_is_restarted_while_a_session_begins() -> None:
     try:
         with wf.Graph().as_default():
             y = wf.reduce_sum(wf.ones([3]))
-            with wf.Session(address, connect_seconds=60) as session:
+            with wf.Session(address) as session:
                 assert session.run(y) == 3.0
     finally:
         thread.join()

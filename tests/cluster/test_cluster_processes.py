@@ -133,7 +133,7 @@ with wf.Graph().as_default():
         with wf.Session(target) as session:
             time.sleep(0.3)
             session.run(put)
-            assert session.run(taken, options=wf.RunOptions(timeout_in_ms=5000)) == 4
+            assert session.run(taken, options=wf.RunOptions(timeout=5)) == 4
 
 
 def test_large_tensors_of_tasks_that_are_killed(tasks: Tasks) -> None:

@@ -31,7 +31,7 @@ def outcome(seed: int, target: str) -> list[list[Any]]:
         warnings.simplefilter("ignore")
         graph, init, feeds, fetches = build(seed, placed=bool(target))
     found = []
-    options = wf.RunOptions(timeout_in_ms=10_000)
+    options = wf.RunOptions(timeout=10)
     with wf.Session(target, graph=graph) as session:
         session.run(init)
         for k in range(2):

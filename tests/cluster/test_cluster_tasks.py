@@ -98,7 +98,7 @@ class Cluster:
             where = f"tcp://127.0.0.1:{100 + next(self.numbers)}"
             return LocalEndpoint(self.network, name, where, on_message, on_link_lost)
 
-        return Master("tcp://127.0.0.1:2", make, connect_seconds=2)
+        return Master("tcp://127.0.0.1:2", make, connect_timeout=2)
 
     def step(
         self, *parts: tuple[str, str, tuple[int, ...], tuple[int, ...]], **options: Any
@@ -306,7 +306,7 @@ def test_deadline(cluster: Cluster) -> None:
 
 def test_deadline_of_one_message(cluster: Cluster) -> None:
     with pytest.raises(DeadlineExceededError, match=rf"{WORKER} has waited [\d.]+ s for 'w'"):
-        cluster.stuck(recv_seconds=0.2).run([X])
+        cluster.stuck(recv_timeout=0.2).run([X])
 
 
 def test_cancel(cluster: Cluster) -> None:

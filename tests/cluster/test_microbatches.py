@@ -93,7 +93,7 @@ def by_workers(
     with wf.Session(target, graph=graph, reproducible=each == 1) as session:
         session.run(init)
         session.run(begin)
-        limit = wf.RunOptions(timeout_in_ms=20_000)
+        limit = wf.RunOptions(timeout=20)
 
         def work(k: int) -> None:
             x, y, loss, train = tasks[k]

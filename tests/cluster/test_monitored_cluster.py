@@ -131,8 +131,8 @@ def test_a_task_that_stays_away(tasks: Tasks, tmp_path: Path) -> None:
     model = Model()
     with model.graph.as_default():
         session = train.MonitoredTrainingSession(
-            tasks.servers["/job:worker/task:0"].target, True, tmp_path, recovery_wait_secs=0.5,
-            session_options={"connect_seconds": 0.5},
+            train.Cluster(tasks.servers["/job:worker/task:0"].target, connect_timeout=0.5),
+            True, tmp_path, recovery_wait_secs=0.5,
         )  # fmt: skip
     session.run(model.train, {model.x: model.feed(0)})
     tasks.servers["/job:ps/task:1"].stop()

@@ -117,11 +117,17 @@ def test_a_session_recovers_by_itself(cluster: train.RayCluster, tmp_path: Path,
 @needs_ray
 def test_the_secret_is_needed(cluster: train.RayCluster) -> None:
     with pytest.raises((wf.errors.UnavailableError, wf.errors.FailedPreconditionError)):
-        wf.Session(cluster.target, wf.Graph("none"), connect_seconds=1.0)
+        wf.Session(
+            "", wf.Graph("none"), cluster=wf.train.Cluster(cluster.target, connect_timeout=1.0)
+        )
     other = Secret.generate()
     with pytest.raises((wf.errors.UnavailableError, wf.errors.FailedPreconditionError)):
-        wf.Session(cluster.target, wf.Graph("none"), connect_seconds=1.0, secret=other)
-    with wf.Session(cluster.target, wf.Graph("some"), **cluster.session_options):
+        wf.Session(
+            "",
+            wf.Graph("none"),
+            cluster=wf.train.Cluster(cluster.target, connect_timeout=1.0, secret=other),
+        )
+    with wf.Session(graph=wf.Graph("some"), cluster=cluster.cluster):
         pass
 
 
@@ -135,7 +141,7 @@ def test_close_ends_the_tasks() -> None:
     options = None if joined else {"object_store_memory": 100 << 20}
     own = train.RayCluster({"ps": 1}, resources={"ps": {"num_cpus": 0}}, ray_options=options)
     pid = own.status()[0].pid
-    assert "hex" not in repr(own.session_options["secret"])
+    assert "hex" not in repr(own.cluster.secret)
     own.close()
     own.close()
     until = time.monotonic() + 10

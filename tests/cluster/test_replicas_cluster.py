@@ -16,7 +16,7 @@ import weft as wf
 
 Array = np.ndarray[Any, Any]
 ROWS, COLUMNS = 8, 4
-LIMIT = wf.RunOptions(timeout_in_ms=30_000)
+LIMIT = wf.RunOptions(timeout=30)
 
 
 @pytest.fixture(scope="module")

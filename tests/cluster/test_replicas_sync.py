@@ -49,7 +49,7 @@ class Cluster:
             init = wf.global_variables_initializer()
         self.session = wf.Session(graph=self.graph)
         self.session.run(init)
-        self.limit = wf.RunOptions(timeout_in_ms=20_000)
+        self.limit = wf.RunOptions(timeout=20)
 
     def work(self, worker: int, data: tuple[Array, Array]) -> None:
         feeds = dict(zip(self.feeds[worker], data, strict=True))
@@ -358,7 +358,7 @@ def test_any_of_them_may_start_again(seed: int) -> None:
         local = [v.read() for v in cluster.sync._local_steps.values()]
         restart = [v.assign(cluster.sync._shared.now())  # type: ignore[union-attr]
                    for v in cluster.sync._local_steps.values()]  # fmt: skip
-    short = wf.RunOptions(timeout_in_ms=int(rng.integers(30, 120)))
+    short = wf.RunOptions(timeout=int(rng.integers(30, 120)) / 1e3)
 
     def attempt(op: Any, feeds: Any, start: Any) -> None:
         try:
@@ -475,7 +475,7 @@ def test_sparse_gradients() -> None:
         init = wf.global_variables_initializer()
     session = wf.Session(graph=graph)
     session.run(init)
-    limit = wf.RunOptions(timeout_in_ms=20_000)
+    limit = wf.RunOptions(timeout=20)
     at_once([
         *(lambda w=w: session.run(w, options=limit) for w in workers),  # type: ignore[misc]
         lambda: session.run(chief, options=limit),
@@ -507,7 +507,7 @@ def test_sparse_gradients_with_backup_workers() -> None:
         init = wf.global_variables_initializer()
     session = wf.Session(graph=graph)
     session.run(init)
-    limit = wf.RunOptions(timeout_in_ms=20_000)
+    limit = wf.RunOptions(timeout=20)
     shared = sync._shared
     assert shared is not None
 

@@ -216,7 +216,7 @@ def test_it_learns_with_free_running_workers() -> None:
     def lead() -> None:
         try:
             for _ in range(steps):
-                chief.session.run(chief.update, options=wf.RunOptions(timeout_in_ms=30_000))
+                chief.session.run(chief.update, options=wf.RunOptions(timeout=30))
         finally:
             chief.session.run(chief.end)
 

@@ -1,6 +1,7 @@
 """What docs/cluster.md shows is what happens."""
 
 import re
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from paths import ROOT
 from weft.frontend.session.session import Session
 from weft.frontend.tools.main import make_parser
 from weft.runtime.cluster import definition, master
+from weft.runtime.cluster.spec import CONNECT_TIMEOUT, Cluster
 
 PAGE = ROOT / "docs" / "cluster.md"
 
@@ -26,11 +28,12 @@ def test_the_command_and_the_options_exist() -> None:
     (command,) = re.findall(r"^weft (worker .*?) +#", text, re.MULTILINE)
     args = make_parser().parse_args(command.split())
     assert (args.cluster, args.job, args.task) == ("cluster.json", "ps", 0)
-    options = set(Session.__init__.__kwdefaults__)
+    options = {f.name for f in fields(Cluster)} - {"target"}
+    assert not options & set(Session.__init__.__kwdefaults__)
     rows = re.findall(r"^\| `(\w+)=.*?`(?:, `(\w+)=)?", text, re.MULTILINE)
     named = {name for row in rows for name in row if name}
-    assert named == options - {"control_flow", "deterministic", "math"}
-    assert f"connect_seconds={master.CONNECT_SECONDS:g}" in text
+    assert named == options
+    assert f"connect_timeout={CONNECT_TIMEOUT:g}" in text
     assert f"looks for it for {master.RECONNECT_SECONDS:g} s" in text
     assert f"waits up to {definition.GRACE_SECONDS:g} s" in text
     assert f"after {definition.STALL_SECONDS:g} s" in text

@@ -112,7 +112,7 @@ def test_against_numpy(case: Case) -> None:
 
 
 def public_functions() -> dict[str, Any]:
-    found = {n: getattr(wf, n) for n in wf.__all__}
+    found = {n: getattr(wf, n) for n in [*wf.__all__, *wf.tf1.__all__]}
     return {n: f for n, f in found.items() if isinstance(f, types.FunctionType)}
 
 

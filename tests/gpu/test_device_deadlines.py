@@ -17,7 +17,7 @@ from weft.runtime.device.execution import segments
 from weft.runtime.device.execution.launches import Launches
 from weft.runtime.resources import cancel
 
-LATE = wf.RunOptions(timeout_in_ms=60_000)
+LATE = wf.RunOptions(timeout=60)
 
 
 class Decisions:
@@ -120,7 +120,7 @@ def test_a_deadline_ends_a_whole_step_between_two_iterations(
 ) -> None:
     with _session() as (program, session):
         decisions.do(5, lambda: setattr(clock, "now", 2.0))
-        options, made = wf.RunOptions(timeout_in_ms=1500, trace_level=level), wf.RunMetadata()
+        options, made = wf.RunOptions(timeout=1.5, trace_level=level), wf.RunMetadata()
         with pytest.raises(wf.errors.DeadlineExceededError, match="did not end in time") as caught:
             session.run(program.last, _endless(program), options, made)
         assert "iteration 5 of op 'while' on /gpu:0" in str(caught.value)
@@ -132,7 +132,7 @@ def test_a_deadline_ends_a_whole_step_between_two_iterations(
 def test_a_step_in_time_is_left_alone(gpu: str, decisions: Decisions, clock: _Clock) -> None:
     with _session() as (program, session):
         decisions.do(2, lambda: setattr(clock, "now", 1.0))
-        late = wf.RunOptions(timeout_in_ms=1500)
+        late = wf.RunOptions(timeout=1.5)
         assert session.run(program.last, {program.most: np.float32(4)}, late) == 4
         assert program.values(session) == [6, 6]
 
@@ -152,7 +152,7 @@ def test_what_the_host_does_not_lead_is_not_interrupted(gpu: str, clock: _Clock)
                 plain(self, piece)
 
             patch.setattr(Launches, "_do", late)
-            made = session.run(last, feed, wf.RunOptions(timeout_in_ms=1000))
+            made = session.run(last, feed, wf.RunOptions(timeout=1))
         assert clock.now == float("inf")
         np.testing.assert_array_equal(made, np.full(3, 5.0))
 
@@ -197,7 +197,7 @@ def test_a_deadline_ends_the_part_of_a_gpu(gpu: str) -> None:
     """The thread that waits looks at the clock; the part of the GPU, on another, is told."""
     with _session("/cpu:0") as (program, session):
         with pytest.raises(wf.errors.DeadlineExceededError, match="who waits for what"):
-            session.run(program.last, _endless(program), wf.RunOptions(timeout_in_ms=100))
+            session.run(program.last, _endless(program), wf.RunOptions(timeout=0.1))
         made = program.values(session)
         assert made[0] == made[1] < 50_000
         _goes_on(session, program, made[0])
@@ -246,7 +246,7 @@ def test_loops_in_loops_branches_and_blocks_of_iterations(
         for block, what in ((3, "iteration 4 of"), (total, "cond")):  # blocks of 2; the branch
             clock.now, looks, stop = 0.0, 0, block
             with pytest.raises(wf.errors.DeadlineExceededError, match=what):
-                session.run(made, feed, wf.RunOptions(timeout_in_ms=1000))
+                session.run(made, feed, wf.RunOptions(timeout=1))
         clock.now, stop = 0.0, 0
         np.testing.assert_array_equal(session.run(made, feed, LATE), expected)
 
@@ -296,7 +296,7 @@ def test_a_step_that_waits_for_the_variables_of_another_ends(gpu: str, how: str)
                 threading.Timer(0.2, session.close).start()
                 options, error = LATE, wf.errors.CancelledError
             else:
-                options = wf.RunOptions(timeout_in_ms=100)
+                options = wf.RunOptions(timeout=0.1)
                 error = wf.errors.DeadlineExceededError
             with pytest.raises(error, match="it waited for another step that uses variable 'a'"):
                 session.run(program.last, {program.most: np.float32(3)}, options)

@@ -304,7 +304,7 @@ def test_a_mixed_step_that_ran_out_of_time_holds_no_memory(with_memory: WithMemo
                 for _ in range(2):
                     with pytest.raises(wf.errors.DeadlineExceededError):
                         session.run(
-                            last, feed | {most: np.float32(1e38)}, wf.RunOptions(timeout_in_ms=100)
+                            last, feed | {most: np.float32(1e38)}, wf.RunOptions(timeout=0.1)
                         )
                     for holder in list(device.resident._holders):
                         holder.drop_idle()

@@ -214,7 +214,7 @@ def built(program: Sequence[Command]) -> tuple[wf.Graph, dict[str, Any], Any, li
 
 def in_session(program: Sequence[Command], x: int, control_flow: str) -> tuple[list[int], str]:
     graph, held, given_x, pool, last = built(program)
-    options = wf.RunOptions(timeout_in_ms=20_000)
+    options = wf.RunOptions(timeout=20)
     with wf.Session(graph=graph, control_flow=control_flow) as session:
         values, _ = session.run([pool, last], {given_x: x}, options=options)
     return [int(v) for v in values], contents(held)

@@ -76,7 +76,7 @@ def run(built: Built, way: str) -> Sequence[Any]:
         if way == "native" and executor_op(built.step) is not None:
             pytest.skip("no native plan holds it")
         with wf.Session(graph=graph, control_flow=way) as session:
-            options = wf.RunOptions(timeout_in_ms=20_000)
+            options = wf.RunOptions(timeout=20)
             found = session.run(leaves(case), dict(case.feed), options=options)
         return [x for x in found if x is not None]
     verify(built.step)

@@ -97,7 +97,7 @@ def test_deadlines_and_ctrl_c_in_a_session(name: str) -> None:
             y = loop(given)
             for _ in range(2):
                 with in_time(0.2), pytest.raises(wf.errors.DeadlineExceededError):
-                    session.run(y, {given: x}, options=wf.RunOptions(timeout_in_ms=200))
+                    session.run(y, {given: x}, options=wf.RunOptions(timeout=0.2))
             with in_time(0.2), interrupted_after(0.2), pytest.raises(KeyboardInterrupt):
                 session.run(y, {given: x})
             assert session.run(given + 1, {given: x}).shape == x.shape
@@ -107,7 +107,7 @@ def test_a_deadline_that_is_not_reached() -> None:
     with wf.Graph().as_default(), wf.Session() as session:
         n = wf.placeholder(wf.int64, [])
         y = wf.while_loop(lambda i, x: i < n, lambda i, x: (i + 1, x * 0.5 + 1.0), (0, 0.0))[1]
-        for options in (None, wf.RunOptions(timeout_in_ms=60_000)):
+        for options in (None, wf.RunOptions(timeout=60)):
             assert session.run(y, {n: 100_000}, options=options) == 2.0
 
 

@@ -290,7 +290,7 @@ def test_what_ends_a_loop_that_waits(graph: wf.Graph) -> None:
     session = wf.Session()
     for made in (forever, spin):
         with pytest.raises(DeadlineExceededError):
-            session.run(made, options=wf.RunOptions(timeout_in_ms=50))
+            session.run(made, options=wf.RunOptions(timeout=0.05))
     ended: list[float] = []
 
     def run(made: Any, error: type[Exception]) -> None:

@@ -81,7 +81,7 @@ def test_timeout_and_what_it_says(graph: wf.Graph) -> None:
     with wf.Session() as session:
         started = time.monotonic()
         with pytest.raises(wf.errors.DeadlineExceededError, match="dequeue"):
-            session.run(got, options=wf.RunOptions(timeout_in_ms=50))
+            session.run(got, options=wf.RunOptions(timeout=0.05))
         assert time.monotonic() - started < 5
         session.run(q.enqueue(3.0))
         assert session.run(got) == 3  # the step that gave up took nothing

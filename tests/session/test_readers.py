@@ -139,7 +139,7 @@ def test_a_read_waits_for_a_name_and_can_be_cancelled(folder: Path) -> None:
         put, pair = queue.enqueue(name), reader.read(queue)
         with wf.Session() as session:
             with pytest.raises(wf.errors.DeadlineExceededError):
-                session.run(pair, options=wf.RunOptions(timeout_in_ms=50))
+                session.run(pair, options=wf.RunOptions(timeout=0.05))
             found: list[Any] = []
             threads = [
                 threading.Thread(target=lambda: found.append(session.run(pair)[1]))
@@ -437,7 +437,7 @@ def test_a_name_that_is_none_is_an_error_and_not_a_wait(folder: Path) -> None:
     (folder / "x.txt").write_bytes(b"text\n")
     with wf.Graph().as_default(), wf.Session() as session:
         _, text = wf.TextLineReader().read(names)
-        soon = wf.RunOptions(timeout_in_ms=20_000)
+        soon = wf.RunOptions(timeout=20)
         with pytest.raises(wf.errors.InvalidArgumentError, match="is no name of a file"):
             session.run(text, options=soon)
         assert session.run(text, options=soon) == b"text"
@@ -455,7 +455,7 @@ def test_whatever_goes_wrong_in_a_file_is_told(monkeypatch: pytest.MonkeyPatch) 
         _, text = wf.TextLineReader().read(names)
         assert session.run(text) == b""
         with pytest.raises(wf.errors.InternalError, match=r"RuntimeError\('a bug'\)"):
-            session.run(text, options=wf.RunOptions(timeout_in_ms=20_000))
+            session.run(text, options=wf.RunOptions(timeout=20))
 
 
 def test_records_that_are_there_do_not_wait(folder: Path) -> None:

@@ -18,7 +18,7 @@ from weft.ir.text.parser import parse_graph
 from weft.runtime.dataflow.host_ops.row import after
 
 E = wf.errors
-SOON = wf.RunOptions(timeout_in_ms=50)
+SOON = wf.RunOptions(timeout=0.05)
 
 
 @pytest.fixture

@@ -165,10 +165,35 @@ def test_unknown_dtypes_targets_and_options(graph: Any) -> None:
         wf.Session(graph="g")  # type: ignore[arg-type]
     with pytest.raises(TypeRuleError, match="options"):
         wf.Session().run([], options=1)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="timeout_in_ms"):
-        wf.RunOptions(timeout_in_ms=-1)
+    for given in ({"timeout": -1}, {"timeout": 0}, {"timeout": np.nan}, {"timeout_in_ms": -1}):
+        with pytest.raises(InvalidArgumentError, match="is no time"):
+            wf.RunOptions(**given)
+    with pytest.raises(InvalidArgumentError, match="are one limit"):
+        wf.RunOptions(timeout=1, timeout_in_ms=1000)
+    with pytest.raises(TypeRuleError, match="timeout must be a number"):
+        wf.RunOptions(timeout="1 s")
+    given = [wf.RunOptions(timeout_in_ms=ms).timeout for ms in (0, 1500)]
+    assert [*given, wf.RunOptions(2).timeout, wf.RunOptions().timeout] == [None, 1.5, 2, None]
     with pytest.raises(InvalidArgumentError, match="control_flow"):
         wf.Session(control_flow="eager")
+
+
+def test_what_only_clusters_need_is_in_cluster() -> None:
+    for old, new in (("connect_seconds", "connect_timeout"), ("spread", "spread")):
+        hint = rf"wf\.Session\(cluster=wf\.train\.Cluster\(target, {new}=\.\.\.\)\)"
+        with pytest.raises(TypeRuleError, match=f"(?s)has no argument '{old}'.*{hint}"):
+            wf.Session("tcp://127.0.0.1:9", **{old: 1})  # type: ignore[arg-type]
+    with pytest.raises(TypeRuleError, match=r"has no argument 'retries'\n  at"):
+        wf.Session(retries=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeRuleError, match=r"takes a wf\.train\.Cluster, got a ClusterSpec"):
+        wf.Session(cluster=wf.train.ClusterSpec({"ps": ["a:1"]}))  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="are both given"):
+        wf.Session("tcp://127.0.0.1:9", cluster=wf.train.Cluster("tcp://127.0.0.1:8"))
+    with pytest.raises(InvalidArgumentError, match="connect_timeout=0 is no time"):
+        wf.train.Cluster("tcp://127.0.0.1:9", connect_timeout=0)
+    for wrong in ({"target": ""}, {"target": 3}, {"target": "a:1", "spec": {"ps": ["a:1"]}}):
+        with pytest.raises(TypeRuleError, match=r"wf\.train\.Cluster: "):
+            wf.train.Cluster(**wrong)
 
 
 def test_effects_of_another_graph_as_dependencies(graph: Any) -> None:
@@ -229,7 +254,7 @@ def test_a_value_is_wanted_of_a_graph(use: Any, also: str) -> None:
     assert "default graph" not in hint
     wf.placeholder(wf.float32, [])
     try:
-        with pytest.raises(TracerError, match=r"default graph .*wf\.reset_default_graph\(\)"):
+        with pytest.raises(TracerError, match=r"default graph .*wf\.tf1\.reset_default_graph\(\)"):
             use(wf.ones(()) + 1)
     finally:
         wf.reset_default_graph()

@@ -235,7 +235,7 @@ def test_queue_elements_are_taken_once(graph: Any) -> None:
         empty = wf.FIFOQueue(1, wf.int32, [[]]).dequeue()
         handle = session.partial_run_setup([empty, out], [scale])
         with pytest.raises(DeadlineExceededError):
-            session.partial_run(handle, empty, options=wf.RunOptions(timeout_in_ms=20))
+            session.partial_run(handle, empty, options=wf.RunOptions(timeout=0.02))
         with pytest.raises(InvalidArgumentError, match="there is no partial run"):
             session.partial_run(handle, out, {scale: 1})  # a step that failed is over
 

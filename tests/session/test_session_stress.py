@@ -72,7 +72,7 @@ class World:
         return lambda: self._take(self.gets[k], add, i)
 
     def run(self, fetches: Any, feed: Any = None) -> Any:
-        return self.session.run(fetches, feed, options=wf.RunOptions(timeout_in_ms=50))
+        return self.session.run(fetches, feed, options=wf.RunOptions(timeout=0.05))
 
     def _count(self, fetch: Any, amounts: dict[int, int]) -> None:
         self.session.run(fetch)
@@ -177,7 +177,7 @@ def waiters(count: int, end: str) -> float:
         fetches = fetches[:3]
     settled = 0.3 + count * 0.005
     seconds = 2 * settled
-    limit = wf.RunOptions(timeout_in_ms=int(seconds * 1e3)) if end == "deadline" else None
+    limit = wf.RunOptions(timeout=seconds) if end == "deadline" else None
     ended: list[tuple[float, type]] = []
     begun = threading.Barrier(count + 1)
 

@@ -218,7 +218,7 @@ def test_a_task_gives_no_leave_to_whom_it_does_not_know(tmp_path: Path) -> None:
         "y = wf.read_file(sys.argv[3])\n"
         "with wf.Graph().as_default():\n"
         "    y = wf.read_file(wf.constant(sys.argv[3]))\n"
-        "    with wf.Session(target, key_file=key) as session:\n"
+        "    with wf.Session(cluster=wf.train.Cluster(target, key_file=key)) as session:\n"
         "        try:\n"
         "            print(session.run(y))\n"
         "        except wf.errors.PermissionDeniedError as error:\n"

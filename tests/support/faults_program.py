@@ -145,9 +145,10 @@ class Client(threading.Thread):
 
         with model.graph.as_default():
             session = train.MonitoredTrainingSession(
-                self.target, True, self.folder, hooks=[train.StopAtStepHook(last_step=STEPS)],
+                train.Cluster(self.target, connect_timeout=2.0), True, self.folder,
+                hooks=[train.StopAtStepHook(last_step=STEPS)],
                 save_checkpoint_steps=15, recovery_wait_secs=self.wait,
-                session_options={"connect_seconds": 2.0, "reproducible": True},
+                session_options={"reproducible": True},
             )  # fmt: skip
         with session:
             while not session.should_stop():

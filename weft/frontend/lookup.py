@@ -1,6 +1,6 @@
 """`wf.lookup`: tables from keys to values that never change, with TensorFlow's names.
 
-Those that change are `wf.MutableHashTable`s.
+Those that change are `wf.tf1.MutableHashTable`s.
 """
 
 from __future__ import annotations

@@ -146,17 +146,17 @@ def case(
     As TensorFlow's tf.case, from pairs (predicate, function without arguments). Without a default
     the last function runs where no predicate is true. Types as in `wf.cond`.
     """
-    pairs = _checked_pairs("wf.case: pred_fn_pairs", pred_fn_pairs, "predicate")
+    pairs = _checked_pairs("wf.tf1.case: pred_fn_pairs", pred_fn_pairs, "predicate")
     if not pairs:
         raise InvalidArgumentError(
-            "wf.case: there are no (predicate, function) pairs", location=caller_location()
+            "wf.tf1.case: there are no (predicate, function) pairs", location=caller_location()
         )
     functions = {f"pred_fn_pairs[{i}][1]": fn for i, (_, fn) in enumerate(pairs)}
     if default is None:
         default = pairs.pop()[1]
     else:
         functions["default"] = default
-    check_callable("wf.case", **functions)
+    check_callable("wf.tf1.case", **functions)
     return _first_true(pairs, default)
 
 

@@ -307,8 +307,8 @@ def foldl(
     makes the result a constant to differentiation. parallel_iterations (an int >= 1), swap_memory,
     name: taken for TensorFlow's sake, and change nothing.
     """
-    overlap("wf.foldl", parallel_iterations)
-    return _fold("wf.foldl", fn, elems, initializer, False, back_prop)
+    overlap("wf.tf1.foldl", parallel_iterations)
+    return _fold("wf.tf1.foldl", fn, elems, initializer, False, back_prop)
 
 
 def foldr(
@@ -321,8 +321,8 @@ def foldr(
     name: str | None = None,
 ) -> Any:
     """As `foldl`, from the last row to the first. As TensorFlow's tf.foldr."""
-    overlap("wf.foldr", parallel_iterations)
-    return _fold("wf.foldr", fn, elems, initializer, True, back_prop)
+    overlap("wf.tf1.foldr", parallel_iterations)
+    return _fold("wf.tf1.foldr", fn, elems, initializer, True, back_prop)
 
 
 def _fold(

@@ -72,8 +72,8 @@ class Operators:
     in_session: ClassVar[Callable[[Any, Any, Any], Any]]
 
     def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> Any:
-        """The value in `session`, or in the default one (`with session:`, `wf.InteractiveSession`),
-        as `session.run(self, feed_dict)` gives it.
+        """The value in `session`, or in the default one (`with session:`,
+        `wf.tf1.InteractiveSession`), as `session.run(self, feed_dict)` gives it.
 
         FailedPreconditionError if there is none; else as `Session.run`.
         """

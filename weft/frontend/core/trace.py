@@ -91,7 +91,7 @@ class Effect:
         return f"<Effect {self.name}{'' if self.value is not None else ' (done)'}>"
 
     def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> None:
-        """Do it in `session`, or in the default one (`with session:`, `wf.InteractiveSession`).
+        """Do it in `session`, or in the default one (`with session:`, `wf.tf1.InteractiveSession`).
 
         FailedPreconditionError if there is none; else as `Session.run`.
         """
@@ -440,7 +440,7 @@ class Trace:
         if root.is_thread_default:
             hint += (
                 ". A placeholder made outside `with graph.as_default():` made the default graph "
-                "current in this thread: ops add to it until wf.reset_default_graph()"
+                "current in this thread: ops add to it until wf.tf1.reset_default_graph()"
             )
         return hint
 

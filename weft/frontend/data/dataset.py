@@ -276,7 +276,7 @@ class Dataset:
         """Each time one at random of the next `buffer` elements.
 
         seed: the same seed gives the same order, another one in each epoch of a later `repeat`.
-        None: one drawn now from weft's generator (`wf.set_random_seed`).
+        None: one drawn now from weft's generator (`wf.random.set_random_seed`).
         """
         size = _count(buffer, 1, "shuffle: buffer")
         number = _drawn() if seed is None else _count(seed, 0, "shuffle: seed")

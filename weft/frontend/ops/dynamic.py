@@ -146,7 +146,7 @@ def boolean_mask(x: TensorLike, mask: TensorLike, axis: int = 0) -> Tensor:
     covered = t.shape[along : along + chosen.ndim]
     if chosen.dtype is not bool_ or not chosen.ndim or not fits(covered, chosen.shape):
         raise InvalidArgumentError(
-            f"wf.boolean_mask: a mask of dtype {chosen.dtype.name} and shape "
+            f"wf.tf1.boolean_mask: a mask of dtype {chosen.dtype.name} and shape "
             f"{format_shape(chosen.shape)} does not fit axis {along} of a tensor of shape "
             f"{format_shape(t.shape)}",
             location=caller_location(),

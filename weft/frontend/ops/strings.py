@@ -25,7 +25,7 @@ def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = N
     """The strings of `inputs`, tensors of one shape or without axes, joined element by element."""
     given = [strong_tensor(x) for x in inputs]
     if not given:
-        raise InvalidArgumentError("wf.string_join needs an input", location=caller_location())
+        raise InvalidArgumentError("wf.tf1.string_join needs an input", location=caller_location())
     shape: Shape = next((t.shape for t in given if t.ndim), ())
     return apply(
         "string_join", *(t if t.ndim else expand(t, shape) for t in given), separator=separator
@@ -121,7 +121,7 @@ def decode_raw(
     sizes = tuple(None if d is None else check_int("decode_raw", d, "shape") for d in given)
     if any(d is not None and d < 0 for d in sizes):
         raise ShapeError(
-            f"wf.decode_raw: shape={list(sizes)} has a negative size",
+            f"wf.tf1.decode_raw: shape={list(sizes)} has a negative size",
             hint="None is a size that the string decides",
         )
     names: tuple[str, ...] = ()

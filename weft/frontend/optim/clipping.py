@@ -58,7 +58,7 @@ def clip_by_norm(
     if isinstance(x, IndexedSlices):
         if axes is not None:
             raise InvalidArgumentError(
-                "wf.clip_by_norm: axes= is for dense tensors", location=caller_location()
+                "wf.train.clip_by_norm: axes= is for dense tensors", location=caller_location()
             )
         norm = sqrt(_square_sum(x))
         return x.with_values(_limited(x.values, norm, clip_norm))
@@ -78,7 +78,7 @@ def global_norm(t_list: Sequence[TensorLike | IndexedSlices | None]) -> Tensor:
     parts = [_square_sum(t) for t in t_list if t is not None]
     if not parts:
         raise InvalidArgumentError(
-            "wf.global_norm needs at least one tensor", location=caller_location()
+            "wf.train.global_norm needs at least one tensor", location=caller_location()
         )
     total = parts[0]
     for part in parts[1:]:

@@ -42,7 +42,7 @@ from weft.runtime.resources.reader import Reader, as_arrays
 @located
 def read_file(filename: Any, name: str | None = None) -> Tensor:
     """All bytes of a file, a string without axes. NotFoundError if there is none."""
-    return host_op("read_file", [_name("wf.read_file", filename)])[0]
+    return host_op("read_file", [_name("wf.tf1.read_file", filename)])[0]
 
 
 @located
@@ -51,15 +51,15 @@ def write_file(filename: Any, contents: Any, name: str | None = None) -> Effect:
 
     FailedPreconditionError with what the system says if it cannot.
     """
-    contents = string_tensor("wf.write_file", contents, scalar=True)
-    return host_effect("write_file", [_name("wf.write_file", filename), contents], name)
+    contents = string_tensor("wf.tf1.write_file", contents, scalar=True)
+    return host_effect("write_file", [_name("wf.tf1.write_file", filename), contents], name)
 
 
 @located
 def matching_files(pattern: Any, name: str | None = None) -> Tensor:
     """The names of the files that fit a pattern, or one of several (`*`, `?`, `[...]`), sorted: a
     tensor of strings with one axis."""
-    return host_op("matching_files", [_name("wf.matching_files", pattern, scalar=False)], 1)[0]
+    return host_op("matching_files", [_name("wf.tf1.matching_files", pattern, scalar=False)], 1)[0]
 
 
 def _name(what: str, x: Any, *, scalar: bool = True) -> Tensor:
@@ -83,15 +83,15 @@ def decode_image(
     """
     if as_dtype(dtype) is not uint8:
         raise UnsupportedError(f"images are decoded as uint8, not as {as_dtype(dtype).name}")
-    given = string_tensor("wf.decode_image", contents, scalar=True)
+    given = string_tensor("wf.tf1.decode_image", contents, scalar=True)
     sizes = [None, None, None] if shape is None else list(shape)
     if len(sizes) != 3:
         raise InvalidArgumentError(
-            f"wf.decode_image: shape={shape!r} is not height, width, channels"
+            f"wf.tf1.decode_image: shape={shape!r} is not height, width, channels"
         )
     wanted = check_int("decode_image", channels or 0, "channels")
     if sizes[2] is not None and wanted not in (0, sizes[2]):
-        raise InvalidArgumentError(f"wf.decode_image: channels={wanted}, but shape={shape!r}")
+        raise InvalidArgumentError(f"wf.tf1.decode_image: channels={wanted}, but shape={shape!r}")
     height, width, last = (
         -1 if n is None else check_int("decode_image", n, "shape") for n in sizes
     )
@@ -120,7 +120,7 @@ def decode_csv(
     TensorFlow. select_cols: the columns to give, rising. InvalidArgumentError names record and
     field.
     """
-    given = string_tensor("wf.decode_csv", records)
+    given = string_tensor("wf.tf1.decode_csv", records)
     defaults = [_default(d) for d in record_defaults]
     columns = tuple(check_int("decode_csv", c, "select_cols") for c in select_cols or ())
     return host_op(
@@ -153,7 +153,7 @@ def parse_example(
     when the step runs. InvalidArgumentError names example and feature, DataLossError what is no
     Example.
     """
-    given = string_tensor("wf.parse_example", serialized)
+    given = string_tensor("wf.tf1.parse_example", serialized)
     parts: list[str] = []
     defaults: dict[int, Tensor] = {}
     for i, (key, wanted) in enumerate(features.items()):
@@ -175,7 +175,7 @@ def parse_single_example(
 ) -> dict[str, Tensor]:  # fmt: skip
     """`parse_example` of one example: a string without axes."""
     return parse_example(
-        string_tensor("wf.parse_single_example", serialized, scalar=True), features
+        string_tensor("wf.tf1.parse_single_example", serialized, scalar=True), features
     )
 
 

@@ -99,13 +99,14 @@ def Print(
     """
     if first_n is not None:
         raise UnsupportedError(
-            "wf.Print: first_n is not supported", hint="wf.py_function can count how often it ran"
+            "wf.tf1.Print: first_n is not supported",
+            hint="wf.py_function can count how often it ran",
         )
     x = as_tensor(input_)
     count = 3 if summarize is None else check_int("Print", summarize, "summarize")
     given = [as_tensor(d) for d in data]
     done = host_effect("print", given, name, message=message or "", summarize=count)
-    trace = graph_or_eager("wf.Print")
+    trace = graph_or_eager("wf.tf1.Print")
     if trace is None or done.value is None:
         return x
     (value,) = trace.emit("identity", [trace.lift(x)], control=[done.value])

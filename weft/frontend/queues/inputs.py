@@ -45,7 +45,7 @@ def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = 
     limit.
 
     The count is an int64 variable called `<name>/epochs`, which has its first value already;
-    `wf.local_variables_initializer()` takes it back to 0.
+    `wf.tf1.local_variables_initializer()` takes it back to 0.
     """
     _check_graph("limit_epochs")
     x = as_tensor(tensor)

@@ -441,7 +441,7 @@ class RandomShuffleQueue(QueueBase):
     to the last).
 
     seed: the same seed and order of operations give the same elements; None draws one from the
-    process-wide generator (`wf.set_random_seed`).
+    process-wide generator (`wf.random.set_random_seed`).
     """
 
     __slots__ = ()

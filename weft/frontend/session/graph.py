@@ -1,8 +1,9 @@
 """`wf.Graph`, as in TensorFlow 1: placeholders, names, the default graph, and
-`wf.import_graph_def`.
+`wf.tf1.import_graph_def`.
 
 `wf.placeholder` outside any graph makes the default graph current in its thread: from then on ops
-add to it, until `wf.reset_default_graph()`. `with wf.Graph().as_default():` limits this to a block.
+add to it, until `wf.tf1.reset_default_graph()`. `with wf.Graph().as_default():` limits this to a
+block.
 A finalized graph has a builder that refuses ops."""
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Graph:
         self.resources: dict[str, Any] = {}
         #: What `wf.train.start_queue_runners` starts.
         self.queue_runners: list[Any] = []
-        #: What `wf.local_variables_initializer` sets.
+        #: What `wf.tf1.local_variables_initializer` sets.
         self.local_variables: list[Any] = []
 
     def __repr__(self) -> str:
@@ -424,7 +425,7 @@ def import_graph_def(
     Raises InvalidArgumentError for names that are taken, NotFoundError for names that are none,
     TypeRuleError and ShapeError for tensors that do not fit, ParseError for what is no graph.
     """
-    trace = graph_trace("wf.import_graph_def")
+    trace = graph_trace("wf.tf1.import_graph_def")
     graph = get_default_graph()
     scope = ""
     if trace is None:
@@ -432,7 +433,7 @@ def import_graph_def(
     else:
         scope = trace.name_scope
     prefix = scope + ("import/" if name is None else f"{name}/" if name else "")
-    ir = graph_ir(graph_def, "wf.import_graph_def", allow_files)
+    ir = graph_ir(graph_def, "wf.tf1.import_graph_def", allow_files)
     return add_graph(graph, ir, prefix, input_map, return_elements)
 
 

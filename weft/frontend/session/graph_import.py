@@ -1,5 +1,5 @@
-"""Graph import: adding one graph to another, as reading a graph from text, `wf.import_graph_def`
-and `Session.extend` do; a `wf.Graph` as text, and back.
+"""Graph import: adding one graph to another, as reading a graph from text,
+`wf.tf1.import_graph_def` and `Session.extend` do; a `wf.Graph` as text, and back.
 
 The text is the IR's. Named tensors and effects are the results of the printed graph, by their
 names. A result `NAME/initial_value` is what the initializer of the variable NAME assigns.
@@ -203,7 +203,7 @@ class _Adding:
             if name in where:
                 raise InvalidArgumentError(
                     f"the graph '{graph.name}' has a {what} named '{name}' already",
-                    hint="import under another name: wf.import_graph_def(..., name='other')",
+                    hint="import under another name: wf.tf1.import_graph_def(..., name='other')",
                     location=caller_location(),
                 )
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from weft.comm.errors import CommError
 from weft.frontend.session.compiling import StepDefinition, pruned
@@ -13,7 +12,7 @@ from weft.frontend.session.graph import Graph
 from weft.frontend.state.shared_names import shared_as
 from weft.ir.device import DeviceSpec
 from weft.ir.dtypes import MathMode, bfloat16
-from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
 from weft.ir.locations import caller_location
@@ -23,16 +22,10 @@ from weft.passes.placement import Device, Placement, place
 from weft.passes.placement.placer import explain_placement
 from weft.passes.sizes.tie_sizes import tie_sizes
 from weft.runtime.cluster.definition import ClusterStep, parts_of, result_types
-from weft.runtime.cluster.master import CONNECT_SECONDS, Master, ask_stats
-from weft.runtime.cluster.spec import ClusterSpec
+from weft.runtime.cluster.master import Master, ask_stats
+from weft.runtime.cluster.spec import Cluster
 from weft.runtime.cluster.transport import ClientAddress, as_weft_error, open_endpoint
 from weft.runtime.resources.store import Key
-
-if TYPE_CHECKING:
-    from weft.comm.keys import Secret
-
-#: What `wf.Session(cluster=)` takes.
-Cluster = ClusterSpec | Callable[[], ClusterSpec] | None
 
 
 class Remote:
@@ -40,36 +33,33 @@ class Remote:
 
     def __init__(
         self,
-        target: str,
+        cluster: Cluster,
         *,
-        cluster: Cluster = None,
-        key_file: str | os.PathLike[str] | None = None,
-        secret: Secret | None = None,
-        connect_seconds: float = CONNECT_SECONDS,
-        recv_seconds: float | None = None,
         soft_placement: bool = False,
-        spread: bool = False,
-        bfloat16_sendrecv: bool = False,
         whole: bool = True,
     ) -> None:
-        self._bfloat16 = bfloat16_sendrecv
-        self._recv_seconds, self._soft, self._spread = recv_seconds, soft_placement, spread
+        self._cluster, self._soft = cluster, soft_placement
         try:
-            self._address = ClientAddress(target)
+            self._address = ClientAddress(cluster.target)
         except WeftError as error:
             raise error.at(caller_location()) from None
 
         def make_wire(name: str, on_message: Any, on_link_lost: Any) -> Any:
             bind = self._address.bind
-            return open_endpoint(name, bind, key_file, secret, on_message, on_link_lost)
+            keys = cluster.key_file, cluster.secret
+            return open_endpoint(name, bind, *keys, on_message, on_link_lost)
 
         try:
             self.master = Master(
-                target, make_wire, cluster=cluster, connect_seconds=connect_seconds, whole=whole
+                cluster.target,
+                make_wire,
+                cluster=cluster.spec,
+                connect_timeout=cluster.connect_timeout,
+                whole=whole,
             )
         except CommError as error:
             self._address.close()
-            raise as_weft_error(error, f"wf.Session(target={target!r})").at(
+            raise as_weft_error(error, f"wf.Session(target={cluster.target!r})").at(
                 caller_location()
             ) from None
         except WeftError as error:
@@ -83,7 +73,7 @@ class Remote:
             tie_sizes(step),
             devices,
             soft=self._soft,
-            spread=self._spread,
+            spread=self._cluster.spread,
             held=self.master.state,
         )
         self.master.state |= made.state
@@ -123,7 +113,7 @@ class Remote:
             result_types(step),
             control_flow="auto" if control_flow == "native" else control_flow,
             pipeline=pipeline,
-            recv_seconds=self._recv_seconds,
+            recv_timeout=self._cluster.recv_timeout,
         )
 
     def compiled(
@@ -165,7 +155,9 @@ class Remote:
         return "\n".join([head, explain_placement(placed), *_rounded(made)])
 
     def _partition(self, placed: Placement) -> Partitioned:
-        return partition(placed.graph, self.master.devices[0], bfloat16=self._bfloat16)
+        return partition(
+            placed.graph, self.master.devices[0], bfloat16=self._cluster.bfloat16_sendrecv
+        )
 
     def reset(self, containers: Any) -> None:
         """Clear containers on all tasks."""
@@ -208,49 +200,36 @@ def state_keys(graph: Graph) -> dict[str, Key]:
 
 def connected(
     target: str,
+    cluster: Cluster | None,
     math_mode: MathMode,
-    cluster: Cluster,
-    key_file: str | os.PathLike[str] | None,
-    secret: Secret | None,
-    recv_seconds: float | None,
-    connect_seconds: float,
-    soft_placement: bool,
-    spread: bool,
-    bfloat16_sendrecv: bool,
     deterministic: bool,
-) -> Remote | None:
-    """The master of a session, None for this process. InvalidArgumentError for options that the
-    target does not have."""
-    if target:
-        if math_mode != "ieee":
-            raise UnsupportedError(
-                f"wf.Session(math={math_mode!r}) is for one process; tasks compute as 'ieee'",
-                hint="leave math out, or make the session without a target",
-                location=caller_location(),
-            )
-        if deterministic:
-            raise UnsupportedError(
-                "wf.Session(deterministic=True) is for one process; tasks run beside each other",
-                hint="results have the same bits without it",
-                location=caller_location(),
-            )
-        return Remote(
-            target,
-            cluster=cluster,
-            key_file=key_file,
-            secret=secret,
-            connect_seconds=connect_seconds,
-            recv_seconds=recv_seconds,
-            soft_placement=soft_placement,
-            spread=spread,
-            bfloat16_sendrecv=bfloat16_sendrecv,
-        )
-    given = (cluster, key_file, secret, recv_seconds)
-    if spread or bfloat16_sendrecv or any(option is not None for option in given):
-        raise InvalidArgumentError(
-            "wf.Session: cluster=, key_file=, secret=, recv_seconds=, spread= and "
-            "bfloat16_sendrecv= are for sessions on a cluster",
-            hint="give the address of a task: wf.Session('tcp://host:port')",
+    soft_placement: bool,
+) -> Remote:
+    """The master of a session. UnsupportedError for options that clusters do not have,
+    TypeRuleError for what is no cluster, InvalidArgumentError for two of them."""
+    if cluster is not None and not isinstance(cluster, Cluster):
+        raise TypeRuleError(
+            f"wf.Session: cluster= takes a wf.train.Cluster, got a {type(cluster).__name__}",
+            hint="wf.train.Cluster('tcp://host:port', spec=...), or the address of a task alone: "
+            "wf.Session('tcp://host:port')",
             location=caller_location(),
         )
-    return None
+    if cluster is not None and target:
+        raise InvalidArgumentError(
+            f"wf.Session: target={target!r} and cluster= are both given",
+            hint="the address of a task is the first argument of wf.train.Cluster",
+            location=caller_location(),
+        )
+    if math_mode != "ieee":
+        raise UnsupportedError(
+            f"wf.Session(math={math_mode!r}) is for one process; tasks compute as 'ieee'",
+            hint="leave math out, or make the session without a target",
+            location=caller_location(),
+        )
+    if deterministic:
+        raise UnsupportedError(
+            "wf.Session(deterministic=True) is for one process; tasks run beside each other",
+            hint="results have the same bits without it",
+            location=caller_location(),
+        )
+    return Remote(Cluster(target) if cluster is None else cluster, soft_placement=soft_placement)

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, init=False)
 class RunOptions:
-    """timeout_in_ms: after so many milliseconds a step that waits (for a queue) or goes round a
-    loop, a native one or one that the host leads on a GPU (docs/gpu.md), ends with
-    DeadlineExceededError; 0: no limit. A kernel is not interrupted. trace_level: from
-    SOFTWARE_TRACE on (TensorFlow 1's levels are all alike here), `run_metadata` gets an event for
-    each kernel and node.
+    """timeout: after so many seconds a step that waits (for a queue) or goes round a loop, a native
+    one or one that the host leads on a GPU (docs/gpu.md), ends with DeadlineExceededError; None: no
+    limit. A kernel is not interrupted. trace_level: from SOFTWARE_TRACE on (TensorFlow 1's levels
+    are all alike here), `run_metadata` gets an event for each kernel and node. timeout_in_ms:
+    TensorFlow 1's name and unit of `timeout`, for programs that pass it; 0: no limit.
 
     Raises TypeRuleError for what is no number, InvalidArgumentError for a number that is no time or
     no level.
@@ -50,42 +50,55 @@ class RunOptions:
     HARDWARE_TRACE: ClassVar[int] = 2
     FULL_TRACE: ClassVar[int] = 3
 
-    timeout_in_ms: float
+    timeout: float | None
     trace_level: int
 
-    def __init__(self, timeout_in_ms: float = 0, trace_level: int = 0) -> None:
+    def __init__(
+        self,
+        timeout: float | None = None,
+        trace_level: int = 0,
+        *,
+        timeout_in_ms: float | None = None,
+    ) -> None:
         # not a generated one: errors name the user's line, and generated code looks like a user's
-        given: object = timeout_in_ms
-        if isinstance(given, bool) or not isinstance(given, Real):
-            raise TypeRuleError(
-                f"wf.RunOptions: timeout_in_ms must be a number, got {timeout_in_ms!r:.60}",
-                hint="give milliseconds; 0 is no limit",
-                location=caller_location(),
-            )
-        if not timeout_in_ms >= 0:
+        if timeout is not None and timeout_in_ms is not None:
             raise InvalidArgumentError(
-                f"wf.RunOptions: timeout_in_ms={timeout_in_ms!r} is no time",
-                hint="give milliseconds; 0 is no limit",
+                "wf.RunOptions: timeout and timeout_in_ms are one limit, and both are given",
+                hint="give timeout, in seconds",
                 location=caller_location(),
             )
+        if timeout is not None:
+            _check_time("timeout", timeout, timeout != 0, "give seconds; None is no limit")
+        if timeout_in_ms is not None:
+            _check_time("timeout_in_ms", timeout_in_ms, True, "give milliseconds; 0 is no limit")
+            timeout = timeout_in_ms / 1e3 if timeout_in_ms else None
         if isinstance(trace_level, bool) or trace_level not in (0, 1, 2, 3):
             raise InvalidArgumentError(
                 f"wf.RunOptions: trace_level={trace_level!r:.60} is no level",
                 hint="it is RunOptions.NO_TRACE or RunOptions.FULL_TRACE",
                 location=caller_location(),
             )
-        object.__setattr__(self, "timeout_in_ms", float(timeout_in_ms))
+        object.__setattr__(self, "timeout", None if timeout is None else float(timeout))
         object.__setattr__(self, "trace_level", trace_level)
-
-    @property
-    def seconds(self) -> float | None:
-        """The limit; None: there is none."""
-        return self.timeout_in_ms / 1e3 if self.timeout_in_ms else None
 
     @property
     def traces(self) -> bool:
         """Whether events are wanted."""
         return self.trace_level > 0
+
+
+def _check_time(name: str, given: object, allowed: bool, hint: str) -> None:
+    """TypeRuleError for what is no number, InvalidArgumentError for a number that is no time."""
+    if isinstance(given, bool) or not isinstance(given, Real):
+        raise TypeRuleError(
+            f"wf.RunOptions: {name} must be a number, got {given!r:.60}",
+            hint=hint,
+            location=caller_location(),
+        )
+    if not (allowed and float(given) >= 0):
+        raise InvalidArgumentError(
+            f"wf.RunOptions: {name}={given!r} is no time", hint=hint, location=caller_location()
+        )
 
 
 def check_options(options: object) -> None:

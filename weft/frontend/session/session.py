@@ -8,14 +8,13 @@ loop."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 from weft.frontend.compile.specializations import CacheInfo, RecompileWarning
 from weft.frontend.core import pytree
@@ -52,8 +51,8 @@ from weft.runtime.resources.variables import clear_containers
 from weft.runtime.step import RunContext
 
 if TYPE_CHECKING:
-    from weft.comm.keys import Secret
-    from weft.frontend.session.remote import Cluster, Remote
+    from weft.frontend.session.remote import Remote
+    from weft.runtime.cluster.spec import Cluster
 
 
 class _Default(threading.local):
@@ -68,7 +67,7 @@ _default = _Default()
 
 def get_default_session() -> Session | None:
     """The session of the innermost `with session:` or `with session.as_default():` in this thread,
-    else the `wf.InteractiveSession` made last; None if there is none."""
+    else the `wf.tf1.InteractiveSession` made last; None if there is none."""
     return _default.sessions[-1] if _default.sessions else None
 
 
@@ -106,8 +105,8 @@ def _in_session(what: Any, feed_dict: Any, session: Any) -> Any:
     if found is None:
         raise FailedPreconditionError(
             "there is no default session to run this in",
-            hint="use it inside `with wf.Session(...):`, after wf.InteractiveSession(), or pass "
-            "session=",
+            hint="use it inside `with wf.Session(...):`, after wf.tf1.InteractiveSession(), or "
+            "pass session=",
             location=caller_location(),
         )
     return found.run(what, feed_dict)
@@ -158,7 +157,7 @@ def reset(target: str = "", containers: Sequence[str] | None = None) -> None:
     """Clear containers: their variables have no value from now on, as before an initializer ran,
     and their shared names stand for nothing: what is made under them later is new.
 
-    containers: names as given to `wf.container` or `container=`; None is the default container,
+    containers: names as given to `wf.tf1.container` or `container=`; None is the default container,
     that of all variables made in graphs without another. Variables made outside of graphs without a
     container or shared name keep their values, which no initializer could bring back. Resources
     stay with those who hold them. Sessions stay open (TensorFlow 1 closes them): variables belong
@@ -172,9 +171,11 @@ def reset(target: str = "", containers: Sequence[str] | None = None) -> None:
             location=caller_location(),
         )
     if target:
-        from weft.frontend.session.remote import Remote  # who has no cluster does not load it
+        # who has no cluster does not load these
+        from weft.frontend.session.remote import Remote
+        from weft.runtime.cluster.spec import Cluster
 
-        remote = Remote(target)
+        remote = Remote(Cluster(target))
         try:
             remote.reset(names)
         finally:
@@ -184,11 +185,31 @@ def reset(target: str = "", containers: Sequence[str] | None = None) -> None:
     clear_containers(names)
 
 
+#: What were arguments of `wf.Session`, and what `wf.train.Cluster` calls them.
+_OF_CLUSTERS = {
+    "key_file": "key_file", "secret": "secret", "connect_seconds": "connect_timeout",
+    "recv_seconds": "recv_timeout", "spread": "spread", "bfloat16_sendrecv": "bfloat16_sendrecv",
+}  # fmt: skip
+
+
+def _refuse(names: Iterable[str]) -> None:
+    """TypeRuleError for an argument that `wf.Session` does not have."""
+    for name in names:
+        held = _OF_CLUSTERS.get(name)
+        raise TypeRuleError(
+            f"wf.Session has no argument {name!r}"
+            + (": what only clusters need is in cluster=" if held else ""),
+            hint=f"wf.Session(cluster=wf.train.Cluster(target, {held}=...))" if held else None,
+            location=caller_location(),
+        )
+
+
 class Session:
     """Runs a `wf.Graph`. Steps are compiled once per set of fetches, feeds and feed shapes.
 
     target: "" is this process, the address of a task ("tcp://host:port", "ipc:///path") its
-    cluster: see docs/cluster.md. graph: the default graph if None.
+    cluster: see docs/cluster.md. cluster: in place of an address, a `wf.train.Cluster`, which says
+    more of it (keys, timeouts, what is sent). graph: the default graph if None.
     control_flow: "native" runs a step as one plan, "dataflow" lowers branches and loops to Switch
     and Merge and runs them by the dataflow executor, with the same bits; "auto" takes the executor
     for steps that have ops of the host (queues), and lowers what is around those. deterministic:
@@ -204,19 +225,15 @@ class Session:
         target: str = "",
         graph: Graph | None = None,
         *,
+        cluster: Cluster | None = None,
         control_flow: str = "auto",
         deterministic: bool = False,
         reproducible: bool = False,
-        cluster: Cluster = None,
-        key_file: str | os.PathLike[str] | None = None,
-        secret: Secret | None = None,
-        connect_seconds: float = 60.0,
-        recv_seconds: float | None = None,
         soft_placement: bool = False,
-        spread: bool = False,
-        bfloat16_sendrecv: bool = False,
         math: str = "ieee",
+        **others: Never,
     ) -> None:
+        _refuse(others)
         if graph is not None and not isinstance(graph, Graph):
             raise TypeRuleError(
                 f"wf.Session: graph must be a wf.Graph, got a {type(graph).__name__}",
@@ -230,13 +247,11 @@ class Session:
             )
         mode = checked_math(math, "wf.Session(math=)")
         self._remote: Remote | None = None
-        of_clusters = (cluster, key_file, secret, recv_seconds)
-        flags = (soft_placement, spread, bfloat16_sendrecv, deterministic)
-        if target or any(flags[1:3]) or any(given is not None for given in of_clusters):
+        if target or cluster is not None:
             # who has no cluster does not wait for these modules
             from weft.frontend.session.remote import connected
 
-            self._remote = connected(target, mode, *of_clusters, connect_seconds, *flags)
+            self._remote = connected(target, cluster, mode, deterministic, soft_placement)
         self.graph = get_default_graph() if graph is None else graph
         self._control_flow = control_flow
         self._options = {"deterministic": deterministic, "soft": soft_placement, "math_mode": mode}
@@ -265,8 +280,8 @@ class Session:
         return_elements: Sequence[str] | None = None, name: str = "", *,
         allow_files: AllowFiles = None,
     ) -> list[Tensor | Effect] | None:  # fmt: skip
-        """Add another graph, or the text of one, to this session's graph; as
-        `wf.import_graph_def`, but without a prefix by default. Steps that were compiled stay."""
+        """Add another graph, or the text of one, to this session's graph: as
+        `wf.tf1.import_graph_def`, but without a prefix by default. Compiled steps stay."""
         self._check_open()
         prefix = f"{name}/" if name else ""
         ir = graph_ir(graph_def, "Session.extend", allow_files)
@@ -497,7 +512,7 @@ class Session:
         try:
             context = self._context
             if options is not None:
-                context = RunContext(options.seconds, self._cancel, recorder)
+                context = RunContext(options.timeout, self._cancel, recorder)
             return execute(step, arrays, context)
         except WeftError as error:
             raise error.at(caller_location()) from error.__cause__

@@ -142,7 +142,7 @@ def assign(
     variable = _variable(ref, "assign")
     if validate_shape is not None and not validate_shape:
         raise UnsupportedError(
-            f"wf.assign(validate_shape=False): variable '{variable.name}' keeps its shape",
+            f"wf.tf1.assign(validate_shape=False): variable '{variable.name}' keeps its shape",
             hint="make another variable",
             location=caller_location(),
         )
@@ -211,7 +211,7 @@ def report_uninitialized_variables(
     var_list: all variables of the graph so far if None. In a graph they are looked at when a step
     asks, device by device, elsewhere now. UnsupportedError in a compiled function.
     """
-    trace = graph_or_none("wf.report_uninitialized_variables")
+    trace = graph_or_none("wf.tf1.report_uninitialized_variables")
     held = _variables(var_list, "report_uninitialized_variables")
     names = tuple(v.name for v in held)
     if trace is None:

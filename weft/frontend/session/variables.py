@@ -44,7 +44,7 @@ def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> E
     An initial value that is computed from other variables of the list uses their initial values;
     of variables that are not in the list, it uses the values that they have.
     """
-    trace = graph_trace("wf.variables_initializer")
+    trace = graph_trace("wf.tf1.variables_initializer")
     if trace is None:
         return Effect(name)
     for v in var_list:
@@ -119,7 +119,7 @@ class _AutoReuse:
     """What `AUTO_REUSE` is."""
 
     def __repr__(self) -> str:
-        return "wf.AUTO_REUSE"
+        return "wf.tf1.AUTO_REUSE"
 
 
 #: For `variable_scope(reuse=)`: take the variable if it is there, make it if it is not.
@@ -202,7 +202,7 @@ def variable_scope(
     around = name_or_scope if isinstance(name_or_scope, VariableScope) else store.scope
     if not (reuse is None or isinstance(reuse, (bool, _AutoReuse))):
         raise TypeRuleError(
-            f"wf.variable_scope: reuse={reuse!r} is not None, True, False or wf.AUTO_REUSE",
+            f"wf.tf1.variable_scope: reuse={reuse!r} is not None, True, False or wf.tf1.AUTO_REUSE",
             location=caller_location(),
         )
     if isinstance(name_or_scope, VariableScope):
@@ -239,7 +239,7 @@ def _scope_name(
             candidate = f"{default_name}_{count}"
         return candidate
     raise TypeRuleError(
-        f"wf.variable_scope: {name!r} is no name",
+        f"wf.tf1.variable_scope: {name!r} is no name",
         hint="pass a str, a scope, or None with default_name=",
         location=caller_location(),
     )
@@ -276,10 +276,10 @@ def get_variable(
             return known[0]
         if scope.reuse is True:
             raise NotFoundError(
-                f"wf.get_variable: there is no variable '{full}', and reuse=True makes none"
+                f"wf.tf1.get_variable: there is no variable '{full}', and reuse=True makes none"
                 f"{suggest(full, list(store.variables))}",
-                hint="only wf.get_variable makes variables that it finds; wf.AUTO_REUSE makes "
-                "those that are not there",
+                hint="only wf.tf1.get_variable makes variables that it finds; wf.tf1.AUTO_REUSE "
+                "makes those that are not there",
                 location=caller_location(),
             )
         kind = scope.dtype if dtype is None else as_dtype(dtype)
@@ -291,7 +291,7 @@ def get_variable(
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name:
-        raise TypeRuleError(f"wf.get_variable: {name!r} is no name", location=caller_location())
+        raise TypeRuleError(f"wf.tf1.get_variable: {name!r} is no name", location=caller_location())
 
 
 def _check_known(
@@ -303,19 +303,19 @@ def _check_known(
     if not scope.reuse:
         made = f", made at {where[0].describe()}" if where else ""
         raise InvalidArgumentError(
-            f"wf.get_variable: there is a variable '{full}' already{made}",
-            hint="to take it: wf.variable_scope(..., reuse=True), or reuse=wf.AUTO_REUSE",
+            f"wf.tf1.get_variable: there is a variable '{full}' already{made}",
+            hint="to take it: wf.tf1.variable_scope(..., reuse=True), or reuse=wf.tf1.AUTO_REUSE",
             location=caller_location(),
         )
     if shape is not None and shape != variable.shape:
         raise ShapeError(
-            f"wf.get_variable: variable '{full}' has shape {format_shape(variable.shape)}, not "
+            f"wf.tf1.get_variable: variable '{full}' has shape {format_shape(variable.shape)}, not "
             f"{format_shape(shape)}",
             location=caller_location(),
         )
     if dtype is not None and as_dtype(dtype) is not variable.dtype:
         raise TypeRuleError(
-            f"wf.get_variable: variable '{full}' is {variable.dtype.name}, not "
+            f"wf.tf1.get_variable: variable '{full}' is {variable.dtype.name}, not "
             f"{as_dtype(dtype).name}",
             location=caller_location(),
         )
@@ -326,7 +326,7 @@ def _sizes(shape: Any) -> tuple[int, ...]:
     sizes = tuple(n for n in given if isinstance(n, int))
     if len(sizes) < len(given):
         raise ShapeError(
-            f"wf.get_variable: the shape {format_shape(given)} is not known",
+            f"wf.tf1.get_variable: the shape {format_shape(given)} is not known",
             hint="a variable has a static shape",
             location=caller_location(),
         )
@@ -339,7 +339,7 @@ def _made(
 ) -> Variable:  # fmt: skip
     if initializer is None and shape is None:
         raise ShapeError(
-            f"wf.get_variable: the new variable '{full}' needs a shape",
+            f"wf.tf1.get_variable: the new variable '{full}' needs a shape",
             hint="pass shape=, or an initializer that is a value",
             location=caller_location(),
         )
@@ -362,7 +362,7 @@ def _of_shape(full: str, value: Tensor, shape: tuple[int, ...] | None) -> Tensor
     """`value`, the initial value of a variable of that shape."""
     if shape is not None and shape != value.shape:
         raise ShapeError(
-            f"wf.get_variable: variable '{full}' of shape {format_shape(shape)} has an initial "
+            f"wf.tf1.get_variable: variable '{full}' of shape {format_shape(shape)} has an initial "
             f"value of shape {format_shape(value.shape)}",
             hint="leave the shape out where the initializer is a value",
             location=caller_location(),
@@ -382,7 +382,7 @@ def _default(full: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
         return zeros(shape, dtype=dtype)
     if not dtype.is_floating:
         raise InvalidArgumentError(
-            f"wf.get_variable: variable '{full}' of dtype {dtype.name} needs an initializer",
+            f"wf.tf1.get_variable: variable '{full}' of dtype {dtype.name} needs an initializer",
             location=caller_location(),
         )
     field = math.prod(shape[:-2])

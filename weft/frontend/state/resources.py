@@ -401,5 +401,5 @@ def refuse_waiting(operation: str, timeout: object, cancel: object) -> None:
     if timeout is not None or cancel is not None:
         raise InvalidArgumentError(
             f"{operation}: timeout= and cancel= are for calls outside of graphs",
-            hint="Session.run(options=wf.RunOptions(timeout_in_ms=...)) limits a step",
+            hint="Session.run(options=wf.RunOptions(timeout=...)) limits a step",
         )

@@ -1,5 +1,5 @@
 """Shared names: variables and resources of the host that several parts of a program find by a
-`shared_name`, looked up in the current `wf.container` (TensorFlow 1's resource containers)."""
+`shared_name`, looked up in the current `wf.tf1.container` (TensorFlow 1's resource containers)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def container(name: str) -> AbstractContextManager[str]:
     """
     if not isinstance(name, str):
         raise TypeRuleError(
-            f"wf.container: the name is a {type(name).__name__}, not a str",
+            f"wf.tf1.container: the name is a {type(name).__name__}, not a str",
             location=caller_location(),
         )
     return _opened(name)
@@ -71,7 +71,7 @@ def shared(
     container: str | None = None,
 ) -> S:
     """The object of that shared name in a container, made if there is none; without a name, or with
-    "", a new one. container: that of the scope `wf.container` if None.
+    "", a new one. container: that of the scope `wf.tf1.container` if None.
 
     InvalidArgumentError if it is of another kind or was declared otherwise.
     """

@@ -343,9 +343,10 @@ class Variable(Operators):
     initial_value: anything `as_tensor` takes, or a function without arguments that returns it;
     Python floats and lists of them become float32. trainable: whether optimizers change it by
     default. Variables with one `shared_name` in one `container` (default: that of the scope
-    `wf.container`) have one value, in whatever graph they are made. Raises UnsupportedError where
-    one is made anew on every trace of a compiled function, InvalidArgumentError for a shared name
-    of another dtype or shape and for an initial value that is computed from the variable itself.
+    `wf.tf1.container`) have one value, in whatever graph they are made. Raises UnsupportedError
+    where one is made anew on every trace of a compiled function, InvalidArgumentError for a shared
+    name of another dtype or shape and for an initial value that is computed from the variable
+    itself.
     """
 
     __slots__ = ("_initial", "_initial_tensor", "name", "state", "trainable", "__weakref__")
@@ -624,7 +625,7 @@ class Variable(Operators):
         """In a graph: the effect that assigns the initial value.
 
         Where that is computed from other variables it uses the values that they have then;
-        `wf.variables_initializer` of all of them uses their initial values.
+        `wf.tf1.variables_initializer` of all of them uses their initial values.
         """
         trace = current_trace()
         if trace is None or trace.kind != "graph":

@@ -14,6 +14,7 @@ from typing import Any
 from weft.frontend.session.remote import Remote
 from weft.ir.dataclass import dataclass
 from weft.runtime.cluster.master import Stats, ask_stats
+from weft.runtime.cluster.spec import Cluster
 
 #: Task -> what it counts, or why it does not say.
 Look = Mapping[str, Stats | str]
@@ -205,9 +206,8 @@ def _seconds(text: str) -> float:
 
 def run_top(args: Namespace, say: Callable[[str], None]) -> None:
     """Look at the cluster again and again. Errors as a session has that cannot reach it."""
-    remote = Remote(
-        args.target, key_file=args.key_file, connect_seconds=CONNECT_SECONDS, whole=False
-    )
+    cluster = Cluster(args.target, key_file=args.key_file, connect_timeout=CONNECT_SECONDS)
+    remote = Remote(cluster, whole=False)
     try:
         looks = _looks(remote, args.interval, args.count)
         if args.json:

@@ -111,7 +111,7 @@ if TYPE_CHECKING:
     )
     from weft.runtime.cluster.resolvers import from_environment as cluster_from_environment
     from weft.runtime.cluster.server import Server
-    from weft.runtime.cluster.spec import ClusterSpec, ClusterTask
+    from weft.runtime.cluster.spec import Cluster, ClusterSpec, ClusterTask
 
     # TensorFlow 1's names
     GradientDescentOptimizer = SGD
@@ -155,7 +155,7 @@ _NAMES = {
         "create_global_step get_global_step get_or_create_global_step global_step",
     "weft.runtime.checkpoint.state": "Stateful register_state",
 }  # fmt: skip
-# TensorFlow 1's names
+# TensorFlow 1's names: found, but not shown
 _OLD_NAMES = {
     "GradientDescentOptimizer": "SGD",
     "MomentumOptimizer": "Momentum",
@@ -174,6 +174,7 @@ _LATER |= {
     "RankResolver": ("weft.runtime.cluster.resolvers", "RankResolver"),
     "RayCluster": ("weft.runtime.cluster.ray_cluster", "RayCluster"),
     "SlurmResolver": ("weft.runtime.cluster.resolvers", "SlurmResolver"),
+    "Cluster": ("weft.runtime.cluster.spec", "Cluster"),
     "ClusterSpec": ("weft.runtime.cluster.spec", "ClusterSpec"),
     "ClusterTask": ("weft.runtime.cluster.spec", "ClusterTask"),
     "Server": ("weft.runtime.cluster.server", "Server"),
@@ -193,24 +194,21 @@ if not TYPE_CHECKING:
         return found
 
     def __dir__() -> list[str]:
-        """All names, those too that are not loaded yet."""
-        return sorted({*globals(), *_LATER})
+        """The public names, those too that are not loaded yet; not TensorFlow 1's."""
+        return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})
 
 
 __all__ = [
     "Adadelta",
-    "AdadeltaOptimizer",
     "Adagrad",
-    "AdagradOptimizer",
     "Adam",
-    "AdamOptimizer",
     "AdamW",
     "CheckpointSaverHook",
     "CheckpointState",
+    "Cluster",
     "ClusterSpec",
     "ClusterTask",
     "Coordinator",
-    "GradientDescentOptimizer",
     "GreedyLoadBalancingStrategy",
     "JsonResolver",
     "KubernetesResolver",
@@ -218,7 +216,6 @@ __all__ = [
     "LoggingTensorHook",
     "LooperThread",
     "Momentum",
-    "MomentumOptimizer",
     "MonitoredSession",
     "MonitoredTrainingSession",
     "NanLossDuringTrainingError",
@@ -227,7 +224,6 @@ __all__ = [
     "ProfilerHook",
     "QueueRunner",
     "RMSProp",
-    "RMSPropOptimizer",
     "RankResolver",
     "RayCluster",
     "RestoreReport",
@@ -248,7 +244,6 @@ __all__ = [
     "StepCounterHook",
     "StopAtStepHook",
     "SyncReplicas",
-    "SyncReplicasOptimizer",
     "add_queue_runner",
     "batch",
     "batch_join",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from weft.frontend.queues.runners import start_queue_runners
 from weft.frontend.session.graph import Graph, get_default_graph
@@ -41,6 +41,9 @@ from weft.ir.errors import (
 from weft.ir.locations import caller_location
 from weft.ir.process import ForkLock
 from weft.runtime.resources.coordinator import Coordinator, ExcInfo
+
+if TYPE_CHECKING:
+    from weft.runtime.cluster.spec import Cluster
 
 log = logging.getLogger("weft.train")
 
@@ -294,7 +297,7 @@ class MonitoredSession:
 
 
 def MonitoredTrainingSession(  # a function with TensorFlow 1's name
-    master: str | Engine = "",
+    master: str | Cluster | Engine = "",
     is_chief: bool = True,
     checkpoint_dir: PathLike | None = None,
     scaffold: Scaffold | None = None,
@@ -311,14 +314,14 @@ def MonitoredTrainingSession(  # a function with TensorFlow 1's name
 ) -> MonitoredSession:
     """A session for training the graph that is being built, which it finalizes.
 
-    master: the target of `wf.Session`, or a `wf.train.RayCluster`. The chief restores the latest
-    checkpoint of `checkpoint_dir`, or runs the initializer, and saves every `save_checkpoint_steps`
-    or `save_checkpoint_secs` (600 without either; 0: never), at the start and at the end; the
-    others wait up to `max_wait_secs` until variables have values. When a task is lost
-    (UnavailableError, AbortedError; on other tasks also variables that have lost their values), a
-    new session is made from the last checkpoint and the step done again; UnavailableError if that
-    is not possible within `recovery_wait_secs`. hooks: `wf.train.SessionRunHook`s. session_options:
-    further arguments of `wf.Session`.
+    master: the target of `wf.Session`, a `wf.train.Cluster` or `RayCluster`. The chief restores the
+    latest checkpoint of `checkpoint_dir`, or runs the initializer, and saves every
+    `save_checkpoint_steps` or `save_checkpoint_secs` (600 without either; 0: never), at the start
+    and at the end; the others wait up to `max_wait_secs` until variables have values. When a task
+    is lost (UnavailableError, AbortedError; on other tasks also variables that have lost their
+    values), a new session is made from the last checkpoint and the step done again;
+    UnavailableError if that is not possible within `recovery_wait_secs`. hooks:
+    `wf.train.SessionRunHook`s. session_options: further arguments of `wf.Session`.
     """
     graph = get_default_graph()
     scaffold = Scaffold() if scaffold is None else scaffold
@@ -371,5 +374,5 @@ def _merged(parts: list[SessionRunArgs]) -> tuple[dict[Any, Any], RunOptions | N
     options = [args.options for args in parts if args.options is not None]
     if not options:
         return feeds, None
-    longest = max(one.timeout_in_ms for one in options)
-    return feeds, RunOptions(longest, max(one.trace_level for one in options))
+    limits = [one.timeout for one in options if one.timeout is not None]
+    return feeds, RunOptions(max(limits, default=None), max(one.trace_level for one in options))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from weft.frontend.core.tensor import Tensor
@@ -36,6 +36,9 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.runtime.checkpoint.atomic import SUFFIX
+
+if TYPE_CHECKING:
+    from weft.runtime.cluster.spec import Cluster
 
 _earlier: WeakKeyDictionary[Graph, Scaffold] = WeakKeyDictionary()
 
@@ -147,27 +150,24 @@ class Engine(Protocol):
     """What starts tasks and starts them again, as `wf.train.RayCluster`: where they are now."""
 
     @property
-    def target(self) -> str:
-        """The task that a session is made on."""
-
-    @property
-    def session_options(self) -> Mapping[str, Any]:
-        """Further arguments of `wf.Session`."""
+    def cluster(self) -> Cluster:
+        """The cluster of sessions that are made now."""
 
 
 @dataclass
 class SessionCreator:
     """Makes sessions for a graph, one after the other.
 
-    master: the target of `wf.Session`, or an engine; options: further arguments. checkpoints:
-    restored from where there is one. max_wait_secs: how long one that is not the chief waits for
-    variables to have values; recovery_wait_secs: how long tasks that do not answer are asked again.
+    master: the target or the cluster of `wf.Session`, or an engine; options: further arguments.
+    checkpoints: restored from where there is one. max_wait_secs: how long one that is not the chief
+    waits for variables to have values; recovery_wait_secs: how long tasks that do not answer are
+    asked again.
     """
 
     graph: Graph
     scaffold: Scaffold
     is_chief: bool = True
-    master: str | Engine = ""
+    master: str | Cluster | Engine = ""
     checkpoints: Checkpoints | None = None
     max_wait_secs: float = 7200.0
     recovery_wait_secs: float = 120.0
@@ -212,9 +212,11 @@ class SessionCreator:
         master = self.master
         if isinstance(master, str):
             session = Session(master, self.graph, **self.options)
-        else:  # where its tasks are now
-            options = {**master.session_options, **self.options}
-            session = Session(master.target, self.graph, **options)
+        else:  # an engine's tasks may be elsewhere now
+            from weft.runtime.cluster.spec import Cluster  # one process does not load it
+
+            cluster = master if isinstance(master, Cluster) else master.cluster
+            session = Session(graph=self.graph, cluster=cluster, **self.options)
         try:
             if self.is_chief:
                 self._prepare(session)

@@ -330,7 +330,7 @@ def _astype_type(types: Sequence[Type], attrs: Attrs, regions: Sequence[Block]) 
     if given.dtype is not dtype and "string" in (given.dtype.kind, dtype.kind):
         raise TypeRuleError(
             f"op 'astype' cannot convert {given} to {dtype.name}",
-            hint="wf.string_to_number reads numbers from strings, wf.as_string writes them",
+            hint="wf.tf1.string_to_number reads numbers from strings, wf.tf1.as_string writes them",
         )
     if given.dtype.is_complex and not dtype.is_complex and dtype is not dtypes.bool_:
         raise TypeRuleError(

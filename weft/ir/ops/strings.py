@@ -169,7 +169,8 @@ def strings_operands(op: str, types: Sequence[Type]) -> list[TensorType]:
     for t in found:
         if t.dtype is not string:
             raise TypeRuleError(
-                f"op '{op}' takes strings, got {t}", hint="wf.as_string makes strings of numbers"
+                f"op '{op}' takes strings, got {t}",
+                hint="wf.tf1.as_string makes strings of numbers",
             )
     return found
 

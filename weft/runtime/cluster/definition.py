@@ -206,7 +206,7 @@ class ClusterStep(Step):
     """A step whose parts run on the tasks of a cluster.
 
     results: the types of the results of the whole, None for a token. pipeline: the passes that the
-    parts go through, by name. recv_seconds: after how long a
+    parts go through, by name. recv_timeout: after how long a
     part that waits for another one's tensor gives up.
     """
 
@@ -221,13 +221,13 @@ class ClusterStep(Step):
         *,
         control_flow: str = "auto",
         pipeline: str = "standard",
-        recv_seconds: float | None = None,
+        recv_timeout: float | None = None,
     ) -> None:
         self.name, self.parts = name, tuple(parts)
         self._master, self._count = master, len(results)
         self._wanted = tuple([i for i, kind in enumerate(results) if kind is not None])
         self._control_flow, self._pipeline = control_flow, pipeline
-        self._recv_seconds = recv_seconds
+        self._recv_timeout = recv_timeout
         self._tasks = tuple(dict.fromkeys(part.task for part in parts))
         self._needed = tuple(dict.fromkeys(t for p in parts for t in (p.task, *p.peers)))
         self._lock = threading.Lock()
@@ -362,7 +362,7 @@ class ClusterStep(Step):
         timeout: float | None,
     ) -> None:
         low, master = self._master.low_water(), self._master
-        plain = timeout is None and self._recv_seconds is None and waits.trace is None
+        plain = timeout is None and self._recv_timeout is None and waits.trace is None
         for (task, handle), part in route.order:
             if plain and not part.feeds:
                 try:
@@ -373,8 +373,8 @@ class ClusterStep(Step):
             meta: dict[str, Any] = {"h": handle, "l": low}
             if timeout is not None:  # the master's own comes first, and says more
                 meta["t"] = timeout + GRACE_SECONDS
-            if self._recv_seconds is not None:
-                meta["r"] = self._recv_seconds
+            if self._recv_timeout is not None:
+                meta["r"] = self._recv_timeout
             feeds = [sendable(inputs[place]) for place in part.feeds]
             if waits.trace is not None:
                 meta["trace"] = True

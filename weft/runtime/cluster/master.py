@@ -41,7 +41,7 @@ from weft.runtime.cluster.messages import (
     from_wire,
     withdraw,
 )
-from weft.runtime.cluster.spec import ClusterSpec
+from weft.runtime.cluster.spec import CONNECT_TIMEOUT, ClusterSpec
 from weft.runtime.trace.task_trace import StepTrace
 
 #: A task, and the handle of the part that it was given.
@@ -204,8 +204,8 @@ def take_part(waits: Pending, who: Who, arrays: dict[int, Any], place: int, made
 _LOG = logging.getLogger("weft.cluster")
 #: (name, on_message, on_link_lost) -> the endpoint of that name.
 MakeWire = Callable[[str, Callable[[Any], None], Callable[[str, str], None]], Wire]
-#: How long a session waits for the tasks when it begins, and for one that was lost before a step.
-CONNECT_SECONDS, RECONNECT_SECONDS = 60.0, 2.0
+#: How long a session waits for a task that was lost before a step.
+RECONNECT_SECONDS = 2.0
 #: After so many steps the session forgets what came for those that are over.
 FORGET_EVERY = 32
 #: An answer without results: meta data, small ones, and by their places those that are large.
@@ -230,8 +230,8 @@ class Master:
     """Connects to `target`, which knows the cluster, and to all its tasks.
 
     cluster: in place of what the target says; a callable is asked again when a task is lost.
-    UnavailableError where a task does not answer within `connect_seconds`; whole=False: only where
-    the target does not.
+    UnavailableError where a task does not answer within `connect_timeout` seconds; whole=False:
+    only where the target does not.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class Master:
         make_wire: MakeWire,
         *,
         cluster: ClusterSpec | Callable[[], ClusterSpec] | None = None,
-        connect_seconds: float = CONNECT_SECONDS,
+        connect_timeout: float = CONNECT_TIMEOUT,
         whole: bool = True,
     ) -> None:
         self.target = target
@@ -265,7 +265,7 @@ class Master:
         self._last = self._first  # the last number that was given
         self._forgotten = self._first  # the step after which those that are over were forgotten
         try:
-            self.home = self._open(time.monotonic() + connect_seconds, whole)
+            self.home = self._open(time.monotonic() + connect_timeout, whole)
         except BaseException:
             self.close()
             raise
@@ -560,7 +560,7 @@ class Master:
                     self.send(name, m.RESET, number, {"containers": list(containers)})
                 except CommError as error:
                     raise UnavailableError(f"{name} cannot be reached: {error}") from None
-            if not waits.stop.wait(CONNECT_SECONDS) or waits.error:
+            if not waits.stop.wait(CONNECT_TIMEOUT) or waits.error:
                 owing = ", ".join(name for name, _ in waits.owing())
                 raise waits.error or UnavailableError(f"{owing} did not clear its containers")
         finally:

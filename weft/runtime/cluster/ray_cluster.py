@@ -19,7 +19,7 @@ from weft.ir.errors import (
 )
 from weft.ir.locations import caller_location
 from weft.ir.process import ForkLock
-from weft.runtime.cluster.spec import ClusterSpec, ClusterTask
+from weft.runtime.cluster.spec import Cluster, ClusterSpec, ClusterTask
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
@@ -132,10 +132,10 @@ class RayCluster:
         return spec.address(*chief)
 
     @property
-    def session_options(self) -> dict[str, Any]:
-        """Further arguments of `wf.Session(cluster.target, ...)`: it asks where a task that it has
-        lost is now, and has the cluster's secret."""
-        return {"cluster": self.cluster_spec, "secret": self._secret}
+    def cluster(self) -> Cluster:
+        """What `wf.Session(cluster=)` takes: the session asks where a task that it has lost is now,
+        and has the cluster's secret."""
+        return Cluster(self.target, spec=self.cluster_spec, secret=self._secret)
 
     # ------------------------------------------------------------------------------------- ending
     def close(self) -> None:

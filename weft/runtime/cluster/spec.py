@@ -1,20 +1,24 @@
 """`ClusterSpec`: the jobs of a cluster and the address of each task (TensorFlow 1's class).
 
-`ClusterTask`: which of these tasks this process is. Addresses are `tcp://host:port` and
-`ipc:///path`, as ZeroMQ writes them."""
+`ClusterTask`: which of these tasks this process is. `Cluster`: how a session reaches them.
+Addresses are `tcp://host:port` and `ipc:///path`, as ZeroMQ writes them."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, TypeRuleError, suggest
 from weft.ir.locations import caller_location
+
+if TYPE_CHECKING:
+    from weft.comm.keys import Secret
 
 _TCP = re.compile(r"(?:tcp://)?(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})")
 _LONGEST_PATH = 107  # bytes in sockaddr_un.sun_path, less the zero at its end
@@ -266,3 +270,54 @@ def _checked(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     if not jobs:
         raise InvalidArgumentError("a cluster needs at least one job")
     return jobs
+
+
+#: How long a session waits for the tasks when it begins.
+CONNECT_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster as a session sees it: `wf.Session(cluster=)`.
+
+    target: the address of a task, which says where the others are; what no device binds runs there.
+    spec: the tasks, in place of what the target says; a function is asked again when one was lost.
+    key_file, secret: the cluster's key. Timeouts are in seconds. connect_timeout: how long tasks
+    may take to answer at the start; recv_timeout: after how long a part that waits for another
+    task's tensor gives up (None: never). spread: ops that nothing binds may leave the target.
+    bfloat16_sendrecv: float32 tensors, but scalars, go from task to task as bfloat16.
+
+    Raises TypeRuleError and InvalidArgumentError for what is none of that.
+    """
+
+    target: str
+    _: KW_ONLY
+    spec: ClusterSpec | Callable[[], ClusterSpec] | None = None
+    key_file: str | os.PathLike[str] | None = None
+    secret: Secret | None = field(default=None, repr=False)
+    connect_timeout: float = CONNECT_TIMEOUT
+    recv_timeout: float | None = None
+    spread: bool = False
+    bfloat16_sendrecv: bool = False
+
+    def __post_init__(self) -> None:
+        target, spec = cast(object, self.target), cast(object, self.spec)  # whatever was given
+        if not (isinstance(target, str) and target):
+            raise TypeRuleError(
+                f"wf.train.Cluster: target={target!r:.100} is no address of a task",
+                hint="'tcp://host:port' or 'ipc:///path'",
+                location=caller_location(),
+            )
+        if not (spec is None or isinstance(spec, ClusterSpec) or callable(spec)):
+            raise TypeRuleError(
+                f"wf.train.Cluster: spec is a {type(spec).__name__}, not a "
+                "wf.train.ClusterSpec or a function that gives one",
+                location=caller_location(),
+            )
+        for name, seconds in (("connect", self.connect_timeout), ("recv", self.recv_timeout)):
+            if seconds is not None and not seconds > 0:
+                raise InvalidArgumentError(
+                    f"wf.train.Cluster: {name}_timeout={seconds!r} is no time",
+                    hint="give seconds, more than 0",
+                    location=caller_location(),
+                )

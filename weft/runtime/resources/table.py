@@ -233,7 +233,7 @@ class StaticTable(HashTable):
     def _fixed(self, operation: str) -> FailedPreconditionError:
         return FailedPreconditionError(
             f"{self.describe()}: {operation} on a table that never changes",
-            hint="wf.MutableHashTable is one that does",
+            hint="wf.tf1.MutableHashTable is one that does",
         )
 
 

@@ -1,0 +1,144 @@
+"""`wf.tf1`: second names, which programs written for TensorFlow 1 use.
+
+A name is here if there is a first one for the same thing (`cumsum`: `wf.cumulative_sum`; `assign`:
+a method of `wf.Variable`; `set_random_seed`: in `wf.random`), or if only such programs need it.
+`wf` finds each of them, too, but `dir(wf)` does not show it. Imports: all of `frontend` but
+`tools`, each name on its first use."""
+
+# One name for each thing, as in weft/__init__.py.
+# fmt: off
+# ruff: noqa: I001
+
+from __future__ import annotations
+
+import sys as _sys
+from typing import TYPE_CHECKING
+
+from weft.ir.process import load as _load
+
+# Each stands twice: here for readers and type checkers, in _LATER for the interpreter.
+if TYPE_CHECKING:
+    from weft.frontend.control.branches import case
+    from weft.frontend.control.scan import foldl, foldr
+    from weft.frontend.data.readers import FixedLenFeature, VarLenFeature
+    from weft.frontend.ops.creation import constant
+    from weft.frontend.ops.dynamic import boolean_mask, unique, unique_with_counts
+    from weft.frontend.ops.elementwise import squared_difference
+    from weft.frontend.ops.indexing import (
+        gather_nd, scatter_nd, scatter_nd_add, scatter_nd_max, scatter_nd_min, scatter_nd_update,
+    )
+    from weft.frontend.ops.manipulation import rank
+    from weft.frontend.ops.strings import (
+        SparseTensorValue, as_string, decode_raw, string_join, string_length, string_split,
+        string_to_hash_bucket, string_to_hash_bucket_fast, string_to_number, substr,
+    )
+    from weft.frontend.optim.clipping import (
+        clip_by_global_norm, clip_by_norm, clip_by_value, global_norm,
+    )
+    from weft.frontend.queues.accumulators import (
+        Barrier, ConditionalAccumulator, SparseConditionalAccumulator, SparseGradient,
+    )
+    from weft.frontend.queues.files import (
+        IdentityReader, ReaderBase, decode_csv, decode_image, decode_jpeg, decode_png,
+        matching_files, parse_example, parse_single_example, read_file, write_file,
+    )
+    from weft.frontend.queues.host_ops import Assert, Print
+    from weft.frontend.queues.inputs import local_variables_initializer
+    from weft.frontend.queues.queue import QueueBase
+    from weft.frontend.queues.tables import MutableHashTable
+    from weft.frontend.queues.tensor_array import Stack, TensorArray
+    from weft.frontend.random.generator import (
+        random_normal, random_shuffle, random_uniform, set_random_seed, truncated_normal,
+    )
+    from weft.frontend.session.graph import get_default_graph, import_graph_def, reset_default_graph
+    from weft.frontend.session.session import InteractiveSession, get_default_session
+    from weft.frontend.session.tf_names import (
+        assert_variables_initialized, assign, assign_add, assign_sub, cast, count_up_to, cumprod,
+        cumsum, fill, identity, is_variable_initialized, reduce_all, reduce_any, reduce_logsumexp,
+        reduce_max, reduce_mean, reduce_min, reduce_prod, reduce_sum,
+        report_uninitialized_variables, scatter_add, scatter_sub, scatter_update,
+    )
+    from weft.frontend.session.variables import (
+        AUTO_REUSE, VariableScope, get_variable, get_variable_scope, global_variables,
+        initialize_all_variables, trainable_variables, variable_scope, variables_initializer,
+    )
+    from weft.frontend.state.shared_names import container
+    from weft.ir.dtypes import bool_
+
+_LATER = {
+    "weft.frontend.control.branches": "case",
+    "weft.frontend.control.scan": "foldl foldr",
+    "weft.frontend.data.readers": "FixedLenFeature VarLenFeature",
+    "weft.frontend.ops.creation": "constant",
+    "weft.frontend.ops.dynamic": "boolean_mask unique unique_with_counts",
+    "weft.frontend.ops.elementwise": "squared_difference",
+    "weft.frontend.ops.indexing":
+        "gather_nd scatter_nd scatter_nd_add scatter_nd_max scatter_nd_min scatter_nd_update",
+    "weft.frontend.ops.manipulation": "rank",
+    "weft.frontend.ops.strings":
+        "SparseTensorValue as_string decode_raw string_join string_length string_split "
+        "string_to_hash_bucket string_to_hash_bucket_fast string_to_number substr",
+    "weft.frontend.optim.clipping": "clip_by_global_norm clip_by_norm clip_by_value global_norm",
+    "weft.frontend.queues.accumulators":
+        "Barrier ConditionalAccumulator SparseConditionalAccumulator SparseGradient",
+    "weft.frontend.queues.files":
+        "IdentityReader ReaderBase decode_csv decode_image decode_jpeg decode_png matching_files "
+        "parse_example parse_single_example read_file write_file",
+    "weft.frontend.queues.host_ops": "Assert Print",
+    "weft.frontend.queues.inputs": "local_variables_initializer",
+    "weft.frontend.queues.queue": "QueueBase",
+    "weft.frontend.queues.tables": "MutableHashTable",
+    "weft.frontend.queues.tensor_array": "Stack TensorArray",
+    "weft.frontend.random.generator":
+        "random_normal random_shuffle random_uniform set_random_seed truncated_normal",
+    "weft.frontend.session.graph": "get_default_graph import_graph_def reset_default_graph",
+    "weft.frontend.session.session": "InteractiveSession get_default_session",
+    "weft.frontend.session.tf_names":
+        "assert_variables_initialized assign assign_add assign_sub cast count_up_to cumprod cumsum "
+        "fill identity is_variable_initialized reduce_all reduce_any reduce_logsumexp reduce_max "
+        "reduce_mean reduce_min reduce_prod reduce_sum report_uninitialized_variables scatter_add "
+        "scatter_sub scatter_update",
+    "weft.frontend.session.variables":
+        "AUTO_REUSE VariableScope get_variable get_variable_scope global_variables "
+        "initialize_all_variables trainable_variables variable_scope variables_initializer",
+    "weft.frontend.state.shared_names": "container",
+    "weft.ir.dtypes": "bool_",
+}
+_HOME = {name: module for module, names in _LATER.items() for name in names.split()}
+
+if not TYPE_CHECKING:
+    def __getattr__(name: str) -> object:
+        """Load what a name stands for. AttributeError for a name that is none."""
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}",
+                                 name=name, obj=_sys.modules[__name__])
+        found = globals()[name] = _load(_HOME[name], name)
+        return found
+
+    def __dir__() -> list[str]:
+        """All names, those too that are not loaded yet."""
+        return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})
+
+
+__all__ = [
+    "AUTO_REUSE", "Assert", "Barrier", "ConditionalAccumulator", "FixedLenFeature",
+    "IdentityReader", "InteractiveSession", "MutableHashTable", "Print", "QueueBase",
+    "ReaderBase", "SparseConditionalAccumulator", "SparseGradient", "SparseTensorValue",
+    "Stack", "TensorArray", "VarLenFeature", "VariableScope", "as_string",
+    "assert_variables_initialized", "assign", "assign_add", "assign_sub", "bool_",
+    "boolean_mask", "case", "cast", "clip_by_global_norm", "clip_by_norm", "clip_by_value",
+    "constant", "container", "count_up_to", "cumprod", "cumsum", "decode_csv", "decode_image",
+    "decode_jpeg", "decode_png", "decode_raw", "fill", "foldl", "foldr", "gather_nd",
+    "get_default_graph", "get_default_session", "get_variable", "get_variable_scope",
+    "global_norm", "global_variables", "identity", "import_graph_def",
+    "initialize_all_variables", "is_variable_initialized", "local_variables_initializer",
+    "matching_files", "parse_example", "parse_single_example", "random_normal",
+    "random_shuffle", "random_uniform", "rank", "read_file", "reduce_all", "reduce_any",
+    "reduce_logsumexp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
+    "report_uninitialized_variables", "reset_default_graph", "scatter_add", "scatter_nd",
+    "scatter_nd_add", "scatter_nd_max", "scatter_nd_min", "scatter_nd_update", "scatter_sub",
+    "scatter_update", "set_random_seed", "squared_difference", "string_join", "string_length",
+    "string_split", "string_to_hash_bucket", "string_to_hash_bucket_fast", "string_to_number",
+    "substr", "trainable_variables", "truncated_normal", "unique", "unique_with_counts",
+    "variable_scope", "variables_initializer", "write_file",
+]
