@@ -282,7 +282,7 @@ def test_hooks_may_feed_and_fetch() -> None:
     class Feeder(train.SessionRunHook):
         def before_run(self, run_context: train.SessionRunContext) -> train.SessionRunArgs:
             assert run_context.original_args.fetches is update
-            return train.SessionRunArgs(feed_dict={x: 3.0}, options=wf.RunOptions(1000))
+            return train.SessionRunArgs(feed_dict={x: 3.0}, options=wf.RunOptions(timeout=1))
 
     hooks = [Feeder(), Recorder()]
     with graph.as_default(), train.MonitoredTrainingSession(hooks=hooks) as session:
@@ -291,7 +291,9 @@ def test_hooks_may_feed_and_fetch() -> None:
             session.run(update, {x: 1.0})
         metadata = wf.RunMetadata()  # the caller's and the hook's options together
         session.run(
-            update, options=wf.RunOptions(5, wf.RunOptions.FULL_TRACE), run_metadata=metadata
+            update,
+            options=wf.RunOptions(timeout=0.005, trace_level=wf.RunOptions.FULL_TRACE),
+            run_metadata=metadata,
         )
         assert metadata.traced
     assert w.numpy() == 7.0

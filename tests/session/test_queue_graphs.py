@@ -247,7 +247,7 @@ def test_very_many_ops_of_the_host_in_one_step(graph: wf.Graph) -> None:
     q = wf.FIFOQueue(5, wf.float32, [[]])
     sizes = [q.size() for _ in range(6000)]
     with wf.Session() as session:
-        assert session.run(sizes, options=wf.RunOptions(20_000)) == [0] * 6000
+        assert session.run(sizes, options=wf.RunOptions(timeout=20)) == [0] * 6000
 
 
 def test_strings(graph: wf.Graph) -> None:

@@ -173,7 +173,12 @@ def test_unknown_dtypes_targets_and_options(graph: Any) -> None:
     with pytest.raises(TypeRuleError, match="timeout must be a number"):
         wf.RunOptions(timeout="1 s")
     given = [wf.RunOptions(timeout_in_ms=ms).timeout for ms in (0, 1500)]
-    assert [*given, wf.RunOptions(2).timeout, wf.RunOptions().timeout] == [None, 1.5, 2, None]
+    assert [*given, wf.RunOptions(timeout=2).timeout, wf.RunOptions().timeout] == [
+        None,
+        1.5,
+        2,
+        None,
+    ]
     with pytest.raises(InvalidArgumentError, match="control_flow"):
         wf.Session(control_flow="eager")
 

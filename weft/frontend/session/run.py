@@ -55,9 +55,9 @@ class RunOptions:
 
     def __init__(
         self,
+        *,
         timeout: float | None = None,
         trace_level: int = 0,
-        *,
         timeout_in_ms: float | None = None,
     ) -> None:
         # not a generated one: errors name the user's line, and generated code looks like a user's

@@ -375,4 +375,5 @@ def _merged(parts: list[SessionRunArgs]) -> tuple[dict[Any, Any], RunOptions | N
     if not options:
         return feeds, None
     limits = [one.timeout for one in options if one.timeout is not None]
-    return feeds, RunOptions(max(limits, default=None), max(one.trace_level for one in options))
+    level = max(one.trace_level for one in options)
+    return feeds, RunOptions(timeout=max(limits, default=None), trace_level=level)
