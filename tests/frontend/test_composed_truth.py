@@ -204,7 +204,7 @@ def test_no_line_is_out_of_date() -> None:
     listed += [*ONE_OP.split(), *ELSEWHERE]
     assert len(set(listed)) == len(listed)
     assert not TABLE.keys() & set(listed)
-    names = {prefix + n for prefix, space in SPACES.items() for n in dir(space)}
+    names = {p.removeprefix("tf1.") + n for p, space in SPACES.items() for n in dir(space)}
     assert sorted({*TABLE, *listed} - names) == []
 
 
