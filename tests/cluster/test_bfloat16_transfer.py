@@ -17,8 +17,9 @@ from weft.ir.analysis.verify import verify
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.partitioned import interpret_parts
 from weft.ir.interpreter.state import DictState
+from weft.ir.program import Program as Partitioned
 from weft.ir.text.parser import parse_graph
-from weft.passes.partition.partition import Partitioned, partition
+from weft.passes.partition.partition import partition
 from weft.runtime.cluster.server import Server
 
 VALUES = np.array([1.001, -3.14159, 1e-40, 3.4e38, np.inf, np.nan, 65504.5, 0.1], np.float32)

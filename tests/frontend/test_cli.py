@@ -211,10 +211,31 @@ def test_opt_cuts_a_placed_graph(tmp_path: Path, capsys: pytest.CaptureFixture[s
     )
     assert main(["opt", str(path), "--passes=dce,partition"]) == 0
     out = capsys.readouterr().out
-    assert out.count("// device: ") == 2
-    assert "// device: /job:ps/task:0/cpu:0\ngraph @g_ps_task_0_cpu_0(" in out
+    assert out.count('part "') == 2
+    head = 'part "/job:ps/task:0/cpu:0" feeds [0] fetches []\n'
+    assert f"{head}graph @g_ps_task_0_cpu_0(" in out
     assert out.count(" = send(") == out.count(" = recv(") == 1
-    assert "as the last one" in fails(capsys, "opt", str(path), "--passes=partition,dce")
+    assert main(["opt", str(path), "--passes=partition,dce,partition"]) == 2
+    assert "has 2 parts already" in capsys.readouterr().err
+    (tmp_path / "cut.weft").write_text(out)
+    cut = str(tmp_path / "cut.weft")
+    assert main(["opt", cut, "--passes=dce", "--verify=run"]) == 0
+    assert capsys.readouterr().out == out  # which parses, and has nothing that is dead
+    for command in (["run", str(path), "--seed=1"], ["run", cut, "--seed=1"]):
+        assert main(command) == 0
+    whole, parts = capsys.readouterr().out.splitlines()
+    assert whole == parts
+    assert "which the tasks of a cluster" in fails(capsys, "run", cut, "--seed=1", "--compiled")
+    (tmp_path / "other.weft").write_text(out.replace(" sin(", " cos("))
+    assert main(["diff", cut, str(tmp_path / "other.weft")]) == 1
+    changed = [li for li in capsys.readouterr().out.splitlines() if li[:1] in "+-"]
+    assert len(changed) == 6  # two of them name the files
+    assert main(["view", cut]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("subgraph cluster_part_") == 2
+    assert shown.count("style=bold") == 1
+    assert main(["explain", cut]) == 0
+    assert "2 parts, 1 messages" in capsys.readouterr().out
 
 
 def test_opt_lists_passes(capsys: pytest.CaptureFixture[str]) -> None:

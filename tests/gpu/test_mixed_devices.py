@@ -25,11 +25,12 @@ from structured_programs import Program, programs
 
 import weft as wf
 from weft.codegen import native_language
+from weft.ir.analysis.verify import verify_program
 from weft.ir.dtypes import as_dtype
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.partitioned import interpret_parts
 from weft.ir.interpreter.state import DictState
-from weft.ir.text.parser import parse_graph
+from weft.ir.text.parser import parse_graph, parse_program
 from weft.passes.control.dataflow_regions import plan_regions, steering
 from weft.passes.control.lower_control_flow import lower_control_flow
 from weft.passes.partition.partition import partition
@@ -745,8 +746,10 @@ def test_the_parts_are_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     graph, x, b, c = _mixed_graph()
     with wf.Session(graph=graph) as session:
         session.run([b, c], {x: np.ones(3, np.float32)})
-    (text,) = [path.read_text() for path in tmp_path.glob("*/parts.weft")]
-    assert "// device: /job:localhost/task:0/gpu:0" in text
+    (text,) = [path.read_text() for path in tmp_path.glob("*-parts/*-partition.weft")]
+    assert 'part "/job:localhost/task:0/gpu:0"' in text
+    assert len([*tmp_path.glob("*-parts/*-place.weft")]) == 1
+    verify_program(parse_program(text))
     assert text.count("send(") == text.count("recv(") == 2
 
 

@@ -12,8 +12,8 @@
 
 The input may be written by hand in any form that parses; what follows `// ----` is exactly what
 weft prints, or the error that it raises, each line after `// error: `; `pytest --update` writes it.
-Each pass is verified, and the graph is executed before and after it on random inputs. `partition`,
-which may come last, gives the graphs of all devices. A case with no `// passes:` shows how the
+Each pass is verified, and the graph is executed before and after it on random inputs. `partition`
+gives a program with a part for each device. A case with no `// passes:` shows how the
 parser or the verifier takes the input.
 """
 
@@ -24,18 +24,19 @@ import pytest
 from golden_cases import Case, read_cases, rewrite
 from paths import CASES
 
-from weft.frontend.tools.main import before_partition, passes_named
-from weft.ir.analysis.verify import verify
+from weft.frontend.tools.main import program_passes
+from weft.ir.analysis.verify import verify_program
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.partitioned import interpret_parts
 from weft.ir.interpreter.state import DictState
-from weft.ir.text.parser import parse_graph
-from weft.ir.text.printer import print_graph
+from weft.ir.program import Program
+from weft.ir.text.parser import parse_program
+from weft.ir.text.printer import print_program
 from weft.passes.differential import random_inputs, random_sizes, random_state
-from weft.passes.manager import PassOptions, run_passes
-from weft.passes.partition.partition import partition
+from weft.passes.manager import PassOptions, run_pipeline
+from weft.passes.partition.partition import partition_pass
 
 FILES = sorted(CASES.glob("*.weft"))
 
@@ -43,34 +44,30 @@ FILES = sorted(CASES.glob("*.weft"))
 def run_case(case: Case, folder: Path) -> str:
     """What the passes make of the input: a graph, or the lines of an error."""
     try:
-        graph = parse_graph(case.source, "case")
-        verify(graph)
+        program = parse_program(case.source, "case")
+        verify_program(program)
         options = PassOptions(verify="run", dump=folder)
-        names, cut = before_partition(case.passes)
-        graph, _ = run_passes(graph, passes_named(names), options=options)
-        if cut:
-            return partitioned(graph)
+        passes = program_passes(case.passes, {"partition": partition_pass()})
+        program, reports = run_pipeline(program, passes, options=options)
+        if not program.is_whole and reports[-2].program.is_whole:
+            assert parse_program(print_program(program)) == program
+            check_parts(reports[-2].graph, program)
     except WeftError as error:
         message = str(error).replace(str(folder), "FOLDER")
         return "".join(f"// error: {line}".rstrip() + "\n" for line in message.splitlines())
-    return print_graph(graph)
+    return print_program(program)
 
 
-def partitioned(graph: Graph) -> str:
-    """The parts of a graph, which are verified and run on random inputs, as the whole is."""
-    made = partition(graph)
+def check_parts(graph: Graph, made: Program) -> None:
+    """The parts of a graph give, bit for bit, what it does itself on random inputs."""
     sizes = random_sizes(graph, 0)
     inputs, state = random_inputs(graph, 0, sizes), random_state(graph, 0, sizes)
     whole, cut = DictState(state), DictState(state)
-    for part in made.parts:
-        verify(part.graph)
-        assert parse_graph(print_graph(part.graph)) == part.graph
     expected = interpret(graph, inputs, whole)
     for a, b in zip(expected, interpret_parts(made.parts, inputs, cut), strict=True):
         np.testing.assert_array_equal(a, b)
     for name, value in whole.values.items():
         np.testing.assert_array_equal(value, cut.values[name])
-    return str(made)
 
 
 def all_cases() -> list[tuple[Path, Case]]:

@@ -22,11 +22,12 @@ from weft.ir.graph import Graph
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.interpreter.partitioned import interpret_parts
 from weft.ir.interpreter.state import DictState
+from weft.ir.program import Program as Partitioned
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import print_graph
 from weft.passes.autodiff.reverse_mode import differentiate
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.partition.partition import Partitioned, partition
+from weft.passes.partition.partition import partition
 from weft.passes.rewriting.rewrite import extend
 from weft.runtime.dataflow.host_dispatch import HostObjects
 

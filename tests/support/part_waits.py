@@ -8,16 +8,16 @@ import networkx as nx
 
 from weft.ir.analysis.frames import find_frames
 from weft.ir.graph import Operation
+from weft.ir.program import Part, Program
 from weft.passes.control.dataflow_regions import control_operands, data_operands, plan_regions
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.partition.partition import Part, Partitioned
 from weft.passes.sizes.tie_sizes import tie_sizes
 
 #: Where enters, next_iterations and exits of loops are, by the names of their frames.
 _Loops = dict[tuple[str, ...], tuple[list[object], list[object]]]
 
 
-def cycle_of(made: Partitioned) -> list[object]:
+def cycle_of(made: Program) -> list[object]:
     """Regions, ops and keys of messages that wait for each other in one iteration; [] if none do.
 
     A loop is over, on each device, when all that goes round in it anywhere has done so.

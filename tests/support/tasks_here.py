@@ -11,7 +11,7 @@ import numpy as np
 from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InternalError
 from weft.ir.graph import Operation
-from weft.passes.partition.partition import Part, Partitioned
+from weft.ir.program import Part, Program
 from weft.runtime.dataflow.executor import DataflowStep, dataflow_step
 from weft.runtime.dataflow.host_ops.row import DEAD
 from weft.runtime.resources.cancel import CancelToken
@@ -69,7 +69,7 @@ class HereExchange:
         return [*self._values, *self._waiting]
 
 
-def steps_of(made: Partitioned, state: Mapping[str, Any]) -> list[DataflowStep]:
+def steps_of(made: Program, state: Mapping[str, Any]) -> list[DataflowStep]:
     """Each part compiled, with the variables of all."""
     held = {
         name: VariableState(name, as_dtype(value.dtype), value.shape, value)

@@ -20,15 +20,16 @@ from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import DType
 from weft.ir.errors import PassError, WeftError
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.partitioned import interpret_program
 from weft.ir.interpreter.state import DictState
 from weft.ir.ops.builder import Builder
+from weft.ir.program import Program
 from weft.ir.text.printer import print_graph
 from weft.ir.types import RefType, TensorType, substitute_type
 from weft.passes.simplify.cse_dce import dce
 
 Array = np.ndarray[Any, Any]
-Run = Callable[[Graph], Graph]
+Run = Callable[[Graph], Graph | Program]
 SEEDS = range(3)
 MAX_ATTEMPTS = 400
 log = logging.getLogger("weft.passes")
@@ -42,21 +43,27 @@ class Outcome:
     state: dict[str, Array]
 
 
-def check_same_meaning(before: Graph, after: Graph, run: Run, name: str, folder: Path) -> None:
+def check_same_meaning(
+    before: Graph | Program, after: Graph | Program, run: Run, name: str, folder: Path
+) -> None:
     """Raise PassError if `after`, which the pass `run` made of `before`, computes something else.
 
-    A graph that fails on its own on every tried input (an index out of bounds, say) cannot be
-    compared; that is logged as a warning.
+    What fails on its own on every tried input (an index out of bounds, say), or needs the host,
+    cannot be compared; that is logged as a warning.
     """
+    before, after = _program(before), _program(after)
     compared = False
     for seed in SEEDS:
         wrong = difference(before, after, seed)
         compared = compared or wrong is not None
         if wrong:
-            small, seed, wrong = shrink(before, run, seed, wrong)
+            broken = f"pass '{name}' changes what graph '{before.name}' computes: "
+            if not before.is_whole:
+                raise PassError(broken + wrong, hint=f"with random inputs of the seed {seed}")
+            small, seed, wrong = shrink(before.graph, run, seed, wrong)
             path = write_repro(small, name, seed, wrong, folder)
             raise PassError(
-                f"pass '{name}' changes what graph '{before.name}' computes: {wrong}",
+                broken + wrong,
                 hint=f"a graph of {len(small.ops)} ops that shows it is in {path}",
                 location=next((op.locations for op in small.ops if op.locations), ()),
             )
@@ -64,10 +71,15 @@ def check_same_meaning(before: Graph, after: Graph, run: Run, name: str, folder:
         log.warning("%s: not compared, it fails on all random inputs", before.name)
 
 
-def difference(before: Graph, after: Graph, seed: int) -> str | None:
-    """How the two graphs differ on random inputs; "" if not; None if `before` itself fails."""
-    sizes = random_sizes(before, seed)
-    inputs, state = random_inputs(before, seed, sizes), random_state(before, seed, sizes)
+def difference(before: Graph | Program, after: Graph | Program, seed: int) -> str | None:
+    """How the two differ on random inputs; "" if not; None if `before` itself fails."""
+    before, after = _program(before), _program(after)
+    whole = before.graph if before.is_whole else before.signature()
+    typed = whole  # whose arguments say the types of the inputs
+    if after.is_whole and len(after.graph.args) == len(whole.args):
+        typed = after.graph  # sizes may have been filled in
+    inputs = random_inputs(typed, seed, random_sizes(typed, seed))
+    state = random_state(whole, seed, random_sizes(whole, seed))
     try:
         expected = execute(before, inputs, state)
     except WeftError:
@@ -84,10 +96,14 @@ def difference(before: Graph, after: Graph, seed: int) -> str | None:
     return next((f"{what} {why}" for what, a, b in pairs if (why := unequal(a, b, rtol))), "")
 
 
-def execute(graph: Graph, inputs: list[Array], state: dict[str, Array]) -> Outcome:
+def _program(made: Graph | Program) -> Program:
+    return Program.of(made) if isinstance(made, Graph) else made
+
+
+def execute(program: Program, inputs: list[Array], state: dict[str, Array]) -> Outcome:
     """One execution by the reference interpreter."""
     held = DictState(state)
-    results = interpret(graph, inputs, held)
+    results = interpret_program(program, inputs, held)
     return Outcome(results, held.values)
 
 
@@ -113,9 +129,10 @@ def unequal(a: Any, b: Any, rtol: float) -> str:
     return f"at {list(at)} is {new!r} instead of {old!r}"
 
 
-def tolerance(graph: Graph) -> float:
-    """The relative tolerance for the least precise floating type in `graph`."""
-    bits = [_mantissa(v.type.dtype) for v in _tensors(graph) if v.type.dtype.is_inexact]
+def tolerance(program: Program) -> float:
+    """The relative tolerance for the least precise floating type in `program`."""
+    tensors = (v for part in program.parts for v in _tensors(part.graph))
+    bits = [_mantissa(v.type.dtype) for v in tensors if v.type.dtype.is_inexact]
     return float(2.0 ** (8 - min(bits, default=52)))
 
 

@@ -1,6 +1,9 @@
 """The pass manager: run a pipeline, with each pass timed, verified, dumped and logged as asked.
 
-WEFT_VERIFY=ir   verify the graph after each pass; `run` also executes it before and after each
+A pass goes from graph to graph and is applied to each part of a program; a `ProgramPass` sees all
+parts (`partition` makes them). A `BoundPass` has settings.
+
+WEFT_VERIFY=ir   verify the program after each pass; `run` also executes it before and after each
 WEFT_DUMP=dir    write dir/GRAPH/00-traced.weft, and NN-PASS.weft for each pass that changed it
 WEFT_LOG=a,b     log the topics a and b (`passes`, `compile`, ...) to stderr
 
@@ -21,24 +24,52 @@ from functools import cached_property
 from pathlib import Path
 from typing import overload
 
-from weft.ir.analysis.verify import verify
+from weft.ir.analysis.verify import verify_program
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import PassError, VerifyError, suggest
 from weft.ir.graph import WITH_DEAD_VALUES, Graph
 from weft.ir.locations import caller_location
 from weft.ir.process import ForkLock, load
-from weft.ir.text.printer import print_graph
+from weft.ir.program import Program
+from weft.ir.text.printer import print_program
 from weft.passes.analysis.metrics import bytes_moved, kernel_count, peak_bytes
 from weft.passes.differential import check_same_meaning
 
 Pass = Callable[[Graph], Graph]
 log = logging.getLogger("weft.passes")
 
+
+@dataclass(frozen=True, slots=True)
+class BoundPass:
+    """A pass from graph to graph with its settings: sizes, feeds, devices. name: what dumps,
+    reports and `--passes` call it."""
+
+    name: str
+    run: Pass
+
+    def __call__(self, graph: Graph) -> Graph:
+        return self.run(graph)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPass:
+    """A pass that sees a program as a whole; others are applied to each of its parts.
+    changes_meaning: what it makes is meant to compute something else."""
+
+    name: str
+    run: Callable[[Program], Program]
+    changes_meaning: bool = False
+
+
+AnyPass = Pass | ProgramPass
+
 #: Passes whose result is meant to compute something else: WEFT_VERIFY=run does not compare it.
-CHANGES_MEANING = frozenset({"differentiate"})
+CHANGES_MEANING = frozenset({"differentiate", "prune"})
 
 #: weft's passes that keep the meaning of graphs with dead values (those of users are trusted).
-ON_DATAFLOW = frozenset({"lower_control_flow", "dce"})
+ON_DATAFLOW = frozenset({
+    "lower_control_flow", "dce", "prune", "specialize", "tie_sizes", "place",
+})  # fmt: skip
 
 #: What WEFT_LOG may name: one for each logger `weft.TOPIC`.
 TOPICS = (
@@ -78,32 +109,39 @@ class PassOptions:
 
 @dataclass(frozen=True)
 class PassReport:
-    """What one pass did: its name, seconds, number of ops before and after, and the graph it made.
+    """What one pass did: its name, seconds, number of ops before and after, and what it made.
 
-    The first report of a run is called `traced` and holds the graph that the run began with.
+    The first report of a run is called `traced` and holds the program that the run began with.
     """
 
     name: str
     seconds: float
     ops_before: int
     ops_after: int
-    graph: Graph
+    program: Program
     changed: bool
+
+    @property
+    def graph(self) -> Graph:
+        """The graph, if the program is one."""
+        return self.program.graph
 
     @cached_property
     def bytes(self) -> int | None:
-        """Bytes that the kernels of `graph` move; None if a shape is not static."""
-        return bytes_moved(self.graph)
+        """Bytes that the kernels of all parts move; None if a shape is not static."""
+        found = [bytes_moved(part.graph) for part in self.program.parts]
+        return None if None in found else sum(n for n in found if n is not None)
 
     @cached_property
     def kernels(self) -> int:
-        """Ops of `graph` that will be kernels."""
-        return kernel_count(self.graph)
+        """Ops of all parts that will be kernels."""
+        return sum(kernel_count(part.graph) for part in self.program.parts)
 
     @cached_property
     def peak_bytes(self) -> int | None:
-        """Bytes of `graph`'s results alive at once at the worst; None if a shape is not static."""
-        return peak_bytes(self.graph)
+        """Bytes of results alive at once at the worst in a part; None if a shape is not static."""
+        found = [peak_bytes(part.graph) for part in self.program.parts]
+        return None if None in found else max((n for n in found if n is not None), default=0)
 
 
 def run_passes(
@@ -113,26 +151,44 @@ def run_passes(
     options: PassOptions | None = None,
     folder: Path | None = None,
 ) -> tuple[Graph, list[PassReport]]:
-    """Apply `passes` in order; `options` come from the environment unless given.
+    """As `run_pipeline`, from graph to graph."""
+    made, reports = run_pipeline(Program.of(graph), passes, options=options, folder=folder)
+    return made.graph, reports
 
-    Dumps go to `folder`, or to a new one if `options` ask for dumps and none is given.
-    Raises PassError, naming the pass and the repro file, if a pass broke the graph or its meaning.
+
+def run_pipeline(
+    program: Program,
+    passes: Sequence[AnyPass],
+    *,
+    options: PassOptions | None = None,
+    folder: Path | None = None,
+    suffix: str = "",
+    is_valid: bool = True,
+) -> tuple[Program, list[PassReport]]:
+    """Apply `passes` in order, those of graphs to each part; `options` come from the environment
+    unless given.
+
+    Dumps go to `folder`, or to a new one, with this `suffix`, if `options` ask for dumps and none
+    is given. is_valid: what the run begins with obeys the rules of the IR, as all that it makes
+    must. Raises PassError, naming the pass and the repro file, if a pass broke a graph or its
+    meaning.
     """
     options = PassOptions.from_environment() if options is None else options
     configure_logging(options.log)
-    folder = folder or dump_folder(options, graph.name)
-    count = _count(graph)
-    reports = [PassReport("traced", 0.0, count, count, graph, False)]
-    if options.verify:
-        verify(graph)
-    _dump(folder, 0, "traced", graph)
+    name = program.name
+    folder = folder or dump_folder(options, name + suffix)
+    count = _count(program)
+    reports = [PassReport("traced", 0.0, count, count, program, False)]
+    if options.verify and is_valid:
+        verify_program(program)
+    _dump(folder, 0, "traced", program)
     for number, run in enumerate(passes, 1):
-        report = _run_pass(graph, run, options, reports[-1].ops_after)
+        report = _run_pass(program, run, options, reports[-1].ops_after)
         if report.changed:
-            _dump(folder, number, report.name, report.graph)
+            _dump(folder, number, report.name, report.program)
         log.debug(
             "%s: %s: %.2f ms, %d -> %d ops%s",
-            graph.name,
+            name,
             report.name,
             report.seconds * 1e3,
             report.ops_before,
@@ -140,24 +196,43 @@ def run_passes(
             "" if report.changed else ", unchanged",
         )
         reports.append(report)
-        graph = report.graph
-    return graph, reports
+        program = report.program
+    return program, reports
 
 
-def pass_name(run: Pass) -> str:
-    """The name of a pass: its function's."""
-    return getattr(run, "__name__", type(run).__name__)
+def pass_name(run: AnyPass) -> str:
+    """The name of a pass: its own, or its function's."""
+    own = getattr(run, "__name__", None) or getattr(run, "name", None)
+    return own if isinstance(own, str) else type(run).__name__
 
 
-def _run_pass(graph: Graph, run: Pass, options: PassOptions, before: int) -> PassReport:
+def _run_pass(program: Program, run: AnyPass, options: PassOptions, before: int) -> PassReport:
     name = pass_name(run)
+    start = time.perf_counter()
+    if isinstance(run, ProgramPass):
+        new = run.run(program)
+    else:
+        new = program.with_graphs(_run_on_graph(part.graph, run, name) for part in program.parts)
+    seconds = time.perf_counter() - start
+    changed = new is not program and new != program
+    if options.verify and changed:
+        try:
+            verify_program(new)
+        except VerifyError as error:
+            raise PassError(f"pass '{name}' broke graph '{program.name}': {error}") from error
+        exempt = isinstance(run, ProgramPass) and run.changes_meaning
+        if options.verify == "run" and name not in CHANGES_MEANING and not exempt:
+            check_same_meaning(program, new, _runner(run), name, options.dump or Path("."))
+    return PassReport(name, seconds, before, _count(new) if changed else before, new, changed)
+
+
+def _run_on_graph(graph: Graph, run: Pass, name: str) -> Graph:
     if graph.stage in WITH_DEAD_VALUES and name not in ON_DATAFLOW and _is_ours(run):
         raise PassError(
             f"pass '{name}' does not know graphs of stage '{graph.stage}', such as "
             f"'{graph.name}': it would lose which values are dead",
             hint="run it before lower_control_flow",
         )
-    start = time.perf_counter()
     new = run(graph)
     if not isinstance(new, Graph):
         raise PassError(
@@ -166,25 +241,23 @@ def _run_pass(graph: Graph, run: Pass, options: PassOptions, before: int) -> Pas
             "nothing",
             location=caller_location(),
         )
-    seconds = time.perf_counter() - start
-    changed = new is not graph and new != graph
-    if options.verify and changed:
-        try:
-            verify(new)
-        except VerifyError as error:
-            raise PassError(f"pass '{name}' broke graph '{graph.name}': {error}") from error
-        if options.verify == "run" and name not in CHANGES_MEANING:
-            check_same_meaning(graph, new, run, name, options.dump or Path("."))
-    return PassReport(name, seconds, before, _count(new) if changed else before, new, changed)
+    return new
+
+
+def _runner(run: AnyPass) -> Callable[[Graph], Graph | Program]:
+    """The pass from a graph."""
+    if isinstance(run, ProgramPass):
+        return lambda graph: run.run(Program.of(graph))
+    return run
 
 
 def _is_ours(run: Pass) -> bool:
     return str(getattr(run, "__module__", "")).startswith("weft.passes.")
 
 
-def _count(graph: Graph) -> int:
+def _count(program: Program) -> int:
     """All ops, those of regions too."""
-    count, rest = 0, [graph.block]
+    count, rest = 0, [part.graph.block for part in program.parts]
     while rest:
         ops = rest.pop().ops
         count += len(ops)
@@ -221,10 +294,11 @@ def dump_folder(options: PassOptions, name: str) -> Path | None:
     return folder
 
 
-def _dump(folder: Path | None, number: int, name: str, graph: Graph) -> None:
+def _dump(folder: Path | None, number: int, name: str, program: Program) -> None:
     if folder is not None:
         with _dump_errors(folder):
-            (folder / f"{number:02d}-{name}.weft").write_text(print_graph(graph), encoding="utf-8")
+            path = folder / f"{number:02d}-{name}.weft"
+            path.write_text(print_program(program), encoding="utf-8")
 
 
 @contextmanager

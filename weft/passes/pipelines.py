@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from weft.passes.autodiff.reverse_mode import differentiate
 from weft.passes.control.loop_products import transpose_outside_loops
-from weft.passes.control.lower_control_flow import lower_control_flow
+from weft.passes.control.lower_control_flow import lower_control_flow, unroll
 from weft.passes.control.lower_stacks import lower_stacks
 from weft.passes.control.simplify import simplify_control, simplify_control_exactly
 from weft.passes.fusion.attention import fuse_attention
@@ -16,7 +18,7 @@ from weft.passes.fusion.prologues import fuse_prologues
 from weft.passes.fusion.recompute import recompute
 from weft.passes.fusion.rematerialize import rematerialize
 from weft.passes.fusion.strided_products import stride_all_products, stride_products
-from weft.passes.manager import Pass
+from weft.passes.manager import BoundPass, Pass
 from weft.passes.memory.schedule import schedule
 from weft.passes.simplify.algebra import simplify, simplify_exactly
 from weft.passes.simplify.contract import contract
@@ -24,6 +26,7 @@ from weft.passes.simplify.cse_dce import cse, dce
 from weft.passes.simplify.effects import expand_updates, order_effects, strip_gradient_ops
 from weft.passes.simplify.fold import fold, fold_exactly
 from weft.passes.simplify.sparse_updates import sparse_updates
+from weft.passes.sizes.tie_sizes import tie_sizes
 
 #: Every pass by name, as `weft opt --passes=cse,dce` takes them.
 PASSES: dict[str, Pass] = {
@@ -57,6 +60,8 @@ PASSES: dict[str, Pass] = {
     "simplify_control_exactly": simplify_control_exactly,
     "fuse_elementwise": fuse_elementwise,
     "fuse_folds": fuse_folds,
+    "tie_sizes": tie_sizes,
+    "unroll": BoundPass("unroll", partial(unroll, is_unrolled=lambda op: True)),
 }
 
 #: Passes that change what a graph computes, for `weft opt` (the frontend takes gradients while it

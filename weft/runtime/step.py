@@ -16,7 +16,7 @@ from weft.runtime.recorder import TraceRecorder
 from weft.runtime.resources.cancel import CancelToken
 
 if TYPE_CHECKING:
-    from weft.passes.partition.partition import Edge
+    from weft.ir.program import Edge
 
 #: The ways to run a graph.
 Kind = Literal["native", "sized", "gpu", "dataflow", "devices", "cluster"]

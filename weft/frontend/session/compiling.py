@@ -35,8 +35,9 @@ from weft.ir.errors import (
 )
 from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
+from weft.ir.program import Program
 from weft.ir.types import TensorType
-from weft.passes.manager import Pass
+from weft.passes.manager import Pass, run_pipeline
 from weft.passes.pipelines import STANDARD
 from weft.runtime.dataflow.executor import dataflow_step, executor_op, holds_strings
 from weft.runtime.dataflow.host_dispatch import Resources
@@ -105,19 +106,22 @@ def compile_gpu_step(
     if use.why and native:
         raise _not_there(f"{use.why}, and the session was made with control_flow='native'", use.op)
     # whoever uses one device does not wait for these modules
-    from weft.passes.partition.partition import partition
-    from weft.runtime.cluster.multi_device import PartedStep, dump_parts
+    from weft.passes.partition.partition import partition_pass
+    from weft.passes.placement import PlacePass
+    from weft.runtime.cluster.multi_device import PartedStep
     from weft.runtime.device.backends.placement import place_step
     from weft.runtime.device.execution.regions import on_gpu
 
-    placed = place_step(step, soft=soft)
-    made = partition(placed.graph, LOCAL_DEVICES[0])
+    place = PlacePass(partial(place_step, soft=soft))
+    cut = partition_pass(LOCAL_DEVICES[0])
+    made, _ = run_pipeline(Program.of(step), [place, cut], suffix="-parts")
+    placed = place.placement
+    assert placed is not None
     if not use.why and not placed.fallbacks and len(made.parts) == 1:
         return _whole(step, use, states, gpu_passes(passes), math_mode)
     if native:
         why = f"the session was made with control_flow='native', and {placed.fallbacks[0]}"
         raise _not_there(why, use.op)
-    dump_parts(step.name, str(made))
     return PartedStep(
         step.name, made, len(step.results), states, resources,
         partial(on_gpu, passes=gpu_passes(passes), math_mode=math_mode), control_flow,

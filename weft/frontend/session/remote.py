@@ -17,8 +17,10 @@ from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Value
 from weft.ir.locations import caller_location
 from weft.ir.ops.control_flow import DATAFLOW
-from weft.passes.partition.partition import Partitioned, partition
-from weft.passes.placement import Device, Placement, place
+from weft.ir.program import Program
+from weft.passes.manager import AnyPass, run_pipeline
+from weft.passes.partition.partition import partition_pass
+from weft.passes.placement import Device, Placement, PlacePass, place
 from weft.passes.placement.placer import explain_placement
 from weft.passes.sizes.tie_sizes import tie_sizes
 from weft.runtime.cluster.definition import ClusterStep, parts_of, result_types
@@ -66,18 +68,25 @@ class Remote:
             self._address.close()
             raise error.at(caller_location()) from None
 
-    def placed(self, step: IRGraph) -> Placement:
-        """The step with a device for each op. Errors as placing has."""
+    def cut(self, step: IRGraph) -> tuple[Placement, Program]:
+        """The step with a device for each op, and a part for each device. Errors as placing and
+        partitioning have."""
         devices = self._devices(step)
-        made = place(
-            tie_sizes(step),
-            devices,
-            soft=self._soft,
-            spread=self._cluster.spread,
-            held=self.master.state,
-        )
-        self.master.state |= made.state
-        return made
+
+        def on_devices(graph: IRGraph) -> Placement:
+            return place(
+                graph, devices, soft=self._soft, spread=self._cluster.spread, held=self.master.state
+            )
+
+        placing = PlacePass(on_devices)
+        passes: list[AnyPass] = [
+            tie_sizes, placing, partition_pass(self.master.devices[0], bfloat16=self._cluster.bfloat16_sendrecv),
+        ]  # fmt: skip
+        made, _ = run_pipeline(Program.of(step), passes, suffix="-parts")
+        placed = placing.placement
+        assert placed is not None
+        self.master.state |= placed.state
+        return placed, made
 
     def _devices(self, step: IRGraph) -> list[Device]:
         """Where the ops of a step may be: on the processors of the tasks, and on their GPUs if one
@@ -103,7 +112,7 @@ class Remote:
         """A step definition on the cluster. Errors as placing and partitioning have;
         UnsupportedError for Python functions, and, if feeds have open sizes, for branches and loops
         over several tasks, where a size is not in the frame that needs it."""
-        made = self._partition(self.placed(step))
+        _, made = self.cut(step)
         if not sized and any(op.name in DATAFLOW for p in made.parts for op in p.graph.walk()):
             raise UnsupportedError("branches and loops over several tasks need sizes")
         return ClusterStep(
@@ -149,15 +158,9 @@ class Remote:
 
     def explain(self, graph: Graph, step: IRGraph) -> str:
         """Where each op of a step runs and why, and what goes between tasks."""
-        placed = self.placed(step)
-        made = self._partition(placed)
+        placed, made = self.cut(step)
         head = f"step of '{graph.name}': {len(step.ops)} ops, {len(made.parts)} parts"
         return "\n".join([head, explain_placement(placed), *_rounded(made)])
-
-    def _partition(self, placed: Placement) -> Partitioned:
-        return partition(
-            placed.graph, self.master.devices[0], bfloat16=self._cluster.bfloat16_sendrecv
-        )
 
     def reset(self, containers: Any) -> None:
         """Clear containers on all tasks."""
@@ -177,7 +180,7 @@ def _is_gpu(device: str) -> bool:
     return DeviceSpec.parse(device).kind == "gpu"
 
 
-def _rounded(made: Partitioned) -> Iterator[str]:
+def _rounded(made: Program) -> Iterator[str]:
     """What goes between tasks as bfloat16."""
     edges = [edge for edge in made.edges if edge.type.dtype is bfloat16]
     if edges:

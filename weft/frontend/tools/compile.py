@@ -75,9 +75,9 @@ def run_compile(graph: Graph, args: Namespace, passes: Sequence[Pass]) -> Iterat
     given = named_pairs(args.size, "--size")
     fetches = [part.strip() for text in args.fetch for part in text.split(",")]
     if fetches:
-        static = fetched_step(graph, fetches, lambda needed: _sizes(graph, given, needed))
+        static = fetched_step(graph, fetches, lambda needed: sizes_of(graph, given, needed))
     else:
-        static = specialize(graph, _sizes(graph, given))
+        static = specialize(graph, sizes_of(graph, given))
     folder = Path(args.output or _folder_of(args.file))
     with writing(folder):
         ahead = compile_ahead(static, _variables(static), targets, folder, passes)
@@ -126,7 +126,7 @@ def check_targets(targets: Sequence[tuple[int, int]]) -> None:
             return
 
 
-def _sizes(
+def sizes_of(
     graph: Graph, given: Mapping[str, str], needed: Sequence[str] | None = None
 ) -> dict[str, int]:
     """The sizes of the symbols. Those that are `needed` (None: all) must be given: kernels are

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from weft.frontend.compile.explain import explain
-from weft.frontend.tools.run import compiled_for, given_arrays
+from weft.frontend.tools.run import compiled_for, given_arrays, static_graph, variable_types
 from weft.ir.graph import Graph
+from weft.ir.program import Program
 from weft.ir.text.printer import print_graph
 from weft.passes.placement import CostModel, Device, Placement, place, read_devices
 from weft.passes.placement.constraints import Rule, constrain
 from weft.passes.placement.placer import explain_placement
+from weft.runtime.dataflow.executor import dataflow_step
 
 
 def add_place_arguments(parser: ArgumentParser) -> None:
@@ -94,9 +96,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.set_defaults(feed=[], state=[], seed=0)
 
 
-def run_explain(graph: Graph, args: Namespace) -> Iterator[str]:
+def run_explain(program: Program, args: Namespace) -> Iterator[str]:
     """Lines to print: the reasons of the placement if there are devices, else passes, kernels and
-    memory, or the executor's nodes. Errors as `place` and as `weft run --compiled` have."""
+    memory, or the executor's nodes; of a program of several parts, those of each, and the messages.
+    Errors as `place` and as `weft run --compiled` have."""
+    if not program.is_whole:
+        yield from _parts(program, args)
+        return
+    graph = program.graph
     if args.devices is not None:
         yield explain_placement(placed_by(graph, args))
         return
@@ -107,3 +114,21 @@ def run_explain(graph: Graph, args: Namespace) -> Iterator[str]:
         return
     yield f"graph '{graph.name}' runs on the dataflow executor"
     yield from step.explain()
+
+
+def _parts(program: Program, args: Namespace) -> Iterator[str]:
+    """Messages, and what each part is if it is compiled for this processor."""
+    edges = program.edges
+    yield f"{len(program.parts)} parts, {len(edges)} messages"
+    for edge in edges:
+        size = "" if edge.nbytes is None else f", {edge.nbytes:,} bytes"
+        yield f"  {edge.tensor}  {edge.src} -> {edge.dst}: {edge.type}{size}"
+    arrays, before = given_arrays(program.signature(), args)
+    for part in program.parts:
+        graph, inputs = part.graph, [arrays[i] for i in part.feeds]
+        yield ""
+        yield f"part on {part.device}: {len(graph.ops)} ops, feeds {list(part.feeds)}"
+        own = {name: before[name] for name in variable_types(graph) if name in before}
+        static, variables = static_graph(graph, inputs, own)
+        step = dataflow_step(static, variables, {}, "auto")
+        yield from step.explain()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,17 +23,27 @@ from weft.frontend.tools import explain as cli_explain
 from weft.frontend.tools import run as cli_run
 from weft.frontend.tools import top as cli_top
 from weft.frontend.tools.run import write_text
-from weft.ir.analysis.verify import verify
+from weft.ir.analysis.verify import verify, verify_program
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError, suggest
 from weft.ir.graph import Graph
-from weft.ir.text.diff import diff_graphs
-from weft.ir.text.dot import dot
-from weft.ir.text.parser import parse_graph
-from weft.ir.text.printer import print_graph
-from weft.passes.manager import Pass, PassOptions, PassReport, run_passes
-from weft.passes.partition.partition import partition
+from weft.ir.program import Program
+from weft.ir.text.diff import diff_programs
+from weft.ir.text.dot import dot_program
+from weft.ir.text.parser import parse_program
+from weft.passes.manager import (
+    AnyPass,
+    BoundPass,
+    Pass,
+    PassOptions,
+    PassReport,
+    ProgramPass,
+    run_pipeline,
+)
+from weft.passes.partition.partition import partition_pass
 from weft.passes.pipelines import PASSES, PIPELINES, TRANSFORMS
+from weft.passes.placement import PlacePass
+from weft.passes.sizes.specialize import specialize
 
 SUCCESS, DIFFERENT, ERROR = 0, 1, 2
 
@@ -48,29 +58,34 @@ class Command:
     run: Callable[[Namespace], int]
 
 
-def read_graph(path: str) -> Graph:
-    """The graph in the file `path` (`-`: standard input).
+def read_program(path: str) -> Program:
+    """The program in the file `path` (`-`: standard input), of one graph or of several parts.
 
     Raises NotFoundError or InvalidArgumentError for an unreadable file, ParseError for bad text.
     """
     try:
         if path == "-":
-            return parse_graph(sys.stdin.read(), "<stdin>")
+            return parse_program(sys.stdin.read(), "<stdin>")
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise NotFoundError(f"there is no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"{path} cannot be read as text: {error}") from None
-    return parse_graph(text, path)
+    return parse_program(text, path)
+
+
+def read_graph(path: str) -> Graph:
+    """The graph in the file `path`. Errors as `read_program`; InvalidArgumentError for parts."""
+    return read_program(path).graph
 
 
 # ------------------------------------------------------------------------------------------- run
 
 
 def _run(args: Namespace) -> int:
-    graph = read_graph(args.file)
-    verify(graph)
-    for line in cli_run.run_file(graph, args):
+    program = read_program(args.file)
+    verify_program(program)
+    for line in cli_run.run_file(program, args):
         print(line)
     return SUCCESS
 
@@ -97,31 +112,33 @@ def _opt_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--no-locations", action="store_true", help="print no loc(...)")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the graph to FILE")
     parser.add_argument("--list", action="store_true", help="list the passes")
+    parser.add_argument(
+        "--size",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="for the pass specialize: the size of the symbolic dimension NAME (repeatable)",
+    )
+    explain.add_placement_arguments(parser, required=False)
 
 
 def _opt(args: Namespace) -> int:
     if args.list:
-        known = PASSES | TRANSFORMS
-        width = max(map(len, known))
-        for name, run in known.items():
-            print(f"{name:{width}}  {(run.__doc__ or '').strip().partition(chr(10))[0]}".rstrip())
-        print(f"{'partition':{width}}  Last: the graph of each device, of one with devices.")
+        for line in listed_passes():
+            print(line)
         return SUCCESS
     if args.file is None:
         raise InvalidArgumentError("weft opt needs a FILE", hint="- reads standard input")
-    graph = read_graph(args.file)
-    verify(graph)
+    program = read_program(args.file)
+    verify_program(program)
     options = PassOptions.from_environment()
     if args.verify is not None:
         options = replace(options, verify=args.verify)
-    names, cut = before_partition(args.passes)
-    graph, reports = run_passes(graph, passes_named(names), options=options)
+    passes = program_passes(args.passes, bound_passes(args))
+    program, reports = run_pipeline(program, passes, options=options)
     if args.time:
         print_reports(reports)
-    if cut:
-        text = partition(graph).text(locations=not args.no_locations)
-    else:
-        text = print_graph(graph, locations=not args.no_locations)
+    text = program.text(locations=not args.no_locations)
     if args.output is None:
         sys.stdout.write(text)
     else:
@@ -129,28 +146,63 @@ def _opt(args: Namespace) -> int:
     return SUCCESS
 
 
-def before_partition(passes: str) -> tuple[str, bool]:
-    """The passes before `partition`, which gives several graphs, and whether that comes last."""
-    names, _, last = passes.rpartition(",")
-    return (names, True) if last.strip() == "partition" else (passes, False)
+#: Passes that take settings, and from where `weft opt` has them.
+_BOUND = {
+    "specialize": "Sizes of symbolic dimensions filled in: those that --size says.",
+    "place": "A device for each op: one of the file that --devices names.",
+    "partition": "A part for each device, of a graph whose ops name theirs, with send and recv.",
+}
+
+
+def bound_passes(args: Namespace) -> dict[str, AnyPass]:
+    """The passes that take settings, with those of the options."""
+    made: dict[str, AnyPass] = {"partition": partition_pass()}
+    if args.devices is not None:
+        made["place"] = PlacePass(lambda graph: explain.placed_by(graph, args))
+    if args.size:
+        given = cli_run.named_pairs(args.size, "--size")
+
+        def fill(graph: Graph) -> Graph:
+            return specialize(graph, cli_compile.sizes_of(graph, given, ()))
+
+        made["specialize"] = BoundPass("specialize", fill)
+    return made
+
+
+def listed_passes() -> Iterator[str]:
+    """A line for each pass: its name, and what it does."""
+    texts = {name: run.run if isinstance(run, BoundPass) else run for name, run in PASSES.items()}
+    known = {n: getattr(run, "func", run).__doc__ or "" for n, run in (texts | TRANSFORMS).items()}
+    known |= _BOUND
+    width = max(map(len, known))
+    for name, text in known.items():
+        yield f"{name:{width}}  {text.strip().partition(chr(10))[0]}".rstrip()
 
 
 def passes_named(text: str) -> list[Pass]:
-    """The passes that `fold,cse` or `standard,dce` names. Raises NotFoundError."""
-    passes: list[Pass] = []
-    known = PASSES | TRANSFORMS
+    """The passes from graph to graph that `fold,cse` or `standard,dce` names. Raises NotFoundError;
+    InvalidArgumentError for those that take settings."""
+    found = program_passes(text, {})
+    return [run for run in found if not isinstance(run, ProgramPass)]
+
+
+def program_passes(text: str, bound: Mapping[str, AnyPass]) -> list[AnyPass]:
+    """As `passes_named`. bound: those that take settings, with them."""
+    passes: list[AnyPass] = []
+    known: dict[str, AnyPass] = {**PASSES, **TRANSFORMS, **bound}
     for name in filter(None, (part.strip() for part in text.split(","))):
         if name in PIPELINES:
             passes += PIPELINES[name]
         elif name in known:
             passes.append(known[name])
-        elif name == "partition":
+        elif name in _BOUND:
             raise InvalidArgumentError(
-                "pass 'partition' gives several graphs", hint="name it once, as the last one"
+                f"pass '{name}' needs settings: {_BOUND[name]}",
+                hint="weft opt takes --size NAME=N and --devices FILE",
             )
         else:
             raise NotFoundError(
-                f"there is no pass '{name}'{suggest(name, [*known, *PIPELINES])}",
+                f"there is no pass '{name}'{suggest(name, [*known, *_BOUND, *PIPELINES])}",
                 hint="weft opt --list names the passes",
             )
     return passes
@@ -197,8 +249,8 @@ def _diff_arguments(parser: ArgumentParser) -> None:
 
 
 def _diff(args: Namespace) -> int:
-    old, new = read_graph(args.old), read_graph(args.new)
-    text = diff_graphs(old, new, args.old, args.new, locations=args.locations)
+    old, new = read_program(args.old), read_program(args.new)
+    text = diff_programs(old, new, args.old, args.new, locations=args.locations)
     if not args.quiet:
         sys.stdout.write(text)
     return DIFFERENT if text else SUCCESS
@@ -213,7 +265,7 @@ def _view_arguments(parser: ArgumentParser) -> None:
 
 
 def _view(args: Namespace) -> int:
-    text = dot(read_graph(args.file))
+    text = dot_program(read_program(args.file))
     if args.output is None:
         sys.stdout.write(text)
     else:
@@ -257,9 +309,9 @@ def _devices(args: Namespace) -> int:
 
 
 def _explain(args: Namespace) -> int:
-    graph = read_graph(args.file)
-    verify(graph)
-    for line in cli_explain.run_explain(graph, args):
+    program = read_program(args.file)
+    verify_program(program)
+    for line in cli_explain.run_explain(program, args):
         print(line)
     return SUCCESS
 

@@ -15,10 +15,12 @@ import numpy as np
 from weft.ir.dataclass import dataclass
 from weft.ir.dims import SymbolicDim
 from weft.ir.dtypes import bfloat16
-from weft.ir.errors import InvalidArgumentError, NotFoundError, suggest
+from weft.ir.errors import InvalidArgumentError, NotFoundError, UnsupportedError, suggest
 from weft.ir.graph import Graph
-from weft.ir.interpreter.evaluate import as_array, bind_symbols, interpret, type_of
+from weft.ir.interpreter.evaluate import as_array, bind_symbols, type_of
+from weft.ir.interpreter.partitioned import interpret_program
 from weft.ir.interpreter.state import DictState
+from weft.ir.program import Program
 from weft.ir.types import RefType, TensorType, Type
 from weft.passes.differential import random_inputs, random_sizes, random_state
 from weft.passes.sizes.specialize import specialize
@@ -114,16 +116,23 @@ class Outcome:
     after: dict[str, Array]
 
 
-def run_file(graph: Graph, args: Namespace) -> Iterator[str]:
-    """Execute `graph` as the options in `args` say; yields the lines to print.
+def run_file(program: Program, args: Namespace) -> Iterator[str]:
+    """Execute `program` as the options in `args` say; yields the lines to print.
 
-    Raises NotFoundError or InvalidArgumentError for options that do not fit the graph,
+    Raises NotFoundError or InvalidArgumentError for options that do not fit it,
     PermissionDeniedError for a graph that uses files without --allow-files.
     """
-    grant(graph, args.allow_files, "if you trust whoever wrote the graph: --allow-files DIR")
-    outcome = execute(graph, args)
-    for i, (value, result) in enumerate(zip(graph.results, outcome.results, strict=True)):
-        yield from _shown(f"result {i}", value.type, result, args.show)
+    for part in program.parts:
+        leave = "if you trust whoever wrote the graph: --allow-files DIR"
+        grant(part.graph, args.allow_files, leave)
+    outcome = execute(program, args)
+    types = {
+        number: value.type
+        for part in program.parts
+        for number, value in zip(part.fetches, part.graph.results, strict=True)
+    }
+    for i, result in enumerate(outcome.results):
+        yield from _shown(f"result {i}", types[i], result, args.show)
     for name, array in sorted(outcome.after.items()):
         old = outcome.before.get(name)
         if old is None or old.tobytes() != array.tobytes():
@@ -132,11 +141,20 @@ def run_file(graph: Graph, args: Namespace) -> Iterator[str]:
         yield from save(outcome, Path(args.save))
 
 
-def execute(graph: Graph, args: Namespace) -> Outcome:
-    """Load or make up the arrays, and run the graph."""
-    arrays, before = given_arrays(graph, args)
-    run = _compiled if args.compiled else _interpreted
-    return run(graph, arrays, before)
+def execute(program: Program, args: Namespace) -> Outcome:
+    """Load or make up the arrays, and run the program. UnsupportedError for parts to compile."""
+    if program.is_whole:
+        arrays, before = given_arrays(program.graph, args)
+        if args.compiled:
+            return _compiled(program.graph, arrays, before)
+        return _interpreted(program, arrays, before)
+    if args.compiled:
+        raise UnsupportedError(
+            f"--compiled: the program has {len(program.parts)} parts, which the tasks of a cluster "
+            "compile, each its own",
+            hint="leave --compiled out, and it is interpreted; or run the graph that was cut",
+        )
+    return _interpreted(program, *given_arrays(program.signature(), args))
 
 
 def given_arrays(graph: Graph, args: Namespace) -> tuple[list[Array], dict[str, Array]]:
@@ -187,9 +205,9 @@ def variable_types(graph: Graph) -> dict[str, TensorType]:
     return found
 
 
-def _interpreted(graph: Graph, inputs: Sequence[Array], before: Mapping[str, Array]) -> Outcome:
+def _interpreted(program: Program, inputs: Sequence[Array], before: Mapping[str, Array]) -> Outcome:
     state = DictState(before)
-    results = interpret(graph, inputs, state)
+    results = interpret_program(program, inputs, state)
     return Outcome(results, dict(before), state.values)
 
 

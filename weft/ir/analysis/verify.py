@@ -19,7 +19,7 @@ in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from weft.ir.analysis.deadness import Deadness, dead_results, double_merges
 from weft.ir.analysis.effects import Access, StateKey, overlapping, region_keys, unordered
@@ -30,8 +30,10 @@ from weft.ir.graph import STAGES, WITH_DEAD_VALUES, Block, Graph, Operation, Val
 from weft.ir.ops import lookup
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.state import UPDATES
+from weft.ir.program import Program
 from weft.ir.spec import ConstArray, complete_attrs
 from weft.ir.text.printer import print_graph
+from weft.ir.type_rules import int_attr
 from weft.ir.types import RefType, TensorType, TokenType, Type
 
 
@@ -111,6 +113,69 @@ def verify(graph: Graph) -> None:
             f"graph '{graph.name}' breaks a rule of the IR{more}: {first}\n{marked(graph, faults)}",
             location=() if first.op is None else first.op.locations,
         )
+
+
+def verify_program(program: Program) -> None:
+    """As `verify` for each part; VerifyError too where parts do not fit together: a message that is
+    not sent once and received once, by the parts that its ops name and as one type, results that no
+    part or several give, arguments of different types."""
+    for part in program.parts:
+        verify(part.graph)
+    if program.is_whole:
+        return
+    fault = next(_unfit(program), None)
+    if fault is not None:
+        what, op = fault
+        raise VerifyError(
+            f"the parts of '{program.name}' do not fit together: {what}",
+            location=() if op is None else op.locations,
+        )
+
+
+def _unfit(program: Program) -> Iterator[tuple[str, Operation | None]]:
+    """What is wrong between parts, and at which op."""
+    names = [part.device for part in program.parts]
+    for name in names:
+        if names.count(name) > 1 or not name:
+            yield f"{names.count(name)} parts are on the device '{name}'", None
+    given = [number for part in program.parts for number in part.fetches]
+    if sorted(given) != list(range(len(given))):
+        yield f"they give the results {sorted(given)}, not each one once", None
+    types: dict[int, Type] = {}
+    for part in program.parts:
+        for number, arg in zip(part.feeds, part.graph.args, strict=True):
+            if types.setdefault(number, arg.type) != arg.type:
+                yield f"argument {number} is {types[number]} and {arg.type}", None
+    yield from _unmatched(program)
+
+
+def _unmatched(program: Program) -> Iterator[tuple[str, Operation | None]]:
+    """What is wrong with messages."""
+    ends: dict[str, dict[int, Operation]] = {"send": {}, "recv": {}}
+    for part in program.parts:
+        for op in part.graph.ops:
+            if op.name in ends:
+                key, own = int_attr(op.attrs, "key"), "src" if op.name == "send" else "dst"
+                if key in ends[op.name]:
+                    yield f"two ops '{op.name}' have the key {key}", op
+                if op.attrs[own] != part.device:
+                    yield f"'{op.name}' of key {key} on {part.device} says {op.attrs[own]}", op
+                ends[op.name][key] = op
+    sends, receives = ends["send"], ends["recv"]
+    for key in sorted(sends.keys() | receives.keys()):
+        if key not in receives:
+            yield f"nobody receives what is sent by the key {key}", sends[key]
+        elif key not in sends:
+            yield f"nobody sends what is received by the key {key}", receives[key]
+        else:
+            send, receive = sends[key], receives[key]
+            for name in ("tensor", "src", "dst"):
+                if send.attrs[name] != receive.attrs[name]:
+                    what = f"{send.attrs[name]!r} and {receive.attrs[name]!r}"
+                    yield f"the message of key {key} has two values of '{name}': {what}", receive
+            sent, came = send.operands[0].type, receive.result.type
+            if sent != came:
+                yield f"the message of key {key} is sent as {sent} and received as {came}", receive
 
 
 def find_faults(graph: Graph) -> list[Fault]:

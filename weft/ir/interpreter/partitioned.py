@@ -1,4 +1,4 @@
-"""The interpreter of a partitioned graph: all its parts in one process, messages in a dict.
+"""The interpreter of a partitioned program: all its parts in one process, messages in a dict.
 
 It is the meaning of `send` and `recv`: a message is named by its key and the iteration numbers, is
 sent once and received once, and may be a dead value."""
@@ -8,17 +8,25 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from weft.ir.analysis.frames import find_frames
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, UnsupportedError
-from weft.ir.graph import Graph, Operation
+from weft.ir.graph import Operation
 from weft.ir.interpreter.dataflow import DEAD, Instance, Iteration, Machine, Ready, Waiting
-from weft.ir.interpreter.evaluate import RunHost, as_array, bind_symbols, op_runner, own_results
+from weft.ir.interpreter.evaluate import (
+    RunHost,
+    as_array,
+    bind_symbols,
+    interpret,
+    op_runner,
+    own_results,
+)
 from weft.ir.interpreter.state import State
+from weft.ir.program import Part, Program
 from weft.ir.spec import Array
 from weft.ir.type_rules import int_attr
 
@@ -26,32 +34,22 @@ from weft.ir.type_rules import int_attr
 Name = tuple[int, tuple[int, ...]]
 
 
-class PartLike(Protocol):
-    """What `interpret_parts` needs to know of a part (`passes.partition.Part`)."""
-
-    @property
-    def device(self) -> str:
-        """Where it runs."""
-        ...
-
-    @property
-    def graph(self) -> Graph:
-        """What runs there."""
-        ...
-
-    @property
-    def feeds(self) -> tuple[int, ...]:
-        """Which arguments of the whole graph its own are."""
-        ...
-
-    @property
-    def fetches(self) -> tuple[int, ...]:
-        """Which results of the whole graph its own are."""
-        ...
+def interpret_program(
+    program: Program,
+    inputs: Sequence[Array],
+    state: State | None = None,
+    *,
+    host: RunHost | None = None,
+) -> list[Any]:
+    """The results of a program, of one graph or of several parts. Arguments and errors as
+    `interpret` and `interpret_parts`."""
+    if program.is_whole:
+        return interpret(program.graph, inputs, state, host=host)
+    return interpret_parts(program.parts, inputs, state, host=host)
 
 
 def interpret_parts(
-    parts: Sequence[PartLike],
+    parts: Sequence[Part],
     inputs: Sequence[Array],
     state: State | None = None,
     *,
@@ -100,7 +98,7 @@ class _Task(Machine):
 
     def __init__(
         self,
-        part: PartLike,
+        part: Part,
         mail: _Mail,
         state: State | None,
         sizes: dict[str, int],

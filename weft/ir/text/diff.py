@@ -11,7 +11,8 @@ import difflib
 from collections.abc import Callable, Hashable, Sequence
 
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.text.printer import format_attrs, print_block, print_graph
+from weft.ir.program import Program
+from weft.ir.text.printer import format_attrs, print_block, print_graph, print_program
 
 Key = Callable[[Operation], Hashable]
 
@@ -27,6 +28,24 @@ def diff_graphs(
     names: dict[Value, str] = {}
     _name_blocks(old.block, new.block, names)
     a, b = (print_graph(g, locations, names=names).splitlines(keepends=True) for g in (old, new))
+    return "".join(difflib.unified_diff(a, b, old_name, new_name))
+
+
+def diff_programs(
+    old: Program,
+    new: Program,
+    old_name: str = "old",
+    new_name: str = "new",
+    *,
+    locations: bool = False,
+) -> str:
+    """As `diff_graphs`, part by part: those on the same device correspond."""
+    names: dict[Value, str] = {}
+    partners = {part.device: part.graph for part in old.parts}
+    for part in new.parts:
+        if part.device in partners:
+            _name_blocks(partners[part.device].block, part.graph.block, names)
+    a, b = (print_program(p, locations, names).splitlines(keepends=True) for p in (old, new))
     return "".join(difflib.unified_diff(a, b, old_name, new_name))
 
 

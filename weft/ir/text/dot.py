@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.state import UPDATES
+from weft.ir.program import Program
 from weft.ir.spec import ConstArray
 from weft.ir.text.literals import quote
 from weft.ir.text.printer import format_attr
@@ -28,6 +29,13 @@ def dot(graph: Graph) -> str:
     return "\n".join(_Dot().graph(graph)) + "\n"
 
 
+def dot_program(program: Program) -> str:
+    """As `dot`; each part of several in a frame of its own, messages bold between them."""
+    if program.is_whole:
+        return dot(program.graph)
+    return "\n".join(_Dot().program(program)) + "\n"
+
+
 class _Dot:
     def __init__(self) -> None:
         self.ids: dict[Operation | Value, str] = {}
@@ -40,6 +48,27 @@ class _Dot:
         names = [*graph.arg_names, *map(str, range(len(graph.arg_names), len(graph.args)))]
         yield from self.block(graph.block, names, "  ")
         yield "}"
+
+    def program(self, program: Program) -> Iterator[str]:
+        first, *rest = program.parts
+        for i, part in enumerate((first, *rest)):
+            head, *lines, end = self.graph(part.graph)
+            if not i:
+                yield head
+                yield from lines[:2]  # how nodes and edges look
+            yield f"  subgraph cluster_part_{i} {{"
+            yield f"    label={_label(part.device)}; style=rounded"
+            yield from (f"  {line}" for line in lines[2:])
+            yield "  }"
+        sends, receives = (
+            {op.attrs["key"]: self.ids[op] for op in program.walk() if op.name == name}
+            for name in ("send", "recv")
+        )
+        for edge in program.edges:
+            if edge.key in sends:
+                kind = _label(str(edge.type))
+                yield f"  {sends[edge.key]} -> {receives[edge.key]} [style=bold, label={kind}]"
+        yield end
 
     def block(self, block: Block, names: list[str], indent: str) -> Iterator[str]:
         for arg, name in zip(block.args, names, strict=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from weft.ir.graph import STAGES, Block, Graph, Operation, Value
 from weft.ir.locations import Location, Locations
 from weft.ir.ops import OPS
 from weft.ir.ops.builder import make_op
+from weft.ir.program import Part, Program
 from weft.ir.spec import AttrKind, AttrSpec, AttrValue, ConstArray, OpSpec
 from weft.ir.text.lexer import Token, TokenStream
 from weft.ir.text.literals import (
@@ -473,6 +474,8 @@ def _hint(kind: AttrKind) -> str:
 
 
 _MAX_NESTING = 50  # of regions: deeper is a corrupt file, and would exhaust Python's stack
+_Made = TypeVar("_Made")
+_PART_SHAPE = 'as in: part "/job:ps/task:0/cpu:0" feeds [0] fetches []'
 _OP_SHAPE = "an op is written: %0 = add(%x, %y) : f32[2]"
 
 
@@ -481,7 +484,20 @@ def parse_graph(text: str, filename: str = "<text>") -> Graph:
 
     Raises ParseError with `filename:line:column`, the line, a caret, and a hint.
     """
-    return _GraphParser(TokenStream(text, filename)).graph()
+    parser = _GraphParser(TokenStream(text, filename))
+    return parser.ended(parser.graph())
+
+
+def parse_program(text: str, filename: str = "<text>") -> Program:
+    """The program that `text` describes, one graph or several parts; the inverse of
+    `print_program`. Errors as `parse_graph`."""
+    parser = _GraphParser(TokenStream(text, filename))
+    if not parser.tokens.at_keyword("part"):
+        return Program.of(parser.ended(parser.graph()))
+    parts: list[Part] = []
+    while parser.tokens.at_keyword("part"):
+        parts.append(parser.part())
+    return parser.ended(Program(tuple(parts)), "after 'part' lines and their graphs the text ends")
 
 
 class _Scope:
@@ -530,13 +546,46 @@ class _GraphParser:
             )
         stream.expect("}", "at the end of the graph", hint="only ops may stand before 'return'")
         collections = self._collections()
-        end = stream.peek()
-        if end.kind != "end":
-            raise stream.error(
-                f"unexpected {end} after the end of the graph", end, hint="a text holds one graph"
-            )
         block = Block(tuple(args), ops, results)
         return Graph(name, block, tuple(arg_names), stage, result_names, collections)
+
+    def ended(self, made: _Made, hint: str = "a text holds one graph") -> _Made:
+        """`made`, which the whole text must have been."""
+        end = self.tokens.peek()
+        if end.kind != "end":
+            raise self.tokens.error(f"unexpected {end} after the end of the graph", end, hint=hint)
+        return made
+
+    def part(self) -> Part:
+        """A part of a program."""
+        stream = self.tokens
+        stream.expect_keyword("part", "at the start", hint=_PART_SHAPE)
+        token = stream.peek()
+        try:
+            device = canonical_device(self.read.string("(the device) after 'part'"))
+        except InvalidArgumentError as error:
+            raise stream.error(error.what, token, hint=error.hint) from None
+        feeds, fetches = self._numbers("feeds"), self._numbers("fetches")
+        at, graph = stream.peek(), self.graph()
+        if (len(feeds), len(fetches)) != (len(graph.args), len(graph.results)):
+            raise stream.error(
+                f"the part says {len(feeds)} feeds and {len(fetches)} fetches, but its graph has "
+                f"{len(graph.args)} arguments and {len(graph.results)} results",
+                at,
+                hint="one number for each: which of the whole program's it is",
+            )
+        return Part(device, graph, feeds, fetches)
+
+    def _numbers(self, word: str) -> tuple[int, ...]:
+        """`word [0, 2]`."""
+        self.tokens.expect_keyword(word, "in the line of a part", hint=_PART_SHAPE)
+        self.tokens.expect("[", f"after '{word}'", hint=_PART_SHAPE)
+        found: list[int] = []
+        while not self.tokens.accept("]"):
+            if found:
+                self.tokens.expect(",", f"or ']' after a number of '{word}'")
+            found.append(int(self.tokens.expect("int", f"in '{word}'").text))
+        return tuple(found)
 
     def _named_types(self) -> tuple[list[Type], tuple[str, ...]]:
         """The result types up to the closing bracket, and the names of the results."""

@@ -1,4 +1,5 @@
-"""The text form of a graph: `parse_graph(print_graph(g)) == g` for every valid graph.
+"""The text form of a graph: `parse_graph(print_graph(g)) == g` for every valid graph, and of a
+program, whose parts each stand under a line `part "/job:ps/task:0/cpu:0" feeds [0] fetches []`.
 
     graph @step(%x: f32[32,784]) -> (f32[32,784]) stage=traced {
       %0 = variable() {name="W", dtype=f32, shape=[784]} : ref<f32[784]> loc("m.py":3:5)
@@ -29,6 +30,7 @@ from weft.ir.dims import SymbolicDim, format_dim
 from weft.ir.dtypes import DType
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Locations
+from weft.ir.program import Program
 from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.text.lexer import NAME
 from weft.ir.text.literals import format_array, format_float, quote
@@ -52,6 +54,21 @@ def print_graph(
     A broken graph prints too (an undefined value as `%undefined`), so that it can be shown.
     """
     return "\n".join(_Printer(locations, notes or {}, names or {}).graph(graph)) + "\n"
+
+
+def print_program(
+    program: Program, locations: bool = True, names: Mapping[Value, str] | None = None
+) -> str:
+    """The text of `program`: its graph, or its parts with an empty line between them. Arguments as
+    `print_graph`."""
+    if program.is_whole:
+        return print_graph(program.graph, locations, names=names)
+    texts = []
+    for part in program.parts:
+        feeds, fetches = format_attr(part.feeds), format_attr(part.fetches)
+        head = f"part {quote(part.device)} feeds {feeds} fetches {fetches}\n"
+        texts.append(head + print_graph(part.graph, locations, names=names))
+    return "\n".join(texts)
 
 
 def print_block(block: Block) -> str:

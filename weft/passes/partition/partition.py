@@ -43,15 +43,16 @@ from weft.ir.analysis.frames import Frame, Frames
 from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_TASK, DeviceSpec
 from weft.ir.dtypes import bfloat16, float32
-from weft.ir.errors import InternalError, InvalidArgumentError, UnsupportedError
+from weft.ir.errors import InternalError, InvalidArgumentError, PassError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Locations
 from weft.ir.ops.builder import make_op
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
+from weft.ir.program import Part, Program
 from weft.ir.spec import AttrValue, ConstArray
-from weft.ir.text.printer import print_graph
 from weft.ir.type_rules import int_attr
 from weft.ir.types import TensorType, Type
+from weft.passes.manager import ProgramPass
 from weft.passes.partition.control_loops import Loops
 from weft.passes.partition.device_assignment import (
     Homes,
@@ -61,55 +62,6 @@ from weft.passes.partition.device_assignment import (
     spans,
 )
 from weft.passes.simplify.cse_dce import dce
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What runs on one device. graph: of stage "partitioned", or of that of the whole graph if it
-    needs no other part and no Switch and Merge; its ops name no device. feeds: which
-    arguments of the whole graph its own are; fetches: which results of the whole graph its own
-    are."""
-
-    device: str
-    graph: Graph
-    feeds: tuple[int, ...]
-    fetches: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A tensor that goes from one device to another, in loops once in each iteration. nbytes: of
-    one message, None if only a step knows. locations: of the user's op that makes it."""
-
-    key: int
-    tensor: str
-    type: TensorType
-    src: str
-    dst: str
-    locations: Locations
-
-    @property
-    def nbytes(self) -> int | None:
-        """The bytes of one message, None if its size is not known."""
-        return self.type.nbytes if self.type.is_static else None
-
-
-@dataclass(frozen=True, slots=True)
-class Partitioned:
-    """All parts, in the order in which the graph names their devices; the edges by key."""
-
-    parts: tuple[Part, ...]
-    edges: tuple[Edge, ...]
-
-    def __str__(self) -> str:
-        return self.text()
-
-    def text(self, *, locations: bool = True) -> str:
-        """The graphs of all parts as text, each under its device."""
-        return "\n".join(
-            f"// device: {part.device}\n{print_graph(part.graph, locations=locations)}"
-            for part in self.parts
-        )
 
 
 def narrower(cut: Cut, value: Value) -> Value | None:
@@ -221,7 +173,7 @@ class Cut:
         self.stage = stage  # of a part that has nothing to do with others
         self.homes, self.default = homes, default
         self.parts: dict[str, PartBuilder] = {}
-        self.edges: list[Edge] = []
+        self._messages = 0  # so far
         self.loops = Loops(self)
         self._depth: dict[Value, int] = {}  # of a part's value: messages up to it, at most
         self._frame_depth: dict[Frame, int] = {}
@@ -458,8 +410,8 @@ class Cut:
         sending, covered = self.loops.counters(src, frame, condition)
         waiting, _ = self.loops.counters(dst, frame, condition)
         live = 0 if covered else self._live.setdefault(condition, len(self._live))
-        key = len(self.edges)
-        self.edges.append(Edge(key, name, kind, src.device, dst.device, where))
+        key = self._messages
+        self._messages += 1
         pair: dict[str, AttrValue] = {
             "key": key, "tensor": name, "src": src.device, "dst": dst.device,
         }  # fmt: skip
@@ -480,10 +432,10 @@ class Cut:
         part = holder if op is None and holder is not None else self.part(home)
         part.fetches.append((number, self.value(part, value)))
 
-    def done(self) -> Partitioned:
+    def done(self) -> Program:
         """All parts."""
         parts = [self._finished(part) for part in self.parts.values()]
-        return Partitioned(tuple(parts), tuple(self.edges))
+        return Program(tuple(parts))
 
     def _finished(self, part: PartBuilder) -> Part:
         results = tuple(v for _, v in part.fetches)
@@ -533,7 +485,7 @@ def _stays(value: Value, home: str, device: str, reader: Operation | None) -> In
     )
 
 
-def partition(placed: Graph, default: str = "", *, bfloat16: bool = False) -> Partitioned:
+def partition(placed: Graph, default: str = "", *, bfloat16: bool = False) -> Program:
     """The parts of a graph, all ops of which name a full device (constants need not, nor what
     lowering made), and the messages between them.
 
@@ -558,6 +510,21 @@ def partition(placed: Graph, default: str = "", *, bfloat16: bool = False) -> Pa
     for number, value in enumerate(graph.results):
         cut.fetch(number, value)
     return cut.done()
+
+
+def partition_pass(default: str = "", *, bfloat16: bool = False) -> ProgramPass:
+    """`partition` with these settings, from a program of one graph."""
+
+    def run(program: Program) -> Program:
+        if not program.is_whole:
+            raise PassError(
+                f"pass 'partition' cannot cut '{program.name}', which has {len(program.parts)} "
+                "parts already",
+                hint="name it once, after what works on the whole",
+            )
+        return partition(program.graph, default, bfloat16=bfloat16)
+
+    return ProgramPass("partition", run, changes_meaning=bfloat16)
 
 
 def _check_devices(placed: Graph) -> None:

@@ -7,9 +7,9 @@ Imports: `ir`, `rewriting`, `sizes`, `analysis`. Read `placer` first."""
 from weft.passes.placement.conflicts import PlacementError
 from weft.passes.placement.costs import CostModel, Measured
 from weft.passes.placement.devices import Device, Links, Rates, read_devices
-from weft.passes.placement.placer import Placement, place
+from weft.passes.placement.placer import Placement, PlacePass, place
 
 __all__ = [
-    "CostModel", "Device", "Links", "Measured", "Placement", "PlacementError", "Rates",
-    "place", "read_devices",
+    "CostModel", "Device", "Links", "Measured", "PlacePass", "Placement", "PlacementError",
+    "Rates", "place", "read_devices",
 ]  # fmt: skip

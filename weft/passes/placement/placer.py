@@ -336,6 +336,21 @@ def place(
     )
 
 
+class PlacePass:
+    """The pass `place`: writes a device on each op. how: `place` with its settings; `placement` is
+    what it said of the last graph, and why."""
+
+    name = "place"
+
+    def __init__(self, how: Callable[[Graph], Placement]) -> None:
+        self._how = how
+        self.placement: Placement | None = None
+
+    def __call__(self, graph: Graph) -> Graph:
+        self.placement = self._how(graph)
+        return self.placement.graph
+
+
 def _state(problem: Problem, names: Mapping[Operation, str]) -> dict[str, str]:
     """The device of each variable and object of the host, by its key."""
     users = {c.anchor: c.op for c in problem.constraints if c.kind == "state"}

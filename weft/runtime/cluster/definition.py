@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from weft.ir.errors import (
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.builder import remapped
 from weft.ir.ops.io import is_registered
+from weft.ir.program import Part as PartGraph
 from weft.ir.spec import ConstArray
 from weft.ir.text.printer import print_graph
 from weft.ir.types import HandleType, RefType, TensorType
@@ -41,20 +42,6 @@ from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 from weft.runtime.trace.task_trace import StepTrace
 
 _Array = np.ndarray[Any, Any]
-
-
-class PartGraph(Protocol):
-    """What `weft.passes.partition` makes of a step for one device. feeds: the inputs of the whole
-    graph that are its inputs; fetches: which results of the whole its results are."""
-
-    @property
-    def device(self) -> str: ...
-    @property
-    def graph(self) -> Graph: ...
-    @property
-    def feeds(self) -> tuple[int, ...]: ...
-    @property
-    def fetches(self) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from weft.ir.device import LOCAL_TASK, DeviceSpec, short
 from weft.ir.errors import CancelledError, DeadlineExceededError, InternalError
 from weft.ir.graph import Graph, Operation
 from weft.ir.process import in_child
+from weft.ir.program import Edge, Program
 from weft.ir.type_rules import int_attr
-from weft.passes.manager import Pass, PassOptions, dump_folder
-from weft.passes.partition.partition import Edge, Partitioned
+from weft.passes.manager import Pass
 from weft.passes.pipelines import STANDARD
 from weft.passes.placement import Placement
 from weft.runtime.cluster.exchange import StepExchange
@@ -84,7 +84,7 @@ class PartedStep(Step):
     def __init__(
         self,
         name: str,
-        made: Partitioned,
+        made: Program,
         results: int,
         variables: Mapping[str, VariableState],
         resources: Resources,
@@ -301,10 +301,3 @@ class _Run:
             what = f"waits {', '.join(found)}" if found else "computes"
             lines.append(f"  {part.name} {'is done' if over else what}")
         return "\n".join(lines)
-
-
-def dump_parts(name: str, text: str) -> None:
-    """Write the parts of a step as text, if WEFT_DUMP asks for dumps."""
-    folder = dump_folder(PassOptions.from_environment(), f"{name}-parts")
-    if folder is not None:
-        (folder / "parts.weft").write_text(text, encoding="utf-8")

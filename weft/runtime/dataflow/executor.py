@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from weft.codegen.loops.in_registers import in_registers
@@ -19,7 +20,7 @@ from weft.ir.process import collector_paused
 from weft.ir.types import TensorType, Type
 from weft.passes.analysis.cost import nanoseconds
 from weft.passes.control.lower_control_flow import executor_only, lower_control_flow, unroll
-from weft.passes.manager import Pass, run_passes
+from weft.passes.manager import BoundPass, Pass, run_passes
 from weft.passes.pipelines import STANDARD
 from weft.passes.sizes.specialize import is_symbolic
 from weft.passes.sizes.tie_sizes import tie_sizes
@@ -133,6 +134,10 @@ def holds_strings(graph: Graph) -> bool:
     return any(is_string(v.type) for v in (*graph.args, *graph.results))
 
 
+def _unroll_in_registers(graph: Graph) -> Graph:
+    return unroll(graph, lambda op: in_registers(op) > 1)
+
+
 def dataflow_step(
     graph: Graph,
     variables: Mapping[str, VariableState],
@@ -148,15 +153,15 @@ def dataflow_step(
     what is compiled; STANDARD and REPRODUCIBLE give the bits of a native plan. elsewhere: the
     device that regions are compiled for, if it is not this processor.
     InvalidArgumentError if a result may be dead, or frames do not match."""
-    graph = tie_sizes(graph)
-    check_dataflow(graph)
+    check_dataflow(tie_sizes(graph))
+    pipeline: list[Pass] = [tie_sizes]
     whole = executor_op(graph) is None and not holds_strings(graph) and elsewhere is None
     if passes is STANDARD and whole and not is_symbolic(graph.block):
         # as in a native plan, and what sums add up in which order depends on what is fused
-        graph, _ = run_passes(graph, for_machine(STANDARD))
-        graph = unroll(graph, lambda op: in_registers(op) > 1)
+        pipeline += [*for_machine(STANDARD), BoundPass("unroll", _unroll_in_registers)]
         passes = REGION
-    lowered = lower_control_flow(graph, mode=control_flow, whole_updates=True)
+    lower = partial(lower_control_flow, mode=control_flow, whole_updates=True)
+    lowered, _ = run_passes(graph, [*pipeline, BoundPass("lower_control_flow", lower)])
     return DataflowStep(
         lowered, variables, resources,
         deterministic=deterministic, passes=passes, elsewhere=elsewhere,
