@@ -20,7 +20,7 @@ from weft.frontend.core.function_trace import needed_ops
 from weft.frontend.session.fetches import fetch_values, is_tensor
 from weft.frontend.session.graph import Graph
 from weft.frontend.session.graph_import import add_graph
-from weft.frontend.session.step import step_graph
+from weft.frontend.session.step import step_program
 from weft.ir.dataclass import dataclass
 from weft.ir.device import LOCAL_DEVICES, LOCAL_JOB, DeviceSpec, local_gpu
 from weft.ir.dims import SymbolicDim, substitute_dim
@@ -199,11 +199,11 @@ def pruned(
     sized: bool = True,
 ) -> IRGraph:
     """The part of the graph that `values` need, with the sizes of the feeds, or for any. Errors as
-    `step_graph`."""
+    `step_program`."""
     results = [v for v in values if v is not None and is_tensor(v)]
     effects = [v for v in values if v is not None and not is_tensor(v)]
     shapes = [(v, a.shape) for v, a in feeds.items()]
-    return step_graph(graph._trace, results, effects, shapes, done, sized=sized)
+    return step_program(graph._trace, results, effects, shapes, done, sized=sized)[0]
 
 
 def choose(step: IRGraph, control_flow: str) -> Choice:

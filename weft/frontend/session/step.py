@@ -13,13 +13,15 @@ from weft.frontend.core.trace import Trace, unique_name
 from weft.ir.analysis.effects import accesses, state_key
 from weft.ir.dims import format_shape
 from weft.ir.errors import InvalidArgumentError, ShapeError, WeftError
-from weft.ir.graph import Graph, Operation, Value, stable_order
+from weft.ir.graph import Block, Graph, Operation, Value, stable_order
 from weft.ir.locations import caller_location
 from weft.ir.ops.builder import Builder, remapped
 from weft.ir.ops.control_flow import DATAFLOW
+from weft.ir.program import Program
 from weft.ir.spec import ConstArray
 from weft.ir.types import RefType, TensorType
 from weft.passes.control.enter_invariants import enter_invariants
+from weft.passes.manager import AnyPass, BoundPass, PassReport, run_pipeline
 from weft.passes.sizes.specialize import infer_sizes, specialize
 from weft.passes.sizes.tie_sizes import has_sizes, made_symbols, tie_sizes
 
@@ -35,9 +37,48 @@ def step_graph(
     *,
     sized: bool = True,
 ) -> Graph:
-    """The graph from `feeds` to `results` that also does `effects`; every shape is known. What
-    gives the values in `done` has run in an earlier part of the step. sized=False: the sizes of the
-    feeds stay symbols, as those that depend on values do; for shapes that were found to fit.
+    """As `step_program` gives it, but by itself: nothing is dumped or verified, and sizes may be
+    numbers that note what is decided by them."""
+    graph = _pruned(trace, results, effects, feeds, done)
+    return _static(graph, [shape for _, shape in feeds]) if sized else tie_sizes(graph)
+
+
+def step_program(
+    trace: Trace,
+    results: Sequence[Value],
+    effects: Sequence[Value],
+    feeds: Sequence[Feed],
+    done: frozenset[Value] = frozenset(),
+    *,
+    sized: bool = True,
+) -> tuple[Graph, list[PassReport]]:
+    """The step of these fetches and feeds, made from the whole graph by the passes `prune`,
+    `specialize` and `tie_sizes`, and what they did. Dumps go to NAME-step. Errors as `step_graph`.
+    """
+    shapes = [shape for _, shape in feeds]
+    passes: list[AnyPass] = [
+        BoundPass("prune", lambda _: _pruned(trace, results, effects, feeds, done))
+    ]
+    if sized:
+        passes.append(BoundPass("specialize", lambda graph: _specialized(graph, shapes)))
+    args, ops = tuple(trace.builder.args), tuple(trace.builder.ops)
+    block = Block(args, ops, tuple(results))
+    whole = Graph(trace.name, block, tuple(trace.arg_names[: len(args)]))
+    made, reports = run_pipeline(
+        Program.of(whole), [*passes, tie_sizes], suffix="-step", is_valid=False
+    )
+    return made.graph, reports
+
+
+def _pruned(
+    trace: Trace,
+    results: Sequence[Value],
+    effects: Sequence[Value],
+    feeds: Sequence[Feed],
+    done: frozenset[Value],
+) -> Graph:
+    """The graph from `feeds` to `results` that also does `effects`. What gives the values in `done`
+    has run in an earlier part of the step. The sizes of the feeds stay symbols.
 
     Reads and writes of one variable that the graph leaves unordered are put in order: the writes as
     they were made, and reads before all writes that they need not follow. A branch or loop that
@@ -73,8 +114,7 @@ def step_graph(
     for value in given:
         names.append(unique_name(named.get(value, "feed"), names))
     graph = builder.graph(trace.name, names, [mapping[v] for v in results])
-    whole = enter_invariants(graph)
-    return _static(whole, [shape for _, shape in feeds]) if sized else tie_sizes(whole)
+    return enter_invariants(graph)
 
 
 def _barrier(builder: Builder, value: Value) -> Value:
@@ -86,6 +126,10 @@ def _barrier(builder: Builder, value: Value) -> Value:
 
 
 def _static(graph: Graph, shapes: Sequence[tuple[int, ...]]) -> Graph:
+    return tie_sizes(_specialized(graph, shapes))
+
+
+def _specialized(graph: Graph, shapes: Sequence[tuple[int, ...]]) -> Graph:
     """`graph` with the sizes that the feeds say; those that depend on values stay symbols.
     InvalidArgumentError where one is missing."""
     try:
@@ -105,7 +149,7 @@ def _static(graph: Graph, shapes: Sequence[tuple[int, ...]]) -> Graph:
                     hint="feed the placeholders that have these sizes",
                     location=op.locations or caller_location(),
                 )
-    return tie_sizes(made)
+    return made
 
 
 def _misfit(error: ShapeError, graph: Graph, shapes: Sequence[tuple[int, ...]]) -> ShapeError:
