@@ -79,9 +79,9 @@ class Remote:
             )
 
         placing = PlacePass(on_devices)
-        passes: list[AnyPass] = [
-            tie_sizes, placing, partition_pass(self.master.devices[0], bfloat16=self._cluster.bfloat16_sendrecv),
-        ]  # fmt: skip
+        bfloat16 = self._cluster.bfloat16_sendrecv
+        cutting = partition_pass(self.master.devices[0], bfloat16=bfloat16)
+        passes: list[AnyPass] = [tie_sizes, placing, cutting]
         made, _ = run_pipeline(Program.of(step), passes, suffix="-parts")
         placed = placing.placement
         assert placed is not None
