@@ -17,6 +17,7 @@ from weft.runtime.resources.cancel import CancelToken
 
 if TYPE_CHECKING:
     from weft.ir.program import Edge
+    from weft.passes.manager import PassReport
 
 #: The ways to run a graph.
 Kind = Literal["native", "sized", "gpu", "dataflow", "devices", "cluster"]
@@ -100,6 +101,11 @@ class Step(ABC):
     @abstractmethod
     def explain(self) -> Iterator[str]:
         """How it was made and what it does, as lines of text."""
+
+    def passes(self) -> Sequence[PassReport]:
+        """What each pass did on the way from the graph of the step to its plan, or to its parts.
+        They may run again for it."""
+        return ()
 
     def new_recorder(self) -> Any:
         """What `RunContext.recorder` is to be for a run that begins now."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weft.ir.errors import PassError, suggest
-from weft.ir.graph import Graph
 from weft.ir.locations import Locations, caller_location
+from weft.ir.program import Program
 from weft.passes.manager import PassReport
 from weft.runtime.step import Step
 
 
-def graph_after(reports: Sequence[PassReport], after: str | None) -> Graph:
-    """The graph after the last run of the pass `after`; None: the final one. PassError if there is
-    none."""
+def program_after(reports: Sequence[PassReport], after: str | None) -> Program:
+    """The program after the last run of the pass `after`; None: the final one. PassError if there
+    is none."""
     if after is None:
-        return reports[-1].graph
+        return reports[-1].program
     for report in reversed(reports):
         if report.name == after:
-            return report.graph
+            return report.program
     names = list(dict.fromkeys(r.name for r in reports))
     raise PassError(
         f"the pipeline has no pass '{after}'{suggest(after, names)}",

@@ -137,11 +137,11 @@ class Inspection:
         PassError for a pass that is not in the pipeline.
         """
         # who only calls does not wait for these modules, which know most passes
-        from weft.frontend.compile.explain import graph_after
-        from weft.ir.text.printer import print_graph
+        from weft.frontend.compile.explain import program_after
+        from weft.ir.text.printer import print_program
 
         made = self._specialized(args, kwargs)
-        return print_graph(graph_after(made.reports(self._shapes(made, args, kwargs)), after))
+        return print_program(program_after(made.reports(self._shapes(made, args, kwargs)), after))
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """Why this was compiled, what each pass did, what was fused and what not, and the memory

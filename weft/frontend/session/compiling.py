@@ -37,7 +37,7 @@ from weft.ir.graph import Graph as IRGraph
 from weft.ir.graph import Operation, Value
 from weft.ir.program import Program
 from weft.ir.types import TensorType
-from weft.passes.manager import Pass, run_pipeline
+from weft.passes.manager import Pass, PassReport, run_pipeline
 from weft.passes.pipelines import STANDARD
 from weft.runtime.dataflow.executor import dataflow_step, executor_op, holds_strings
 from weft.runtime.dataflow.host_dispatch import Resources
@@ -114,7 +114,8 @@ def compile_gpu_step(
 
     place = PlacePass(partial(place_step, soft=soft))
     cut = partition_pass(LOCAL_DEVICES[0])
-    made, _ = run_pipeline(Program.of(step), [place, cut], suffix="-parts")
+    whole = Program.of(step)
+    made, _ = run_pipeline(whole, [place, cut], suffix="-parts")
     placed = place.placement
     assert placed is not None
     if not use.why and not placed.fallbacks and len(made.parts) == 1:
@@ -126,6 +127,7 @@ def compile_gpu_step(
         step.name, made, len(step.results), states, resources,
         partial(on_gpu, passes=gpu_passes(passes), math_mode=math_mode), control_flow,
         deterministic=deterministic, passes=passes, placement=placed,
+        reports=lambda: run_pipeline(whole, [place, cut])[1],
     )  # fmt: skip
 
 
@@ -204,6 +206,17 @@ def pruned(
     effects = [v for v in values if v is not None and not is_tensor(v)]
     shapes = [(v, a.shape) for v, a in feeds.items()]
     return step_program(graph._trace, results, effects, shapes, done, sized=sized)[0]
+
+
+def step_reports(
+    graph: Graph, values: Sequence[Value | None], feeds: Mapping[Value, Array], made: Step
+) -> list[PassReport]:
+    """What each pass does from the whole graph to the plan of `made`, or to its parts."""
+    results = [v for v in values if v is not None and is_tensor(v)]
+    effects = [v for v in values if v is not None and not is_tensor(v)]
+    shapes = [(v, a.shape) for v, a in feeds.items()]
+    reports = step_program(graph._trace, results, effects, shapes)[1]
+    return [*reports, *(r for r in made.passes() if r.name != "traced")]
 
 
 def choose(step: IRGraph, control_flow: str) -> Choice:

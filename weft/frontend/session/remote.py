@@ -18,7 +18,7 @@ from weft.ir.graph import Value
 from weft.ir.locations import caller_location
 from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.program import Program
-from weft.passes.manager import AnyPass, run_pipeline
+from weft.passes.manager import AnyPass, PassReport, run_pipeline
 from weft.passes.partition.partition import partition_pass
 from weft.passes.placement import Device, Placement, PlacePass, place
 from weft.passes.placement.placer import explain_placement
@@ -68,9 +68,9 @@ class Remote:
             self._address.close()
             raise error.at(caller_location()) from None
 
-    def cut(self, step: IRGraph) -> tuple[Placement, Program]:
-        """The step with a device for each op, and a part for each device. Errors as placing and
-        partitioning have."""
+    def cut(self, step: IRGraph) -> tuple[Placement, Program, Sequence[PassReport]]:
+        """The step with a device for each op, a part for each device, and what the passes did.
+        Errors as placing and partitioning have."""
         devices = self._devices(step)
 
         def on_devices(graph: IRGraph) -> Placement:
@@ -82,11 +82,11 @@ class Remote:
         bfloat16 = self._cluster.bfloat16_sendrecv
         cutting = partition_pass(self.master.devices[0], bfloat16=bfloat16)
         passes: list[AnyPass] = [tie_sizes, placing, cutting]
-        made, _ = run_pipeline(Program.of(step), passes, suffix="-parts")
+        made, reports = run_pipeline(Program.of(step), passes, suffix="-parts")
         placed = placing.placement
         assert placed is not None
         self.master.state |= placed.state
-        return placed, made
+        return placed, made, reports
 
     def _devices(self, step: IRGraph) -> list[Device]:
         """Where the ops of a step may be: on the processors of the tasks, and on their GPUs if one
@@ -112,7 +112,7 @@ class Remote:
         """A step definition on the cluster. Errors as placing and partitioning have;
         UnsupportedError for Python functions, and, if feeds have open sizes, for branches and loops
         over several tasks, where a size is not in the frame that needs it."""
-        _, made = self.cut(step)
+        _, made, _ = self.cut(step)
         if not sized and any(op.name in DATAFLOW for p in made.parts for op in p.graph.walk()):
             raise UnsupportedError("branches and loops over several tasks need sizes")
         return ClusterStep(
@@ -123,6 +123,7 @@ class Remote:
             control_flow="auto" if control_flow == "native" else control_flow,
             pipeline=pipeline,
             recv_timeout=self._cluster.recv_timeout,
+            reports=lambda: self.cut(step)[2],  # kept, they would hold every graph
         )
 
     def compiled(
@@ -158,7 +159,7 @@ class Remote:
 
     def explain(self, graph: Graph, step: IRGraph) -> str:
         """Where each op of a step runs and why, and what goes between tasks."""
-        placed, made = self.cut(step)
+        placed, made, _ = self.cut(step)
         head = f"step of '{graph.name}': {len(step.ops)} ops, {len(made.parts)} parts"
         return "\n".join([head, explain_placement(placed), *_rounded(made)])
 

@@ -22,7 +22,7 @@ from weft.frontend.core.arrays import Array
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.core.trace import Effect, set_thread_default, thread_default
-from weft.frontend.session.compiling import StepDefinition, compile_step, pruned
+from weft.frontend.session.compiling import StepDefinition, compile_step, pruned, step_reports
 from weft.frontend.session.explain import explain_step
 from weft.frontend.session.fetches import (
     Fetches,
@@ -367,6 +367,30 @@ class Session:
         if self._remote is not None:
             return self._remote.explain(self.graph, pruned(self.graph, values, feeds))
         return explain_step(self.graph, values, feeds, self._control_flow, step, cached)
+
+    def ir(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        after: str | None = None,
+    ) -> str:
+        """The text of the step that `run` makes of these fetches and feeds, after the pass `after`
+        ("traced": the whole graph, before all; None: after the last): one graph, or a part for each
+        device. It parses, and `weft run | opt | diff | view | explain` take it.
+
+        Compiles the step if it is new, and does not run it. PassError for a pass that it does not
+        go through; else raises as `run`.
+        """
+        # who only runs steps does not wait for these modules, which know most passes
+        from weft.frontend.compile.explain import program_after
+        from weft.ir.text.printer import print_program
+
+        self._check_open()
+        values, _ = fetch_values(self.graph, fetches)
+        feeds = feed_values(self.graph, feed_dict or {})
+        step, _ = self._step(values, feeds)
+        reports = step_reports(self.graph, values, feeds, step.executable)
+        return print_program(program_after(reports, after))
 
     def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] = ()) -> str:
         """Begin a step that `partial_run` carries out in parts; gives its handle.

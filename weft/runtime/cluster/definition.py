@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ from weft.ir.program import Part as PartGraph
 from weft.ir.spec import ConstArray
 from weft.ir.text.printer import print_graph
 from weft.ir.types import HandleType, RefType, TensorType
+from weft.passes.manager import PassReport
 from weft.runtime.cluster import messages as m
 from weft.runtime.cluster.exchange import Array, sendable, task_of
 from weft.runtime.cluster.master import NOTHING, Failure, Master, Pending, Who
@@ -193,8 +194,8 @@ class ClusterStep(Step):
     """A step whose parts run on the tasks of a cluster.
 
     results: the types of the results of the whole, None for a token. pipeline: the passes that the
-    parts go through, by name. recv_timeout: after how long a
-    part that waits for another one's tensor gives up.
+    parts go through, by name. reports: on the passes that made the parts. recv_timeout: after how
+    long a part that waits for another one's tensor gives up.
     """
 
     kind: Literal["cluster"] = "cluster"
@@ -209,8 +210,9 @@ class ClusterStep(Step):
         control_flow: str = "auto",
         pipeline: str = "standard",
         recv_timeout: float | None = None,
+        reports: Callable[[], Sequence[PassReport]] = tuple,
     ) -> None:
-        self.name, self.parts = name, tuple(parts)
+        self.name, self.parts, self._reports = name, tuple(parts), reports
         self._master, self._count = master, len(results)
         self._wanted = tuple([i for i, kind in enumerate(results) if kind is not None])
         self._control_flow, self._pipeline = control_flow, pipeline
@@ -232,6 +234,9 @@ class ClusterStep(Step):
 
     def new_recorder(self) -> StepTrace:
         return StepTrace()
+
+    def passes(self) -> Sequence[PassReport]:
+        return self._reports()
 
     def summary(self) -> StepSummary:
         return StepSummary(nodes=len(self.parts))

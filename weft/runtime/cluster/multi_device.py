@@ -23,7 +23,7 @@ from weft.ir.graph import Graph, Operation
 from weft.ir.process import in_child
 from weft.ir.program import Edge, Program
 from weft.ir.type_rules import int_attr
-from weft.passes.manager import Pass
+from weft.passes.manager import Pass, PassReport
 from weft.passes.pipelines import STANDARD
 from weft.passes.placement import Placement
 from weft.runtime.cluster.exchange import StepExchange
@@ -73,7 +73,7 @@ class DevicePart:
 
 class PartedStep(Step):
     """A step over several devices of this process. edges: what goes from one part to another;
-    placement: why each op is where it is.
+    placement: why each op is where it is; reports: on the passes that made the parts.
 
     made: the parts. results: how many the whole has. where: for the names of a device and of a part
     what runs the part there, None for the processor. Errors as compiling has.
@@ -94,9 +94,10 @@ class PartedStep(Step):
         deterministic: bool = False,
         passes: Sequence[Pass] = STANDARD,
         placement: Placement | None = None,
+        reports: Callable[[], Sequence[PassReport]] = tuple,
     ) -> None:
         self.name, self._results = name, results
-        self.edges, self.placement = made.edges, placement
+        self.edges, self.placement, self._reports = made.edges, placement, reports
         parts = []
         for part in made.parts:
             step = part_step(
@@ -123,6 +124,9 @@ class PartedStep(Step):
             del run
             let_go(error)  # or whoever holds the error would hold what the parts have made
             raise
+
+    def passes(self) -> Sequence[PassReport]:
+        return self._reports()
 
     def summary(self) -> StepSummary:
         own = StepSummary(

@@ -20,7 +20,7 @@ from weft.ir.process import collector_paused
 from weft.ir.types import TensorType, Type
 from weft.passes.analysis.cost import nanoseconds
 from weft.passes.control.lower_control_flow import executor_only, lower_control_flow, unroll
-from weft.passes.manager import BoundPass, Pass, run_passes
+from weft.passes.manager import BoundPass, Pass, PassReport, run_passes
 from weft.passes.pipelines import STANDARD
 from weft.passes.sizes.specialize import is_symbolic
 from weft.passes.sizes.tie_sizes import tie_sizes
@@ -41,10 +41,10 @@ from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 class DataflowStep(Step):
     """A lowered graph, ready to run; each run has a state of its own.
 
-    An error in one node
-    ends the step and cancels the host nodes that wait; what other nodes wrote to variables before
-    stays written. passes: for the regions that are compiled. elsewhere: the device that they run on
-    if it is not this processor; a call ends when all is done there. `graph` stays for people.
+    An error in one node ends the step and cancels the host nodes that wait; what other nodes wrote
+    to variables before stays written. passes: for the regions that are compiled. elsewhere: the
+    device that they run on if it is not this processor; a call ends when all is done there. `graph`
+    stays for people; reports: on the passes that made it.
     """
 
     kind: Literal["dataflow"] = "dataflow"
@@ -59,8 +59,9 @@ class DataflowStep(Step):
         deterministic: bool = False,
         passes: Sequence[Pass] = STANDARD,
         elsewhere: Elsewhere | None = None,
+        reports: Callable[[], Sequence[PassReport]] = tuple,
     ) -> None:
-        self.name, self.graph = graph.name, graph
+        self.name, self.graph, self._reports = graph.name, graph, reports
         with collector_paused():
             self.built = build(
                 graph, variables or {}, resources or {}, passes, threads, deterministic, elsewhere
@@ -89,6 +90,9 @@ class DataflowStep(Step):
                 noted.close()
         self.give_back(running)
         return results
+
+    def passes(self) -> Sequence[PassReport]:
+        return self._reports()
 
     def summary(self) -> StepSummary:
         built = self.built
@@ -161,10 +165,12 @@ def dataflow_step(
         pipeline += [*for_machine(STANDARD), BoundPass("unroll", _unroll_in_registers)]
         passes = REGION
     lower = partial(lower_control_flow, mode=control_flow, whole_updates=True)
-    lowered, _ = run_passes(graph, [*pipeline, BoundPass("lower_control_flow", lower)])
+    pipeline.append(BoundPass("lower_control_flow", lower))
+    lowered, _ = run_passes(graph, pipeline)
     return DataflowStep(
         lowered, variables, resources,
         deterministic=deterministic, passes=passes, elsewhere=elsewhere,
+        reports=lambda: run_passes(graph, pipeline)[1],  # kept, they would hold every graph
     )  # fmt: skip
 
 

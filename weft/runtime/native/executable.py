@@ -35,6 +35,7 @@ from weft.passes.manager import (
     PLAN_FILE,
     STANDARD,
     PassOptions,
+    PassReport,
     configure_logging,
     dump_folder,
 )
@@ -198,6 +199,9 @@ class Executable(Step):
             from weft.runtime.native.kernel_times import run_traced
 
             return run_traced(self, frame, inputs, context.recorder)
+
+    def passes(self) -> Sequence[PassReport]:
+        return self.report.passes
 
     def summary(self) -> StepSummary:
         kernels = sum(n >= 0 for n in self.plan.table.owner)

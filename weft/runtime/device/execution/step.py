@@ -10,6 +10,7 @@ from weft.ir.graph import Graph
 from weft.runtime.step import Step, StepSummary
 
 if TYPE_CHECKING:
+    from weft.passes.manager import PassReport
     from weft.runtime.device.array import DeviceValue
     from weft.runtime.device.execution.frame import KeptFrames
     from weft.runtime.device.plan import DevicePlan
@@ -71,6 +72,9 @@ class DeviceStep(Step):
     @abstractmethod
     def asm(self) -> str:
         """PTX of every kernel, each once, for the device; for sm_90 if there is none here."""
+
+    def passes(self) -> Sequence[PassReport]:
+        return self.report.passes
 
     def summary(self) -> StepSummary:
         memory = self.report.memory

@@ -1,0 +1,111 @@
+"""`Session.ir`: the step after each pass, on every kind of session: text that parses and runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import weft as wf
+from weft.ir.analysis.verify import verify_program
+from weft.ir.errors import NotFoundError, PassError
+from weft.ir.interpreter.partitioned import interpret_program
+from weft.ir.text.parser import parse_program
+from weft.ir.text.printer import print_program
+from weft.runtime.cluster.server import Server
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def built(device: str = "") -> tuple[wf.Graph, Any, Any, Any]:
+    """A graph, its placeholder, a loss with a branch, and an effect of the host's."""
+    graph = wf.Graph()
+    with graph.as_default():
+        x = wf.placeholder(wf.float32, [None, 4], name="x")
+        with wf.device(device or None):
+            y = wf.sum(wf.nn.softmax(x) * x) + x.shape[0]
+        z = wf.cond(y > 3, lambda: y * 2, lambda: -y)
+        put = wf.FIFOQueue(9, [wf.float32], [[]]).enqueue([z])
+    return graph, x, z, put
+
+
+def check(text: str, wanted: Any | None) -> None:
+    """The text is that of a sound program, and gives what the session gives."""
+    program = parse_program(text)
+    verify_program(program)
+    assert print_program(program) == text
+    if wanted is not None:
+        (got,) = interpret_program(program, [X])
+        assert_allclose(got, wanted, rtol=1e-5)
+
+
+def test_a_native_step_after_each_pass() -> None:
+    graph, x, z, _ = built()
+    with wf.Session(graph=graph) as session:
+        wanted = session.run(z, {x: X})
+        for after in ("prune", "specialize", "tie_sizes", "fold", "cse", "fuse", None):
+            check(session.ir(z, {x: X}, after=after), wanted)
+        assert "enqueue" in session.ir(z, {x: X}, after="traced")
+        assert "enqueue" not in session.ir(z, {x: X}, after="prune")
+        assert "f32[x_0,4]" in session.ir(z, {x: X}, after="prune")
+        assert "f32[3,4]" in session.ir(z, {x: X}, after="specialize")
+        assert "stage=fused" in session.ir(z, {x: X})
+
+
+def test_a_step_of_the_executor() -> None:
+    graph, x, z, put = built()
+    with wf.Session(graph=graph, control_flow="dataflow") as session:
+        wanted = session.run(z, {x: X})
+        text = session.ir(z, {x: X})
+        assert "switch" in text
+        check(text, wanted)
+        assert text == session.ir(z, {x: X}, after="lower_control_flow")
+        assert "cond" in session.ir(z, {x: X}, after="unroll")
+    with wf.Session(graph=graph) as session:
+        text = session.ir(put, {x: X})
+        assert "enqueue" in text
+        check(text, None)
+        assert session.run(graph.get_operation_by_name(put.name), {x: X}) is None  # it ran once
+
+
+def test_a_step_on_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
+    graph, x, z, _ = built("/gpu:0")
+    with graph.as_default(), wf.device("/cpu:0"):
+        on_host = z + 1
+    with wf.Session(graph=graph) as session:
+        wanted = session.run(on_host, {x: X})
+        text = session.ir(on_host, {x: X})
+        assert text.count("\npart ") + text.startswith("part ") == 2
+        check(text, wanted)
+        placed = session.ir(on_host, {x: X}, after="place")
+        assert "part " not in placed
+        assert "/gpu:0" in placed
+
+
+@pytest.mark.net
+def test_a_step_on_a_cluster() -> None:
+    graph, x, z, _ = built("/job:worker/task:0")
+    servers = Server.create_local_cluster({"ps": 1, "worker": 1})
+    try:
+        with wf.Session(servers[0].target, graph=graph) as session:
+            wanted = session.run(z, {x: X})
+            text = session.ir(z, {x: X}, after="partition")
+            assert "/job:worker/task:0" in text
+            check(text, wanted)
+            check(session.ir(z, {x: X}, after="tie_sizes"), wanted)
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def test_what_is_refused() -> None:
+    graph, x, z, _ = built()
+    with wf.Session(graph=graph) as session:
+        with pytest.raises(PassError, match=r"has no pass 'fuze'.*did you mean 'fuse'") as caught:
+            session.ir(z, {x: X}, after="fuze")
+        assert caught.value.locations[0].file == __file__
+        with pytest.raises(NotFoundError):
+            session.ir("nothing")
