@@ -47,9 +47,11 @@ BY_NAME = pytest.mark.parametrize("name", list(PASSES))
 def prepared(name: str, graph: Graph) -> Graph:
     """What the pass `name` takes: stacks are handles before marks for autodiff go, and these may
     not be in what is fused."""
-    if name in ("strip_gradient_ops", *FUSING):
+    if name in ("strip_gradient_ops", "unroll", *FUSING):
         graph = PASSES["lower_stacks"](graph)
-    return PASSES["strip_gradient_ops"](graph) if name in FUSING else graph
+    if name in ("unroll", *FUSING):
+        graph = PASSES["strip_gradient_ops"](graph)
+    return PASSES["fuse"](graph) if name == "unroll" else graph  # `unrolled` ops come after fusion
 
 
 # ------------------------------------------------------------------------------- on random graphs
