@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from harness import Comparison, compare, report
 
-from weft.frontend.tools.bench_peers import jax_contestant, torch_contestant, weft_contestant
-from weft.frontend.tools.bench_workloads import cross_entropy, layer_norm, softmax
+from weft.frontend.tools.bench_peers import Contestant, compiled, jax_contestant, torch_contestant
+from weft.frontend.tools.bench_workloads import Workload, cross_entropy, layer_norm, softmax
 
 ROWS, COLUMNS = 4096, 1024
 Array = np.ndarray[Any, Any]
@@ -31,6 +31,17 @@ def batch_norm(axes: tuple[int, ...]) -> Callable[..., Any]:
         return m.sum((centred / (variance + 1e-5) ** 0.5 * gamma + beta) * seen)
 
     return f
+
+
+def weft_contestant(f: Callable[..., Any], arrays: list[Array], wrt: tuple[int, ...]) -> Contestant:
+    """weft, of f(vocabulary, *arrays)."""
+    step = compiled(Workload("", f.__name__, f, lambda quick: [], wrt))
+
+    def flat() -> list[Any]:
+        out = step(*arrays)
+        return [out[0], *out[1]] if wrt else [out]
+
+    return (lambda: step(*arrays)), flat
 
 
 def contest(

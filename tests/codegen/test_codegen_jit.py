@@ -1,13 +1,11 @@
-"""The table of compiled kernels: batches, threads, failures, plain Numba kernels."""
+"""The table of compiled kernels: batches, threads, failures."""
 
 from __future__ import annotations
 
-import ctypes
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,36 +93,6 @@ def test_args_are_read_at_the_entry_only() -> None:
 
     with pytest.raises(CodegenError, match="pass values to loop_function"):
         compile_kernels([Kernel("jit.entry", "entry", emit)])
-
-
-def twice(x: int) -> int:
-    """Compiled by Numba below."""
-    return x + x
-
-
-def test_python_functions_are_compiled_by_numba(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such a kernel is compiled beside others, and not kept on disk."""
-    monkeypatch.setenv("WEFT_CACHE", "1")
-    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-
-    def emit(e: Emitter) -> None:
-        out = e.pointer_argument(0, "i64")
-        e.builder.store(e.call_function(twice, "i64", ["i64"], [e.argument(1)]), out)
-
-    kernel = Kernel("jit.numba", "calls twice", emit)
-    good = scale_kernel("jit.numba.beside", 3.0)
-    table = compile_kernels([kernel, good])
-    out = np.zeros(1, np.int64)
-    arguments = np.array([out.ctypes.data, 21], np.int64)
-    call_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 3)
-    call_type(table[kernel.key])(arguments.ctypes.data, 0, 1, 0)
-    assert out[0] == 42
-    assert scaled(table[good.key]) == 3.0
-    assert "define" in kernel_llvm(kernel.key)
-    assert kernel_asm(kernel.key)
-    assert not any(b"calls twice" in f.read_bytes() for f in tmp_path.iterdir())
 
 
 def test_what_is_imported_when() -> None:

@@ -369,7 +369,7 @@ UNSUPPORTED = [
 @pytest.mark.parametrize(("op", "dtype"), UNSUPPORTED)
 def test_unsupported_raises(op: str, dtype: str) -> None:
     assert not supported(op, dtype)
-    emitter = Emitter(None, ir.IRBuilder(), ir.Module(), "k", lambda *_: None)
+    emitter = Emitter(ir.IRBuilder(), ir.Module(), "k")
     with pytest.raises(Unsupported, match=f"{op} on {dtype}"):
         emit_scalar(emitter, op, dtype, [], {})
 

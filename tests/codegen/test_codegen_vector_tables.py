@@ -92,30 +92,6 @@ def test_without_a_loop(op: str, loops: bool) -> None:
     assert LATE_PREFIX not in kernel_asm(kernel.key)
 
 
-def twice(x: int) -> int:
-    """Compiled by Numba below."""
-    return x + x
-
-
-@needs_lanes
-def test_beside_a_python_function() -> None:
-    """Numba's own pipeline leaves the functions as calls: slower, the same numbers."""
-
-    def emit(e: Emitter) -> None:
-        x, out = e.pointer_argument(0, "f32"), e.pointer_argument(1, "f32")
-        place = e.call_function(twice, "i64", ["i64"], [e.argument(2)])
-        value = emit_scalar(e, "exp", "f32", [load_element(e, x, "f32")], {})
-        store_element(e, value, e.at(out, place), "f32")
-
-    kernel = Kernel("tests.tables.numba", "calls twice", emit)
-    address = compile_kernels([kernel])[kernel.key]
-    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 3)(address)
-    x, out = np.array([0.7], np.float32), np.zeros(3, np.float32)
-    args = np.array([x.ctypes.data, out.ctypes.data, 1], np.int64)
-    call(args.ctypes.data, 0, 1, 0)
-    assert out[2] == np.asarray(wf.compile(lambda a: wf.exp(a))(x))[0]
-
-
 def as_f32(numbers: tuple[float, ...]) -> np.ndarray:
     return np.float64(np.float32(numbers))
 

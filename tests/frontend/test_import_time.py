@@ -199,7 +199,7 @@ with wf.Graph().as_default():
         assert metadata.chrome_trace() and str(metadata)
 print(*(m for m in sys.modules if m.startswith(%r)))
 """
-    ours = ("weft.runtime.cluster", "weft.comm", "weft.passes.partition")
+    ours = ("weft.runtime.cluster", "weft.comm", "weft.passes.partition", "networkx")
     assert _run(program % (ours,)).split() == []
 
 
@@ -210,7 +210,7 @@ wf.train.Adam(0.1), wf.train.Saver
 print(*(m for m in sys.modules if m.startswith(%r)))
 assert wf.train.Server and "RayCluster" in dir(wf.train)
 """
-    ours = ("weft.runtime.cluster", "weft.comm", "weft.passes.partition")
+    ours = ("weft.runtime.cluster", "weft.comm", "weft.passes.partition", "networkx")
     assert _run(program % (ours,)).split() == []
     with pytest.raises(AttributeError, match="no attribute 'Sever'"):
         getattr(wf.train, "Sever")  # noqa: B009 - as a type checker sees, there is none
@@ -272,6 +272,7 @@ print(compile_count(), "llvmlite.binding" in sys.modules, *sys.modules)
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
         found = done.stdout.split()
+        assert "networkx" not in found  # nor by the first call, which compiles
     assert found[:2] == ["0", "False"]
     assert not {"subprocess", "fractions"} & set(found)
     for folder in ("passes.fusion", "passes.memory.plan", "passes.pipelines", "codegen.nests",

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from llvmlite import ir
 
@@ -32,10 +31,6 @@ from weft.codegen.llvm.elements import memory_type
 from weft.ir.dataclass import dataclass
 
 I64 = ir.IntType(64)
-# (context, builder, function, result dtype, operand dtypes, arguments) -> result
-FunctionCaller = Callable[
-    [Any, ir.IRBuilder, Callable[..., Any], str, Sequence[str], list[ir.Value]], ir.Value
-]
 KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64, I64])
 
 
@@ -43,16 +38,14 @@ KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64, I64])
 class Emitter:
     """A position in an LLVM function under construction.
 
-    ``context`` is Numba's target context if Numba compiles the kernel, otherwise None.  ``symbol``
-    prefixes the LLVM names of all functions of this kernel, ``arguments`` is the kernel's ``i64*``,
-    ``lo``, ``hi`` and ``worker`` its other parameters (None inside a loop function: pass them on).
+    ``symbol`` prefixes the LLVM names of all functions of this kernel, ``arguments`` is the
+    kernel's ``i64*``, ``lo``, ``hi`` and ``worker`` its other parameters (None inside a loop
+    function: pass them on).
     """
 
-    context: Any
     builder: ir.IRBuilder
     module: ir.Module
     symbol: str
-    function_caller: FunctionCaller
     arguments: ir.Value | None = None
     lo: ir.Value | None = None
     hi: ir.Value | None = None
@@ -92,20 +85,6 @@ class Emitter:
         """A stack slot in the function's entry block (loops must not grow the stack)."""
         with self.builder.goto_entry_block():
             return self.builder.alloca(llvm_type)
-
-    def call_function(
-        self,
-        function: Callable[..., Any],
-        result: str,
-        operands: Sequence[str],
-        args: list[ir.Value],
-    ) -> ir.Value:
-        """Compile a plain Python scalar function through Numba and call it here.
-
-        ``result`` and ``operands`` are dtypes with the same memory and register form.  The function
-        must not raise; it is compiled once per process and may be inlined.
-        """
-        return self.function_caller(self.context, self.builder, function, result, operands, args)
 
     @contextmanager
     def for_range(
@@ -168,11 +147,9 @@ class Emitter:
         function.attributes.add("noinline")
         function.attributes.add("nounwind")
         inner = Emitter(
-            context=self.context,
             builder=ir.IRBuilder(function.append_basic_block("entry")),
             module=self.module,
             symbol=self.symbol,
-            function_caller=self.function_caller,
         )
         return function, inner
 
@@ -196,23 +173,15 @@ def _loop_id(module: ir.Module, wanted: Mapping[str, int]) -> ir.MDValue:
     return _LoopId(module, rows, str(len(module.metadata)))
 
 
-def emit_kernel(
-    emit: Callable[[Emitter], None],
-    module: ir.Module,
-    symbol: str,
-    context: Any,
-    function_caller: FunctionCaller,
-) -> ir.Function:
+def emit_kernel(emit: Callable[[Emitter], None], module: ir.Module, symbol: str) -> ir.Function:
     """Define the kernel `symbol` in `module`, with the body that `emit` builds."""
     function = ir.Function(module, KERNEL_TYPE, symbol)
     function.attributes.add("nounwind")
     arguments, lo, hi, worker = function.args
     emitter = Emitter(
-        context=context,
         builder=ir.IRBuilder(function.append_basic_block("entry")),
         module=module,
         symbol=symbol,
-        function_caller=function_caller,
         arguments=arguments,
         lo=lo,
         hi=hi,

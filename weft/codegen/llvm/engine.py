@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from llvmlite import ir
 
@@ -24,7 +23,7 @@ from weft.codegen.llvm.cache import CachedObject, KernelCache, kernel_cache
 from weft.codegen.llvm.cache_key import describe_kernel
 from weft.codegen.llvm.compile import assembly_text, compile_text, llvm_text, release_memory
 from weft.codegen.llvm.emitter import emit_kernel
-from weft.codegen.llvm.jit import Kernel, NeedsNumbaError, Outcome
+from weft.codegen.llvm.jit import Kernel, Outcome
 from weft.codegen.llvm.link import Linked, imports_of, link
 from weft.codegen.llvm.target import host, using
 from weft.ir.dataclass import dataclass
@@ -343,19 +342,8 @@ def emit_text(kernel: Kernel, symbol: str) -> str:
         target = host()
         module = ir.Module(kernel.name)
         module.triple, module.data_layout = target.triple, target.data_layout
-        emit_kernel(kernel.emit, module, symbol, None, _needs_numba)
+        emit_kernel(kernel.emit, module, symbol)
         return str(module)
-
-
-def _needs_numba(
-    context: Any,
-    builder: ir.IRBuilder,
-    function: Callable[..., Any],
-    result: str,
-    operands: Sequence[str],
-    args: list[ir.Value],
-) -> ir.Value:
-    raise NeedsNumbaError(f"it calls {function.__name__}, a Python function")
 
 
 def _symbol(kernel: Kernel) -> str:

@@ -3,8 +3,7 @@
 Every kernel has the C signature ``void kernel(int64_t *args, int64_t lo, int64_t hi, int64_t
 worker)``.  Kernels are immutable once compiled.  Those of steps (`hold_kernels`) live as long as
 somebody holds them, and then among the `kept_limit()` ones last used of nobody's; all others, the
-walker's say, as long as the process.  LLVM is loaded when the first kernel is compiled; Numba only
-for kernels that call plain Python functions.
+walker's say, as long as the process.  LLVM is loaded when the first kernel is compiled.
 
 WEFT_KERNELS=n  how many kernels that nobody holds are kept (2048 if not set)
 """
@@ -50,10 +49,6 @@ __all__ = [
 
 class CodegenError(RuntimeError):
     """A kernel that weft generated did not compile: always weft's fault, never the user's."""
-
-
-class NeedsNumbaError(Exception):
-    """The kernel calls a plain Python function, which only Numba compiles."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,7 @@ Outcome = Code | Exception
 
 
 class Engine(Protocol):
-    """What turns kernels into code: `codegen.llvm.engine`, `codegen.llvm.numba_engine`."""
+    """What turns kernels into code: `codegen.llvm.engine`."""
 
     def compile(self, kernels: Sequence[Kernel]) -> Sequence[Outcome]: ...
 
@@ -323,13 +318,7 @@ def _compile_missing(kernels: Sequence[Kernel]) -> dict[str, Code]:
     missing = list({k.key: k for k in kernels if k.key not in found}.values())
     if not missing:
         return found
-    outcomes: list[Outcome] = list(_engine().compile(missing))
-    others = [k for k, outcome in enumerate(outcomes) if isinstance(outcome, NeedsNumbaError)]
-    if others:
-        numba: Engine = importlib.import_module("weft.codegen.llvm.numba_engine").ENGINE
-        compiled = numba.compile([missing[k] for k in others])
-        for k, outcome in zip(others, compiled, strict=True):
-            outcomes[k] = outcome
+    outcomes = _engine().compile(missing)
     failures: list[tuple[str, Exception]] = []
     for kernel, outcome in zip(missing, outcomes, strict=True):
         if isinstance(outcome, UnsupportedError):

@@ -2,12 +2,14 @@
 
 Around the function goes one of weft's own kernel ABI, ``void kernel(i64* args, i64 lo, i64 hi, i64
 worker)``, written as Python text: it makes arrays of addresses and sizes. Operands are read-only. A
-function that raises sets the step's status word; the step then stops after the call.
+function that raises sets the step's status word; the step then stops after the call. The machine
+code is not kept on disk.
 """
 
 from __future__ import annotations
 
 import linecache
+import re
 from collections.abc import Callable
 from functools import cache
 from types import FunctionType
@@ -16,10 +18,10 @@ from typing import Any
 import numba
 from llvmlite import ir
 from numba.core import errors as numba_errors
+from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
-from weft.codegen.llvm.numba_engine import NumbaCode, NumbaLibrary, check_isa
-from weft.codegen.llvm.target import isa
+from weft.codegen.llvm.target import NATIVE, VARIABLE, default_isa, isa
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType, as_dtype
 from weft.ir.errors import TypeRuleError, UnsupportedError
@@ -30,6 +32,9 @@ _numba: Any = numba
 _types: Any = numba.types
 _intrinsic: Any = intrinsic
 _errors: Any = numba_errors
+
+if default_isa() != NATIVE:  # read when Numba compiles for the first time
+    _numba.config.CPU_NAME, _numba.config.CPU_FEATURES = default_isa(), ""
 
 #: Numba's types by our dtypes; it has no arithmetic for the others.
 NUMBA_TYPES = {
@@ -53,6 +58,70 @@ class Signature:
     numbers: tuple[tuple[str, str, int], ...]
     constants: tuple[tuple[str, object], ...]
     elementwise: bool
+
+
+def check_isa(kernel: str, isa: str) -> None:
+    """UnsupportedError if that is not the process's instruction set: Numba has one for all."""
+    if isa != default_isa():
+        raise UnsupportedError(
+            f"{kernel} is a Python function, which Numba compiles for {default_isa()}, as all in "
+            f"this process, and not for {isa}",
+            hint=f"set {VARIABLE}={isa} for the whole process",
+        )
+
+
+class NumbaLibrary:
+    """A Numba code library; ``llvm``/``asm`` cut the functions of one kernel out of its module."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._asm_lines: list[str] = []  # of the whole module, once someone has asked
+
+    @global_compiler_lock  # type: ignore[untyped-decorator]
+    def llvm(self, symbol: str) -> str:
+        """Optimised LLVM IR of the functions whose name starts with ``symbol``."""
+        functions = self._library._final_module.functions
+        mine = [str(f) for f in functions if not f.is_declaration and _is_of(f.name, symbol)]
+        return "\n".join(mine)
+
+    @global_compiler_lock  # type: ignore[untyped-decorator]
+    def asm(self, symbol: str) -> str:
+        """Assembly of the functions whose name starts with ``symbol``."""
+        parts: list[str] = []
+        inside = False
+        self._asm_lines = self._asm_lines or self._library.get_asm_str().splitlines()
+        for line in self._asm_lines:
+            label = re.match(r'"?([^\s":#]+)"?:', line)
+            if label and not label[1].startswith(".L"):
+                inside = _is_of(label[1], symbol)
+            elif line.lstrip().startswith((".section", ".size")):
+                inside = False
+            if inside:
+                parts.append(line)
+        return "\n".join(parts)
+
+
+def _is_of(name: str, symbol: str) -> bool:
+    return name == symbol or name.startswith(symbol + ".")
+
+
+@dataclass(frozen=True)
+class NumbaCode:
+    """Implements `weft.codegen.llvm.jit.Code`."""
+
+    address: int
+    symbol: str
+    library: NumbaLibrary  # keeps the machine code alive
+    from_disk: bool = False
+    can_go: bool = False
+
+    def llvm(self) -> str:
+        text: str = self.library.llvm(self.symbol)
+        return text
+
+    def asm(self) -> str:
+        text: str = self.library.asm(self.symbol)
+        return text
 
 
 def compile_kernel(

@@ -142,19 +142,6 @@ def compiled(workload: Workload, threads: int | None = None) -> CompiledFunction
     return compile(threads=threads)(step)
 
 
-def weft_contestant(
-    f: Callable[..., Any], arrays: Sequence[Array], wrt: tuple[int, ...]
-) -> Contestant:
-    """weft, of f(vocabulary, *arrays)."""
-    step = compiled(Workload("", f.__name__, f, lambda quick: [], wrt))
-
-    def flat() -> list[Any]:
-        out = step(*arrays)
-        return [out[0], *out[1]] if wrt else [out]
-
-    return (lambda: step(*arrays)), flat
-
-
 def numpy_contestant(
     f: Callable[..., Any], arrays: Sequence[Array], wrt: tuple[int, ...]
 ) -> Contestant:

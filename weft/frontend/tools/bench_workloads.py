@@ -302,12 +302,6 @@ def softmax(m: Any, x: Any) -> Any:
     return m.softmax(x)
 
 
-def softmax_written_out(m: Any, x: Any) -> Any:
-    """Row softmax in its parts, as the array API has them."""
-    e = m.exp(x - m.max(x, axis=1, keepdims=True))
-    return e / m.sum(e, axis=1, keepdims=True)
-
-
 def layer_norm(m: Any, x: Any, gamma: Any, beta: Any, seen: Any) -> Any:
     """sum(layer_norm(x) * seen): its gradients are layer norm's backward pass."""
     return m.sum(m.layer_norm(x, gamma, beta) * seen)

@@ -114,4 +114,3 @@ CONV_GRADIENTS: Mapping[str, Rule] = {
     "window_pick": lambda s: [None, _place(s, s.x, s.g)],
     "window_place": _window_place,
 }
-NO_CONV_GRADIENT: frozenset[str] = frozenset()

@@ -205,24 +205,6 @@ def expand_hostlist(text: str) -> list[str]:
     return hosts
 
 
-def compress_hostlist(hosts: Sequence[str]) -> str:
-    """A hostlist that expands to these hosts in this order; neighbours that count up are joined."""
-    parts: list[str] = []
-    i = 0
-    while i < len(hosts):
-        stem, digits = _stem(hosts[i])
-        n = 1
-        while digits and i + n < len(hosts):
-            following = str(int(digits) + n).zfill(len(digits))
-            if hosts[i + n] != stem + following:
-                break
-            n += 1
-        last = str(int(digits) + n - 1).zfill(len(digits)) if digits else ""
-        parts.append(hosts[i] if n == 1 else f"{stem}[{digits}-{last}]")
-        i += n
-    return ",".join(parts)
-
-
 def expand_counts(text: str) -> list[int]:
     """`2(x3),1` -> [2, 2, 2, 1]. InvalidArgumentError for anything else."""
     counts: list[int] = []
@@ -270,12 +252,6 @@ def _numbers(ranges: str, text: str) -> list[str]:
             raise _bad(text, f"'{one}' is no range")
         numbers += [str(i).zfill(len(low)) for i in range(int(low), int(high) + 1)]
     return numbers
-
-
-def _stem(host: str) -> tuple[str, str]:
-    """The name without the digits at its end, and these; none if they are too many to count."""
-    found = re.search(r"[0-9]{1,18}$", host, re.ASCII)
-    return (host[: found.start()], found[0]) if found else (host, "")
 
 
 def _bad(text: str, why: str) -> InvalidArgumentError:

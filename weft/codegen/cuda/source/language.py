@@ -69,7 +69,6 @@ HIGH = ("mul_high_u32", "mul_high_u64")
 DIVISIONS = ("div_u32", "rem_u32", "div_u64", "rem_u64")
 #: Names below `cuda.` that take a mask of lanes; below `cuda.atomic.`.
 SHUFFLES = ("shfl_sync", "shfl_xor_sync", "shfl_up_sync", "shfl_down_sync")
-VOTE_NAMES = ("all_sync", "any_sync", "ballot_sync")
 ATOMICS = ("add", "max", "min")
 #: Products of a warp on tensor cores -> the dtype of their 16-bit elements.
 MMAS = {"mma_sync_f16": "f16", "mma_sync_bf16": "bf16"}
