@@ -57,8 +57,13 @@ def test_sizes_of_an_iteration(graph: wf.Graph, mode: str) -> None:
             assert_allclose(session.run([total, again], {x: v}), [wanted, wanted])
 
 
+@pytest.mark.parametrize("verified", ["", "ir"])
 @pytest.mark.parametrize("mode", MODES)
-def test_sizes_that_a_branch_chooses(graph: wf.Graph, mode: str) -> None:
+def test_sizes_that_a_branch_chooses(
+    graph: wf.Graph, mode: str, verified: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verified: what is compiled obeys the rules of the IR, too (`WEFT_VERIFY`)."""
+    monkeypatch.setenv("WEFT_VERIFY", verified)
     x = wf.placeholder(wf.float32, [4])
     chosen = wf.cond(wf.sum(x) > 0, lambda: x[x > 0], lambda: x)
     inner = wf.cond(

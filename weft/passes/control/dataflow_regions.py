@@ -89,7 +89,7 @@ class Region:
         inside = {r for op in self.ops for r in op.results}
         handles: dict[Operation, Value] = {}
         for op in self.ops:
-            control = [v for v in op.control if v in inside]
+            control = [v for v in op.control if v in inside and not _is_given(mapping.get(v))]
             if op.name == "identity" and op.operands[0] in mapping and not control:
                 mapping[op.result] = mapping[op.operands[0]]  # a pivot: nothing in here needs it
                 continue
@@ -107,6 +107,13 @@ class Region:
         names = [f"a{i}" for i in range(len(self.inputs))]
         graph = builder.graph(name, names, [mapping[v] for v in self.results])
         return graph.at_stage("fused") if any(op.name in KERNELS for op in self.ops) else graph
+
+
+def _is_given(value: Value | None) -> bool:
+    """Whether to wait for the value says nothing: an argument of the region, of a known size."""
+    if value is None or value.op is not None:
+        return False
+    return isinstance(value.type, TensorType) and value.type.is_static
 
 
 def is_static(op: Operation) -> bool:
