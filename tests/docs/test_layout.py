@@ -105,8 +105,9 @@ def test_exceptions_are_still_needed() -> None:
     assert all(LONG.values()), "every exception needs its reason"
 
 
-def test_pages_name_files_that_are_there() -> None:
-    """A page names a file by the end of its path, a folder from the root on, in lower case.
+def test_pages_and_sources_name_files_that_are_there() -> None:
+    """A page, docstring or comment names a file by the end of its path, a folder from the root on,
+    in lower case.
 
     `docs/performance.md` is a log: what was tried in a file that has gone stays said.
     """
@@ -114,7 +115,7 @@ def test_pages_name_files_that_are_there() -> None:
     gone = [
         f"{name_of(page)}:{number}: {named}"
         for page in tree_files()
-        if page.suffix == ".md" and page.name != "performance.md"
+        if (page.suffix == ".md" and page.name != "performance.md") or page in SOURCES
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
         for named in re.findall(r"`([\w/]+\.py|(?:weft|tests)/[a-z_/.]+)`", line)
         if not any(f"/{file}".endswith(f"/{named}") for file in files)

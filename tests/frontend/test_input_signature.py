@@ -13,7 +13,19 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 import weft as wf
-from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, UnsupportedError
+from weft.ir.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    ShapeError,
+    TypeRuleError,
+    UnsupportedError,
+)
+from weft.ir.text.parser import parse_graph
+from weft.passes.sizes.specialize import specialize_inputs
+from weft.runtime.native.executable import compile_graph
+from weft.runtime.native.size_plan import SizedStep
+from weft.runtime.recorder import TraceRecorder
+from weft.runtime.step import RunContext
 
 X = wf.TensorType(wf.float32, (None, 8))
 W = wf.TensorType(wf.float32, (8, 3))
@@ -103,6 +115,55 @@ def test_containers_numbers_keywords_and_static_arguments() -> None:
     assert_allclose(f({"a": x, "b": b}, 3), (x + b) * 3, rtol=1e-6)
     assert_allclose(f({"a": x, "b": b}, s=np.float32(0.5), twice=True), x + b, rtol=1e-6)
     assert f.cache_info().made == 2  # for each value of the static argument
+
+
+@pytest.mark.parametrize("size", [None, 4])
+def test_python_numbers_become_the_dtype_that_is_given(size: int | None) -> None:
+    """Each time: what is quick for calls that were met before converts nothing."""
+    kinds = [wf.TensorType(wf.float32, (size,)), wf.TensorType(wf.float32)]
+    f = wf.compile(lambda x, s: x * s, input_signature=kinds)
+    x = data(4)
+    for s in (3, 3, 2.5, 2.5, True * 1.5, np.float32(4), np.float32(4), 2, wf.asarray(x)[0], 7):
+        for _ in range(3):
+            got = f(x, s)
+            assert got.dtype is wf.float32
+            assert_array_equal(got, x * np.float32(s))
+    assert f.cache_info().made == 1
+
+
+def test_python_integers_that_do_not_fit() -> None:
+    f = wf.compile(lambda i: i + 0, input_signature=[wf.TensorType(wf.int8)])
+    assert_array_equal(f(100), 100)
+    with pytest.raises(InvalidArgumentError, match="300 of a Python number"):
+        f(300)
+    with pytest.raises(InvalidArgumentError, match="argument i"):
+        f(1.5)
+
+
+def test_deadlines_end_steps_of_open_and_traced_sizes() -> None:
+    graph = parse_graph(ENDLESS)
+    late = RunContext(timeout=0.1)
+    with pytest.raises(DeadlineExceededError):
+        SizedStep(graph, {}).run([np.zeros(3, np.float32)], late)
+    static = compile_graph(specialize_inputs(graph, [(3,)]))
+    with pytest.raises(DeadlineExceededError):
+        static.run([np.zeros(3, np.float32)], RunContext(timeout=0.1, recorder=TraceRecorder()))
+
+
+ENDLESS = """
+graph @g(%x: f32[n]) -> (f32[n]) stage=traced {
+  %0 = while(%x) {carries=1, limit=-1, parallel_iterations=10} : f32[n] {
+    ^(%a0: f32[n])
+    %0 = constant() {value=bool[] true} : bool[]
+    yield %0
+  } {
+    ^(%a0: f32[n])
+    %0 = sin(%a0) : f32[n]
+    yield %0
+  }
+  return %0
+}
+"""
 
 
 def test_what_tells_of_the_function_tells_of_these_sizes() -> None:

@@ -82,7 +82,7 @@ def _is_tensor(x: object) -> bool:
 
 class Factor(str):
     """A factor of a dimension that is no symbol but made of others, such as `max(b-1,0)`: never
-    negative, and equal where the text is. See `size_functions.py`."""
+    negative, and equal where the text is."""
 
     __slots__ = ()
 

@@ -46,7 +46,7 @@ def _lower_py_function(op: Operation) -> list[KernelCall]:
     )
 
 
-#: Ops that users register have a row, too, as long as they are there (`registered.py`).
+#: Ops that users register have a row, too, as long as they are there (`user_kernels.py`).
 LOWERINGS: dict[str, Lowering] = {
     # linear algebra
     "matmul": lower_matmul,

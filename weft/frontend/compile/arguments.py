@@ -388,9 +388,19 @@ def holds_symbolic(tree: Any) -> bool:
 
 
 def passes_as_is(given: Any, key: LeafKey) -> bool:
-    """Whether an argument needs no conversion of byte order or strings, whatever its value."""
-    assert isinstance(key, tuple)
-    return type(given) is not np.ndarray or (given.dtype == key[1] and given.dtype.kind != "O")
+    """Whether an argument needs no conversion, whatever its value: of byte order, of strings, or of
+    a number to the dtype that an input signature gives."""
+    if not isinstance(key, tuple):
+        return True
+    if type(given) is np.ndarray:
+        return bool(given.dtype == key[1] and given.dtype.kind != "O")
+    return bool(key[2]) or not _is_weak(given)
+
+
+def _is_weak(given: Any) -> bool:
+    if isinstance(given, Tensor):
+        return given.weak
+    return isinstance(given, (int, float, complex)) and not isinstance(given, (bool, np.generic))
 
 
 def differences(new: Signature, old: Signature, parameters: Sequence[str]) -> list[str]:

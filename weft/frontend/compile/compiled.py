@@ -46,8 +46,8 @@ class Compiled(Specialization):
     """One specialisation: its signature and graph, why it was made, and native code once called."""
 
     __slots__ = (
-        "_executable", "_gpu", "_isa", "_lock", "_native", "_passes", "_reports", "_run", "_sized",
-        "_threads", "donated", "location", "math_mode", "native", "native_tried", "pack", "reasons",
+        "_executable", "_gpu", "_isa", "_lock", "_passes", "_reports", "_run", "_threads",
+        "donated", "is_open", "location", "math_mode", "native", "native_tried", "pack", "reasons",
         "run", "signature", "traced",
     )  # fmt: skip
 
@@ -77,35 +77,25 @@ class Compiled(Specialization):
         self._gpu, self.math_mode = gpu, math_mode
         self._isa = isa
         self._executable: Executable | DeviceStep | SizedStep | None = None
-        self._sized: SizedStep | None = None
-        if is_symbolic(traced.graph.block):
-            # who has no open sizes does not wait for this module
-            from weft.runtime.native.size_plan import SizedStep
-
-            graph = on_local_device(traced.graph)
-            self._sized = SizedStep(graph, traced.variables, threads, passes)
-        self._native: Executable | None = None
+        #: Whether sizes of its inputs are open.
+        self.is_open = is_symbolic(traced.graph.block)
         self._reports: Sequence[PassReport] = ()
         self.native: NativeEntry | None = None
         self.native_tried = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether sizes of its inputs are open."""
-        return self._sized is not None
 
     def executable(self) -> Executable | DeviceStep | SizedStep:
         """The code, compiled on first use. UnsupportedError for an op that has none."""
         with self._lock:
             if self._executable is None:
-                if self._sized is not None:
-                    self._executable, self._run = self._sized, self._run_sized
+                if self.is_open:
+                    self._executable = sized = self._for_any_size()
+                    self._run = functools.partial(self._run_sized, sized)
                 elif self._gpu is None:
-                    self._native = self._executable = self._compiled()
-                    self._run = self._native.run
+                    self._executable = native = self._compiled()
+                    self._run = native.run
                 else:
-                    self._executable = made = self._planned(self._gpu)
-                    self._run = GpuCall(made, self.traced.graph)
+                    self._executable = planned = self._planned(self._gpu)
+                    self._run = GpuCall(planned, self.traced.graph)
                 self.run = self._checked_run if self.traced.limits else self._run
             return self._executable
 
@@ -126,23 +116,18 @@ class Compiled(Specialization):
     def step(self, shapes: Sequence[tuple[int, ...]] = ()) -> Executable | DeviceStep:
         """The code that can be looked at; shapes: of the inputs, where sizes are open."""
         made = self.executable()
-        return self._alone(shapes) if made.kind == "sized" else made
-
-    def _alone(self, shapes: Sequence[tuple[int, ...]]) -> Executable:
-        """A plan for these sizes only."""
-        assert self._sized is not None
+        if made.kind != "sized":
+            return made
         with using(self._isa):
-            return self._sized.alone(shapes)
+            return made.alone(shapes)
 
     def on_cpu(self, what: str, shapes: Sequence[tuple[int, ...]] = ()) -> Executable:
         """The native code. UnsupportedError, which says `what` is not for a GPU, if that is where
         the function runs. shapes: as of `step`."""
-        if self._sized is not None:
-            return self._alone(shapes)
-        self.executable()
-        if self._native is None:
+        made = self.step(shapes)
+        if made.kind != "native":
             raise not_on_gpu(what)
-        return self._native
+        return made
 
     @property
     def on_gpu(self) -> bool:
@@ -168,8 +153,8 @@ class Compiled(Specialization):
         """The native entry for calls like the one with these `values` (leaves, args, kwargs). None
         if there is none for it."""
         self.native_tried = True
-        self.executable()
-        step = None if self._native is None else self._native.native_step()
+        made = self.executable()
+        step = made.native_step() if made.kind == "native" else None
         if step is None or self.traced.limits or self.donated or prepare() is None:
             return None
         leaves, args, kwargs = values
@@ -217,21 +202,27 @@ class Compiled(Specialization):
                 raise limit.error(value)
         return self._run(arrays)
 
-    def _run_sized(self, arrays: list[Any]) -> list[Any]:
-        assert self._sized is not None
+    def _for_any_size(self) -> SizedStep:
+        # who has no open sizes does not wait for this module
+        from weft.runtime.native.size_plan import SizedStep
+
+        graph = on_local_device(self.traced.graph)
+        return SizedStep(graph, self.traced.variables, self._threads, self._passes)
+
+    def _run_sized(self, step: SizedStep, arrays: list[Any]) -> list[Any]:
         try:
             with using(self._isa):  # other sizes may be planned anew
-                return self._sized.run(arrays)
+                return step.run(arrays)
         except ShapeError as error:
             raise error.at(caller_location()) from None
 
     def reports(self, shapes: Sequence[tuple[int, ...]] = ()) -> Sequence[PassReport]:
         """What the passes did; runs them if the graph is not compiled yet. shapes: as of `step`."""
-        if self._sized is not None:
-            return self._alone(shapes).report.passes
+        if self.is_open:
+            return self.step(shapes).passes()
         with self._lock:
-            if self._executable is not None and self._executable.kind != "sized":
-                return self._executable.report.passes
+            if self._executable is not None:
+                return self._executable.passes()
             if not self._reports:
                 self._reports = run_passes(self.traced.graph, self._passes)[1]
             return self._reports

@@ -126,8 +126,10 @@ def compile(
 
     input_signature: a `wf.TensorType` for each parameter that is not static (or a container of
     them), None or a name in its shape for a size that is open: the function is traced once, with
-    sizes that are symbols, and a size that never came before costs microseconds. Arguments that do
-    not fit are an InvalidArgumentError. Open sizes are for the CPU, and not with donate=.
+    sizes that are symbols, and a size that never came before costs a fraction of a new trace.
+    Arguments that do not fit are an InvalidArgumentError; a Python number becomes an array of the
+    given dtype. Open sizes are for the CPU, and not with donate=. Called in the trace of another
+    function it is a part of that one, for whatever types are there.
     """
     if threads is not None:
         threads = checked(threads, "wf.compile(threads=)")

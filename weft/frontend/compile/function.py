@@ -123,7 +123,6 @@ class Inspection:
 
         def _specialized(self, args: Any, kwargs: Any) -> Compiled: ...
         def _key(self, args: Any, kwargs: Any) -> tuple[Any, list[Any], list[Any]]: ...
-        def _leaves(self, args: Any, kwargs: Any) -> list[Any]: ...
 
     def trace(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph as traced for these arguments (values, or `TensorType`s in place of
@@ -192,7 +191,7 @@ class Inspection:
         """The shapes of the arguments that are inputs, where sizes are open."""
         if not made.is_open:
             return ()
-        leaves = self._leaves(args, kwargs)
+        (leaves, *_) = self._key(args, kwargs)[2]
         given = [a.static_shape if isinstance(a, TensorType) else np.shape(a) for a in leaves]
         return tuple(given)
 
@@ -377,7 +376,9 @@ class CompiledFunction(Inspection, Generic[P, R]):
         result = found.pack(found.run([a for a in leaves if a is not None]))
         if self._gpu is None and not is_native_api_known():
             return result  # `_fast` would leave out the next lines
-        if alias is not None and all(map(passes_as_is, values[0], key[1])):
+        if not all(map(passes_as_is, values[0], key[1])):
+            return result  # what is quick converts nothing
+        if alias is not None:
             if len(self._fast) >= MOST_ALIASES:
                 self._fast.clear()
             self._fast[alias] = found
@@ -429,11 +430,6 @@ class CompiledFunction(Inspection, Generic[P, R]):
         if self._input_signature is not None:
             keys = self._input_signature.fitted(structure, keys, arrays)
         return (structure, keys, names, static), arrays, [leaves, args, kwargs]
-
-    def _leaves(self, args: Any, kwargs: Any) -> list[Any]:
-        """What is passed for each tensor."""
-        leaves: list[Any] = self._key(args, kwargs)[2][0]
-        return leaves
 
     def _bind(self, args: Any, kwargs: Any) -> inspect.BoundArguments:
         try:

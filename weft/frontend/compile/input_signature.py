@@ -80,17 +80,22 @@ class InputSignature:
         shape, dtype, weak = key
         wanted = kind.dtype.numpy
         if weak and np.can_cast(dtype, wanted, "same_kind") and shape == ():
-            if arrays[i] is not None:
-                arrays[i] = arrays[i].astype(wanted)
+            given = arrays[i]
+            if given is not None:
+                arrays[i] = given.astype(wanted)
+                if wanted.kind in "iu" and arrays[i] != given:
+                    raise self._misfit(i, key, kind, f", {given} of a Python number")
             dtype = wanted
         if dtype != wanted or not kind.allows(shape):
             raise self._misfit(i, key, kind)
         return kind.shape, wanted, False
 
-    def _misfit(self, i: int, key: LeafKey, kind: TensorType) -> InvalidArgumentError:
+    def _misfit(
+        self, i: int, key: LeafKey, kind: TensorType, what: str = ""
+    ) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"argument {self.paths[i]} of '{self._function}' is {describe_leaf(key)}, but its "
-            f"input_signature says {kind.dtype.short}{format_shape(kind.shape)}",
+            f"argument {self.paths[i]} of '{self._function}' is {describe_leaf(key)}{what}, but "
+            f"its input_signature says {kind.dtype.short}{format_shape(kind.shape)}",
             hint="convert it with wf.astype, or give another input_signature",
             location=caller_location(),
         )

@@ -202,20 +202,29 @@ def pruned(
 ) -> IRGraph:
     """The part of the graph that `values` need, with the sizes of the feeds, or for any. Errors as
     `step_program`."""
+    return _pruned(graph, values, feeds, done, sized=sized)[0]
+
+
+def _pruned(
+    graph: Graph,
+    values: Sequence[Value | None],
+    feeds: Mapping[Value, Array],
+    done: frozenset[Value] = frozenset(),
+    *,
+    sized: bool = True,
+) -> tuple[IRGraph, list[PassReport]]:
+    """As `pruned`, and what the passes did."""
     results = [v for v in values if v is not None and is_tensor(v)]
     effects = [v for v in values if v is not None and not is_tensor(v)]
     shapes = [(v, a.shape) for v, a in feeds.items()]
-    return step_program(graph._trace, results, effects, shapes, done, sized=sized)[0]
+    return step_program(graph._trace, results, effects, shapes, done, sized=sized)
 
 
 def step_reports(
     graph: Graph, values: Sequence[Value | None], feeds: Mapping[Value, Array], made: Step
 ) -> list[PassReport]:
     """What each pass does from the whole graph to the plan of `made`, or to its parts."""
-    results = [v for v in values if v is not None and is_tensor(v)]
-    effects = [v for v in values if v is not None and not is_tensor(v)]
-    shapes = [(v, a.shape) for v, a in feeds.items()]
-    reports = step_program(graph._trace, results, effects, shapes)[1]
+    reports = _pruned(graph, values, feeds)[1]
     return [*reports, *(r for r in made.passes() if r.name != "traced")]
 
 

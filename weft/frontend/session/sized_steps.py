@@ -1,10 +1,10 @@
 """Steps of a session whose feeds come in many sizes.
 
-The second set of sizes makes a plan that others fill in (`runtime/size_plan.py`,
-`runtime/device/planning/sizes.py`), where a step is one plan. On a cluster, after a few sets of
-sizes, each with parts of its own, a definition is made whose parts take feeds of any; each task
-plans for the sizes that come (`runtime/dataflow/lazy.py`). The client checks that sizes fit
-together, so that errors are those of any other step: once with sizes that note what is decided by
+The second set of sizes makes a plan that others fill in (`runtime/native/size_plan.py`,
+`runtime/device/execution/size_plan.py`), where a step is one plan. On a cluster, after a few sets
+of sizes, each with parts of its own, a definition is made whose parts take feeds of any; each task
+plans for the sizes that come (`SizedStep`). The client checks that sizes fit together, so that
+errors are those of any other step: once with sizes that note what is decided by
 them, then in microseconds."""
 
 from __future__ import annotations

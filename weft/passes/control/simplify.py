@@ -244,7 +244,7 @@ def simplify_control(graph: Graph) -> Graph:
 
 
 def simplify_control_exactly(graph: Graph) -> Graph:
-    """`simplify_control` without the rules of `batch.py`, after which sums add up otherwise."""
+    """`simplify_control` without the rule `batch`, after which sums add up otherwise."""
     return _simplified(graph, batches=False)
 
 

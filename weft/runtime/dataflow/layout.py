@@ -57,7 +57,7 @@ C_COUNT, C_CLASS, C_DATA, C_ALL, C_NEXT = range(0, 40, 8)
 CELL_HEADER = 64
 EXTERNAL = -1
 CELL_CLASSES = 48
-# The last class: a cell of Python's, over an array of any shape or of strings (`boxes.py`)
+# The last class: a cell of Python's, over an array of any shape or of strings (`state.py`)
 BOXED = CELL_CLASSES - 1
 
 # A plan of a step: the walker's address, the addresses of its header, slots and status, and of a

@@ -1,10 +1,11 @@
 """Frames: the memory of one running step - argument words, arena, stacks, buffer addresses, status.
 
-The arena of stacks holds what loops keep for their gradients (`codegen/kernels/arena.py`). It grows
+The arena of stacks holds what loops keep for their gradients (`codegen/stacks.py`). It grows
 up to WEFT_STACK_BYTES (if not set, three quarters of the machine's or container's memory); after a
 step at most 256 MiB stay for the next one, as fresh pages cost as much as what is written to them.
 
-Fault words of a frame let native loops be stopped (`weft.codegen.steps.look`), by a signal or by a
+Fault words of a frame let native loops be stopped (`weft.codegen.loops.interrupt`), by a signal or
+by a
 hook, and hold the exception that stopped one."""
 
 from __future__ import annotations

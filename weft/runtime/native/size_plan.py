@@ -1,7 +1,7 @@
 """Plans for many sets of sizes: made once, their numbers computed anew for each set.
 
 While passes and planning run, the open sizes are numbers that remember how they came about
-(`ir/traced_sizes.py`). So are the words of the table that comes out, the offsets in the arena, the
+(`ir/sizes.py`). So are the words of the table that comes out, the offsets in the arena, the
 shapes of the results. `SizePlan.numbers` computes them for other sizes, in some ten microseconds,
 and says where planning would have decided otherwise: then they need another plan. `SizePlans` holds
 the plans of one graph: found by the shapes that come, or made for them. `SizedStep` is a step for

@@ -69,8 +69,8 @@ def product_lines(reports: Sequence[PassReport]) -> list[str]:
         ("narrow_products", narrow_reasons, ""),
         ("fuse_prologues", prologue_reasons, "operand"),
     ):
-        position = next((i for i, r in enumerate(reports) if r.name == name), None)
-        for op, why in reasons(reports[position - 1].graph) if position else ():
+        before = _before(reports, name)
+        for op, why in reasons(before) if before else ():
             where = f" ({op.locations[0]})" if op.locations else ""
             lines.append(f"  {what or op.name} {op.result.type}{where}: {why}")
     return lines
@@ -78,9 +78,9 @@ def product_lines(reports: Sequence[PassReport]) -> list[str]:
 
 def _read_once(reports: Sequence[PassReport]) -> list[str]:
     """Pairs of ops that share a nest since both read the same, though nothing of each other."""
-    position = next((i for i, r in enumerate(reports) if r.name == "fuse"), None)
+    before = _before(reports, "fuse")
     lines = []
-    for first, second, nbytes in shared_reads(reports[position - 1].graph) if position else ():
+    for first, second, nbytes in shared_reads(before) if before else ():
         where = f" ({second.locations[0]})" if second.locations else ""
         lines.append(f"  {first.name} beside {second.name}{where}: {nbytes} bytes less to read")
     return lines
@@ -103,9 +103,9 @@ def _registered(reports: Sequence[PassReport]) -> list[str]:
 
 def _tables(reports: Sequence[PassReport]) -> list[str]:
     """Of each gradient that is made of looked-up rows, what of its table is updated."""
-    position = next((i for i, r in enumerate(reports) if r.name == "sparse_updates"), None)
+    before = _before(reports, "sparse_updates")
     lines = []
-    for op, how in sparse_reasons(reports[position - 1].graph) if position else ():
+    for op, how in sparse_reasons(before) if before else ():
         where = f" ({op.locations[0]})" if op.locations else ""
         lines.append(f"  table {op.result.type}{where}: {how}")
     return lines
@@ -154,10 +154,9 @@ def _not_fused(reports: Sequence[PassReport]) -> list[str]:
     """The edges between kernels, by the graph that `fuse` was given, each with the rule that keeps
     it; those that products have taken over since are left out.
     """
-    position = next((i for i, r in enumerate(reports) if r.name == "fuse"), None)
-    if position is None:
+    before = _before(reports, "fuse")
+    if before is None:
         return ["  the pipeline has no pass 'fuse'"]
-    before = reports[position - 1].graph
     taken = _inside_products(reports[-1].graph)
     lines = []
     for edge in fusion_reasons(before):

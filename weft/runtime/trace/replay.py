@@ -4,7 +4,7 @@ The kernel calls of one op (a loop nest and the call that adds up its partial re
 `Piece`. The step runs up to a piece, the piece runs again and again, then the step goes on: so each
 piece sees its own operands, although the arena's memory is used for several values in turn. Inside
 loops and branches it is the first time that the piece is reached, in a loop that runs in parts
-(`steps/parts.py`) for the first part.
+(`codegen/loops/batch_parallel.py`) for the first part.
 
 Nothing of the caller's changes: variables are copies, and inputs whose memory the step takes too.
 `Repeat` makes kernel calls over and over in native code: the walker with a loop around its rows."""

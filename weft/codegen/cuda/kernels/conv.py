@@ -1,4 +1,4 @@
-"""Convolutions (`weft/ir/ops/conv.py`): implicit GEMM in tiles, or one thread for each result.
+"""Convolutions (`weft/ir/ops/windows.py`): implicit GEMM in tiles, or one thread for each result.
 
 Tiles where there is enough to multiply; else, as where each channel is its own group, each result
 is added up by one thread: over the taps that see something, in order, then channels, or positions.
