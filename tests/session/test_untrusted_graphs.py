@@ -244,8 +244,8 @@ def test_a_task_gives_no_leave_to_whom_it_does_not_know(tmp_path: Path) -> None:
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
             assert ("password" in done.stdout) == allowed, (address, options, done.stdout)
-            known = {k: v for k, v in options.items() if k == "key_file"}
-            with wf.Graph().as_default(), wf.Session(server.target, **known) as here:
+            cluster = wf.train.Cluster(server.target, key_file=options.get("key_file"))
+            with wf.Graph().as_default(), wf.Session(cluster=cluster) as here:
                 if options.get("allow_files") is None:  # a session of this process
                     assert here.run(wf.read_file(wf.constant(str(secret)))) == b"password"
 
