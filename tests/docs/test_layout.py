@@ -245,6 +245,7 @@ def test_arrows_bite(tmp_path: Path, module: str, statement: str, broken: str) -
     for file, text in {
         "codegen/y.py": "",
         "runtime/native/y.py": "",
+        "runtime/compile_step.py": "",
         "runtime/step.py": "",
         "runtime/recorder.py": "",
         "codegen/cuda/lowerings.py": "",

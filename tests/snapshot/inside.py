@@ -37,6 +37,7 @@ from weft.passes.sizes.specialize import is_symbolic, specialize
 from weft.passes.sizes.tie_sizes import tie_sizes
 from weft.runtime.cluster.multi_device import PartedStep
 from weft.runtime.cluster.part import part_step
+from weft.runtime.compile_step import CompileOptions
 from weft.runtime.dataflow.build import Built
 from weft.runtime.dataflow.executor import DataflowStep, dataflow_step, executor_op, holds_strings
 from weft.runtime.dataflow.explain import describe_nodes
@@ -119,7 +120,7 @@ def task_files(
     states = {name: v.state for name, v in graph._trace.variables.items()}
     files = {"parts.txt": str(made)}
     for part in made.parts:
-        ready = part_step(part.graph, states, graph.resources, passes=STANDARD)
+        ready = part_step(part.graph, states, graph.resources, CompileOptions(STANDARD))
         files |= _inside(_device_folder(part.device), files_of(ready))
     return files
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.comm.errors import CommError
-from weft.frontend.session.compiling import StepDefinition, pruned
+from weft.frontend.session.compiling import QUIET, StepDefinition, pruned
 from weft.frontend.session.graph import Graph
 from weft.frontend.state.shared_names import shared_as
 from weft.ir.device import DeviceSpec
@@ -18,7 +18,7 @@ from weft.ir.graph import Value
 from weft.ir.locations import caller_location
 from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.program import Program
-from weft.passes.manager import AnyPass, PassReport, run_pipeline
+from weft.passes.manager import AnyPass, PassOptions, PassReport, run_pipeline
 from weft.passes.partition.partition import partition_pass
 from weft.passes.placement import Device, Placement, PlacePass, place
 from weft.passes.placement.placer import explain_placement
@@ -68,9 +68,11 @@ class Remote:
             self._address.close()
             raise error.at(caller_location()) from None
 
-    def cut(self, step: IRGraph) -> tuple[Placement, Program, Sequence[PassReport]]:
+    def cut(
+        self, step: IRGraph, options: PassOptions = QUIET
+    ) -> tuple[Placement, Program, Sequence[PassReport]]:
         """The step with a device for each op, a part for each device, and what the passes did.
-        Errors as placing and partitioning have."""
+        options: of the passes. Errors as placing and partitioning have."""
         devices = self._devices(step)
 
         def on_devices(graph: IRGraph) -> Placement:
@@ -82,7 +84,7 @@ class Remote:
         bfloat16 = self._cluster.bfloat16_sendrecv
         cutting = partition_pass(self.master.devices[0], bfloat16=bfloat16)
         passes: list[AnyPass] = [tie_sizes, placing, cutting]
-        made, reports = run_pipeline(Program.of(step), passes, suffix="-parts")
+        made, reports = run_pipeline(Program.of(step), passes, options=options)
         placed = placing.placement
         assert placed is not None
         self.master.state |= placed.state
@@ -106,13 +108,14 @@ class Remote:
         step: IRGraph,
         control_flow: str,
         pipeline: str = "standard",
+        options: PassOptions = QUIET,
         *,
         sized: bool = True,
     ) -> ClusterStep:
         """A step definition on the cluster. Errors as placing and partitioning have;
         UnsupportedError for Python functions, and, if feeds have open sizes, for branches and loops
         over several tasks, where a size is not in the frame that needs it."""
-        _, made, _ = self.cut(step)
+        _, made, _ = self.cut(step, options)
         if not sized and any(op.name in DATAFLOW for p in made.parts for op in p.graph.walk()):
             raise UnsupportedError("branches and loops over several tasks need sizes")
         return ClusterStep(
@@ -137,8 +140,9 @@ class Remote:
     ) -> StepDefinition:
         """The step definition for these fetches and feeds. Errors as `step`."""
         begun = time.perf_counter()
-        step = pruned(graph, values, feeds, done)
-        made = self.step(graph, step, control_flow, pipeline)
+        options = PassOptions.from_environment().for_step(graph.name)
+        step = pruned(graph, values, feeds, done, options=options)
+        made = self.step(graph, step, control_flow, pipeline, options)
         return StepDefinition(made, len(step.ops), time.perf_counter() - begun)
 
     def open(
@@ -152,8 +156,9 @@ class Remote:
         """A step definition for these fetches and feeds of any sizes, which the tasks have taken.
         Errors as `step`, and as the tasks have."""
         begun = time.perf_counter()
-        step = pruned(graph, values, feeds, sized=False)
-        made = self.step(graph, step, control_flow, pipeline, sized=False)
+        options = PassOptions.from_environment().for_step(graph.name)
+        step = pruned(graph, values, feeds, sized=False, options=options)
+        made = self.step(graph, step, control_flow, pipeline, options, sized=False)
         made.prepare()
         return StepDefinition(made, len(step.ops), time.perf_counter() - begun)
 

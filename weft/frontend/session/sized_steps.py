@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from weft.frontend.compile.gpu import size_plans_for_gpu
 from weft.frontend.compile.specializations import Specializations
 from weft.frontend.core.arrays import Array
-from weft.frontend.session.compiling import StepDefinition, gpu_use, pruned
+from weft.frontend.session.compiling import StepDefinition
 from weft.frontend.session.fetches import Fetches, is_tensor
 from weft.frontend.session.graph import Graph
 from weft.frontend.session.step import step_graph
@@ -195,9 +195,8 @@ class SizedSteps:
             return SizePlans(self._sized(values, list(feeds)), states, passes=passes)
         if step.executable.kind != "gpu":
             return None
-        use = gpu_use(pruned(self._graph, values, feeds), self._control_flow)
-        if use is None:
-            return None
+        use = step.gpu
+        assert use is not None
         sized = self._sized(values, list(feeds), use.number)
         return size_plans_for_gpu(sized, states, use.number, gpu_passes(passes), self._math_mode)
 

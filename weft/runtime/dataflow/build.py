@@ -29,7 +29,7 @@ from weft.passes.control.dataflow_regions import (
     users,
 )
 from weft.passes.control.overwritable_inputs import given_inputs
-from weft.passes.manager import Pass
+from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import STANDARD
 from weft.passes.sizes.specialize import is_symbolic
 from weft.runtime.dataflow import layout as at
@@ -133,13 +133,17 @@ def build(
     threads: int | None = None,
     deterministic: bool = False,
     elsewhere: Elsewhere | None = None,
+    options: PassOptions | None = None,
 ) -> Built:
     """The nodes of a lowered graph. Errors as `compile_graph` and `host_start`.
 
     deterministic: no node is to run beside another one. elsewhere: what compiles the regions for
-    another device than this processor.
+    another device than this processor. options: of the passes over the regions.
     """
-    return _Builder(graph, variables, resources, passes, threads, deterministic, elsewhere).built
+    options = options or PassOptions.from_environment()
+    return _Builder(
+        graph, variables, resources, passes, threads, deterministic, elsewhere, options
+    ).built
 
 
 class _Builder:
@@ -152,10 +156,11 @@ class _Builder:
         threads: int | None,
         deterministic: bool,
         elsewhere: Elsewhere | None,
+        options: PassOptions,
     ) -> None:
         most = POOL.limit if threads is None else min(threads, POOL.limit)
         self.built = Built(threads=most, deterministic=deterministic, elsewhere=elsewhere)
-        self.variables, self.resources = variables, resources
+        self.variables, self.resources, self.options = variables, resources, options
         self.threads, self.name, self.passes = threads, graph.name, passes
         self.built.feed_names = tuple(graph.arg_names)
         self.ports: dict[Value, Port] = {}  # of tensors; of tokens: the node that gives them
@@ -328,7 +333,7 @@ class _Builder:
         if built.elsewhere is not None and not self._is_steering(region):
             assert self.where is not None
             back = self.where.read_on_host(region.results)
-            there = built.elsewhere.region(graph, self.variables, back)
+            there = built.elsewhere.region(graph, self.variables, back, self._passing())
             built.compiled.append(there)
             built.notes.append(RegionNote(there.describe()))
             types, gives = _types(region)
@@ -348,6 +353,7 @@ class _Builder:
             passes=self.passes,
             threads=self.threads,
             donated=given_inputs(region),
+            options=self._passing(),
         )
         built.compiled.append(plan)
         size = plan.summary()
@@ -367,6 +373,9 @@ class _Builder:
         built.regions.append(region)
         built.wide.append(plan.plan.cut and is_wide(region.ops))
         return None
+
+    def _passing(self) -> PassOptions:
+        return self.options.for_part("region")
 
     def _by_python(self, region: Region, made: Step) -> HostOp:
         """A region that Python runs."""

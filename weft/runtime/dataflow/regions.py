@@ -26,6 +26,7 @@ from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.types import TensorType
 from weft.passes.control.dataflow_regions import Region, passed_on, steering
+from weft.passes.manager import PassOptions
 from weft.runtime.dataflow.host_dispatch import Start
 from weft.runtime.dataflow.host_ops.communication import Exchange
 from weft.runtime.dataflow.host_ops.row import DEAD, Array, Done
@@ -56,9 +57,14 @@ class Elsewhere(Protocol):
     """The device that the regions of a graph run on."""
 
     def region(
-        self, graph: Graph, variables: Mapping[str, VariableState], back: Sequence[int]
+        self,
+        graph: Graph,
+        variables: Mapping[str, VariableState],
+        back: Sequence[int],
+        options: PassOptions,
     ) -> RegionElsewhere:
-        """A region; its results `back` are to be on the host. Errors as compiling has."""
+        """A region; its results `back` are to be on the host. options: of its passes. Errors as
+        compiling has."""
         ...
 
     def bring(self, array: Any, what: str) -> Any:

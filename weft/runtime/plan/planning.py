@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,11 +142,10 @@ def planned(
     passes: Sequence[Any],
     donated: Sequence[int],
     options: PassOptions,
-    folder: Path | None = None,
 ) -> tuple[Graph, list[PassReport], MemoryPlan, StepProgram]:
     """Passes, memory plan and program of a traced graph; errors as `runtime.compile_graph`."""
     passes = for_machine(passes)
-    fused, reports = run_passes(graph, passes, options=options, folder=folder)
+    fused, reports = run_passes(graph, passes, options=options)
     check_supported(fused)
     small_loops = in_registers if fuse_folds not in passes else _of_one_element
     memory = plan_memory(fused, small_loops, donated, runs_in_parts, large_scratch)

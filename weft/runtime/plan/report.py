@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from weft.codegen.llvm.target import isa_line, using
@@ -55,13 +54,12 @@ def planned(
     passes: Sequence[Any],
     donated: Sequence[int],
     options: PassOptions,
-    folder: Path | None = None,
 ) -> tuple[Graph, list[PassReport], MemoryPlan, StepProgram]:
     """Passes, memory plan and program of a traced graph; errors as `runtime.compile_graph`. The
     modules for it are loaded with the first graph that has no plan on disk."""
     plan: Any = load("weft.runtime.plan.planning", "planned")
     made: tuple[Graph, list[PassReport], MemoryPlan, StepProgram]
-    made = plan(graph, passes, donated, options, folder)
+    made = plan(graph, passes, donated, options)
     return made
 
 

@@ -439,17 +439,19 @@ def compile_for_device(
     math_mode: MathMode = "ieee",
     ahead: bool = False,
     donated: Sequence[int] = (),
+    options: PassOptions | None = None,
 ) -> DeviceExecutable:
     """Plan a traced graph of static shapes for the device that `find` gives when it is needed.
     math_mode: how libraries may compute products of f32. ahead: for another machine, which may have
     libraries that are not here. donated: inputs whose memory results may take (`DevicePlan`).
+    options: of the passes, the environment's if None.
 
     Needs no device itself. Raises UnsupportedError for an op or dtype without a GPU kernel, and
     what `check_variables` raises.
     """
     started, variables = time.perf_counter(), variables or {}
     check_variables(graph, variables)
-    options = PassOptions.from_environment()
+    options = options or PassOptions.from_environment()
     configure_logging(options.log)
     label = name or graph.name
     wanted = Wanted(graph, passes, math_mode, donated, ahead)
@@ -459,6 +461,7 @@ def compile_for_device(
         _log.info("loaded the plan of %s for a GPU: %d launches, %.1f ms", label,
                   len(found[0].launches()), (time.perf_counter() - started) * 1e3)  # fmt: skip
         return DeviceExecutable(label, found[0], variables, find, found[1])
+    options = options if options.dumps else options.for_step(graph.name)
     made = wanted.details(options)
     plan = made.plan
     _log.info("planned %s for a GPU: %d launches, %d kernels, %.1f ms; %s", label,
@@ -466,4 +469,6 @@ def compile_for_device(
               made.report.memory.describe())  # fmt: skip
     if key is not None:
         wanted.store(key, label, plan)
-    return DeviceExecutable(label, plan, variables, find, lambda: made)
+    step = DeviceExecutable(label, plan, variables, find, lambda: made)
+    options.write_plan(step.describe_program)
+    return step

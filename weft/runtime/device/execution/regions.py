@@ -12,7 +12,7 @@ from weft.ir.dtypes import MathMode
 from weft.ir.errors import WeftError
 from weft.ir.graph import Graph
 from weft.ir.process import ForkLock
-from weft.passes.manager import Pass
+from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import GPU
 from weft.passes.sizes.specialize import is_symbolic, specialize_inputs
 from weft.runtime.dataflow.host_ops.row import Array, Done
@@ -49,7 +49,11 @@ class OnGpu:
         self.device = find()
 
     def region(
-        self, graph: Graph, variables: Mapping[str, VariableState], back: Sequence[int]
+        self,
+        graph: Graph,
+        variables: Mapping[str, VariableState],
+        back: Sequence[int],
+        options: PassOptions,
     ) -> GpuRegion:
         """A region; its results `back` are to be on the host. Errors as `compile_for_device`."""
 
@@ -61,6 +65,7 @@ class OnGpu:
                 name=self._name,
                 passes=self._passes,
                 math_mode=self._math_mode,
+                options=options if own is graph else None,
             )
 
         types = tuple([a.type for a in graph.args])
