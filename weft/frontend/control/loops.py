@@ -28,9 +28,8 @@ from weft.frontend.core import pytree
 from weft.frontend.core.function_trace import run_traced
 from weft.frontend.core.operators import METHODS
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.core.trace import Effect, current_trace, graph_around, must_be_live
+from weft.frontend.core.trace import Effect, StateHandle, current_trace, graph_around, must_be_live
 from weft.frontend.ops.promotion import TensorLike
-from weft.frontend.state.variable import Variable
 from weft.ir.errors import InvalidArgumentError, TypeRuleError
 from weft.ir.locations import caller_location
 from weft.ir.spec import AttrValue
@@ -264,7 +263,7 @@ def _emit_while(
     trace = current_trace()
     assert trace is not None
     name = "body of wf.while_loop"
-    live: list[Variable] = []
+    live: list[StateHandle] = []
     while True:
         step, kinds, written = carry_body(
             "wf.while_loop", name, body, body_call, inputs, structure, live=live

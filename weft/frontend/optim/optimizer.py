@@ -149,8 +149,9 @@ class Optimizer:
         if variables is None:
             trace = current_trace()
             assert trace is not None
+            read = trace.root().effects.reads
             variables = [
-                v for v in trace.root().effects.reads if v.trainable and v.dtype.is_inexact
+                v for v in read if isinstance(v, Variable) and v.trainable and v.dtype.is_inexact
             ]
         for v in variables:
             if not isinstance(v, Variable):

@@ -16,7 +16,7 @@ from weft.frontend.core.function_trace import identifier
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace, unique_name
 from weft.frontend.state.shared_names import Shareable, shared, shared_as
-from weft.frontend.state.variable import Variable, _restored
+from weft.frontend.state.variable import Variable, _restored, variables_of
 from weft.ir.dims import Dim, SymbolicDim
 from weft.ir.errors import (
     InvalidArgumentError,
@@ -425,7 +425,7 @@ def to_ir(graph: Graph) -> IRGraph:
     ir = trace.graph([])
     ops = list(ir.ops)
     started: list[str] = []
-    for name, variable in trace.variables.items():
+    for name, variable in variables_of(trace).items():
         label = name + INITIAL
         if label in names:
             raise InvalidArgumentError(

@@ -19,7 +19,7 @@ from weft.frontend.ops.creation import zeros
 from weft.frontend.random.generator import is_graph_state, random_uniform
 from weft.frontend.session.graph import get_default_graph, graph_trace
 from weft.frontend.state.scopes import group, name_scope
-from weft.frontend.state.variable import FullName, Variable
+from weft.frontend.state.variable import FullName, Variable, variables_of
 from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, as_dtype, float32
 from weft.ir.errors import (
@@ -53,7 +53,8 @@ def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> E
     starts: dict[Value, Value] = {}  # a read of a variable of the list -> its initial value
     states = {trace.effects.ref(v) for v in wanted if is_graph_state(v)}
     done: list[Effect] = []
-    for v in list(trace.variables.values()):  # a variable is made after those it is computed from
+    known = list(variables_of(trace).values())  # made after those that they are computed from
+    for v in known:
         if v in wanted:
             start = _computed_from(trace, trace.lift(v._start_in(trace)), starts, states)
             starts.update((read, start) for read in trace.effects.reads.get(v, ()))
@@ -98,7 +99,7 @@ def global_variables_initializer() -> Effect:
     it had when the graph first used it.
     """
     trace = graph_trace("wf.global_variables_initializer")
-    held = [] if trace is None else list(trace.variables.values())
+    held = [] if trace is None else list(variables_of(trace).values())
     return variables_initializer(held)
 
 

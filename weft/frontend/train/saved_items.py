@@ -20,7 +20,7 @@ from weft.frontend.random.generator import (
     restart_generators,
 )
 from weft.frontend.session.graph import get_default_graph
-from weft.frontend.state.variable import Variable
+from weft.frontend.state.variable import Variable, variables_of
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, TypeRuleError, suggest
 from weft.ir.locations import caller_location
@@ -143,7 +143,7 @@ class ItemList:
         if RANDOM in self.include:
             for op_seed, generator in process_state()[1].items():
                 found.add(_random_name(op_seed), generator.state)
-            for name, variable in dict(self._trace.variables).items():
+            for name, variable in dict(variables_of(self._trace)).items():
                 if is_graph_state(variable):
                     found.add(name, variable)
         found.stateful.update(self._stateful)
@@ -153,7 +153,7 @@ class ItemList:
         return found
 
     def _own(self) -> dict[str, Variable]:
-        return self._plain if self._graph is None else dict(self._trace.variables)
+        return self._plain if self._graph is None else dict(variables_of(self._trace))
 
     def awaited(self, entries: Mapping[str, Entry], found: Items) -> dict[str, Awaited]:
         """Variables that `entries`, those of a file, have and that can be made here."""
