@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Running(threading.local):
-    """step: this thread is inside a step, or in a function that one calls."""
+    """State of a thread. step: it is inside a step, or in a function that one calls."""
 
     step = False
 

@@ -51,7 +51,7 @@ from weft.runtime.step import Step
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """That a step uses a GPU. number: of the first that an op names; op: that one. why: what one
+    """The GPU that a step uses. number: of the first that an op names; op: that op. why: what one
     plan for it cannot hold, so that the step has a part for each device; empty if it can."""
 
     number: int
@@ -185,7 +185,7 @@ class StepDefinition(Specialization):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which way a step runs. forced: the op that only the executor runs, if there is one."""
+    """The chosen way to run a step. forced: the op that only the executor runs, if there is one."""
 
     executor: bool
     why: str

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompileReport:
-    """What compiling did: the passes, the memory plan, the program, its kernel calls, how many
-    kernels were new, whether the plan came from disk (then the passes ran for this report), and the
-    instruction set."""
+    """The report on compiling a step: the passes, the memory plan, the program, its kernel calls,
+    how many kernels were new, whether the plan came from disk (then the passes ran for this
+    report), and the instruction set."""
 
     passes: tuple[PassReport, ...]
     memory: MemoryPlan
@@ -57,8 +57,9 @@ def planned(
     options: PassOptions,
     folder: Path | None = None,
 ) -> tuple[Graph, list[PassReport], MemoryPlan, StepProgram]:
-    """Passes, memory plan and program of a traced graph; errors as `runtime.compile_graph`. The
-    modules for it are loaded with the first graph that has no plan on disk."""
+    """Passes, memory plan and program of a traced graph; errors as
+    `runtime.native.executable.compile_graph`. The modules for it are loaded with the first graph
+    that has no plan on disk."""
     plan: Any = load("weft.runtime.plan.planning", "planned")
     made: tuple[Graph, list[PassReport], MemoryPlan, StepProgram]
     made = plan(graph, passes, donated, options, folder)
