@@ -70,7 +70,7 @@ class Region:
 
 
 class Proof(Region):
-    """A small memfd that a greeting names: peers that can read it share memory with this process."""
+    """A small memfd that a greeting names: a peer that can read it shares memory with us."""
 
     def __init__(self) -> None:
         super().__init__(_NONCE_BYTES)
