@@ -149,8 +149,8 @@ def folder_table() -> str:
 
 
 def test_architecture_lists_the_folders(update: bool) -> None:
-    """`docs/architecture.md` has the folders as they are; `--update` writes them there."""
-    page = ROOT / "docs" / "architecture.md"
+    """The architecture page has the folders as they are; `--update` writes them there."""
+    page = ROOT / "docs" / "internals" / "architecture.md"
     text = page.read_text(encoding="utf-8")
     start, end = "<!-- folders -->\n", "\n<!-- end of folders -->"
     before, rest = text.split(start)

@@ -28,9 +28,9 @@ STOPPED = -1
 
 
 class FaultWords(ctypes.Structure):
-    """value: 0, or which element of which op's index operand is out of bounds (`fault_of`), or
-    `STOPPED`; index: that element, as its 64 bits, or the exception that stopped the step; lock:
-    held while the two are written.
+    """The fault words of a step. value: 0, or which element of which op's index operand is out of
+    bounds (`fault_of`), or `STOPPED`; index: that element, as its 64 bits, or the exception that
+    stopped the step; lock: held while the two are written.
 
     The others are for loops (`loops/interrupt.py`). api: the table of addresses, 0 if there is
     nobody to ask; hook: a Python callable that raises what is to stop the step, 0 for none; look:

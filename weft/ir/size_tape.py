@@ -145,8 +145,9 @@ def floor_apart(x: float) -> int:
 
 @dataclass(slots=True)
 class _Atom:
-    """value: as it is now. low, high: where it lies where the conditions hold; derived: what
-    follows of that by itself. line: which one computes it (-1: it is given)."""
+    """A number that is no polynomial of others. value: as it is now. low, high: where it lies where
+    the guards hold; derived: what follows of that by itself. line: which one computes it (-1: it is
+    given)."""
 
     value: int
     low: int
@@ -168,8 +169,8 @@ class _Line:
 
 @dataclass(slots=True)
 class Tape:
-    """Conditions and lines so far. wide: rather compute more for each set of sizes than note
-    conditions on what only steers speed."""
+    """Guards and lines so far. wide: rather compute more for each set of sizes than note conditions
+    on what only steers speed."""
 
     wide: bool = False
 
@@ -388,7 +389,7 @@ class Tape:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a tape found out. function: of the sizes, the monomials; None where an atom is not where
+    """The result of a tape. function: of the sizes, the monomials; None where an atom is not where
     it must be. matrix: a row for each output, then for each polynomial that must be positive, 0,
     another than 0, up to the numbers in `ends`; more: those of floats that must be positive. text:
     the function's. large: below which monomials no sum overflows."""

@@ -82,8 +82,8 @@ TOPICS = (
 
 @dataclass(frozen=True)
 class PassOptions:
-    """verify: "", "ir" or "run". dump: the folder for the dumps of all steps, or None. log: topics
-    to log. dumps: where those of one step go (`for_step`)."""
+    """Options of the manager. verify: "", "ir" or "run". dump: the folder for the dumps of all
+    steps, or None. log: topics to log. dumps: where those of one step go (`for_step`)."""
 
     verify: str = ""
     dump: Path | None = None
@@ -128,7 +128,7 @@ class PassOptions:
 
 @dataclass(frozen=True)
 class PassReport:
-    """What one pass did: its name, seconds, number of ops before and after, and what it made.
+    """The report on one pass: its name, seconds, number of ops before and after, and what it made.
 
     The first report of a run is called `traced` and holds the program that the run began with.
     """
@@ -359,8 +359,8 @@ def _dump_errors(folder: Path) -> Iterator[None]:
 
 
 class _ToStderr(logging.Handler):
-    """To what `sys.stderr` is by then: notebooks, `redirect_stderr` and tests put others there.
-    `before`: the level of its logger without it."""
+    """A log handler that writes to what `sys.stderr` is by then: notebooks, `redirect_stderr` and
+    tests put others there. `before`: the level of its logger without it."""
 
     def __init__(self, before: int) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""The pipelines: which passes run, in which order, and why. This page is all there is to it."""
+"""The pipelines: the passes in their order, with the reasons. Nothing else decides which passes
+run."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class CompileOptions:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which way a step runs. forced: the op that only the executor runs, if there is one."""
+    """The chosen way to run a step. forced: the op that only the executor runs, if there is one."""
 
     executor: bool
     why: str

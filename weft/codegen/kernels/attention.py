@@ -392,8 +392,9 @@ BACKWARD = (
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """heads: of all items of the batch; rows and columns of scores; depth of keys, width of
-    values. at: where each head of query, key, value, out and mask begins; steps: from row to row.
+    """Sizes of an attention. heads: of all items of the batch; rows and columns of scores; depth of
+    keys, width of values. at: where each head of query, key, value, out and mask begins; steps:
+    from row to row.
     """
 
     dtype: str

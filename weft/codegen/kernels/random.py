@@ -1,4 +1,5 @@
-"""Threefry-2x32-20 bits (see `weft.ir.ops.random` for the source), vectorised over the counters."""
+"""Random bits: Threefry-2x32-20 (`weft.ir.ops.random` has the source), vectorised over the
+counters."""
 
 from __future__ import annotations
 

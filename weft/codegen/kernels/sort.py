@@ -349,8 +349,8 @@ _STATE, _SKIPPED = 32, 16
 
 @dataclass(frozen=True)
 class _Form:
-    """places: positions lie beside the keys; else they are in the words' low halves, or not wanted
-    (integers of 64 bits: the key is all of the value)."""
+    """The form of the words that are sorted. places: positions lie beside the keys; else they are
+    in the words' low halves, or not wanted (integers of 64 bits: the key is all of the value)."""
 
     dtype: str
     places: bool

@@ -1,4 +1,4 @@
-"""Key of the cache on disk: all that machine code depends on, as text.
+"""Key of the cache on disk: everything that machine code depends on, as text.
 
 Two processes share a kernel's object only if these lines are equal: the kernel's own content key,
 the sources of the code that emits it (their sizes and times, so that an edit never meets a stale

@@ -97,7 +97,7 @@ Outcome = Code | Exception
 
 
 class Engine(Protocol):
-    """What turns kernels into code: `codegen.llvm.engine`."""
+    """The interface of a compiler of kernels: `codegen.llvm.engine`."""
 
     def compile(self, kernels: Sequence[Kernel]) -> Sequence[Outcome]: ...
 

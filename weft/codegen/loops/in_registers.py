@@ -119,7 +119,7 @@ FOLD_NS, AXES_NS = 8.0, 20.0
 
 
 class Refused(Exception):
-    """Why an op does not become one kernel."""
+    """The reason why an op does not become one kernel."""
 
 
 @dataclass(eq=False, slots=True)
@@ -241,7 +241,7 @@ def _dtype_fits(value: Value) -> bool:
 
 
 class _Env(dict[Value, Memory | None]):
-    """Of each value: None if its elements are in registers, at most `limit` of them."""
+    """Where each value is: None if its elements, at most `limit` of them, are in registers."""
 
     def __init__(self, limit: int, held: Iterable[tuple[Value, Memory | None]] = ()) -> None:
         super().__init__(held)

@@ -75,8 +75,9 @@ def is_transposing_copy(nest: Nest) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """outer, inner: the iterations of the first and the second loop in one unit; inner_blocks: how
-    many units there are along the second loop (1 if it is not cut). partials: of the folds.
+    """Sizes of the units of a nest. outer, inner: the iterations of the first and the second loop
+    in one unit; inner_blocks: how many units there are along the second loop (1 if it is not cut).
+    partials: of the folds.
     """
 
     kind: CutKind

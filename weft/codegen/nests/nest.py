@@ -6,7 +6,7 @@ merged, so that a nest over any contiguous shape is one loop. What is left of th
 the sizes - is the kernel's key: extents, strides and constants are arguments.
 
 `interleave` and `lanes_of_folds` say how many vectors the innermost loop does at once, and in which
-lanes it adds up, by what elementwise work costs. Prices of single ops are those of `weft.ir.prices`
+lanes it adds up, by what elementwise work costs. Prices of single ops are those of `weft.ir.cost`
 for any target: nanoseconds for one element in a vectorised loop. Nothing but speed depends on
 prices."""
 
@@ -153,7 +153,8 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Output number `output` gets `source`; `reduction` names the fold (None: each element)."""
+    """A store: output number `output` gets `source`; `reduction` names the fold (None: each
+    element)."""
 
     output: int
     dtype: str

@@ -39,7 +39,8 @@ class Adds(Protocol):
 
 
 class Accumulator:
-    """Of the fold `node`: its value so far; for blocked sums that of one block, and the total."""
+    """The accumulator of the fold `node`: its value so far; for blocked sums that of one block, and
+    the total."""
 
     def __init__(self, e: Emitter, node: Node) -> None:
         self.e = e

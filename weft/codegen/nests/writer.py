@@ -197,9 +197,9 @@ AHEAD, MOST_LINES = 4, 16
 
 @dataclass(frozen=True, slots=True)
 class PickWalk:
-    """What the element of load `index` adds to a pointer: it counts elements of `stride` along an
-    axis of `size`, from the end if negative. loop: the last loop that moves the index load, after
-    which it is read; -1: none does.
+    """The step that a gather's index adds to a pointer: the element of load `index` counts elements
+    of `stride` along an axis of `size`, from the end if negative. loop: the last loop that moves
+    the index load, after which it is read; -1: none does.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""Kernel calls of a matrix product: its words, what it packs before, what a thread takes at a time.
+"""Kernel calls of a matrix product: its argument words, calls that pack, units of threads.
 
 `Before` and `Follow` are the prologues and epilogues that go before and after a product block by
 block: kernels and their words."""

@@ -246,7 +246,7 @@ def _tiles(r: Reach) -> bool:
 
 
 class _Position(Fold):
-    """The number of the tap that saw the largest."""
+    """A fold whose result is the number of the tap that saw the largest."""
 
     def start(self) -> list[ir.Value]:
         return [self.lanes.constant(0), count_lanes(self.lanes, self.lanes.e.index(-1))]
@@ -290,7 +290,7 @@ def _emit(e: Emitter, dtype: str, exact: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """places: the result, x, g, and room for the entries."""
+    """The writer of `window_place`. places: the result, x, g, and room for the entries."""
 
     e: Emitter
     dtype: str

@@ -246,7 +246,7 @@ def widths_of(dtype: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """How entries become one value. state: the values to begin with; the last one is the result."""
+    """A fold of entries to one value. state: the first values; the last one is the result."""
 
     lanes: Lanes
     channels: ir.Value

@@ -1,4 +1,4 @@
-"""Functions that run on a GPU: `wf.compile(device="gpu:0")`."""
+"""Compiled functions on a GPU: `wf.compile(device="gpu:0")`."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class StateHandle:
 
 
 class Running(threading.local):
-    """step: this thread is inside a step, or in a function that one calls."""
+    """State of a thread. step: it is inside a step, or in a function that one calls."""
 
     step = False
 

@@ -25,8 +25,8 @@ OFTEN = 256
 
 
 class _Often:
-    """A plan for many sizes at work on some: once it was called often it is one for these alone,
-    whose calls take some microseconds less."""
+    """A plan for many sizes, filled in for some: after many calls a plan for these alone replaces
+    it, whose calls take some microseconds less."""
 
     def __init__(self, filled: Filled, make: Callable[[], Executable]) -> None:
         self._step: Step = filled

@@ -42,7 +42,7 @@ _PLAIN = frozenset({int, bool, str, type(None), DType})
 
 
 class NotPlain(Exception):
-    """A call with an argument that native code does not take as it is."""
+    """Raised for a call with an argument that native code does not take as it is."""
 
 
 def static_key(value: Any) -> Hashable:

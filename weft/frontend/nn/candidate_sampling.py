@@ -62,8 +62,8 @@ from weft.ir.type_rules import fits
 
 
 class Candidates(NamedTuple):
-    """What a sampler gives. sampled_candidates: i64[num_sampled]. true_expected_count: f32[batch,
-    num_true], how often each true class is expected among them. sampled_expected_count:
+    """The result of a sampler. sampled_candidates: i64[num_sampled]. true_expected_count:
+    f32[batch, num_true], how often each true class is expected among them. sampled_expected_count:
     f32[num_sampled], the same of each that was drawn."""
 
     sampled_candidates: Tensor

@@ -55,7 +55,7 @@ from weft.ir.locations import caller_location
 
 
 class Moments(NamedTuple):
-    """What `moments` gives."""
+    """The result of `moments`."""
 
     mean: Tensor
     variance: Tensor

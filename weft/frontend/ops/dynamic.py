@@ -49,7 +49,7 @@ from weft.ir.type_rules import fits
 
 
 class UniqueAll(NamedTuple):
-    """What `unique_all` gives; the array API's field names."""
+    """The result of `unique_all`; the array API's field names."""
 
     values: Tensor
     indices: Tensor
@@ -58,28 +58,28 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """What `unique_counts` gives; the array API's field names."""
+    """The result of `unique_counts`; the array API's field names."""
 
     values: Tensor
     counts: Tensor
 
 
 class UniqueInverse(NamedTuple):
-    """What `unique_inverse` gives; the array API's field names."""
+    """The result of `unique_inverse`; the array API's field names."""
 
     values: Tensor
     inverse_indices: Tensor
 
 
 class Unique(NamedTuple):
-    """What `unique` gives; TensorFlow 1's field names."""
+    """The result of `unique`; TensorFlow 1's field names."""
 
     y: Tensor
     idx: Tensor
 
 
 class UniqueWithCounts(NamedTuple):
-    """What `unique_with_counts` gives; TensorFlow 1's field names."""
+    """The result of `unique_with_counts`; TensorFlow 1's field names."""
 
     y: Tensor
     idx: Tensor

@@ -22,7 +22,7 @@ from weft.ir.locations import caller_location
 
 
 class TopK(NamedTuple):
-    """What `top_k` gives: the largest elements and their indices."""
+    """The result of `top_k`: the largest elements and their indices."""
 
     values: Tensor
     indices: Tensor

@@ -240,8 +240,8 @@ class LBFGS(Optimizer):
 
 
 class _Step(NamedTuple):
-    """direction: a vector over all parameters; length: how far along it; slope: of the loss
-    along it.
+    """A step of the line search. direction: a vector over all parameters; length: how far along it;
+    slope: of the loss along it.
     """
 
     direction: Tensor

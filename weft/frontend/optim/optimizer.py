@@ -1,4 +1,4 @@
-"""`Optimizer`: what all optimizers share - gradients of a loss, slots, applying updates.
+"""`Optimizer`: the base class of all optimizers - gradients of a loss, slots, applying updates.
 
 An optimizer is ordinary code over public ops. It works while `wf.compile` traces a step, in a
 `wf.Graph`, and eagerly; its slots are variables, made on first use with their values at once, also

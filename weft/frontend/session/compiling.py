@@ -51,7 +51,7 @@ QUIET = PassOptions()
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """That a step uses a GPU. number: of the first that an op names; op: that one. why: what one
+    """The GPU that a step uses. number: of the first that an op names; op: that op. why: what one
     plan for it cannot hold, so that the step has a part for each device; empty if it can."""
 
     number: int

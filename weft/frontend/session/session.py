@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 
 
 class _Default(threading.local):
-    """Not a ContextVar: notebooks run each cell in a context of its own."""
+    """The default session of a thread. Not a ContextVar: notebooks run each cell in a context of
+    its own."""
 
     def __init__(self) -> None:
         self.sessions: list[Session] = []
@@ -126,7 +127,7 @@ class GraphGrowthWarning(RecompileWarning):
 
 
 class GrowthWatch:
-    """Is told of each step definition that a session compiles."""
+    """The detector of graphs that grow from run to run; it is told of each step definition."""
 
     def __init__(self, name: str) -> None:
         self._name = name

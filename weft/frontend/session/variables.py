@@ -117,7 +117,7 @@ initialize_all_variables = global_variables_initializer
 
 
 class _AutoReuse:
-    """What `AUTO_REUSE` is."""
+    """The class of `AUTO_REUSE`."""
 
     def __repr__(self) -> str:
         return "wf.tf1.AUTO_REUSE"
@@ -131,8 +131,8 @@ Initializer: TypeAlias = Callable[..., Any] | Any
 
 
 class VariableScope:
-    """What `variable_scope` opens. name: the prefix of the names, without the last slash. reuse:
-    whether variables must be there (True), may be (AUTO_REUSE) or must not (False)."""
+    """A scope that `variable_scope` opens. name: the prefix of the names, without the last slash.
+    reuse: whether variables must be there (True), may be (AUTO_REUSE) or must not (False)."""
 
     def __init__(
         self, name: str = "", reuse: Reuse = False, initializer: Initializer | None = None,

@@ -74,7 +74,7 @@ class GpuCost:
 
 @dataclass
 class GpuReport:
-    """What was measured; `to_json` has times in seconds and sizes in bytes."""
+    """The measurements of a GPU; `to_json` has times in seconds and sizes in bytes."""
 
     costs: list[GpuCost] = field(default_factory=list)
 

@@ -128,7 +128,7 @@ DEFAULT = ("numpy", "jax", "torch")
 
 
 class NoContestantError(Exception):
-    """Why a peer does not take part in a workload."""
+    """The reason why a peer does not take part in a workload."""
 
 
 def compiled(workload: Workload, threads: int | None = None) -> CompiledFunction[Any, Any]:

@@ -242,8 +242,8 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Workload:
-    """function(vocabulary, *arrays), on what `make(quick)` gives. wrt: with its value, the
-    gradients with respect to these arguments (the function gives a scalar then)."""
+    """A built-in workload: function(vocabulary, *arrays), on what `make(quick)` gives. wrt: with
+    its value, the gradients with respect to these arguments (the function gives a scalar then)."""
 
     suite: str
     name: str

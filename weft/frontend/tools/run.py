@@ -109,7 +109,7 @@ def add_array_arguments(parser: ArgumentParser, *, types: bool = False) -> None:
 
 @dataclass
 class Outcome:
-    """What a run gave: the results (None for tokens), the variables' values before and after."""
+    """The outcome of a run: results (None for tokens), the variables' values before and after."""
 
     results: list[Array | None]
     before: dict[str, Array]

@@ -29,7 +29,7 @@ from weft.runtime.resources.coordinator import Coordinator
 
 @dataclass(frozen=True)
 class SessionRunArgs:
-    """What a hook has a step fetch and feed beside what the caller asks for."""
+    """The fetches and feeds that a hook adds to a step."""
 
     fetches: Any = None
     feed_dict: Mapping[Any, Any] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class SessionRunArgs:
 
 @dataclass(frozen=True)
 class SessionRunValues:
-    """What a step gave. results: for the hook's own fetches, nested alike."""
+    """The values of a step. results: of the hook's own fetches, nested alike."""
 
     results: Any
     options: RunOptions | None

@@ -53,8 +53,8 @@ _MOST_RECOVERIES = 10  # in one call of `run`: a program that fails each time en
 
 
 class _Threads(Coordinator):
-    """Of the threads of a session. If one of them finds a task lost, the session's steps end, and
-    its queues stay open: the next session goes on with them."""
+    """The coordinator of a session's threads. If one of them finds a task lost, the session's steps
+    end, and its queues stay open: the next session goes on with them."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ VarList: TypeAlias = (
 
 @dataclass(slots=True)
 class Items:
-    """What there is now, by its name in a checkpoint."""
+    """The program's present items, by their names in a checkpoint."""
 
     variables: dict[str, Variable] = field(default_factory=dict)
     stateful: dict[str, Stateful] = field(default_factory=dict)
@@ -259,7 +259,7 @@ _PARTLY = (
 
 @dataclass(frozen=True)
 class RestoreReport:
-    """What `Saver.restore` did; printed, it is for people.
+    """The report of `Saver.restore`; printed, it is for people.
 
     path: the file. step: its global step, if it was saved with one. metric: likewise. restored: the
     names that were assigned. missing: what the Saver has and the file has not. unexpected: what the

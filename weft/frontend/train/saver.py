@@ -271,8 +271,8 @@ class BaseSaver:
 
 
 class SaveOps(NamedTuple):
-    """What `Saver.build` has added to a graph. filename: of the file, a string, with or without its
-    suffix; save: writes it; restore: assigns to all variables what it holds."""
+    """The ops that `Saver.build` has added to a graph. filename: of the file, a string, with or
+    without its suffix; save: writes it; restore: assigns to all variables what it holds."""
 
     filename: Tensor
     save: Effect

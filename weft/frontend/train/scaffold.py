@@ -44,8 +44,9 @@ _earlier: WeakKeyDictionary[Graph, Scaffold] = WeakKeyDictionary()
 
 
 class Scaffold:
-    """What is not given is made when the session is: an initializer of all variables, one of the
-    local ones (counts of epochs), a Saver of all variables.
+    """The ops and the Saver with which a session begins. What is not given is made when the session
+    is: an initializer of all variables, one of the local ones (counts of epochs), a Saver of all
+    variables.
 
     init_op: run, with `init_feed_dict`, where there is no checkpoint; then `init_fn(scaffold,
     session)`. local_init_op: run in every new session. saver: what checkpoints hold; made if they
@@ -147,7 +148,8 @@ _FIRST_WAIT, _LONGEST_WAIT, _REPORT_EVERY = 0.05, 1.0, 10.0
 
 
 class Engine(Protocol):
-    """What starts tasks and starts them again, as `wf.train.RayCluster`: where they are now."""
+    """An engine, which starts tasks and starts them again, as `wf.train.RayCluster`: where they are
+    now."""
 
     @property
     def cluster(self) -> Cluster:

@@ -89,8 +89,8 @@ def kinds_of(given: Given) -> list[bool]:
 
 
 class SharedParts:
-    """What all workers and the chief of one graph share. counts: (m, n); named: the shared name
-    for a name, if things are shared by name."""
+    """The queues and variables that all workers and the chief of one graph share. counts: (m, n);
+    named: the shared name for a name, if things are shared by name."""
 
     def __init__(
         self, name: str, opt: Optimizer, counts: tuple[int, int], named: Named, trace: Trace,

@@ -39,7 +39,8 @@ from weft.ir.types import RefType, TensorType, TokenType, Type
 
 @dataclass(frozen=True, slots=True)
 class Legality:
-    """stages: where the op may be. in_nest: whether it may be inside the region of a `fused` op."""
+    """Where an op is legal. stages: those in which it may be. in_nest: whether it may be inside the
+    region of a `fused` op."""
 
     stages: tuple[str, ...] = STAGES
     in_nest: bool = True
@@ -94,7 +95,8 @@ def illegal(name: str, stage: str, in_nest: bool) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong, and at which op; `op` is None for a fault of the graph's inputs or results."""
+    """A fault of a graph: what is wrong, and at which op; `op` is None for a fault of the graph's
+    inputs or results."""
 
     op: Operation | None
     what: str

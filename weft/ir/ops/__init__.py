@@ -62,7 +62,8 @@ def lookup(name: str) -> OpSpec:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """number: another one for each registration, so that two ops of one name are told apart.
+    """The registration of a user's op. number: another one for each, so that two ops of one name
+    are told apart.
 
     inputs: the names of the operands, None if there may be any number. elementwise: each element
     of the results depends on the same element of each operand.

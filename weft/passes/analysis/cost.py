@@ -52,8 +52,8 @@ from weft.passes.analysis.trip_count import trip_count
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """flops, transcendentals: operations, None if `unknown` (why) is not empty. bytes_read,
-    bytes_written: unique bytes."""
+    """The work of an op. flops, transcendentals: operations, None if `unknown` (why) is not empty.
+    bytes_read, bytes_written: unique bytes."""
 
     flops: int | None
     transcendentals: int | None

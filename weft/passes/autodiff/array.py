@@ -3,7 +3,7 @@
 Those whose results have sizes that depend on values: the cotangent of a part is a part of the
 cotangent, so the rules name the same sizes as the op. Updates, with respect to what they add or
 store: with respect to the value before, the adjoint is the cotangent of the new value, without the
-rows that were replaced; it has no operand here: `frontend.tracing.autodiff` takes it for the
+rows that were replaced; it has no operand here: `frontend.autodiff.gradients` takes it for the
 variable."""
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def moving_carries(s: Site, body: Block, count: int, wanted: Sequence[bool]) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residuals:
-    """What the backward loop needs of an iteration.
+    """The values of an iteration that the backward loop needs.
 
     stored: values for the forward loop to stack. ops: all ops that the backward loop runs.
     """

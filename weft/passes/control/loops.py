@@ -58,8 +58,9 @@ class Loop:
 
 @dataclass(slots=True)
 class Layout:
-    """Which parts of a loop stay, by number. An argument that goes is replaced: by the argument of
-    another number, or by the constant that an outer value is uniformly; or nothing uses it.
+    """The arguments, operands and results of a loop that stay, by number. An argument that goes is
+    replaced: by the argument of another number, or by the constant that an outer value is
+    uniformly; or nothing uses it.
 
     rest may also hold numbers of carries, which become invariants.
     """

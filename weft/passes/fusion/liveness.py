@@ -120,7 +120,7 @@ _HELD = frozenset({"variable", "read", "constant"})
 
 
 class Timeline:
-    """In which order the groups of a grouping run, and what is in memory meanwhile."""
+    """The order in which the groups of a grouping run, and what is in memory meanwhile."""
 
     def __init__(self, grouping: Grouping) -> None:
         self.grouping, self.graph, self.group = grouping, grouping.graph, grouping.group

@@ -58,9 +58,10 @@ _Narrow = tuple[Value, DType]
 
 @dataclass(slots=True)
 class _Narrowing:
-    """products: those that read something narrow, and of which dtype. wanted: which results of
-    nests are to be there narrow, too. passed: the ops between these and the products; live: what is
-    still read of them. held: wide values as narrow ones of the new graph."""
+    """The products to narrow. products: those that read something narrow, and of which dtype.
+    wanted: which results of nests are to be there narrow, too. passed: the ops between these and
+    the products; live: what is still read of them. held: wide values as narrow ones of the new
+    graph."""
 
     graph: Graph
     products: dict[Operation, DType] = field(default_factory=dict)

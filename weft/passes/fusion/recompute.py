@@ -49,7 +49,7 @@ LEAST_BYTES = 4096
 
 
 class Choice:
-    """Which results are not stored. dropped: each with the value inside its nest. added: by nest
+    """The results that are not stored. dropped: each with the value inside its nest. added: by nest
     the values inside that are stored in place of others. why: of each that could go, for people.
     """
 

@@ -126,7 +126,8 @@ def _candidates(graph: Graph, plan: MemoryPlan) -> list[_Candidate]:
 
 
 class _Uses:
-    """Where the values of a graph are made and read; views count as what they are views of."""
+    """The positions at which the values of a graph are made and read; views count as what they are
+    views of."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

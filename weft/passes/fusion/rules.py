@@ -26,7 +26,8 @@ REDUCTIONS = frozenset({"sum", "prod", "max", "min", "all", "any"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edge:
-    """`consumer` reads what `source` makes: element by element (`direct`), else as `read` says.
+    """A read between ops: `consumer` reads what `source` makes, element by element (`direct`), else
+    as `read` says.
 
     over: the shape of what is read. read is None where a shape is not static.
     """
@@ -40,8 +41,8 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What one run of fusion does. folds: reductions become nests. apart: ops whose nests hold
-    nothing else. moves: gathers may be read through."""
+    """The settings of one run of fusion. folds: reductions become nests. apart: ops whose nests
+    hold nothing else. moves: gathers may be read through."""
 
     folds: bool
     apart: Callable[[Operation], bool]

@@ -68,7 +68,7 @@ def _copy_reasons(striding: _Striding) -> list[tuple[Operation, str]]:
 
 @dataclass(slots=True)
 class _Plan:
-    """What becomes of a product: the copies that it reads through, the one that it writes."""
+    """The change to a product: the copies that it reads through, the one that it writes."""
 
     reads: set[Value] = field(default_factory=set)
     writes: Operation | None = None

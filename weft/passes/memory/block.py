@@ -67,10 +67,11 @@ class Copy:
 
 @dataclass(slots=True)
 class MemoryPlan:
-    """slots: where each tensor value is, those of loop bodies included. copies: those that remain.
-    arena_bytes: the step's scratch. registers: control flow that is one kernel, whose regions have
-    no slots. in_parts: loops that run in parts. donated: the results that are computed in an
-    input's buffer, and which. scratch: of ops that need much of it for themselves.
+    """The memory plan of a graph. slots: where each tensor value is, those of loop bodies included.
+    copies: those that remain. arena_bytes: the step's scratch. registers: control flow that is one
+    kernel, whose regions have no slots. in_parts: loops that run in parts. donated: the results
+    that are computed in an input's buffer, and which. scratch: of ops that need much of it for
+    themselves.
     """
 
     slots: dict[Value, Slot] = field(default_factory=dict)
@@ -130,10 +131,10 @@ def _moves(m: Moving) -> str:
 
 @dataclass(slots=True)
 class Shared:
-    """What the planners of all blocks work on. place_control: plans an op with regions, unless
-    in_registers says that it is one kernel (with values of at most so many elements in registers);
-    in_parts: whether it is a loop that runs in parts. scratch_of: bytes that an op needs for itself
-    and that shall be in the arena.
+    """The state that the planners of all blocks share. place_control: plans an op with regions,
+    unless in_registers says that it is one kernel (with values of at most so many elements in
+    registers); in_parts: whether it is a loop that runs in parts. scratch_of: bytes that an op
+    needs for itself and that shall be in the arena.
     """
 
     place_control: Callable[[BlockPlanner, int, Operation], None]

@@ -492,9 +492,9 @@ def partition(placed: Graph, default: str = "", *, bfloat16: bool = False) -> Pr
     What no result and no effect needs is left out. default: the device of what no op says, such as
     an argument that is a result ("": the first device that is named). Sizes that feeds decide
     should be numbers (`specialize`); those that values decide may be symbols (`tie_sizes` comes
-    before). bfloat16: float32 tensors, but scalars, go from task to task as that (narrow.py).
-    Raises InvalidArgumentError for an op whose device is not full, and for state, queues
-    and stacks that are used on several devices; UnsupportedError for a loop that cannot be cut.
+    before). bfloat16: float32 tensors, but scalars, go from task to task as that (`Cut`). Raises
+    InvalidArgumentError for an op whose device is not full, and for state, queues and stacks that
+    are used on several devices; UnsupportedError for a loop that cannot be cut.
     """
     _check_devices(placed)
     graph = dce(lower_spanning(dce(placed)))  # before, too: a dead read ties no branch to a device

@@ -28,9 +28,9 @@ from weft.passes.rewriting.rewrite import must_run
 
 @dataclass(slots=True)
 class Colocation:
-    """Groups after these rules. bound: the ops that a constraint is about. why: for an op, what put
-    it with others. rule: for the root of a group that a rule has given its device, the words that
-    say so."""
+    """The groups of ops after colocation. bound: the ops that a constraint is about. why: for an
+    op, what put it with others. rule: for the root of a group that a rule has given its device, the
+    words that say so."""
 
     groups: Groups
     bound: frozenset[int]

@@ -15,7 +15,7 @@ from weft.passes.placement.devices import Device, listed
 
 
 class Groups:
-    """Which numbers (ops and anchors) are on one device, and the devices left for them: a
+    """Groups of numbers (ops and anchors) that are on one device, and the devices left for them: a
     union-find."""
 
     def __init__(self, size: int, everywhere: int) -> None:

@@ -100,7 +100,7 @@ def find_constraints(
     graph: Graph, devices: Sequence[Device], held: Mapping[str, str] | None = None
 ) -> Problem:
     """All that restricts the placement of `graph` on `devices`. held: the devices of state that is
-    there already, by its key (`ir.effects.state_key`).
+    there already, by its key (`ir.analysis.effects.state_key`).
 
     UnsupportedError for a graph whose stacks are memory already, if there are several tasks.
     """

@@ -38,7 +38,7 @@ _STRING_BYTES = 64
 
 
 class Event(Protocol):
-    """What a cost model needs of `runtime.dataflow.trace.TraceEvent`."""
+    """The fields of `runtime.recorder.TraceEvent` that a cost model reads."""
 
     @property
     def ops(self) -> tuple[str, ...]: ...
@@ -60,8 +60,8 @@ class Event(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What ops of these names and source lines took in one step together: nanoseconds, the median
-    of the steps."""
+    """The measured time of the ops of these names and source lines in one step together:
+    nanoseconds, the median of the steps."""
 
     ops: tuple[str, ...]
     places: tuple[str, ...]
@@ -70,8 +70,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """links: of the messages. measured: of ops; all others have static prices. sizes: of symbolic
-    dimensions; what is in none is taken to be 32 (and a loop of unknown length to run 10 times).
+    """A cost model. links: of the messages. measured: of ops; all others have static prices. sizes:
+    of symbolic dimensions; what is in none is taken to be 32 (and a loop of unknown length to run
+    10 times).
     """
 
     links: Links = field(default_factory=Links)

@@ -9,9 +9,9 @@ After::
 
     %3 = fma(%x, %w, %b) : f32[4]
 
-One instruction, and one rounding, in place of two: it is here, in the graph, that this is decided,
-and never by the code generator. So the bits of a program depend neither on what is fused with what
-nor on whether a native plan or the dataflow executor runs it, and the interpreter has the same.
+One instruction, and one rounding, in place of two: the decision is made here, in the graph, and
+never by the code generator. So the bits of a program depend neither on what is fused with what nor
+on whether a native plan or the dataflow executor runs it, and the interpreter has the same.
 Products that something else reads as well are rounded anyway: they stay."""
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ _EQUAL = (
 
 
 class _Sizes:
-    """What is known of symbols, and of dimensions as a whole."""
+    """The known sizes of symbols, and of dimensions as a whole."""
 
     def __init__(self, known: Mapping[str, int] | None = None) -> None:
         self.known = dict(known or {})

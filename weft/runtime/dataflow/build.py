@@ -69,7 +69,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class HostOp:
-    """What Python does for a node. types: of its inputs. op: to name in errors. results: of what
+    """The work of Python for a node. types: of its inputs. op: to name in errors. results: of what
     types. reads_only: it neither writes to its inputs nor keeps them. keeps: it does not write to
     them, but may keep them. dear: it may run on another thread, and is worth that. now: all that
     `start` does, and it waits for nothing. elsewhere: it takes values that lie on a device as they

@@ -78,7 +78,7 @@ class Elsewhere(Protocol):
 
 
 class Where:
-    """Which values of a lowered graph are read on the host, which on the device. on_host: the ops
+    """The values of a lowered graph that are read on the host and on the device. on_host: the ops
     that the host carries out as the executor is steered by them."""
 
     def __init__(self, graph: Graph) -> None:

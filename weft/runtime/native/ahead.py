@@ -1,6 +1,6 @@
 """Ahead-of-time compilation of what every step needs: the walker, the pool, kernels of products.
 
-It is started in the background before the first step is asked for."""
+It begins in a background thread before the first step is asked for."""
 
 from __future__ import annotations
 

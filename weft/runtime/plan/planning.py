@@ -47,8 +47,8 @@ def gpu_passes(passes: Sequence[Pass]) -> Sequence[Pass]:
 
 @dataclass(frozen=True, slots=True)
 class StepProgram:
-    """nodes: what runs, as a tree; calls: the kernel calls in it, in the order of the table;
-    kernels: what must be compiled for it.
+    """The program of a step. nodes: what runs, as a tree; calls: the kernel calls in it, in the
+    order of the table; kernels: what must be compiled for it.
 
     slot_number: the number of each buffer that comes anew with every call.
     """
@@ -143,7 +143,8 @@ def planned(
     donated: Sequence[int],
     options: PassOptions,
 ) -> tuple[Graph, list[PassReport], MemoryPlan, StepProgram]:
-    """Passes, memory plan and program of a traced graph; errors as `runtime.compile_graph`."""
+    """Passes, memory plan and program of a traced graph; errors as
+    `native.executable.compile_graph`."""
     passes = for_machine(passes)
     fused, reports = run_passes(graph, passes, options=options)
     check_supported(fused)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompileReport:
-    """What compiling did: the passes, the memory plan, the program, its kernel calls, how many
-    kernels were new, whether the plan came from disk (then the passes ran for this report), and the
-    instruction set."""
+    """The report on compiling a step: the passes, the memory plan, the program, its kernel calls,
+    how many kernels were new, whether the plan came from disk (then the passes ran for this
+    report), and the instruction set."""
 
     passes: tuple[PassReport, ...]
     memory: MemoryPlan
@@ -55,8 +55,9 @@ def planned(
     donated: Sequence[int],
     options: PassOptions,
 ) -> tuple[Graph, list[PassReport], MemoryPlan, StepProgram]:
-    """Passes, memory plan and program of a traced graph; errors as `runtime.compile_graph`. The
-    modules for it are loaded with the first graph that has no plan on disk."""
+    """Passes, memory plan and program of a traced graph; errors as
+    `runtime.native.executable.compile_graph`. The modules for it are loaded with the first graph
+    that has no plan on disk."""
     plan: Any = load("weft.runtime.plan.planning", "planned")
     made: tuple[Graph, list[PassReport], MemoryPlan, StepProgram]
     made = plan(graph, passes, donated, options)

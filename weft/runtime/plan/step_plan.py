@@ -90,7 +90,8 @@ _NUMBERS = ("inputs", "arena_bytes", "result_bytes", "cut", "short", "leaves_sta
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """table: what runs. slots: the kind and number of each buffer that comes anew with every call.
+    """The plan of a step. table: what runs. slots: the kind and number of each buffer that comes
+    anew with every call.
 
     results: shape and dtype, None for one that is a token or is computed in the memory of an input
     (donated: number of the result -> of the input). read, written: the variables whose value before
@@ -235,7 +236,7 @@ _log = logging.getLogger("weft.compile")
 
 @dataclass(frozen=True)
 class PlanKey:
-    """What the plan of a traced graph depends on. target: as of `describe_plan`."""
+    """The key of a traced graph's plan: all that it depends on. target: as of `describe_plan`."""
 
     graph: Graph
     passes: tuple[str, ...]

@@ -1,8 +1,8 @@
 """Cache of cubins on disk, beside other kernels (`codegen/llvm/cache.py`), and shipped cubins.
 
 The key: the kernel's content, the architecture, the versions of the toolchain and weft's sources.
-WEFT_CUBINS names folders that `weft compile --target` wrote (as PATH does): what lies there is
-taken first, whatever made it, so that a machine with a GPU needs no toolchain."""
+WEFT_CUBINS names folders that `weft compile --target` wrote (as PATH does): a cubin found there is
+taken first, whichever toolchain made it, so that a machine with a GPU needs none."""
 
 from __future__ import annotations
 

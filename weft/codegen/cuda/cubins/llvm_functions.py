@@ -27,8 +27,8 @@ def type_of(kind: Kind) -> str:
 
 
 class Module:
-    """What the functions of one module share: declarations, and arrays in shared memory. `cc`:
-    the architecture that they are for."""
+    """An LLVM module under construction, shared by its functions: declarations, and arrays in
+    shared memory. `cc`: the architecture that they are for."""
 
     def __init__(self, cc: tuple[int, int]) -> None:
         self.cc = cc
@@ -48,7 +48,7 @@ class Module:
 
 
 class Text:
-    """Lines of one function. `live`: whether the end of the text is reached."""
+    """Lines of one function. `live`: whether control reaches the end of the text so far."""
 
     def __init__(self, module: Module) -> None:
         self.module = module

@@ -28,8 +28,9 @@ _SPILLS = re.compile(r"(\d+) bytes spill (?:stores|loads)")
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """registers: of a thread; shared: bytes of a block, as the source declares them; stack: bytes
-    of local memory of a thread; spills: bytes stored and loaded because registers were too few."""
+    """What a kernel takes of a multiprocessor. registers: of a thread; shared: bytes of a block, as
+    the source declares them; stack: bytes of local memory of a thread; spills: bytes stored and
+    loaded because registers were too few."""
 
     registers: int
     shared: int
@@ -119,8 +120,8 @@ _WARP_UNIT = 4  # warps of a block get registers in fours: one for each quarter 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of a multiprocessor. shared: bytes. unit: bytes by which blocks get shared memory. reserved:
-    bytes of it that the system takes of each block."""
+    """Resource limits of a multiprocessor. shared: bytes. unit: bytes by which blocks get shared
+    memory. reserved: bytes of it that the system takes of each block."""
 
     warps: int
     blocks: int
@@ -144,8 +145,9 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """blocks: that a multiprocessor holds at once. share: of the warps that it can hold. bound: of
-    what there is too little for one more: "warps", "blocks", "registers" or "shared memory"."""
+    """Occupancy of a kernel. blocks: that a multiprocessor holds at once. share: of the warps that
+    it can hold. bound: of what there is too little for one more: "warps", "blocks", "registers" or
+    "shared memory"."""
 
     blocks: int
     share: float

@@ -1,8 +1,8 @@
 """Array emulator: all threads of several blocks together, a value being an array over threads.
 
 `LaneText` makes Python of kernel source. Control flow becomes masks: True (all threads), False
-(none) or an array of bools. A variable is assigned under the mask of those who are there, unless
-nobody else can read it any more. All threads go through the text together, so every statement is
+(none) or an array of bools. A variable is assigned under the mask of the active threads, unless no
+other thread can read it any more. All threads go through the text together, so every statement is
 carried out by all before the next: what that hides, the race detector of `memory.py` finds. `Lanes`
 is the blocks that the text runs on, and how their threads meet."""
 

@@ -86,7 +86,7 @@ class _Record:
 
 
 class _Now:
-    """The threads that do something, and how often they have met others."""
+    """The threads that access memory now, and how many barriers they have passed."""
 
     def __init__(self, k: Lanes, lanes: npt.NDArray[np.intp]) -> None:
         self.who: Numbers = k.first * k.width + lanes
@@ -102,7 +102,8 @@ class _Now:
 
 
 class Shadow:
-    """What is known of `words` words of memory; `bare`: nothing is in them until it is written."""
+    """Shadow memory: the last accesses to each of `words` words; `bare`: nothing is in them until
+    it is written."""
 
     def __init__(self, words: int, bare: bool = False) -> None:
         self.reads, self.writes, self.atomics = _Record(words), _Record(words), _Record(words)

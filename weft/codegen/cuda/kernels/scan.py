@@ -79,7 +79,7 @@ def cumulative_launches(op: Operation) -> list[Launch]:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """What is scanned, and where the results go."""
+    """The source of a scan, and where its results go."""
 
     source: Elements
     target: Elements

@@ -82,8 +82,8 @@ AHEAD = 4
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the results of a fold go: to their output, or, with `steps`, to scratch memory: part k
-    of result p to `offset + p * steps[0] + k * steps[1]`."""
+    """The destination of a fold's results: to their output, or, with `steps`, to scratch memory:
+    part k of result p to `offset + p * steps[0] + k * steps[1]`."""
 
     store: Store
     dtype: str

@@ -150,8 +150,8 @@ DEEP, MANY = 16, 512
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Of one fold: `count` results, each in `running`; those of a unit lie side by side, those of
-    unit 0 from element `first` of the scratch memory on."""
+    """The partial results of one fold: `count` results, each in `running`; those of a unit lie side
+    by side, those of unit 0 from element `first` of the scratch memory on."""
 
     reduction: str
     dtype: str

@@ -37,11 +37,11 @@ MOST_NUMBERS = 16384
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """group: threads of a row; groups: rows that a block does at once; vector: elements that are
-    read at once; rounds: vectors of a thread, all in registers (0: a loop over them); whole:
-    whether every thread has as many; rows: of a unit, one after another; units: in all.
-    wide: the nodes and outputs whose accesses are of 128 bits; odd: whether their rows begin
-    anywhere, all of them alike.
+    """The share of threads in rows. group: threads of a row; groups: rows that a block does at
+    once; vector: elements that are read at once; rounds: vectors of a thread, all in registers (0:
+    a loop over them); whole: whether every thread has as many; rows: of a unit, one after another;
+    units: in all. wide: the nodes and outputs whose accesses are of 128 bits; odd: whether their
+    rows begin anywhere, all of them alike.
     """
 
     group: int

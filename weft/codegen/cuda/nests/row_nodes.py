@@ -31,8 +31,8 @@ from weft.ir.spec import ConstArray
 
 @dataclass(slots=True)
 class Place:
-    """A pointer (None: the position itself is meant) and its strides over the loops, as texts; None
-    does not move. offset: a text."""
+    """Where a node is in memory: a pointer (None: the position itself is meant) and its strides
+    over the loops, as texts; None does not move. offset: a text."""
 
     pointer: str | None
     dtype: str
@@ -128,7 +128,7 @@ def _moved(s: Source, at: str, k: int, step: str) -> str:
 
 
 class Nodes:
-    """`row`: the names of what is one number for each row."""
+    """The nodes of a row kernel as names in its source. `row`: the names of a row's numbers."""
 
     def __init__(
         self,

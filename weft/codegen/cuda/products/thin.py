@@ -45,8 +45,8 @@ THIN_UNIT = WARP * AHEAD
 
 @dataclass(frozen=True, slots=True)
 class Thin:
-    """few: sums of a thread for each line of the long side, a power of 2; own: lines of that side
-    that it has. turned: the long side are rows. along_k: see the module."""
+    """Cut of a thin product. few: sums of a thread for each line of the long side, a power of 2;
+    own: lines of that side that it has. turned: the long side are rows. along_k: see the module."""
 
     few: int
     own: int

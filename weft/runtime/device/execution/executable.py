@@ -140,8 +140,8 @@ LOOK = 0.05
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of each repeat: of the launches by the device's clock, of asking for them by the
-    host's; and how many launches there are."""
+    """Times of a step, seconds of each repeat: of the launches by the device's clock, of asking for
+    them by the host's; and how many launches there are."""
 
     device: tuple[float, ...]
     host: tuple[float, ...]

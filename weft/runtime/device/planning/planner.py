@@ -74,9 +74,10 @@ _Pairs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """How ops become launches. fused: of a `fused` op and the pairs (operand, result) that share a
-    buffer; op: of any other; check: of the indices, which come from outside, of a gather in a nest;
-    ways: what a library could do of a product instead; None of what is no product.
+    """The rules by which ops become launches. fused: of a `fused` op and the pairs (operand,
+    result) that share a buffer; op: of any other; check: of the indices, which come from outside,
+    of a gather in a nest; ways: what a library could do of a product instead; None of what is no
+    product.
     """
 
     fused: Callable[[Operation, _Pairs], Fused]

@@ -62,9 +62,10 @@ _BIASED = ("f32", "f64")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`before`, then `call` on its arguments, then `after`. Of a `Gemm` they are D, A, B and the
-    bias, if it has one; of a `Conv` the result and both operands. made: what lies in scratch memory
-    between the call and launches. given: operands, in the order in which NaN is tried in them."""
+    """A library's way to do a product: `before`, then `call` on its arguments, then `after`. Of a
+    `Gemm` they are D, A, B and the bias, if it has one; of a `Conv` the result and both operands.
+    made: what lies in scratch memory between the call and launches. given: operands, in the order
+    in which NaN is tried in them."""
 
     call: Gemm | Conv
     args: tuple[Address, ...]

@@ -55,7 +55,7 @@ _OWN = ("constants", "variables", "donated")
 
 
 class UnknownPartError(Exception):
-    """A plan holds what is not kept on disk."""
+    """Raised for a plan with a node that is not kept on disk."""
 
 
 def lines_of(graph: Graph) -> list[Location]:
@@ -184,8 +184,8 @@ _log = logging.getLogger("weft.compile")
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """What planning did: the passes, where values are, how long it took, and whether the plan came
-    from disk (then the passes ran for this report)."""
+    """The report on planning: the passes, where values are, how long it took, and whether the plan
+    came from disk (then the passes ran for this report)."""
 
     passes: tuple[PassReport, ...]
     memory: MemoryPlan
@@ -195,8 +195,8 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class DeviceDetails:
-    """What people and errors are told of a step: the fused graph, the plan with its ops, how it was
-    made."""
+    """The details of a step for people and errors: the fused graph, the plan with its ops, how it
+    was made."""
 
     graph: Graph
     plan: DevicePlan
@@ -234,7 +234,7 @@ class Wanted:
         self, options: PassOptions
     ) -> tuple[Graph, DevicePlan, Sequence[PassReport], MemoryPlan]:
         """The graph after the passes, the plan, what the passes did, and where values are; sizes
-        may be traced. Errors as `runtime.device.executable.compile_for_device`."""
+        may be traced. Errors as `device.execution.executable.compile_for_device`."""
         # who finds the plan on disk does not wait for these modules
         from weft.codegen.steps.plan import check_supported
         from weft.runtime.device.planning.planner import device_plan, lowering_of
