@@ -13,9 +13,7 @@ from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.strings import TABLE as STRING_TABLE
 from weft.ir.type_rules import int_attr
 from weft.passes.autodiff import array, control_flow, linalg
-from weft.passes.autodiff import array as gradients_array
 from weft.passes.autodiff import elementwise as gradients_elementwise
-from weft.passes.autodiff import linalg as gradients_linalg
 from weft.passes.autodiff.rule import Rule, Site
 from weft.passes.rewriting.expression import Expr
 
@@ -75,8 +73,8 @@ def _of_attention(s: Site) -> Sequence[Expr | None]:
 
 GRADIENTS: dict[str, Rule] = {
     **gradients_elementwise.GRADIENTS,
-    **gradients_array.GRADIENTS,
-    **gradients_linalg.GRADIENTS,
+    **array.GRADIENTS,
+    **linalg.GRADIENTS,
     **control_flow.GRADIENTS,
     **linalg.CONV_GRADIENTS,
     **array.DYNAMIC_GRADIENTS,
@@ -98,8 +96,8 @@ NO_GRADIENT: frozenset[str] = frozenset(
             spec.name
             for spec in (*QUEUE_TABLE, *RESOURCE_TABLE, *STRING_TABLE, *FILE_TABLE, *REPORT_TABLE)
         ),
-        *gradients_array.NO_GRADIENT,
-        *gradients_linalg.NO_GRADIENT,
+        *array.NO_GRADIENT,
+        *linalg.NO_GRADIENT,
         *array.NO_DYNAMIC_GRADIENT,
         *control_flow.NO_STACK_GRADIENT,
         *array.NO_UPDATE_GRADIENT,
