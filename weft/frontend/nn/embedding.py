@@ -1,16 +1,17 @@
 """Tables of many rows, in parts over several tensors or devices (the paper, sections 4.2 and 6.4):
-embedding lookup, a softmax over classes whose weights are such a table, losses that look at few
-of its classes, and the samplers that draw those.
+embedding lookup, a softmax over classes whose weights are such a table, losses that look at few of
+its classes, and the samplers that draw those.
 
 Sharded softmax: each part multiplies where it is, and gives two numbers for each row: the log of
 the sum of its exponentials, and the logit of the label if that is its own. So a part receives the
 inputs and sends [batch] numbers; neither weights nor logits travel.
 
-TensorFlow 1's functions, arguments and formulas (`nn_impl._compute_sampled_logits`; "Candidate
-Sampling Algorithms Reference", TensorFlow's candidate_sampling.pdf). The numbers come from the
-counter-based generator of `wf.random`, so what a sampler gives is a function of its key. The
-classes' weights may be in parts on several devices: only the rows that are looked at are sent, and
-their gradients are `IndexedSlices`."""
+Candidate sampling: losses over many classes that look at few of them, and the samplers that draw
+those. TensorFlow 1's functions, arguments and formulas (`nn_impl._compute_sampled_logits`;
+"Candidate Sampling Algorithms Reference", TensorFlow's candidate_sampling.pdf). The numbers come
+from the counter-based generator of `wf.random`, so what a sampler gives is a function of its key.
+The classes' weights may be in parts on several devices: only the rows that are looked at are sent,
+and their gradients are `IndexedSlices`."""
 
 from __future__ import annotations
 

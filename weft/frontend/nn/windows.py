@@ -14,9 +14,10 @@ Data formats, strides and padding (`Layout`, `Window`) are pooling's too: all is
 number (padding: one pair) per spatial axis; arrays become (batch, spatial..., channels) on the way
 in and what the data format says on the way out.
 
-Arrays, strides, padding and errors: as for convolutions (`wf.nn.conv2d`); ksize is the window, and
-strides are those of ksize unless given. Padding takes no part: it is never a maximum, and a mean
-divides by the elements that are there (TensorFlow's rule) unless count_include_pad."""
+Pooling: reductions over windows of the spatial axes. Arrays, strides, padding and errors:
+as for convolutions (`wf.nn.conv2d`); ksize is the window, and strides are those of ksize unless
+given. Padding takes no part: it is never a maximum, and a mean divides by the elements that are
+there (TensorFlow's rule) unless count_include_pad."""
 
 from __future__ import annotations
 

@@ -10,9 +10,10 @@ By segment: all rows with the same id become one row. `segment_ids`, integers of
 data.shape[:k] (usually one for each row), need not be sorted. Ids are 0 .. num_segments - 1:
 others, negative ones too, raise InvalidArgumentError when the op runs.
 
-The order is total: false < true, NaN is the largest number. Equal elements keep their order in both
-directions. Real numbers and bools. Errors, at the caller's line: InvalidArgumentError for an axis
-out of range, TypeRuleError for complex numbers and strings."""
+Sorting along an axis and searching in sorted data. The order is total: false < true, NaN is the
+largest number. Equal elements keep their order in both directions. Real numbers and bools. Errors,
+at the caller's line: InvalidArgumentError for an axis out of range, TypeRuleError for complex
+numbers and strings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Commands for clusters: `weft worker`, a task as a process of its own; `weft keygen`, the secret
-that the tasks share; `weft top`, what the tasks are doing, live, as tables of rates from two
-looks at it."""
+that the tasks share; `weft top`, what the tasks are doing, live, as tables of rates from two looks
+at it."""
 
 from __future__ import annotations
 

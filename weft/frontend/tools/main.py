@@ -41,7 +41,7 @@ from weft.passes.manager import (
 from weft.passes.partition.partition import partition_pass
 from weft.passes.pipelines import PASSES, PIPELINES, TRANSFORMS
 from weft.passes.placement import PlacePass
-from weft.passes.sizes.specialize import specialize
+from weft.passes.sizes import specialize
 
 SUCCESS, DIFFERENT, ERROR = 0, 1, 2
 

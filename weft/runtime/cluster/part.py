@@ -20,7 +20,7 @@ from weft.ir.text.parser import parse_graph
 from weft.ir.type_rules import int_attr
 from weft.passes.manager import Pass
 from weft.passes.pipelines import PIPELINES, STANDARD
-from weft.passes.sizes.specialize import is_symbolic
+from weft.passes.sizes import is_symbolic
 from weft.runtime.cluster.small_step import BriefProgram, brief_program
 from weft.runtime.dataflow.executor import (
     DataflowStep,
