@@ -21,7 +21,7 @@ from weft.ir.errors import (
     UnsupportedError,
 )
 from weft.ir.text.parser import parse_graph
-from weft.passes.sizes.specialize import specialize_inputs
+from weft.passes.sizes import specialize_inputs
 from weft.runtime.native.executable import compile_graph
 from weft.runtime.native.size_plan import SizedStep
 from weft.runtime.recorder import TraceRecorder

@@ -19,7 +19,7 @@ import weft as wf
 from weft.frontend.extend.ops import unregister_op
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.sizes import is_traced
-from weft.passes.sizes.specialize import specialize_inputs
+from weft.passes.sizes import specialize_inputs
 from weft.runtime.native import size_plan
 from weft.runtime.native.executable import compile_graph
 from weft.runtime.native.size_plan import SizedStep

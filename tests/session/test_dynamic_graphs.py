@@ -20,8 +20,7 @@ from weft.frontend.tools.main import main
 from weft.ir.interpreter.evaluate import interpret
 from weft.ir.text.parser import parse_graph
 from weft.passes.control.lower_control_flow import lower_control_flow
-from weft.passes.sizes.specialize import specialize_inputs
-from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.passes.sizes import specialize_inputs, tie_sizes
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.executor import dataflow_step
 from weft.runtime.dataflow.state import State

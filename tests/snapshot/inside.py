@@ -33,8 +33,7 @@ from weft.passes.differential import random_sizes
 from weft.passes.partition.partition import partition
 from weft.passes.pipelines import STANDARD
 from weft.passes.placement import Device, place
-from weft.passes.sizes.specialize import is_symbolic, specialize
-from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.passes.sizes import is_symbolic, specialize, tie_sizes
 from weft.runtime.cluster.multi_device import PartedStep
 from weft.runtime.cluster.part import part_step
 from weft.runtime.compile_step import CompileOptions

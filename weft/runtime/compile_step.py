@@ -18,7 +18,7 @@ from weft.ir.errors import WeftError
 from weft.ir.graph import Graph, Operation
 from weft.ir.locations import caller_location
 from weft.passes.manager import STANDARD, Pass, PassOptions
-from weft.passes.sizes.specialize import is_symbolic
+from weft.passes.sizes import is_symbolic
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.resources.variables import VariableState
 

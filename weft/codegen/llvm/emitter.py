@@ -27,10 +27,10 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
+from weft.codegen.llvm.elements import I64 as I64
 from weft.codegen.llvm.elements import memory_type
 from weft.ir.dataclass import dataclass
 
-I64 = ir.IntType(64)
 KERNEL_TYPE = ir.FunctionType(ir.VoidType(), [I64.as_pointer(), I64, I64, I64])
 
 

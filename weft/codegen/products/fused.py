@@ -115,7 +115,7 @@ def operands_of(op: Operation) -> list[Address]:
 
 def unconverted(value: Value) -> Value:
     """What packing reads of an operand of a product in a region: the narrow integers that it is
-    converted from (`weft.passes.fusion.narrow_products`), others as they are.
+    converted from (`weft.passes.fusion.product_operands`), others as they are.
     """
     made = value.op
     if made is None or made.name != "astype":

@@ -2,7 +2,7 @@
 
 Every op is rounded by itself, so its bits do not depend on what is in the kernel with it; where a
 product and a sum are rounded together, the graph says so (`fma`, from
-`passes/simplify/contract.py`).
+`passes/simplify/algebra.py`).
 Comparisons, NaN, inf and signed zero behave as in NumPy.
 """
 

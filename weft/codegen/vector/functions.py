@@ -15,7 +15,6 @@ from weft.codegen.vector import hyperbolic as vector_hyperbolic
 from weft.codegen.vector import log as vector_log
 from weft.codegen.vector import power as vector_power
 from weft.codegen.vector import special, trig
-from weft.codegen.vector import trig as vector_trig
 from weft.codegen.vector.float_builder import FloatBuilder
 
 UnaryFunction = Callable[[FloatBuilder, ir.Value], ir.Value]
@@ -53,9 +52,9 @@ VECTORISED: dict[str, UnaryFunction] = {
     "erfinv": special.erfinv,
     "lgamma": special.lgamma,
     "digamma": special.digamma,
-    "sin": vector_trig.sin,
-    "cos": vector_trig.cos,
-    "tan": vector_trig.tan,
+    "sin": trig.sin,
+    "cos": trig.cos,
+    "tan": trig.tan,
     "asin": trig.asin,
     "acos": trig.acos,
     "atan": trig.atan,

@@ -32,7 +32,7 @@ from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError, Unsu
 from weft.ir.locations import Locations, caller_location
 from weft.ir.process import ForkLock
 from weft.passes.manager import Pass, PassReport, run_passes
-from weft.passes.sizes.specialize import is_symbolic
+from weft.passes.sizes import is_symbolic
 from weft.runtime.compile_step import CompileOptions, compile_step
 from weft.runtime.device.backends.local import on_local_device
 from weft.runtime.device.execution.step import DeviceStep

@@ -33,8 +33,7 @@ from weft.ir.ops.builder import Builder, make_op
 from weft.ir.ops.state import UPDATES
 from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.types import HandleType, RefType, TensorType, TokenType, Type
-from weft.passes.sizes.specialize import specialize
-from weft.passes.sizes.tie_sizes import made_symbols
+from weft.passes.sizes import made_symbols, specialize
 from weft.runtime.resources.store import remake
 from weft.runtime.resources.variables import VariableState
 

@@ -22,7 +22,7 @@ from weft.passes.manager import AnyPass, PassOptions, PassReport, run_pipeline
 from weft.passes.partition.partition import partition_pass
 from weft.passes.placement import Device, Placement, PlacePass, place
 from weft.passes.placement.placer import explain_placement
-from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.passes.sizes import tie_sizes
 from weft.runtime.cluster.definition import ClusterStep, parts_of, result_types
 from weft.runtime.cluster.master import Master, ask_stats
 from weft.runtime.cluster.spec import Cluster

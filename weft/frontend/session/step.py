@@ -22,8 +22,7 @@ from weft.ir.spec import ConstArray
 from weft.ir.types import RefType, TensorType
 from weft.passes.control.enter_invariants import enter_invariants
 from weft.passes.manager import AnyPass, BoundPass, PassOptions, PassReport, run_pipeline
-from weft.passes.sizes.specialize import infer_sizes, specialize
-from weft.passes.sizes.tie_sizes import has_sizes, made_symbols, tie_sizes
+from weft.passes.sizes import has_sizes, infer_sizes, made_symbols, specialize, tie_sizes
 
 Feed = tuple[Value, tuple[int, ...]]
 

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 from weft.frontend.core.function_trace import needed_ops
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace
-from weft.frontend.ops.arguments import check_shape
 from weft.frontend.ops.creation import zeros
+from weft.frontend.ops.promotion import check_shape
 from weft.frontend.random.generator import is_graph_state, random_uniform
 from weft.frontend.session.graph import get_default_graph, graph_trace
 from weft.frontend.state.scopes import group, name_scope

@@ -25,8 +25,15 @@ from weft.frontend.compile.cost import (
     peaks_now,
 )
 from weft.frontend.compile.threads import checked
-from weft.frontend.tools.bench_peers import DEFAULT, PEERS, Comparison, contest, machine, missing
 from weft.frontend.tools.bench_targets import Target
+from weft.frontend.tools.bench_workloads import (
+    DEFAULT,
+    PEERS,
+    Comparison,
+    contest,
+    machine,
+    missing,
+)
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError, NotFoundError, UnsupportedError, suggest
 from weft.runtime.native.pool import POOL

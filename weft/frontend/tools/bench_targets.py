@@ -17,8 +17,7 @@ from weft.frontend.compile.cost import inputs_of
 from weft.frontend.compile.decorator import compile
 from weft.frontend.compile.function import CompiledFunction
 from weft.frontend.compile.gpu import gpu_number, not_on_gpu
-from weft.frontend.tools.bench_peers import compiled
-from weft.frontend.tools.bench_workloads import WORKLOADS, Workload, suites
+from weft.frontend.tools.bench_workloads import WORKLOADS, Workload, compiled, suites
 from weft.frontend.tools.run import (
     compile_for,
     completed_arrays,

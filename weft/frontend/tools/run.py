@@ -23,7 +23,7 @@ from weft.ir.interpreter.state import DictState
 from weft.ir.program import Program
 from weft.ir.types import RefType, TensorType, Type
 from weft.passes.differential import random_inputs, random_sizes, random_state
-from weft.passes.sizes.specialize import specialize
+from weft.passes.sizes import specialize
 from weft.runtime.compile_step import compile_step
 from weft.runtime.files.permissions import grant
 from weft.runtime.native.executable import Executable, compile_graph

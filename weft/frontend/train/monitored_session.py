@@ -14,7 +14,6 @@ from weft.frontend.queues.runners import start_queue_runners
 from weft.frontend.session.graph import Graph, get_default_graph
 from weft.frontend.session.run import RunMetadata, RunOptions
 from weft.frontend.session.session import Session
-from weft.frontend.train.checkpoint_files import PathLike
 from weft.frontend.train.hooks import (
     CheckpointSaverHook,
     SessionRunArgs,
@@ -23,6 +22,7 @@ from weft.frontend.train.hooks import (
     SessionRunValues,
     StepCounterHook,
 )
+from weft.frontend.train.saver import PathLike
 from weft.frontend.train.scaffold import (
     LOST,
     Checkpoints,
@@ -30,8 +30,9 @@ from weft.frontend.train.scaffold import (
     Scaffold,
     SessionCreator,
     close_quietly,
+    global_step,
+    needed_global_step,
 )
-from weft.frontend.train.step_counter import global_step, needed_global_step
 from weft.ir.errors import (
     FailedPreconditionError,
     InvalidArgumentError,

@@ -412,5 +412,5 @@ def _state(access: Access) -> str:
 
 def _tells(t: Type) -> bool:
     """Whether a block argument that is waited for says something: it orders, or has a size that is
-    not known before (`passes/sizes/tie_sizes.py`)."""
+    not known before (`passes/sizes.py`)."""
     return isinstance(t, TokenType) or (isinstance(t, TensorType) and not t.is_static)

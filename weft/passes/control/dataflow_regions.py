@@ -46,6 +46,7 @@ from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.state import UPDATES
 from weft.ir.type_rules import int_attr
 from weft.ir.types import HandleType, RefType, TensorType, TokenType, Type
+from weft.passes.analysis import in_place
 from weft.passes.analysis.cost import EXPENSIVE_NS, nanoseconds, work
 
 #: Ops with one of these traits run as early as they can.
@@ -720,3 +721,12 @@ def _is_scalar(op: Operation) -> bool:
 def _is_exact(kind: Type) -> bool:
     exact = ("int", "uint", "bool")
     return isinstance(kind, TensorType) and kind.shape == () and kind.dtype.kind in exact
+
+
+def given_inputs(region: Region) -> list[int]:
+    """The inputs of a region that it may overwrite if nobody else reads them: those that it
+    updates, where the alternative is a copy."""
+    if any(isinstance(v.type, RefType) for op in region.ops for v in op.operands):
+        return []  # run by Python, on arrays that are not its own
+    bases = {op.operands[0] for op in region.ops if op.name in in_place.UPDATES}
+    return [i for i, v in enumerate(region.inputs) if v in bases]

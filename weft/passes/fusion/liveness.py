@@ -19,7 +19,7 @@ from weft.ir.types import TensorType
 from weft.passes.analysis.in_place import UPDATES
 from weft.passes.fusion.epilogues import variable_of
 from weft.passes.fusion.rules import static
-from weft.passes.memory.arena import aligned
+from weft.passes.memory.block import aligned
 from weft.passes.rewriting.rewrite import behind_views
 
 if TYPE_CHECKING:

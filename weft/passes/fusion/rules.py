@@ -169,3 +169,10 @@ def edge_fits(edge: Edge, space: Shape, frame: Frame | None) -> bool:
     if frame is None or edge.read is None or over is None:
         return False
     return frame.reads_own_element(edge.read, over)
+
+
+def nest_name(ops: Sequence[Operation]) -> str:
+    """A readable name from the ops of a nest: `multiply_add_tanh`, at most five of them."""
+    names = [op.name for op in ops]
+    head = "_".join(names[:5])
+    return head if len(names) <= 5 else f"{head}_and_{len(names) - 5}_more"

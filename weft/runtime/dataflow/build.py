@@ -22,16 +22,16 @@ from weft.passes.control.dataflow_regions import (
     Region,
     control_operands,
     data_operands,
+    given_inputs,
     handles_as_nodes,
     is_handle,
     plan_regions,
     split_regions,
     users,
 )
-from weft.passes.control.overwritable_inputs import given_inputs
 from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import STANDARD
-from weft.passes.sizes.specialize import is_symbolic
+from weft.passes.sizes import is_symbolic
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.host_dispatch import (
     Resources,

@@ -22,8 +22,7 @@ from weft.passes.analysis.cost import nanoseconds
 from weft.passes.control.lower_control_flow import executor_only, lower_control_flow, unroll
 from weft.passes.manager import BoundPass, Pass, PassOptions, PassReport, run_passes
 from weft.passes.pipelines import STANDARD
-from weft.passes.sizes.specialize import is_symbolic
-from weft.passes.sizes.tie_sizes import tie_sizes
+from weft.passes.sizes import is_symbolic, tie_sizes
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Array, build
 from weft.runtime.dataflow.host_dispatch import Resources

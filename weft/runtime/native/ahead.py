@@ -41,7 +41,7 @@ def _dtype(op: Operation) -> str:
 
 def _is_product(op: Operation) -> bool:
     """Whether it will be a product of weft's own and of this dtype: not BLAS's, of complex numbers,
-    not of integers, which may be narrower than they seem (`passes/fusion/narrow_products.py`),
+    not of integers, which may be narrower than they seem (`passes/fusion/product_operands.py`),
     and no loop nest, as those of one row, of one column or over one element are."""
     types = [v.type for v in op.operands]
     return all(

@@ -32,7 +32,7 @@ from weft.ir.sizes import hint, is_traced, new_size, terms_of
 from weft.ir.types import TensorType, Type
 from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import STANDARD
-from weft.passes.sizes.specialize import specialize_inputs
+from weft.passes.sizes import specialize_inputs
 from weft.runtime.native.executable import LARGE_ARENA, Executable, compile_graph
 from weft.runtime.native.frame import Frame, LinkedPlan, aligned, raise_stopped, watched
 from weft.runtime.plan.planning import for_machine

@@ -29,7 +29,7 @@ from weft.passes.manager import Pass, PassOptions, PassReport, run_passes
 from weft.passes.memory.block import Copy, MemoryPlan, Slot
 from weft.passes.memory.plan_memory import plan_memory
 from weft.passes.pipelines import GPU, GPU_REPRODUCIBLE, REPRODUCIBLE
-from weft.passes.simplify.contract import contract
+from weft.passes.simplify.algebra import contract
 
 #: Regions of a graph that has gone through all passes as a whole: what lowering has added.
 REGION: tuple[Pass, ...] = (fuse,)

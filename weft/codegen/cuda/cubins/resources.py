@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from weft.codegen.cuda.source.language import WARP
 from weft.ir.dataclass import dataclass
 
 _MAGIC = b"\x7fELF\x02\x01"  # 64-bit, little-endian
@@ -112,7 +113,6 @@ def _records(info: bytes) -> Iterator[tuple[int, bytes]]:
             offset += size
 
 
-WARP = 32
 REGISTERS = 64 << 10  # of a multiprocessor
 _REGISTER_UNIT = 256  # of a warp
 _WARP_UNIT = 4  # warps of a block get registers in fours: one for each quarter of a multiprocessor

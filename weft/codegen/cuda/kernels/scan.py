@@ -22,7 +22,6 @@ from weft.codegen.cuda.kernels.axes import (
     lines_of,
 )
 from weft.codegen.cuda.kernels.sort import Elements
-from weft.codegen.cuda.nests.accumulators import WARP
 from weft.codegen.cuda.nests.row_folds import MASK, carried, carrier, given
 from weft.codegen.cuda.source.dtypes import (
     FLOATS,
@@ -35,7 +34,7 @@ from weft.codegen.cuda.source.dtypes import (
 )
 from weft.codegen.cuda.source.elementwise import expression, identity
 from weft.codegen.cuda.source.kernel import Launch
-from weft.codegen.cuda.source.language import LANES, LOADS, STORES, memory_dtype
+from weft.codegen.cuda.source.language import LANES, LOADS, STORES, WARP, memory_dtype
 from weft.codegen.cuda.source.writer import Source, index_dtype
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from weft.codegen.cuda.source.dtypes import load, stored
 from weft.codegen.cuda.source.elementwise import fold_expression, identity, running_dtype
+from weft.codegen.cuda.source.language import WARP as WARP
 from weft.codegen.cuda.source.writer import Source
 
-WARP = 32
 FULL = "0xFFFFFFFF"
 #: What shuffles carry of dtypes that they do not take.
 _CARRIED = {"bool": "i32", "i8": "i32", "i16": "i32", "u8": "u32", "u16": "u32"}

@@ -18,7 +18,6 @@ from dataclasses import replace
 
 from weft.codegen.call import Arg, Scratch
 from weft.codegen.cuda.nests.accumulators import (
-    WARP,
     Accumulator,
     block_folds,
     ordered_fold,
@@ -38,7 +37,7 @@ from weft.codegen.cuda.source import dtypes as memory
 from weft.codegen.cuda.source.dtypes import nbytes, stored
 from weft.codegen.cuda.source.elementwise import running_dtype
 from weft.codegen.cuda.source.kernel import THREADS, Launch
-from weft.codegen.cuda.source.language import LANES, memory_dtype
+from weft.codegen.cuda.source.language import LANES, WARP, memory_dtype
 from weft.codegen.cuda.source.writer import Source, product
 from weft.codegen.nests.nest import Access, Nest, Store, simplify_nest
 from weft.ir.analysis.index_maps import contiguous_strides

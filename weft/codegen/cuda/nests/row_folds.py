@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 from weft.codegen.call import Address, Scratch
 from weft.codegen.cuda.nests.accumulators import Accumulator
-from weft.codegen.cuda.nests.row_layout import COLUMNS, WARP
+from weft.codegen.cuda.nests.row_layout import COLUMNS
 from weft.codegen.cuda.source.dtypes import load, nbytes, stored
 from weft.codegen.cuda.source.elementwise import fold_expression, identity, running_dtype
 from weft.codegen.cuda.source.kernel import Launch
+from weft.codegen.cuda.source.language import WARP
 from weft.codegen.cuda.source.writer import Source, index_dtype
 from weft.ir.dataclass import dataclass
 from weft.ir.sizes import next_power

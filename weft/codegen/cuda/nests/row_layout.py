@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from weft.codegen.cuda.source import dtypes
 from weft.codegen.cuda.source.dtypes import nbytes
-from weft.codegen.cuda.source.language import LANES, memory_dtype
+from weft.codegen.cuda.source.language import LANES, WARP, memory_dtype
 from weft.codegen.nests.rows import Node, Output, RowNest
 from weft.ir.dataclass import dataclass
 from weft.ir.sizes import next_power
 
-WARP = 32
 #: Columns that a block does side by side: a warp reads whole lines.
 COLUMNS = 32
 #: Threads of a block of several groups.

@@ -21,6 +21,7 @@ from weft.codegen.cuda.products.tiles import Operands, multiply_add, sums_dtype
 from weft.codegen.cuda.source.dtypes import literal, nbytes
 from weft.codegen.cuda.source.elementwise import expression
 from weft.codegen.cuda.source.kernel import THREADS, Launch
+from weft.codegen.cuda.source.language import WARP
 from weft.codegen.cuda.source.writer import IndexDtype, Source
 from weft.codegen.products.gemm import Product
 from weft.ir.dataclass import dataclass
@@ -34,7 +35,7 @@ SHORT = 32
 LONG = 8192
 #: Sums of a thread, at most.
 SUMS = 16
-WARP, WARPS = 32, THREADS // 32
+WARPS = THREADS // WARP
 #: Elements of the large operand that a thread loads before it uses them.
 AHEAD = 4
 #: Blocks that a multiprocessor is to hold at once: what hides the time of loads.

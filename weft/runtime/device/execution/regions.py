@@ -14,7 +14,7 @@ from weft.ir.graph import Graph
 from weft.ir.process import ForkLock
 from weft.passes.manager import Pass, PassOptions
 from weft.passes.pipelines import GPU
-from weft.passes.sizes.specialize import is_symbolic, specialize_inputs
+from weft.passes.sizes import is_symbolic, specialize_inputs
 from weft.runtime.dataflow.host_ops.row import Array, Done
 from weft.runtime.device.array import DeviceValue
 from weft.runtime.device.backends.registry import gpu

@@ -30,8 +30,7 @@ from weft.ir.types import RefType, TensorType
 from weft.passes.analysis.in_place import UPDATES
 from weft.passes.fusion.fuse import fuse
 from weft.passes.manager import Pass
-from weft.passes.memory.arena import aligned
-from weft.passes.memory.block import Copy, MemoryPlan, Moving, Slot
+from weft.passes.memory.block import Copy, MemoryPlan, Moving, Slot, aligned
 from weft.passes.memory.plan_memory import variable_name
 from weft.passes.pipelines import GPU_REPRODUCIBLE
 from weft.runtime.device.libraries import cublaslt, cudnn

@@ -34,7 +34,7 @@ from weft.ir.ops.builder import Builder
 from weft.ir.sizes import largest
 from weft.ir.types import TensorType
 from weft.passes.fusion.fuse import fuse
-from weft.passes.memory.arena import aligned
+from weft.passes.memory.block import aligned
 from weft.runtime.device.gemm_conv import (
     ALIGNMENT,
     CONVOLUTIONS,
