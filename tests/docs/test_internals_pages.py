@@ -1,4 +1,4 @@
-"""The life of a call in docs/internals/architecture.md is that of a real first call."""
+"""docs/internals: the life of a call is that of a real first call, the files named are there."""
 
 import json
 import os
@@ -9,7 +9,8 @@ import sys
 import pytest
 from paths import ROOT, SUPPORT
 
-PAGE = ROOT / "docs" / "internals" / "architecture.md"
+INTERNALS = ROOT / "docs" / "internals"
+PAGE = INTERNALS / "architecture.md"
 #: `file.py` `function`, or `folder/` and `file.py` for what is passed through.
 NAMED = re.compile(r"`([\w/]+(?:\.py|/))`(?: `([\w.]+)`)?")
 
@@ -60,3 +61,17 @@ def test_the_page_has_every_stop(name: str, most: int) -> None:
         if file not in files and not any(f.endswith("/") and file.startswith(f) for f in files)
     ]
     assert not untold, f"passed through, but in no row: {untold}"
+
+
+@pytest.mark.parametrize("page", sorted(p.name for p in INTERNALS.glob("*.md")))
+def test_files_named_are_there(page: str) -> None:
+    """Each path in backticks is a file or folder of the tree, or the end of a path in weft/."""
+    text = (INTERNALS / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[\w.]+/)+[\w.]*)`", text))
+    known = [f"/{p.relative_to(ROOT)}" for p in (ROOT / "weft").rglob("*")]
+    missing = [
+        path
+        for path in sorted(named)
+        if not (ROOT / path).exists() and not any(k.endswith(f"/{path.strip('/')}") for k in known)
+    ]
+    assert not missing, missing
