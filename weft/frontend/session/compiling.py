@@ -177,11 +177,6 @@ class StepDefinition(Specialization):
         self.executable, self.ops, self.seconds = executable, ops, seconds
         self.graph, self.values, self.feeds = graph, tuple(values), tuple(feeds)
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether its plan is one for many sizes, which cannot be looked at or traced."""
-        return self.executable.is_filled
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:

@@ -33,13 +33,13 @@ from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.dataflow.regions import Elsewhere
 from weft.runtime.files.permissions import AllowFiles, grant
 from weft.runtime.native.executable import Executable, compile_graph
-from weft.runtime.native.size_plan import SizedStep
+from weft.runtime.native.size_plan import NativeSizedStep, native_step_of_any_size
 from weft.runtime.plan.planning import gpu_passes
 from weft.runtime.resources.store import Key, Store
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import RunContext
 
-PartStep = Executable | SizedStep | DataflowStep
+PartStep = Executable | NativeSizedStep | DataflowStep
 
 
 def part_step(
@@ -60,7 +60,7 @@ def part_step(
         graph = graph.at_stage("dataflow" if is_dataflow(graph.block) else "traced")
     if whole and control_flow != "dataflow":
         if is_symbolic(graph.block):
-            return SizedStep(graph, variables, passes=passes)
+            return native_step_of_any_size(graph, variables, passes=passes)
         return compile_graph(graph, variables, name=graph.name, passes=passes)
     return dataflow_step(
         graph, variables, resources, control_flow,
