@@ -47,6 +47,7 @@ from weft.runtime.device.plan import DevicePlan, describe_plan
 from weft.runtime.device.planning.stored_plan import lines_of, pack_plan
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.size_plan import Filled
+from weft.runtime.plan.store import NotKeptError
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.sized_step import SizedStep
 
@@ -203,10 +204,10 @@ def _on_gpu(step: DeviceExecutable) -> Files:
 
 def _packed(plan: DevicePlan, traced: Graph, kernels: Mapping[str, str]) -> str:
     """The plan as it is kept on disk, without what the kernels are made of."""
-    packed = pack_plan(plan, [], lines_of(traced))
-    if packed is None:
+    try:
+        rows, data = pack_plan(plan, [], lines_of(traced))
+    except NotKeptError:
         return "the constants are too large to be kept\n"
-    rows, data = packed
     rows["tables"].pop("kernels", None)
     rows["tables"].pop("ops", None)
     rows["kernels"] = list(kernels.values())
