@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -148,7 +148,9 @@ def pack_plan(
     return fields, b"".join([*(c.tobytes() for c in columns), stored])
 
 
-def unpack_plan(fields: Fields, payload: bytes, traced: Sequence[ConstArray]) -> StepPlan:
+def unpack_plan(
+    fields: Mapping[str, Any], payload: bytes, traced: Sequence[ConstArray]
+) -> StepPlan:
     """The opposite of `pack_plan`."""
     scratch_bytes, worker_bytes = fields["scratch"]
     table = Table(
@@ -179,7 +181,7 @@ def load_plan(key: PlanKey) -> tuple[StepPlan, Kernels] | None:
     """The plan and its kernels' addresses; None if the plan or one of the kernels is not there."""
 
     def read(
-        fields: Fields, payload: bytes, traced: Sequence[ConstArray]
+        fields: Mapping[str, Any], payload: bytes, traced: Sequence[ConstArray]
     ) -> tuple[StepPlan, dict[str, str]]:
         return unpack_plan(fields, payload, traced), dict(fields["kernels"])
 

@@ -8,7 +8,7 @@ or of another user is not there. What a plan is as bytes say `step_plan.py`, for
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -42,7 +42,7 @@ P = TypeVar("P")
 #: of the traced graph, which whoever reads the plan has. NotKeptError.
 Pack = Callable[[Sequence[ConstArray]], tuple[Fields, bytes]]
 #: The opposite. Any error says that the file is damaged.
-Unpack = Callable[[Fields, bytes, Sequence[ConstArray]], P]
+Unpack = Callable[[Mapping[str, Any], bytes, Sequence[ConstArray]], P]
 
 
 @dataclass(frozen=True)

@@ -257,7 +257,9 @@ class Wanted:
         The details raise InternalError if passes do not make that plan any more."""
         started = time.perf_counter()
 
-        def read(fields: Fields, payload: bytes, traced: Sequence[ConstArray]) -> DevicePlan:
+        def read(
+            fields: Mapping[str, Any], payload: bytes, traced: Sequence[ConstArray]
+        ) -> DevicePlan:
             return unpack_plan(fields, payload, traced, lines_of(self.graph))
 
         with collector_paused():
