@@ -201,28 +201,19 @@ class _Entry(Generic[S]):
 class SizedStep(Step, Generic[S]):
     """A graph for any sizes of its inputs, from which those of the results follow. own: so many
     sets of sizes are planned for by themselves, before a plan for many is made; other sizes then
-    compile no kernel that is not there. most: for so many sets it keeps what it found out. like: a
-    step for some of the sizes, which says on which devices inputs and results are.
+    compile no kernel that is not there. most: for so many sets it keeps what it found out.
 
     Any number of threads may run it at once; two may make the same plan.
     """
 
     kind: Literal["sized"] = "sized"
 
-    def __init__(
-        self,
-        maker: StepMaker[S],
-        own: int = 1,
-        *,
-        most: int | None = None,
-        like: Step | None = None,
-    ) -> None:
+    def __init__(self, maker: StepMaker[S], own: int = 1, *, most: int | None = None) -> None:
         self.name, self.maker = maker.graph.name, maker
         self._open = [
             i for i, t in enumerate(maker.graph.types)
             if isinstance(t, TensorType) and not t.is_static
         ]  # fmt: skip
-        self._like = like
         self._most = MOST_SIZES if most is None else most
         self._made: dict[Shapes, _Entry[S]] = {}
         self._plans: list[SizePlan[S]] = []  # that used last first
@@ -250,11 +241,18 @@ class SizedStep(Step, Generic[S]):
         yield "compiled for the sizes that come"
 
     def feeds_on_gpus(self, count: int) -> list[list[str]]:
-        like = self._like
+        like = self._like()
         return super().feeds_on_gpus(count) if like is None else like.feeds_on_gpus(count)
 
     def results_on_gpus(self) -> Sequence[tuple[int, str]]:
-        return () if self._like is None else self._like.results_on_gpus()
+        like = self._like()
+        return () if like is None else like.results_on_gpus()
+
+    def _like(self) -> Step | None:
+        """A step for some of the sizes: all have inputs and results on the same devices."""
+        with self._lock:
+            made = next((entry.made for entry in self._made.values()), None)
+        return made if isinstance(made, Step) else None
 
     # --------------------------------------------------------------------------------- by the sizes
     def __len__(self) -> int:

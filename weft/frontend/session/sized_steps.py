@@ -154,7 +154,7 @@ class SizedSteps:
         own, maker = 0, self._maker(values, feeds, made)
         if made.kind == "cluster":
             own = MOST_OWN - 1
-        return None if maker is None else SizedStep(maker, own, most=MOST, like=made)
+        return None if maker is None else SizedStep(maker, own, most=MOST)
 
     def _maker(
         self, values: Fetches, feeds: Mapping[Value, Array], made: Step
