@@ -246,6 +246,7 @@ def test_arrows_bite(tmp_path: Path, module: str, statement: str, broken: str) -
         "codegen/y.py": "",
         "runtime/native/y.py": "",
         "runtime/step.py": "",
+        "runtime/sized_step.py": "",
         "runtime/recorder.py": "",
         "codegen/cuda/lowerings.py": "",
         # the arrows that pyproject.toml allows
