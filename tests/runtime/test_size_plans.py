@@ -55,10 +55,9 @@ def check_calls(patch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     call = SizedStep.run
 
     def run(self: Region, arrays: list[Any], context: RunContext = PLAIN) -> list[Any]:
-        own = self.maker.graph.at([a.shape for a in arrays])
-        wanted = compile_graph(own, passes=self.maker.passes, kept=False).run(
-            [a.copy() for a in arrays]
-        )
+        maker: Any = self.maker
+        own = maker.graph.at([a.shape for a in arrays])
+        wanted = compile_graph(own, passes=maker.passes, kept=False).run([a.copy() for a in arrays])
         oracle = interpret(own, [a.copy() for a in arrays])
         got = call(self, arrays, context)
         alike(got, wanted)
@@ -281,7 +280,7 @@ def test_a_large_arena_is_given_back() -> None:
         session = wf.Session()
         for n in (50, 60, 70, 9000, 80, 9001, 90):
             session.run(out, {x: np.ones((n, 64)), y: np.ones((64, 64))})
-        plans = [p for known, _ in session._sized._known.values() for p in known._plans]
+        plans: list[Any] = [p for known, _ in session._sized._known.values() for p in known._plans]
         rooms = [frame.room for plan in plans for frame in plan._idle]
         session.close()
     assert rooms

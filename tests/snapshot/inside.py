@@ -146,7 +146,8 @@ def files_of(step: Any, shapes: Sequence[tuple[int, ...]] = ()) -> Files:
         case SizedStep() if shapes:
             return files_of(step.at(tuple(shapes)), shapes)
         case SizedStep():
-            graph = step.maker.graph.at.args[0]
+            made_of: Any = step.maker.graph.at
+            (graph,) = made_of.args
             return {"ir-of-any-size.txt": print_graph(graph)} | files_of(_at_some_size(step, graph))
         case DataflowStep():
             return _dataflow(step)
