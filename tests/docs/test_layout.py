@@ -247,6 +247,7 @@ def test_arrows_bite(tmp_path: Path, module: str, statement: str, broken: str) -
         "runtime/native/y.py": "",
         "runtime/compile_step.py": "",
         "runtime/step.py": "",
+        "runtime/sized_step.py": "",
         "runtime/recorder.py": "",
         "codegen/cuda/lowerings.py": "",
         "passes/sizes.py": "",

@@ -29,7 +29,7 @@ from weft.runtime.device.execution.executable import DeviceExecutable, compile_f
 from weft.runtime.device.libraries import cublaslt, cudnn
 from weft.runtime.device.planning import stored_plan
 from weft.runtime.device.planning.stored_plan import Wanted
-from weft.runtime.plan import step_plan
+from weft.runtime.plan import store
 from weft.runtime.step import RunContext
 
 Array = np.ndarray[Any, Any]
@@ -152,7 +152,6 @@ def test_routes_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
         plan = replace(plan, nodes=(*plan.nodes, narrow))
         lines = stored_plan.lines_of(graph)
         kept = stored_plan.pack_plan(plan, (), lines)
-        assert kept is not None
         fields = json.loads(json.dumps(kept[0]))
         again = stored_plan.unpack_plan(fields, kept[1], (), lines)
         assert plain(again) == plain(plan)
@@ -341,7 +340,7 @@ def test_what_is_not_kept(
     """Too many constants; a part that this module does not know; a plan that is not weft's now."""
     graph = traced(lambda x: wf.exp(x) - 4, X)
     with monkeypatch.context() as patch:
-        patch.setattr(step_plan, "MOST_CONSTANT_BYTES", -1)
+        patch.setattr(store, "MOST_CONSTANT_BYTES", -1)
         made(graph)
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "weft.compile"):
         patch.delitem(stored_plan._CLASSES, "PlannedLaunch")

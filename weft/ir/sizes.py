@@ -20,6 +20,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from weft.ir.dims import added, multiplied, subtracted
 from weft.ir.size_tape import (
     FAR,
     FloatTerms,
@@ -27,14 +28,10 @@ from weft.ir.size_tape import (
     Monomial,
     Tape,
     Terms,
-    added,
     atoms_in,
     cancelled,
-    float_product,
     floor_apart,
     fraction_sum,
-    multiplied,
-    subtracted,
     text_of,
 )
 
@@ -107,7 +104,7 @@ class TracedFloat(TracedNumber):
             alias = self.tape.alias(other.terms)
             if alias is not None and alias in self.by:
                 terms = {(alias,): 1.0}
-        made = cancelled(float_product(self.terms, terms), tuple(sorted(self.by + by)))
+        made = cancelled(multiplied(self.terms, terms), tuple(sorted(self.by + by)))
         return TracedFloat(self.tape, self.value * now(other), *made)
 
     __rmul__ = __mul__

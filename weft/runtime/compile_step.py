@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from weft.runtime.dataflow.regions import Elsewhere
     from weft.runtime.device.execution.executable import DeviceExecutable
     from weft.runtime.device.protocol import Device
-    from weft.runtime.native.size_plan import SizedStep
+    from weft.runtime.native.size_plan import NativeSizedStep
 
 #: What a graph on one device becomes.
-OneDeviceStep: TypeAlias = "Executable | SizedStep | DeviceExecutable | DataflowStep"
+OneDeviceStep: TypeAlias = "Executable | NativeSizedStep | DeviceExecutable | DataflowStep"
 
 #: "native": one plan, or UnsupportedError; "dataflow": always the executor; "auto": what can be.
 ControlFlow = Literal["native", "auto", "dataflow"]
@@ -114,12 +114,12 @@ def compile_step(
 
 def _native(
     graph: Graph, variables: Mapping[str, VariableState], options: CompileOptions
-) -> Executable | SizedStep:
+) -> Executable | NativeSizedStep:
     if is_symbolic(graph.block):
         # who has no open sizes does not wait for this module
-        from weft.runtime.native.size_plan import SizedStep
+        from weft.runtime.native.size_plan import native_step_of_any_size
 
-        return SizedStep(graph, variables, options.threads, options.passes)
+        return native_step_of_any_size(graph, variables, options.threads, options.passes)
     return compile_graph(
         graph, variables, name=graph.name, passes=options.passes, threads=options.threads,
         donated=options.donated, options=options.passing,

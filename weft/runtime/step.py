@@ -112,11 +112,6 @@ class Step(ABC):
         """What `RunContext.recorder` is to be for a run that begins now."""
         return TraceRecorder()
 
-    @property
-    def is_filled(self) -> bool:
-        """Whether it is a plan for many sizes, filled in for some: such a one cannot be traced."""
-        return False
-
     def feeds_on_gpus(self, count: int) -> list[list[str]]:
         """For each of `count` inputs the GPUs that read it there; none if the host reads it too."""
         return [[] for _ in range(count)]

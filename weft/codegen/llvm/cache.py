@@ -8,7 +8,7 @@ WEFT_CACHE_SIZE=n   at most so many bytes (k, M, G, T and decimals
 A file is written under a temporary name and renamed, so that readers see all of it or nothing, and
 two writers of one kernel replace each other's equal file. Objects are code that will run: a file or
 folder that another user owns, or that others may write, is not read. What a plan says is up to
-`runtime/plan/step_plan.py`, a cubin to `codegen/cuda/cubins/cache.py`, a choice (what does a
+`runtime/plan/store.py`, a cubin to `codegen/cuda/cubins/cache.py`, a choice (what does a
 product on a GPU) to `runtime/device/libraries/choice.py`: here they are a name, fields that JSON
 can hold, and bytes.
 """

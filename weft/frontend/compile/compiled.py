@@ -14,7 +14,7 @@ import functools
 import sys
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from weft.runtime.native.executable import Executable
 
 if TYPE_CHECKING:
     from weft.runtime.device.array import DeviceValue
-    from weft.runtime.native.size_plan import SizedStep
+    from weft.runtime.native.size_plan import NativeSizedStep
 
 
 class Compiled(Specialization):
@@ -77,14 +77,14 @@ class Compiled(Specialization):
         self.donated = donated
         self._gpu, self.math_mode = gpu, math_mode
         self._isa = isa
-        self._executable: Executable | DeviceStep | SizedStep | None = None
+        self._executable: Executable | DeviceStep | NativeSizedStep | None = None
         #: Whether sizes of its inputs are open.
         self.is_open = is_symbolic(traced.graph.block)
         self._reports: Sequence[PassReport] = ()
         self.native: NativeEntry | None = None
         self.native_tried = False
 
-    def executable(self) -> Executable | DeviceStep | SizedStep:
+    def executable(self) -> Executable | DeviceStep | NativeSizedStep:
         """The code, compiled on first use. UnsupportedError for an op that has none."""
         with self._lock:
             if self._executable is None:
@@ -100,7 +100,7 @@ class Compiled(Specialization):
                 self.run = self._checked_run if self.traced.limits else self._run
             return self._executable
 
-    def _compiled(self) -> Executable | DeviceStep | SizedStep:
+    def _compiled(self) -> Executable | DeviceStep | NativeSizedStep:
         how = CompileOptions(
             self._passes, "native", threads=self._threads, donated=self.donated,
             math_mode=self.math_mode,
@@ -117,7 +117,7 @@ class Compiled(Specialization):
         if made.kind != "sized":
             return made
         with using(self._isa):
-            return made.alone(shapes)
+            return cast(Executable, made.alone(shapes))
 
     def on_cpu(self, what: str, shapes: Sequence[tuple[int, ...]] = ()) -> Executable:
         """The native code. UnsupportedError, which says `what` is not for a GPU, if that is where
@@ -194,7 +194,7 @@ class Compiled(Specialization):
                 raise limit.error(value)
         return self._run(arrays)
 
-    def _run_sized(self, step: SizedStep, arrays: list[Any]) -> list[Any]:
+    def _run_sized(self, step: NativeSizedStep, arrays: list[Any]) -> list[Any]:
         try:
             with using(self._isa):  # other sizes may be planned anew
                 return step.run(arrays)

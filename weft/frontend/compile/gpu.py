@@ -19,8 +19,8 @@ from weft.runtime.device.execution.step import DeviceStep
 from weft.runtime.resources.variables import VariableState
 
 if TYPE_CHECKING:
-    from weft.runtime.device.execution.size_plan import DeviceSizePlans
-    from weft.runtime.native.size_plan import SizedGraph
+    from weft.runtime.device.execution.size_plan import DeviceMaker
+    from weft.runtime.sized_step import SizedGraph
 
 
 def gpu_number(device: str) -> int | None:
@@ -81,14 +81,14 @@ class GpuCall:
             )
 
 
-def size_plans_for_gpu(
+def maker_for_gpu(
     graph: SizedGraph,
     variables: Mapping[str, VariableState],
     number: int,
     passes: Sequence[Pass],
     math_mode: MathMode = "ieee",
-) -> DeviceSizePlans:
-    """The plans for GPU `number` that a graph has for many sizes."""
-    from weft.runtime.device.execution.size_plan import DeviceSizePlans
+) -> DeviceMaker:
+    """What makes plans for GPU `number` of a graph for the sizes that come."""
+    from weft.runtime.device.execution.size_plan import DeviceMaker
 
-    return DeviceSizePlans(graph, variables, find_gpu(number), passes, math_mode)
+    return DeviceMaker(graph, variables, find_gpu(number), passes, math_mode)

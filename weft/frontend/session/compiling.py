@@ -175,11 +175,6 @@ class StepDefinition(Specialization):
         self.graph, self.values, self.feeds = graph, tuple(values), tuple(feeds)
         self.gpu = gpu
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether its plan is one for many sizes, which cannot be looked at or traced."""
-        return self.executable.is_filled
-
 
 def pruned(
     graph: Graph,

@@ -306,6 +306,7 @@ class Session:
         self._closed = True
         self._cancel.cancel("the session was closed")
         self._steps = steps_of(self.graph)
+        self._sized.clear()
         self._partial.clear()
         remote = self._remote
         if remote is not None:

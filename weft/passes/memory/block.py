@@ -14,13 +14,14 @@ import sys
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.sizes import at_most, hint, is_traced
+from weft.ir.spec import ConstArray
 from weft.ir.type_rules import int_attr
 from weft.ir.types import TensorType
 from weft.passes.analysis.in_place import in_place_operands, writes_in_place
@@ -281,6 +282,20 @@ class MemoryPlan:
     def peak_bytes(self) -> int:
         """Bytes that a step adds to what its inputs and variables hold: arena and results."""
         return self.arena_bytes + self.result_bytes
+
+    def copies_by_place(self) -> dict[tuple[Block | None, int], list[Copy]]:
+        """The copies of any bytes, by block (None: the graph itself) and the position of the op
+        that they follow."""
+        found: dict[tuple[Block | None, int], list[Copy]] = {}
+        for copy in self.copies:
+            if copy.nbytes:
+                found.setdefault((copy.block, copy.position), []).append(copy)
+        return found
+
+    def constant_arrays(self) -> list[np.ndarray[Any, Any]]:
+        """What the constants hold, by their numbers."""
+        held = [op.attrs["value"] for op in self.constants]
+        return [c.array for c in held if isinstance(c, ConstArray)]
 
     def place_arena(self, arena: Arena) -> None:
         """Put every range of the arena where it is to be."""

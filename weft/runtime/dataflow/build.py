@@ -56,7 +56,7 @@ from weft.runtime.dataflow.regions import (
 from weft.runtime.dataflow.state import ExternalCell
 from weft.runtime.native.executable import Executable, compile_graph
 from weft.runtime.native.pool import POOL
-from weft.runtime.native.size_plan import SizedStep
+from weft.runtime.native.size_plan import NativeSizedStep, native_step_of_any_size
 from weft.runtime.resources.variables import VariableState
 from weft.runtime.step import Step
 
@@ -106,7 +106,7 @@ class Built:
     frames: list[Frame] = field(default_factory=lambda: [Frame(-1)])
     hosts: list[HostOp] = field(default_factory=list)
     plans: list[Executable] = field(default_factory=list)
-    compiled: list[Executable | SizedStep | RegionElsewhere] = field(default_factory=list)
+    compiled: list[Executable | NativeSizedStep | RegionElsewhere] = field(default_factory=list)
     notes: list[RegionNote] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     fetches: list[TensorType | None] = field(default_factory=list)
@@ -341,7 +341,7 @@ class _Builder:
                 there.start, types, region.ops[-1], gives, reads_only=True, elsewhere=True
             )
         if is_symbolic(graph.block):
-            lazy = SizedStep(graph, self.variables, self.threads, self.passes)
+            lazy = native_step_of_any_size(graph, self.variables, self.threads, self.passes)
             built.compiled.append(lazy)
             note = RegionNote("compiled for the sizes that come", "its sizes depend on values")
             built.notes.append(note)

@@ -1,9 +1,8 @@
 """Static regions as nodes: of sizes known only at run time, sent without a copy, or on a device.
 
-`SizedStep` is planned when it runs. The first set of sizes is planned for by itself, as a region
-whose sizes are known is: many regions never see another one. With the second set a plan is made
-that other sizes fill in (`native/size_plan.py`); another such plan where planning would have
-decided otherwise.
+A region whose sizes only a run knows is a `SizedStep` (`runtime/sized_step.py`), planned when it
+runs. The first set of sizes is planned for by itself, as a region whose sizes are known is: many
+regions never see another one. With the second set a plan is made that other sizes fill in.
 
 `LentRegion` computes large results that are sent to other tasks where those read them, if a task is
 on this host, so that no copy is made on the way.

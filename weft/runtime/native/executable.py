@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -46,11 +47,11 @@ from weft.runtime.plan.report import CompileReport, Details, Once, details_again
 from weft.runtime.plan.step_plan import (
     StepPlan,
     load_plan,
-    plan_key,
+    pack_plan,
     step_plan,
-    store_plan,
     variable_name,
 )
+from weft.runtime.plan.store import plan_key
 from weft.runtime.resources.variables import VariableState, check_variables
 from weft.runtime.step import PLAIN, RunContext, Step, StepSummary
 
@@ -410,7 +411,7 @@ def compile_graph(
               memory.describe())  # fmt: skip
     details: Callable[[], Details] = lambda: (fused, report)  # noqa: E731
     if key is not None:
-        store_plan(key, name or graph.name, plan, program.kernels)
+        key.store(name or graph.name, partial(pack_plan, plan, program.kernels))
     if key is not None or not kept:
         # not kept: the graph after every pass takes more memory than all else that a step has
         details = Once(lambda: details_again(graph, passes, donated, plan, spent, False, own))

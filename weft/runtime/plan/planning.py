@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from weft.codegen.call import Address, Scratch
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.target import multiplies_and_adds
@@ -22,7 +20,6 @@ from weft.codegen.steps.walker import MovingPlace, SlotKey, Table
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import uint8
 from weft.ir.graph import Block, Graph, Operation, Value
-from weft.ir.spec import ConstArray
 from weft.ir.types import TensorType
 from weft.passes.fusion.fuse import fuse, fuse_folds
 from weft.passes.manager import Pass, PassOptions, PassReport, run_passes
@@ -73,8 +70,7 @@ def step_program(graph: Graph, memory: MemoryPlan) -> StepProgram:
         MovingPlace(m.loop, _key(m.even), _key(m.odd), m.offset, m.stride) for m in memory.moving
     ]
     numbers = slot_numbers(graph)
-    constants = [_constant(op) for op in memory.constants]
-    table = build_table(nodes, slot_of, numbers, constants, moving)
+    table = build_table(nodes, slot_of, numbers, memory.constant_arrays(), moving)
     calls = tuple(all_calls(nodes))
     return StepProgram(tuple(nodes), calls, tuple(kernels_of(calls)), table, numbers)
 
@@ -103,12 +99,6 @@ def _key(slot: Slot) -> SlotKey:
     return (slot.kind, slot.which)
 
 
-def _constant(op: Operation) -> np.ndarray[Any, Any]:
-    held = op.attrs["value"]
-    assert isinstance(held, ConstArray)
-    return held.array
-
-
 def slot_numbers(graph: Graph) -> dict[SlotKey, int]:
     """The number of each buffer that comes anew with every call."""
     keys: list[SlotKey] = [("input", i) for i in range(len(graph.args))]
@@ -119,16 +109,12 @@ def slot_numbers(graph: Graph) -> dict[SlotKey, int]:
 
 def _copies(memory: MemoryPlan) -> dict[tuple[Block | None, int], list[PlannedCall]]:
     """The plan's copies as calls; a stand-in value carries each slot."""
-    out: dict[tuple[Block | None, int], list[PlannedCall]] = {}
-    for copy in memory.copies:
-        if copy.nbytes:
-            source, target = (
-                _slot_value(memory, copy, copy.source),
-                _slot_value(memory, copy, copy.target),
-            )
-            call = copy_call(source, target, copy.nbytes, copy.why)
-            out.setdefault((copy.block, copy.position), []).append(call)
-    return out
+
+    def call(copy: Copy) -> PlannedCall:
+        source, target = (_slot_value(memory, copy, s) for s in (copy.source, copy.target))
+        return copy_call(source, target, copy.nbytes, copy.why)
+
+    return {place: [*map(call, held)] for place, held in memory.copies_by_place().items()}
 
 
 def _slot_value(memory: MemoryPlan, copy: Copy, slot: Slot) -> Address:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from weft.codegen.llvm.target import isa_line, using
 from weft.ir.dataclass import dataclass
-from weft.ir.errors import InternalError
 from weft.ir.graph import Graph
 from weft.ir.process import ForkLock, collector_paused, load
 from weft.passes.manager import PassOptions, PassReport
 from weft.runtime.plan.step_plan import StepPlan
+from weft.runtime.plan.store import changed
 
 if TYPE_CHECKING:
     from weft.codegen.loops.program import Node, PlannedCall
@@ -80,10 +80,7 @@ def details_again(
             tuple(reports), memory, program.nodes, program.calls, *effort, plan_loaded
         )
     if program.table.kernels != plan.table.kernels or program.table.calls != plan.table.calls:
-        raise InternalError(
-            f"the plan of '{graph.name}' is not what weft makes of it now",
-            hint="`weft cache clear` removes it, if it is on disk",
-        )
+        raise changed(graph)
     return fused, report
 
 

@@ -278,7 +278,7 @@ class DeviceExecutable(DeviceStep):
         """Run one step, and note what took how long."""
         device = self.device()
         watch, keep = Watch(device, recorder), KeptFrames()
-        keep[self] = self.frames.make(device, self._runs_as())
+        keep[self] = self.frames.make(device, self.told())
 
         def run(frame: Frame, given: list[Any], variables: dict[Base, int]) -> list[Any]:
             frame.launches.watch = watch
@@ -322,10 +322,6 @@ class DeviceExecutable(DeviceStep):
 
     def _frame(self, device: Device, keep: KeptFrames | None) -> Frame:
         return self.frames.take(device) if keep is None else self.frames.kept(device, keep, self)
-
-    def _runs_as(self) -> DevicePlan:
-        """`plan`, with its ops."""
-        return self.told()
 
     def measure(self, inputs: list[Array], repeats: int = 20, *, records: bool = True) -> StepTimes:
         """Time the launches of a step, without its copies from and to the host. Variables change as
