@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from weft.codegen.llvm.cache import PLAN_SUFFIX, CachedRecord, file_name, plan_cache
-from weft.codegen.llvm.cache_key import describe_kernel, describe_plan
+from weft.codegen.llvm.cache import (
+    PLAN_SUFFIX,
+    CachedRecord,
+    describe_kernel,
+    describe_plan,
+    file_name,
+    plan_cache,
+)
 from weft.codegen.llvm.jit import Kernel, Kernels, do_later, load_kernels
 from weft.codegen.stacks import leaves_stacks
 from weft.codegen.steps.walker import SlotKey, Table
