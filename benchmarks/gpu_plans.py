@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 import weft as wf
-from weft.codegen.cuda.cubins.ptx import llvm_version
+from weft.codegen.cuda.cubins.compile import llvm_version
 from weft.codegen.cuda.cubins.toolchain import toolchain
 from weft.frontend.tools.compile import targets_of
 from weft.passes.analysis.cost import work

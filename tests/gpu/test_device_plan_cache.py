@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.codegen.llvm import cache_key
+from weft.codegen.llvm import cache
 from weft.codegen.llvm.jit import wait_for_background
 from weft.ir.graph import Graph
 from weft.passes.manager import PassOptions
@@ -44,8 +44,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(where))
     monkeypatch.setenv("WEFT_EMULATE_GPU", "1")
     # whoever edits weft while its tests run
-    monkeypatch.setattr(cache_key, "LOADED_AT", math.inf)
-    for known in (cache_key._common, cache_key._plan_sources):
+    monkeypatch.setattr(cache, "LOADED_AT", math.inf)
+    for known in (cache._common, cache._plan_sources):
         known.cache_clear()
     yield where
     wait_for_background()
@@ -289,7 +289,7 @@ def test_what_another_plan_has(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     misses(nothing, graph=traced(lambda x: wf.nn.softmax(x * 3.0), X))
     misses(nothing, graph=traced(f, X[:5]))
     for name in ("_plan_sources", "_common"):
-        misses(instead(cache_key, name, "changed"))
+        misses(instead(cache, name, "changed"))
     for library in (cublaslt, cudnn):
         now = library.installed()
         misses(instead(library, "installed", not now), convolves)

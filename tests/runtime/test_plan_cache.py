@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from native_runs import run, states, traced
 
 import weft as wf
-from weft.codegen.llvm import cache_key
+from weft.codegen.llvm import cache as cache_key
 from weft.codegen.llvm.cache import PLAN_SUFFIX, KernelCache, plan_cache
 from weft.codegen.llvm.jit import wait_for_background
 from weft.frontend.tools.main import main

@@ -14,8 +14,7 @@ import pytest
 from cut_calls import cut_everything
 
 import weft as wf
-from weft.codegen.pool.fork_join import MOST_WAKE_NS
-from weft.codegen.pool.memory import FIRST_SLOT, SLOT, SLOT_WORDS, WORDS
+from weft.codegen.pool import FIRST_SLOT, MOST_WAKE_NS, SLOT, SLOT_WORDS, WORDS
 from weft.runtime.native.pool import POOL, WAKE_AFTER_NS
 
 Array = np.ndarray[Any, Any]

@@ -11,7 +11,7 @@ import ctypes
 from llvmlite import ir
 
 from weft.codegen.llvm.emitter import I64, Emitter
-from weft.codegen.pool.memory import emit_function, emit_pause, repeat_while
+from weft.codegen.pool import emit_function, emit_pause, repeat_while
 from weft.ir.analysis.index_maps import index_operand
 from weft.ir.graph import Operation
 from weft.ir.types import TensorType

@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall, cut_call
 from weft.codegen.cost import narrower
-from weft.codegen.kernels.shape import tensor
+from weft.codegen.kernels.data_movement import tensor
 from weft.codegen.llvm.emitter import Emitter
 from weft.codegen.llvm.jit import Kernel
 from weft.ir.graph import Operation

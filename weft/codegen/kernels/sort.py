@@ -22,12 +22,11 @@ from functools import partial
 from llvmlite import ir
 
 from weft.codegen.call import Address, KernelCall, Scratch, WorkerScratch, cut_call, worker_stride
+from weft.codegen.kernels.data_movement import tensor
 from weft.codegen.kernels.scan import axis_sizes
-from weft.codegen.kernels.shape import tensor
-from weft.codegen.llvm.elements import FLOATS, HALVES, I64, register_type, width_bits
-from weft.codegen.llvm.emitter import Emitter
+from weft.codegen.llvm.emitter import FLOATS, HALVES, I64, Emitter, register_type, width_bits
 from weft.codegen.llvm.jit import Kernel
-from weft.codegen.pool.memory import repeat_while
+from weft.codegen.pool import repeat_while
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
 from weft.ir.dataclass import dataclass

@@ -19,8 +19,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from weft.codegen.llvm.cache import CachedObject, KernelCache, kernel_cache
-from weft.codegen.llvm.cache_key import describe_kernel
+from weft.codegen.llvm.cache import CachedObject, KernelCache, describe_kernel, kernel_cache
 from weft.codegen.llvm.compile import assembly_text, compile_text, llvm_text, release_memory
 from weft.codegen.llvm.emitter import emit_kernel
 from weft.codegen.llvm.jit import Kernel, Outcome

@@ -18,7 +18,7 @@ from weft.codegen.call import KernelCall, Scratch, Stacks, Status
 from weft.codegen.cost import arithmetic
 from weft.codegen.kernels.lowerings import LOWERINGS, fused_product_calls
 from weft.codegen.nests.calls import nest_calls
-from weft.codegen.products.fused import is_product
+from weft.codegen.products.calls import is_product
 from weft.codegen.tiles.tile import ACCUMULATOR, multiply_adds_per_ns
 from weft.ir.analysis.index_maps import is_fold, is_gather
 from weft.ir.dataclass import dataclass

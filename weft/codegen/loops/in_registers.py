@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from weft.codegen.cost import arithmetic
-from weft.codegen.llvm.elements import DTYPES, HALVES
+from weft.codegen.llvm.emitter import DTYPES, HALVES
 from weft.codegen.scalar.elementwise import supported
 from weft.codegen.stacks import keeps_no_stacks
 from weft.ir.analysis.verify import KERNELS

@@ -19,8 +19,7 @@ from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Pool, Stacks, Status
 from weft.codegen.faults import emit_fault
-from weft.codegen.llvm.elements import memory_type, register_type
-from weft.codegen.llvm.emitter import I64, Emitter
+from weft.codegen.llvm.emitter import I64, Emitter, memory_type, register_type
 from weft.codegen.llvm.jit import Kernel
 from weft.codegen.llvm.target import multiplies_and_adds
 from weft.codegen.loops.in_registers import (

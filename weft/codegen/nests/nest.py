@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from weft.codegen.llvm.elements import HALVES, width_bits
+from weft.codegen.llvm.emitter import HALVES, width_bits
 from weft.codegen.llvm.target import target_vector_bits
 from weft.codegen.scalar.elementwise import supported
 from weft.ir.analysis.index_maps import Pick, contiguous_strides, nest_read
@@ -36,7 +36,7 @@ CHEAP = 0.05
 #: compile).
 LONG_NS, DEAR_NS, LONGEST_NS = 0.06, 0.4, 6.0
 INTERLEAVE = 4
-#: Short (`vector/tables.py`): they count for `LONG_NS` only. More of them side by side do not wait
+#: Short (`vector/avx512.py`): they count for `LONG_NS` only. More of them side by side do not wait
 #: less, and spill.
 BY_TABLES = frozenset({("exp", "f32"), ("log", "f32"), ("erf", "f32")})
 #: An innermost loop of a nest over several is not shorter than this, or its remainder, which is not

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from typing import Literal
 
-from weft.codegen.llvm.elements import HALVES
+from weft.codegen.llvm.emitter import HALVES
 from weft.codegen.nests.nest import (
     EMITTER_VERSION,
     Leaf,
@@ -94,7 +94,7 @@ class RowNest:
     """A row kernel: `extents` of the `outer` loops over rows, then of those within a row.
 
     by_columns: neighbouring elements are of different rows (the last of the outer loops numbers
-    columns); `weft.codegen.nests.column_writer` does a block of columns at once.
+    columns); `weft.codegen.nests.row_vectors` does a block of columns at once.
     """
 
     name: str

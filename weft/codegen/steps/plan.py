@@ -13,7 +13,7 @@ from dataclasses import replace
 from llvmlite import ir
 
 from weft.codegen.call import Address, Arg, KernelCall, Scratch, Status, cut_call
-from weft.codegen.kernels.index import check_call
+from weft.codegen.kernels.data_movement import check_call
 from weft.codegen.kernels.lowerings import LOWERINGS, fused_product_calls
 from weft.codegen.kernels.stack import mark_call
 from weft.codegen.llvm.emitter import I64, Emitter
@@ -23,7 +23,7 @@ from weft.codegen.loops.program import Branch, Loop, Node, PlannedCall
 from weft.codegen.loops.register_kernel import scalar_loop_call
 from weft.codegen.nests.calls import nest_calls
 from weft.codegen.nests.rows import checking_ops
-from weft.codegen.products.fused import is_product
+from weft.codegen.products.calls import is_product
 from weft.codegen.stacks import MOST_MARKS, keeps_no_stacks, leaves_stacks, makes_stacks
 from weft.codegen.steps.walker import PART_WORDS, WALK_PARTS, SlotOf
 from weft.ir.analysis.index_maps import index_sizes, is_gather

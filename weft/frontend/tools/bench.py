@@ -42,7 +42,7 @@ from weft.passes.analysis.cost import Work, work
 from weft.runtime.trace.replay import Timing
 
 if TYPE_CHECKING:
-    from weft.codegen.cuda.cubins.resources import KernelReport, Occupancy
+    from weft.codegen.cuda.cubins.cache import KernelReport, Occupancy
     from weft.runtime.device.execution.executable import DeviceExecutable
     from weft.runtime.device.plan import PlannedLaunch
 
@@ -311,8 +311,8 @@ def _rows(
 ) -> list[LaunchCost]:
     """times: of each launch in the plan's order, the seconds of its runs in all rounds; empty:
     there are none."""
+    from weft.codegen.cuda.cubins.cache import occupancy
     from weft.codegen.cuda.cubins.compile import compile_kernel
-    from weft.codegen.cuda.cubins.resources import occupancy
 
     rows, counted = [], set()
     for i, planned in enumerate(step.told().launches()):

@@ -12,7 +12,7 @@ import numpy as np
 
 import weft.codegen.llvm.engine  # noqa: F401 - or the first step would wait for its modules
 from weft.codegen.llvm.jit import compile_kernels, start_compiling
-from weft.codegen.pool.fork_join import CONTROL, PARALLEL, WORKER
+from weft.codegen.pool import CONTROL, PARALLEL, WORKER
 from weft.codegen.steps.walker import ARRAY_DATA_OFFSET, WALKER
 from weft.ir.errors import InternalError
 from weft.ir.graph import Graph, Operation

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.codegen.llvm.cache import file_name
-from weft.codegen.llvm.cache_key import describe_kernel
+from weft.codegen.llvm.cache import describe_kernel, file_name
 from weft.codegen.llvm.jit import Kernel, Kernels, load_kernels
 from weft.codegen.stacks import leaves_stacks
 from weft.codegen.steps.walker import SlotKey, Table

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from weft.codegen.llvm.cache import PLAN_SUFFIX, CachedRecord, plan_cache
-from weft.codegen.llvm.cache_key import describe_plan
+from weft.codegen.llvm.cache import PLAN_SUFFIX, CachedRecord, describe_plan, plan_cache
 from weft.codegen.llvm.jit import do_later
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import as_dtype

@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.codegen.cuda.emulator import masks
-from weft.codegen.cuda.emulator.masks import Mask, Value
-from weft.codegen.cuda.emulator.maths import multiply_add
-from weft.codegen.cuda.emulator.memory import Elements, Lane, Locals, Shadow
-from weft.codegen.cuda.emulator.translator import Text
+from weft.codegen.cuda.emulator import memory
+from weft.codegen.cuda.emulator.memory import Elements, Lane, Locals, Mask, Shadow, Value
+from weft.codegen.cuda.emulator.translator import Text, multiply_add
 from weft.codegen.cuda.source.language import (
     CASTS,
     FUNCTIONS,
@@ -45,7 +43,7 @@ class LaneText(Text):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.names |= {name: getattr(masks, name) for name in masks.__all__}
+        self.names |= {name: getattr(memory, name) for name in memory.__all__}
         self.loops: list[str] = []
         self.head = self.counter = ""
         self.local: set[str] = set()

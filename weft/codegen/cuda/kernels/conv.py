@@ -39,7 +39,7 @@ from itertools import product as pairs
 from weft.codegen.call import Address, Numbers, Pool, Scratch, table_of
 from weft.codegen.cuda.kernels.axes import computed_dtype, count_of, dtype_of, shape_of
 from weft.codegen.cuda.kernels.pooling import Sliding, flat
-from weft.codegen.cuda.nests.row_folds import Partial, combine_launches
+from weft.codegen.cuda.nests.accumulators import Partial, combine_launches
 from weft.codegen.cuda.products.epilogue import AddParts, Epilogue, cut, index_of_epilogue
 from weft.codegen.cuda.products.fused import (
     Follow,
@@ -64,7 +64,7 @@ from weft.codegen.cuda.source.elementwise import expression
 from weft.codegen.cuda.source.kernel import Launch
 from weft.codegen.cuda.source.writer import IndexDtype, Source, index_dtype
 from weft.codegen.nests.nest import Nest, plain_nest
-from weft.codegen.products.fused import operands_of, product_in, without_product
+from weft.codegen.products.calls import operands_of, product_in, without_product
 from weft.codegen.windows.geometry import Sizes, sizes_of
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation

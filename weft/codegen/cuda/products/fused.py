@@ -13,7 +13,7 @@ from typing import Literal
 from weft.codegen.call import Address, Arg
 from weft.codegen.cuda.source.dtypes import nbytes
 from weft.codegen.nests.nest import Access, Nest, Store, plain_nest
-from weft.codegen.products.fused import (
+from weft.codegen.products.calls import (
     is_computed,
     operands_of,
     product_in,

@@ -15,7 +15,7 @@ from functools import reduce
 
 from weft.codegen.call import Address, Arg, Scratch, Status
 from weft.codegen.cuda.kernels.conv import nan_launches
-from weft.codegen.cuda.nests.emit import plain_launches
+from weft.codegen.cuda.nests.plain_nests import plain_launches
 from weft.codegen.cuda.products.fused import (
     FusedProduct,
     fused_product,
@@ -24,7 +24,7 @@ from weft.codegen.cuda.products.fused import (
 )
 from weft.codegen.cuda.source.kernel import Launch
 from weft.codegen.nests.nest import Store, build_nest
-from weft.codegen.products.fused import is_product, product_in, result_strides, without_product
+from weft.codegen.products.calls import is_product, product_in, result_strides, without_product
 from weft.codegen.products.gemm import Product
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
