@@ -38,7 +38,7 @@ from weft.ir.graph import Operation, Value
 from weft.ir.program import Program
 from weft.ir.types import TensorType
 from weft.passes.manager import Pass, PassReport, run_pipeline
-from weft.passes.pipelines import STANDARD
+from weft.passes.pipelines import STANDARD, before_placement
 from weft.runtime.dataflow.executor import dataflow_step, executor_op, holds_strings
 from weft.runtime.dataflow.host_dispatch import Resources
 from weft.runtime.device.backends.local import not_here, on_local_device
@@ -115,7 +115,8 @@ def compile_gpu_step(
     place = PlacePass(partial(place_step, soft=soft))
     cut = partition_pass(LOCAL_DEVICES[0])
     whole = Program.of(step)
-    made, _ = run_pipeline(whole, [place, cut], suffix="-parts")
+    first = before_placement(passes, step)
+    made, _ = run_pipeline(whole, [*first, place, cut], suffix="-parts")
     placed = place.placement
     assert placed is not None
     if not use.why and not placed.fallbacks and len(made.parts) == 1:
@@ -127,7 +128,7 @@ def compile_gpu_step(
         step.name, made, len(step.results), states, resources,
         partial(on_gpu, passes=gpu_passes(passes), math_mode=math_mode), control_flow,
         deterministic=deterministic, passes=passes, placement=placed,
-        reports=lambda: run_pipeline(whole, [place, cut])[1],
+        reports=lambda: run_pipeline(whole, [*first, place, cut])[1],
     )  # fmt: skip
 
 

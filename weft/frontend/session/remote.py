@@ -20,6 +20,7 @@ from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.program import Program
 from weft.passes.manager import AnyPass, PassReport, run_pipeline
 from weft.passes.partition.partition import partition_pass
+from weft.passes.pipelines import PIPELINES, before_placement
 from weft.passes.placement import Device, Placement, PlacePass, place
 from weft.passes.placement.placer import explain_placement
 from weft.passes.sizes.tie_sizes import tie_sizes
@@ -68,9 +69,12 @@ class Remote:
             self._address.close()
             raise error.at(caller_location()) from None
 
-    def cut(self, step: IRGraph) -> tuple[Placement, Program, Sequence[PassReport]]:
+    def cut(
+        self, step: IRGraph, pipeline: str = "standard"
+    ) -> tuple[Placement, Program, Sequence[PassReport]]:
         """The step with a device for each op, a part for each device, and what the passes did.
-        Errors as placing and partitioning have."""
+        pipeline: that of the parts, of which the whole step goes through some passes first. Errors
+        as placing and partitioning have."""
         devices = self._devices(step)
 
         def on_devices(graph: IRGraph) -> Placement:
@@ -81,7 +85,8 @@ class Remote:
         placing = PlacePass(on_devices)
         bfloat16 = self._cluster.bfloat16_sendrecv
         cutting = partition_pass(self.master.devices[0], bfloat16=bfloat16)
-        passes: list[AnyPass] = [tie_sizes, placing, cutting]
+        first = before_placement(PIPELINES[pipeline], step)
+        passes: list[AnyPass] = [*first, tie_sizes, placing, cutting]
         made, reports = run_pipeline(Program.of(step), passes, suffix="-parts")
         placed = placing.placement
         assert placed is not None
@@ -112,7 +117,7 @@ class Remote:
         """A step definition on the cluster. Errors as placing and partitioning have;
         UnsupportedError for Python functions, and, if feeds have open sizes, for branches and loops
         over several tasks, where a size is not in the frame that needs it."""
-        _, made, _ = self.cut(step)
+        _, made, _ = self.cut(step, pipeline)
         if not sized and any(op.name in DATAFLOW for p in made.parts for op in p.graph.walk()):
             raise UnsupportedError("branches and loops over several tasks need sizes")
         return ClusterStep(
@@ -123,7 +128,7 @@ class Remote:
             control_flow="auto" if control_flow == "native" else control_flow,
             pipeline=pipeline,
             recv_timeout=self._cluster.recv_timeout,
-            reports=lambda: self.cut(step)[2],  # kept, they would hold every graph
+            reports=lambda: self.cut(step, pipeline)[2],  # kept, they would hold every graph
         )
 
     def compiled(
@@ -157,9 +162,9 @@ class Remote:
         made.prepare()
         return StepDefinition(made, len(step.ops), time.perf_counter() - begun)
 
-    def explain(self, graph: Graph, step: IRGraph) -> str:
+    def explain(self, graph: Graph, step: IRGraph, pipeline: str = "standard") -> str:
         """Where each op of a step runs and why, and what goes between tasks."""
-        placed, made, _ = self.cut(step)
+        placed, made, _ = self.cut(step, pipeline)
         head = f"step of '{graph.name}': {len(step.ops)} ops, {len(made.parts)} parts"
         return "\n".join([head, explain_placement(placed), *_rounded(made)])
 
