@@ -108,7 +108,7 @@ def compile_gpu_step(
     # whoever uses one device does not wait for these modules
     from weft.passes.partition.partition import partition_pass
     from weft.passes.placement import PlacePass
-    from weft.runtime.cluster.multi_device import PartedStep
+    from weft.runtime.cluster.multi_device import DevicesStep
     from weft.runtime.device.backends.placement import place_step
     from weft.runtime.device.execution.regions import on_gpu
 
@@ -124,7 +124,7 @@ def compile_gpu_step(
     if native:
         why = f"the session was made with control_flow='native', and {placed.fallbacks[0]}"
         raise _not_there(why, use.op)
-    return PartedStep(
+    return DevicesStep(
         step.name, made, len(step.results), states, resources,
         partial(on_gpu, passes=gpu_passes(passes), math_mode=math_mode), control_flow,
         deterministic=deterministic, passes=passes, placement=placed,

@@ -24,7 +24,7 @@ from weft.passes.pipelines import PIPELINES, before_placement
 from weft.passes.placement import Device, Placement, PlacePass, place
 from weft.passes.placement.placer import explain_placement
 from weft.passes.sizes.tie_sizes import tie_sizes
-from weft.runtime.cluster.definition import ClusterStep, parts_of, result_types
+from weft.runtime.cluster.definition import TaskStep, parts_of, result_types
 from weft.runtime.cluster.master import Master, ask_stats
 from weft.runtime.cluster.spec import Cluster
 from weft.runtime.cluster.transport import ClientAddress, as_weft_error, open_endpoint
@@ -113,14 +113,14 @@ class Remote:
         pipeline: str = "standard",
         *,
         sized: bool = True,
-    ) -> ClusterStep:
+    ) -> TaskStep:
         """A step definition on the cluster. Errors as placing and partitioning have;
         UnsupportedError for Python functions, and, if feeds have open sizes, for branches and loops
         over several tasks, where a size is not in the frame that needs it."""
         _, made, _ = self.cut(step, pipeline)
         if not sized and any(op.name in DATAFLOW for p in made.parts for op in p.graph.walk()):
             raise UnsupportedError("branches and loops over several tasks need sizes")
-        return ClusterStep(
+        return TaskStep(
             self.master,
             graph.name,
             parts_of(made.parts, state_keys(graph)),
