@@ -357,14 +357,20 @@ def nanoseconds(ops: Iterable[Operation]) -> float:
     return sum(map(_nanoseconds, ops))
 
 
-def _nanoseconds(op: Operation) -> float:
+def arithmetic_nanoseconds(ops: Iterable[Operation]) -> float:
+    """As `nanoseconds`, of the arithmetic alone: what ops of one kernel read of each other costs
+    nothing."""
+    return sum(_nanoseconds(op, memory=False) for op in ops)
+
+
+def _nanoseconds(op: Operation, memory: bool = True) -> float:
     try:
         found = work(op)
     except (WeftError, ValueError):  # a size that depends on values
         return 0.0
     if found.flops is None or found.transcendentals is None:
         return UNKNOWN_NS
-    moved = streamed(found.bytes_read + found.bytes_written)
+    moved = streamed(found.bytes_read + found.bytes_written) if memory else 0.0
     return found.flops * _flop(op) + found.transcendentals * TRANSCENDENTAL_NS + moved
 
 
