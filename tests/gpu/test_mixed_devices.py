@@ -468,6 +468,29 @@ def test_ctrl_c_in_a_copy_for_another_part_ends_that_part_at_once(
         np.testing.assert_array_equal(session.run(w, feed), np.full(3, 2.0))
 
 
+@pytest.mark.parametrize("optimizer", ["GradientDescentOptimizer", "AdagradOptimizer"])
+def test_of_a_table_only_looked_up_rows_cross(optimizer: str) -> None:
+    """Though its gradient names no device and so is with the GPU."""
+    found, metadata = [], wf.RunMetadata()
+    for apart in (False, True):
+        with wf.Graph().as_default(), wf.Session() as session:
+            ids = wf.placeholder(wf.int64, [8])
+            with wf.device("/cpu:0" if apart else None):
+                table = wf.Variable(np.full((4000, 16), 0.5, np.float32))
+                rows = wf.nn.embedding_lookup(table, ids)
+            with wf.device("/gpu:0" if apart else None):
+                loss = wf.sum(wf.tanh(rows))
+            train = getattr(wf.train, optimizer)(0.1).minimize(loss)
+            session.run(wf.global_variables_initializer())
+            feeds = {ids: np.array([1, 5, 5, 7, 1, 9, 3999, 5])}
+            for _ in range(2):
+                session.run(train, feeds, FULL, metadata)
+            found.append(session.run(table))
+    assert _equal(*found)
+    assert (found[0] != 0.5).any(axis=1).sum() == 5
+    assert metadata.copied_bytes <= 2 * 8 * 16 * 4 + 8  # rows, their gradient, which are the first
+
+
 @on_a_real_one_too
 def test_a_fault_in_an_iteration_ends_the_loop_on_both() -> None:
     with wf.Graph().as_default(), wf.Session() as session:

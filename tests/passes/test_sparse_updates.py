@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from plan_player import play
 
 import weft as wf
+from weft.ir.analysis.verify import verify
 from weft.ir.errors import InvalidArgumentError
+from weft.ir.interpreter.evaluate import interpret
+from weft.ir.interpreter.state import DictState
 from weft.ir.text.parser import parse_graph
 from weft.passes.memory.plan_memory import plan_memory
 from weft.passes.pipelines import PASSES, STANDARD
@@ -282,3 +285,58 @@ def test_a_scanned_table_is_updated_in_its_rows() -> None:
         [np.asarray(x) for x in (*got[0], got[1])],
         [np.asarray(x) for x in (*wanted[0], wanted[1])],
     )
+
+
+@pytest.mark.parametrize("name", ["assign_sub", "assign_add"])
+def test_an_update_that_is_one_op_becomes_one_of_rows(name: str) -> None:
+    """As before a step is placed: on equal ids, and bit for bit."""
+    args = "%ids: i64[6], %g: f32[6,8], %rate: f32[]"
+    whole = parse_graph(f"""graph @g({args}) -> (f32[1200,8]) stage=traced {{
+  %w = variable() {{name="w", dtype=f32, shape=[1200, 8]}} : ref<f32[1200,8]> group("w")
+  %z = constant() {{value=f32[] 0.0}} : f32[]
+  %t = broadcast_to(%z) {{shape=[1200,8]}} : f32[1200,8]
+  %a = index_add(%t, %ids, %g) {{axis=0}} : f32[1200,8] device("/job:worker")
+  %r = broadcast_to(%rate) {{shape=[1200,8]}} : f32[1200,8]
+  %m = multiply(%a, %r) : f32[1200,8] device("/job:ps")
+  %b = read(%w) : f32[1200,8]
+  %s = {name}(%w, %m) after(%b) : f32[1200,8]
+  return %s
+}}
+""")
+    rows = sparse_updates(whole)
+    verify(rows)
+    devices = {op.name: op.device for op in rows.ops if op.name != "broadcast_to"}
+    assert name not in devices
+    assert devices[name.replace("assign", "scatter")] == ""  # where the variable is
+    assert {devices[n] for n in ("first_occurrence", "index_add", "equal")} == {"/job:worker"}
+    assert {devices[n] for n in ("multiply", "where")} == {"/job:ps"}
+    rng = np.random.default_rng(0)
+    given = [
+        np.array([3, -1, 3, 1199, 5, 3]), rng.standard_normal((6, 8)).astype(np.float32),
+        np.float32(0.3),
+    ]  # fmt: skip
+    table = rng.standard_normal((1200, 8)).astype(np.float32)
+    found = []
+    for graph in (whole, rows):
+        state = DictState({"w": table.copy()})
+        (made,) = interpret(graph, given, state)
+        found.append([np.asarray(made), state.values["w"]])
+    assert_same_bits(*found)
+
+
+def test_an_update_by_what_is_not_zero_without_a_gradient_stays_whole() -> None:
+    args = "(%ids: i64[6], %g: f32[6,8], %x: f32[1200,8])"
+    graph = parse_graph(
+        f"graph @g{args} -> (f32[1200,8]) stage=traced "
+        + """{
+  %w = variable() {name="w", dtype=f32, shape=[1200, 8]} : ref<f32[1200,8]>
+  %z = constant() {value=f32[] 0.0} : f32[]
+  %t = broadcast_to(%z) {shape=[1200,8]} : f32[1200,8]
+  %a = index_add(%t, %ids, %g) {axis=0} : f32[1200,8]
+  %m = add(%a, %x) : f32[1200,8]
+  %s = assign_sub(%w, %m) : f32[1200,8]
+  return %s
+}
+"""
+    )
+    assert sparse_updates(graph) is graph

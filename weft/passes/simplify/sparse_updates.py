@@ -21,7 +21,9 @@ element of a table may be NaN and does not count. Otherwise (a momentum decays e
 are computed without a gradient, which is then not made as a whole, and those looked up are written
 over them.
 
-The body of a loop is done likewise: a carry is to it what a variable is to a step.
+The body of a loop is done likewise: a carry is to it what a variable is to a step. An update that
+is one op yet (`assign_sub`: on a step that is not placed) of what is 0 without a gradient becomes
+one of rows (`scatter_sub`); of equal ids the first one has the sum, the others 0.
 
 Updates that would not get faster (`worth_it`), and gradients that are needed as a whole, stay.
 
@@ -44,7 +46,7 @@ from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.sizes import roughly
-from weft.ir.spec import AttrValue
+from weft.ir.spec import AttrValue, ConstArray
 from weft.ir.type_rules import int_attr
 from weft.ir.types import TensorType
 from weft.passes.rewriting.rewrite import (
@@ -66,7 +68,7 @@ class Rewriter:
 
     leaves: `index_add`s of rows into zeros. ops: elementwise ops, in order. kept: which of their
     results are needed, and the table that each of them is where all `leaves` are 0; None: compute
-    it.
+    it. added: results that are only added to variables or subtracted from them, and 0 there.
     """
 
     def __init__(
@@ -75,9 +77,10 @@ class Rewriter:
         leaves: Sequence[Operation],
         ops: Sequence[Operation],
         kept: Mapping[Value, Value | None],
+        added: frozenset[Value],
     ) -> None:
         self.graph = graph
-        self.leaves, self.inner, self.kept = leaves, ops, kept
+        self.leaves, self.inner, self.kept, self.added = leaves, ops, kept, added
         self.builder = extend(graph.block)
         self.mapping: dict[Value, Value] = {}  # old values -> new ones, of whole shape
         self.rows: dict[Value, Value] = {}  # old values -> their rows
@@ -86,15 +89,16 @@ class Rewriter:
         self.table = tensor(leaves[0].result).static_shape
         self.ids: Value
         self.flat: Value
+        self.first: Value  # for each id, the number of the first one that is equal
 
     def run(self) -> Graph:
         """The graph with the update on rows, where the last of its ops was."""
         gone = {*self.leaves, *self.inner}
         late: list[Operation] = []  # what needs the new tables, and what needs that
-        waiting: set[Value] = set(self.kept)
+        waiting: set[Value] = {*self.kept, *self.added}
         for op in self.graph.ops:
             if op is self.last:
-                read = {v for o in gone for v in o.operands} - self.kept.keys()
+                read = {v for o in gone for v in o.operands} - self.kept.keys() - self.added
                 if read & waiting:
                     return self.graph  # a gradient is computed from a new table
                 self._emit()
@@ -112,6 +116,9 @@ class Rewriter:
         return with_block(self.graph, rebuilt(self.graph.block, self.builder.ops, results))
 
     def _copy(self, op: Operation) -> None:
+        if op.name in _OF_ROWS and op.operands[1] in self.added:
+            bind(self.mapping, op, [self._update_of_rows(op)])
+            return
         new = with_operands(op, self.mapping)
         self.builder.ops.append(new)
         bind(self.mapping, op, new.results)
@@ -122,6 +129,29 @@ class Rewriter:
     def _reshape(self, op: Operation, value: Value, shape: tuple[int, ...]) -> Value:
         same = tensor(value).static_shape == shape
         return value if same else self._at(op, "reshape", value, shape=shape)
+
+    def _update_of_rows(self, op: Operation) -> Value:
+        """An update of a whole variable, in the looked-up rows only."""
+        value, leaf = op.operands[1], self.leaves[0]
+        assert value.op is not None
+        rows, shape = self.rows[value], (self.count, *self.table[1:])
+        numbers = self._at(leaf, "iota", dtype=int64, shape=(self.count,), axis=0)
+        is_first = self._at(leaf, "equal", self.first, numbers)
+        column = self._at(
+            value.op, "reshape", is_first, shape=(self.count, *(1 for _ in shape[1:]))
+        )
+        # what changes nothing, not even the sign of a zero
+        nothing = np.array(0.0 if op.name == "assign_sub" else -0.0, tensor(rows).dtype.numpy)
+        zero = self._at(value.op, "constant", value=ConstArray(nothing))
+        found = [self._at(value.op, "broadcast_to", v, shape=shape) for v in (column, zero)]
+        rows = self._at(value.op, "where", found[0], rows, found[1])
+        given = [self._new(op.operands[0]), self.flat, rows]
+        control = [self._new(v) for v in op.control]
+        (made,) = self.builder.emit(
+            _OF_ROWS[op.name], given, control=control, locations=op.locations, device=op.device,
+            group=op.group,
+        )  # fmt: skip
+        return made
 
     # -- the update -------------------------------------------------------------------------------
 
@@ -184,7 +214,7 @@ class Rewriter:
                 for v in flat
             ]
             self.flat = self._at(first, "concat", *wide, axis=0)
-        place = self._at(first, "first_occurrence", self.flat, size=self.table[0])
+        self.first = place = self._at(first, "first_occurrence", self.flat, size=self.table[0])
         start = 0
         for op, n in zip(self.leaves, sizes, strict=True):
             mine = place
@@ -226,6 +256,8 @@ class Rewriter:
         return self.mapping.get(value, value)
 
 
+#: Updates of whole variables, and the same of rows.
+_OF_ROWS = {"assign_add": "scatter_add", "assign_sub": "scatter_sub"}
 #: Rows of the table for each id, at least; and elements of the table.
 ROWS_PER_ID, SMALLEST_TABLE = 4, 4096
 
@@ -305,12 +337,14 @@ class Update:
 
     leaves: the gradients. ops: all that depends on them, in order. kept: the values that variables
     are set to, and the table that each of them is where all gradients are 0; None: something else.
+    added: the values that variables are changed by, if they are 0 there.
     why_whole: what. why_dense: what stands in the way of the rewrite.
     """
 
     leaves: list[Operation]
     ops: list[Operation] = field(default_factory=list)
     kept: dict[Value, Value | None] = field(default_factory=dict)
+    added: set[Value] = field(default_factory=set)
     why_dense: str = ""
     why_whole: str = ""
 
@@ -318,7 +352,8 @@ class Update:
         """The graph with the update on rows; the same object if that cannot be."""
         if self.why_dense:
             return graph
-        return Rewriter(graph, self.leaves, self.ops, self.kept).run()
+        added = frozenset(self.added)
+        return Rewriter(graph, self.leaves, self.ops, self.kept, added).run()
 
 
 def _updates(graph: Graph, carries: int) -> Iterator[Update]:
@@ -416,6 +451,10 @@ def _tables(
     """Find which table each value that is needed outside changes; or why that is not known."""
     without = _Without(update)
     for value, readers in outside.items():
+        if value.op not in update.leaves and value not in carried and _is_added(value, readers):
+            if _is_zero(without.gradient(value)):
+                update.added.add(value)
+                continue
         assigned = [r for r in readers if r is not None and r.name == "assign"]
         if not (assigned or value in carried) or value.op in update.leaves:
             where = next((f"'{r.name}'" for r in readers if r is not None), "the caller")
@@ -430,7 +469,15 @@ def _tables(
             update.why_whole = f"without a gradient they are what '{_name(table)}' makes"
         else:
             update.why_whole = without.why or "without a gradient they are 0"
-    return "" if update.kept else "nothing is assigned"
+    return "" if update.kept or update.added else "nothing is assigned"
+
+
+def _is_added(value: Value, readers: Sequence[Operation | None]) -> bool:
+    """Whether a value is for nothing but to be added to variables, or subtracted from them."""
+    return all(
+        r is not None and r.name in _OF_ROWS and r.operands[1] is value and value not in r.control
+        for r in readers
+    )
 
 
 def _reads(table: Value, ref: Value) -> bool:
