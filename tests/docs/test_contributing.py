@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
+from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
+
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -59,12 +61,22 @@ def names_in(path: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     ("recipe", "op"),
-    [(0, "hypot"), (0, "log1p"), (0, "sigmoid"), (1, "matmul"), (1, "take"), (1, "sort")],
+    [
+        (0, "hypot"),
+        (0, "log1p"),
+        (0, "sigmoid"),
+        (1, "matmul"),
+        (1, "take"),
+        (1, "sort"),
+        (2, "enqueue_many"),
+        (2, "barrier_take_many"),
+        (2, "table_insert"),
+    ],
 )
 def test_op_recipes_are_complete(recipe: int, op: str) -> None:
     """Ops that are there now have their row in each place that their recipe names."""
     lists = file_lists("Add an op")
-    assert len(lists) == 2, "one list for elementwise ops, one for structural ops"
+    assert len(lists) == 3, "one list for elementwise ops, for structural ops, for host ops"
     without = [
         pattern
         for pattern in lists[recipe]
@@ -72,6 +84,21 @@ def test_op_recipes_are_complete(recipe: int, op: str) -> None:
         and not any(op in names_in(path) for path in ROOT.glob(pattern))
     ]
     assert not without, f"'{op}' is not in {without}"
+
+
+def test_ops_on_resources_are_written_nowhere_else() -> None:
+    """Two tables and the public method: no engine has a list of them, no other caller its own
+    way."""
+    rows, does, public = file_lists("Add an op")[2]
+    allowed = {
+        *ROOT.glob(does),
+        *ROOT.glob(public),
+        *(ROOT / "weft/runtime/resources").glob("*.py"),
+    }
+    allowed.add(ROOT / rows)
+    names = {s.name for s in (*QUEUE_TABLE, *RESOURCE_TABLE) if "host" in s.traits}
+    found = {p.name: names & names_in(p) for p in (ROOT / "weft").rglob("*.py") if p not in allowed}
+    assert not {name: ops for name, ops in found.items() if ops}
 
 
 def test_pass_recipe_is_complete() -> None:

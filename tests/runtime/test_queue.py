@@ -311,16 +311,17 @@ def test_a_batch_without_memory_leaves_the_elements(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(q._queue, "batch", fail)
     with pytest.raises(E.ResourceExhaustedError, match=r"for 2 elements of queue<i64\[\]>"):
         q.dequeue_many(2)
-    outcomes: list[Any] = []
-    q._queue.start_dequeue_batch(2, outcomes.append)
-    assert isinstance(outcomes[0], E.ResourceExhaustedError)
-    monkeypatch.undo()
-    q._queue.start_dequeue_batch(2, outcomes.append)
-    assert outcomes[1][0].tolist() == [1, 2]
-    q.enqueue_many([[4, 5]])
-    q.close()
-    q._queue.start_dequeue_batch(4, outcomes.append)
-    assert isinstance(outcomes[2], E.OutOfRangeError)
+    with wf.Graph().as_default():
+        two, four = q.dequeue_many(2), q.dequeue_many(4)
+        with wf.Session() as session:
+            with pytest.raises(E.ResourceExhaustedError, match=r"for 2 elements of queue<i64\[\]>"):
+                session.run(two)
+            monkeypatch.undo()
+            assert session.run(two).tolist() == [1, 2]
+            q._queue.start_enqueue([(np.array(4),), (np.array(5),)], lambda made: None)
+            q._queue.close()
+            with pytest.raises(E.OutOfRangeError):
+                session.run(four)
     assert drained(q) == [3, 4, 5]
 
 

@@ -4,36 +4,33 @@ elements all of whose components have arrived, by key."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from weft.frontend.autodiff.indexed_slices import IndexedSlices
-from weft.frontend.core.arrays import contiguous
 from weft.frontend.core.tensor import Tensor
 from weft.frontend.ops.elementwise import add, greater_equal, less, logical_and, where
-from weft.frontend.queues import resource_ops
+from weft.frontend.queues.host_ops import host_effect, host_op
 from weft.frontend.state.resources import (
-    count,
     dtype_list,
     eager,
+    eager_or_graph,
+    graph_trace,
     integer,
     label,
     made_at_once,
     one_shape,
-    or_effect,
-    or_in_graph,
-    rows_of,
-    seconds,
+    operand,
     shape_list,
-    tensors,
-    value_of,
+    whole_number,
+    whole_numbers,
 )
 from weft.frontend.state.shared_names import shared
 from weft.ir.dims import format_shape
-from weft.ir.dtypes import DType, as_dtype, int64, string
-from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, ShapeError, WeftError
+from weft.ir.dtypes import DType, as_dtype, string
+from weft.ir.errors import FailedPreconditionError, InvalidArgumentError, WeftError
 from weft.ir.locations import caller_location
 from weft.runtime.resources.accumulators import Accumulator, DenseAccumulator, SparseAccumulator
 from weft.runtime.resources.cancel import CancelToken
@@ -73,18 +70,17 @@ class ConditionalAccumulatorBase:
         """The dtype of the gradients."""
         return self._accumulator.dtype
 
-    @or_in_graph(resource_ops.num_accumulated)
-    @eager
+    @eager_or_graph
     def num_accumulated(self, name: str | None = None) -> Tensor:
         """How many gradients were added since the last take, an int32 tensor."""
-        return count(self._accumulator.num_accumulated())
+        return host_op("accumulator_num_accumulated", (), (self._accumulator,))[0]
 
-    @or_effect(resource_ops.set_global_step)
-    @eager
-    def set_global_step(self, new_global_step: Any, name: str | None = None) -> None:
+    @eager_or_graph
+    def set_global_step(self, new_global_step: Any, name: str | None = None) -> Any:
         """Drop gradients of steps before this one from now on."""
-        what = f"{self._accumulator.describe()}: new_global_step"
-        self._accumulator.set_global_step(integer(new_global_step, what))
+        a = self._accumulator
+        step = whole_number(new_global_step, f"{a.describe()}: new_global_step", 0)
+        return host_effect("accumulator_set_global_step", [step], (a,), name=name)
 
     @made_at_once
     @eager
@@ -100,17 +96,22 @@ class ConditionalAccumulatorBase:
         self._accumulator.load_state_dict(state)
         return self
 
-    def _take(self, num_required: Any, timeout: Any, cancel: CancelToken | None) -> Any:
-        what = f"{self._accumulator.describe()}: num_required"
-        required = integer(num_required, what, 1)
-        return self._accumulator.take_grad(required, seconds(timeout), cancel)
-
-    def _gradient(self, grad: Any) -> np.ndarray[Any, Any]:
+    def _apply(
+        self, op: str, local_step: Any, indices: Sequence[Tensor], values: Any, name: str | None
+    ) -> Any:
         a = self._accumulator
-        return value_of(grad, a.dtype, lambda: f"{a.describe()}: apply_grad: the gradient")
+        what = f"{a.describe()}: apply_grad: the gradient"
+        step = whole_number(local_step, f"{a.describe()}: local_step")
+        given = [step, *indices, operand(values, a.dtype, lambda: what)]
+        return host_effect(op, given, (a,), name=name)
 
-    def _step(self, local_step: Any) -> int:
-        return integer(local_step, f"{self._accumulator.describe()}: local_step", -(2**63))
+    def _take(self, op: str, num_required: Any, **how: Any) -> list[Tensor]:
+        a = self._accumulator
+        what = f"{a.describe()}: num_required"
+        if not isinstance(num_required, Tensor):
+            num_required = integer(num_required, what, 1)
+        required = whole_number(num_required, what, 1)
+        return host_op(op, [required], (a,), **how)
 
 
 class ConditionalAccumulator(ConditionalAccumulatorBase):
@@ -133,22 +134,22 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
             _accumulator(DenseAccumulator, dtype, shape, shared_name, name, reduction_type)
         )
 
-    @or_effect(resource_ops.apply_grad)
-    @eager
-    def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> None:
+    @eager_or_graph
+    def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> Any:
         """Add a gradient, unless it is stale. ShapeError or TypeRuleError if it does not fit."""
-        accumulator = self._accumulator
-        assert isinstance(accumulator, DenseAccumulator)
-        accumulator.apply_grad(self._gradient(grad), self._step(local_step))
+        return self._apply("accumulator_apply_gradient", local_step, (), grad, name)
 
-    @or_in_graph(resource_ops.take_grad)
-    @eager
+    @eager_or_graph
     def take_grad(
         self, num_required: int, name: str | None = None, *, timeout: float | None = None,
         cancel: CancelToken | None = None,
     ) -> Tensor:  # fmt: skip
         """Wait until `num_required` gradients are there; the mean of all that are."""
-        return Tensor(contiguous(self._take(num_required, timeout, cancel)))
+        (made,) = self._take(
+            "accumulator_take_gradient", num_required, shapes=[self._accumulator.shape],
+            timeout=timeout, cancel=cancel,
+        )  # fmt: skip
+        return made
 
 
 class SparseConditionalAccumulator(ConditionalAccumulatorBase):
@@ -170,36 +171,34 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
             _accumulator(SparseAccumulator, dtype, shape, shared_name, name, reduction_type)
         )
 
-    @or_effect(resource_ops.apply_rows)
-    @eager
+    @eager_or_graph
     def apply_grad(
         self, grad_indices: Any, grad_values: Any, grad_shape: Any = None, local_step: Any = 0,
         name: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> Any:  # fmt: skip
         """Add a gradient, unless it is stale: rows `grad_values` [n, ...] at `grad_indices` i64[n];
         rows of one index add up. `grad_shape`, if given, must be the accumulator's shape."""
-        accumulator = self._accumulator
-        assert isinstance(accumulator, SparseAccumulator)
-        what = f"{accumulator.describe()}: apply_grad"
-        indices = value_of(_widened(grad_indices), int64, lambda: f"{what}: grad_indices")
+        what = f"{self._accumulator.describe()}: apply_grad"
         self._check_shape(grad_shape, what)
-        accumulator.apply_grad(indices, self._gradient(grad_values), self._step(local_step))
+        indices = whole_numbers(grad_indices, f"{what}: grad_indices")
+        op = "sparse_accumulator_apply_gradient"
+        return self._apply(op, local_step, [indices], grad_values, name)
 
-    @or_in_graph(resource_ops.take_rows)
-    @eager
+    @eager_or_graph
     def take_grad(
         self, num_required: int, name: str | None = None, *, timeout: float | None = None,
         cancel: CancelToken | None = None,
     ) -> SparseGradient:  # fmt: skip
         """Wait until `num_required` gradients are there; the rows that any of them has."""
-        indices, rows = self._take(num_required, timeout, cancel)
-        return self._gradient_of(Tensor(indices), Tensor(contiguous(rows)))
-
-    def _gradient_of(self, indices: Tensor, rows: Tensor) -> SparseGradient:
-        sizes = self._accumulator.shape
-        known = sizes is not None and None not in sizes
-        shape = Tensor(np.array(sizes, np.int64)) if known else None
-        return SparseGradient(indices, rows, shape)
+        shape = self._accumulator.shape
+        indices, rows = self._take(
+            "sparse_accumulator_take_gradient", num_required, sizes=1, shapes=[(shape or ())[1:]],
+            timeout=timeout, cancel=cancel,
+        )  # fmt: skip
+        if shape is None or None in shape:
+            return SparseGradient(indices, rows, None)
+        whole, trace = Tensor(np.array(shape, np.int64)), graph_trace()
+        return SparseGradient(indices, rows, trace.tensor(trace.lift(whole)) if trace else whole)
 
     def apply_indexed_slices_grad(
         self, grad: Any, local_step: Any = 0, name: str | None = None
@@ -207,7 +206,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         """`apply_grad` of `wf.IndexedSlices`, or anything with values, indices, dense_shape."""
         what = f"{self._accumulator.describe()}: apply_indexed_slices_grad"
         try:
-            slices = resource_ops.slices_of(grad, what)
+            slices = _slices_of(grad, what)
         except WeftError as error:
             raise error.at(caller_location()) from None
         rows, at = slices.dense_shape[0], slices.indices
@@ -246,11 +245,17 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
             )
 
 
-def _widened(indices: Any) -> Any:
-    """int32 indices, as TensorFlow's gradients have them, are int64 ones."""
-    if isinstance(indices, Tensor) and indices.dtype.is_integer:
-        return np.asarray(indices)
-    return indices
+def _slices_of(grad: Any, what: str) -> IndexedSlices:
+    """`grad` as IndexedSlices: anything with values, indices and dense_shape."""
+    if isinstance(grad, IndexedSlices):
+        return grad
+    try:
+        return IndexedSlices(grad.values, grad.indices, tuple(grad.dense_shape))
+    except AttributeError:
+        raise InvalidArgumentError(
+            f"{what} takes wf.IndexedSlices, got a {type(grad).__name__}",
+            hint="apply_grad takes indices and values",
+        ) from None
 
 
 def _accumulator(
@@ -304,32 +309,27 @@ class Barrier:
         """The name given."""
         return self._barrier.name
 
-    @or_effect(resource_ops.insert_many)
-    @eager
+    @eager_or_graph
     def insert_many(
         self, component_index: int, keys: Any, values: Any, name: str | None = None
-    ) -> None:
+    ) -> Any:
         """Give one component of the elements `keys` (a list of n strings) their `values` (stacked).
 
         InvalidArgumentError if a key has that component already, CancelledError if a key is new and
         the barrier is closed; then nothing is inserted.
         """
-        barrier = self._barrier
-        parts = barrier.parts
+        parts = self._barrier.parts
         i = self._component(component_index)
-        wanted = value_of(keys, string, lambda: f"{parts.owner}: insert_many: keys")
-        what = f"{parts.owner}: insert_many: {parts.label(i)}"
-        stack, rows = rows_of(values, parts.dtypes[i], lambda: what)
-        parts.check(i, stack, "insert_many", batch=True)
-        if wanted.shape != (len(stack),):
-            raise ShapeError(
-                f"{parts.owner}: insert_many got keys of shape {list(wanted.shape)} and "
-                f"{len(stack)} values"
-            )
-        barrier.insert_many(i, wanted.tolist(), rows())
+        what = f"{parts.owner}: insert_many"
+        given = [
+            operand(keys, string, lambda: f"{what}: keys"),
+            operand(values, parts.dtypes[i], lambda: f"{what}: {parts.label(i)}", by_rows=True),
+        ]
+        if given[1]._data is not None:
+            parts.check(i, given[1]._data, "insert_many", batch=True)
+        return host_effect("barrier_insert_many", given, (self._barrier,), name=name, component=i)
 
-    @or_in_graph(resource_ops.take_many)
-    @eager
+    @eager_or_graph
     def take_many(
         self, num_elements: int, allow_small_batch: bool = False, timeout: float | None = None,
         name: str | None = None, *, cancel: CancelToken | None = None,
@@ -343,31 +343,28 @@ class Barrier:
         barrier = self._barrier
         barrier.check_batches("take_many")
         n = integer(num_elements, f"{barrier.describe()}: take_many: num_elements")
-        indices, keys, *values = tensors(
-            barrier.dequeue_batch(
-                n, seconds(timeout), cancel, up_to=allow_small_batch, operation="take_many"
-            )
+        op = "barrier_take_up_to" if allow_small_batch else "barrier_take_many"
+        indices, keys, *values = host_op(
+            op, (), (barrier,), n=n, sizes=int(allow_small_batch), timeout=timeout, cancel=cancel
         )
         return indices, keys, values
 
-    @or_effect(resource_ops.close_barrier)
-    @eager
-    def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> None:
+    @eager_or_graph
+    def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Any:
         """Accept no new keys. Those that miss components may still get them, or (with
         `cancel_pending_enqueues`) are dropped."""
-        self._barrier.close(bool(cancel_pending_enqueues))
+        pending = bool(cancel_pending_enqueues)
+        return host_effect("barrier_close", (), (self._barrier,), name=name, cancel_pending=pending)
 
-    @or_in_graph(resource_ops.ready_size)
-    @eager
+    @eager_or_graph
     def ready_size(self, name: str | None = None) -> Tensor:
         """The number of complete elements, an int32 tensor."""
-        return count(self._barrier.size())
+        return host_op("barrier_ready_size", (), (self._barrier,))[0]
 
-    @or_in_graph(resource_ops.incomplete_size)
-    @eager
+    @eager_or_graph
     def incomplete_size(self, name: str | None = None) -> Tensor:
         """The number of keys that miss components, an int32 tensor."""
-        return count(self._barrier.incomplete_size())
+        return host_op("barrier_incomplete_size", (), (self._barrier,))[0]
 
     @made_at_once
     @eager

@@ -12,31 +12,19 @@ from typing import Any, Self
 import numpy as np
 
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.core.trace import Effect, Trace
+from weft.frontend.core.trace import Effect
 from weft.frontend.data.readers import FixedLenFeature, VarLenFeature, part_of
-from weft.frontend.ops.dispatch import fresh_sizes
 from weft.frontend.ops.promotion import check_int
 from weft.frontend.queues.host_ops import host_effect, host_op, located, string_tensor
 from weft.frontend.queues.queue import QueueBase
-from weft.frontend.state.resources import (
-    eager,
-    handle,
-    integer,
-    label,
-    made_at_once,
-    or_effect,
-    or_in_graph,
-    refuse_waiting,
-    seconds,
-)
+from weft.frontend.state.resources import eager, eager_or_graph, integer, label, made_at_once
 from weft.ir.dtypes import DType, as_dtype, string, uint8
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
-from weft.ir.spec import AttrValue
 from weft.runtime.files.records import Layout
 from weft.runtime.files.streams import check_compression
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.queue import Queue
-from weft.runtime.resources.reader import Reader, as_arrays
+from weft.runtime.resources.reader import Reader
 
 
 @located
@@ -52,14 +40,16 @@ def write_file(filename: Any, contents: Any, name: str | None = None) -> Effect:
     FailedPreconditionError with what the system says if it cannot.
     """
     contents = string_tensor("wf.tf1.write_file", contents, scalar=True)
-    return host_effect("write_file", [_name("wf.tf1.write_file", filename), contents], name)
+    given = [_name("wf.tf1.write_file", filename), contents]
+    return host_effect("write_file", given, name=name) or Effect(name or "write_file")
 
 
 @located
 def matching_files(pattern: Any, name: str | None = None) -> Tensor:
     """The names of the files that fit a pattern, or one of several (`*`, `?`, `[...]`), sorted: a
     tensor of strings with one axis."""
-    return host_op("matching_files", [_name("wf.tf1.matching_files", pattern, scalar=False)], 1)[0]
+    names = _name("wf.tf1.matching_files", pattern, scalar=False)
+    return host_op("matching_files", [names], sizes=1)[0]
 
 
 def _name(what: str, x: Any, *, scalar: bool = True) -> Tensor:
@@ -97,7 +87,7 @@ def decode_image(
     )
     last = wanted if last < 0 else last
     return host_op(
-        "decode_image", [given], (height < 0) + (width < 0) + (not last),
+        "decode_image", [given], sizes=(height < 0) + (width < 0) + (not last),
         height=height, width=width, channels=last,
     )[0]  # fmt: skip
 
@@ -162,7 +152,7 @@ def parse_example(
         if default is not None:
             defaults[i] = Tensor(default)
     made = host_op(
-        "parse_example", [given, *defaults.values()], sum("?" in p for p in parts),
+        "parse_example", [given, *defaults.values()], sizes=sum("?" in p for p in parts),
         names=tuple(features), parts=tuple(parts), defaults=tuple(defaults),
     )  # fmt: skip
     return dict(zip(features, made, strict=True))
@@ -198,42 +188,6 @@ def _queue_of(reader: ReaderBase, queue: Any) -> Queue:
     return queue._queue
 
 
-# ---------------------------------------------------------------------------------------- in graphs
-def _read(
-    trace: Trace, owner: ReaderBase, queue: Any, name: str | None = None, *,
-    timeout: object = None, cancel: object = None,
-) -> Pair:  # fmt: skip
-    refuse_waiting("read", timeout, cancel)
-    given = handle(trace, _queue_of(owner, queue))
-    key, value = trace.emit("reader_read", [handle(trace, owner._reader), given])
-    return trace.tensor(key), trace.tensor(value)
-
-
-def _read_up_to(
-    trace: Trace, owner: ReaderBase, queue: Any, num_records: Any, name: str | None = None, *,
-    timeout: object = None, cancel: object = None,
-) -> Pair:  # fmt: skip
-    refuse_waiting("read_up_to", timeout, cancel)
-    n = integer(num_records, "read_up_to: num_records", 1)
-    operands = [handle(trace, owner._reader), handle(trace, _queue_of(owner, queue))]
-    attrs: dict[str, AttrValue] = {"n": n, "sizes": fresh_sizes(trace, "read_up_to", 1)}
-    key, value = trace.emit("reader_read_up_to", operands, attrs)
-    return trace.tensor(key), trace.tensor(value)
-
-
-def _number(op: str) -> Any:
-    def emit(trace: Trace, owner: ReaderBase, name: str | None = None) -> Tensor:
-        (made,) = trace.emit(op, [handle(trace, owner._reader)])
-        return trace.tensor(made)
-
-    return emit
-
-
-def _reset(trace: Trace, owner: ReaderBase, name: str | None = None) -> Effect:
-    (token,) = trace.emit("reader_reset", [handle(trace, owner._reader)])
-    return Effect(trace.name_scope + (name or "reset"), token, trace)
-
-
 class ReaderBase:
     """A reader: gives the records of one file after the other, whose names come out of a queue.
 
@@ -255,8 +209,7 @@ class ReaderBase:
         """The name given."""
         return self._reader.name
 
-    @or_in_graph(_read)
-    @eager
+    @eager_or_graph
     def read(
         self, queue: QueueBase, name: str | None = None, *, timeout: float | None = None,
         cancel: CancelToken | None = None,
@@ -267,12 +220,11 @@ class ReaderBase:
         closed and empty; NotFoundError and DataLossError for a file that is not there or damaged,
         after which it goes on with the next file.
         """
-        made = self._reader.read(_queue_of(self, queue), 1, seconds(timeout), cancel)
-        keys, values = as_arrays(made)
-        return Tensor(keys.reshape(())), Tensor(values.reshape(()))
+        objects = (self._reader, _queue_of(self, queue))
+        key, value = host_op("reader_read", (), objects, timeout=timeout, cancel=cancel)
+        return key, value
 
-    @or_in_graph(_read_up_to)
-    @eager
+    @eager_or_graph
     def read_up_to(
         self, queue: QueueBase, num_records: int, name: str | None = None, *,
         timeout: float | None = None, cancel: CancelToken | None = None,
@@ -280,28 +232,26 @@ class ReaderBase:
         """The keys and values of the next records, at least one and at most `num_records`, all of
         one file: two tensors of strings with one axis. Errors as `read`."""
         n = integer(num_records, "read_up_to: num_records", 1)
-        found = _queue_of(self, queue)
-        made = self._reader.read(found, n, seconds(timeout), cancel, "read_up_to")
-        keys, values = as_arrays(made)
-        return Tensor(keys), Tensor(values)
+        objects = (self._reader, _queue_of(self, queue))
+        keys, values = host_op(
+            "reader_read_up_to", (), objects, n=n, sizes=1, timeout=timeout, cancel=cancel
+        )
+        return keys, values
 
-    @or_in_graph(_number("reader_num_records_produced"))
-    @eager
+    @eager_or_graph
     def num_records_produced(self, name: str | None = None) -> Tensor:
         """How many records it has read, int64."""
-        return Tensor(np.asarray(self._reader.records_produced(), np.int64))
+        return host_op("reader_num_records_produced", (), (self._reader,))[0]
 
-    @or_in_graph(_number("reader_num_work_units_completed"))
-    @eager
+    @eager_or_graph
     def num_work_units_completed(self, name: str | None = None) -> Tensor:
         """How many files it has read to their end, int64."""
-        return Tensor(np.asarray(self._reader.files_finished(), np.int64))
+        return host_op("reader_num_work_units_completed", (), (self._reader,))[0]
 
-    @or_effect(_reset)
-    @eager
-    def reset(self, name: str | None = None) -> None:
+    @eager_or_graph
+    def reset(self, name: str | None = None) -> Any:
         """Be as new: at no file, nothing counted. Names that it took off the queue stay taken."""
-        self._reader.reset()
+        return host_effect("reader_reset", (), (self._reader,), name=name or "reset")
 
     @made_at_once
     @eager

@@ -1,10 +1,11 @@
-"""Host ops: functions on files and strings as ops of a graph, or done at once; `Print` and
-`Assert`, with TensorFlow 1's names and arguments."""
+"""Host ops as users call them: `host_op` and `host_effect`, by which a public function or method
+does an op at once or adds it to a graph; `Print` and `Assert`, with TensorFlow 1's names and
+arguments."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from weft.frontend.core.arrays import contiguous
@@ -12,12 +13,16 @@ from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import Effect, Trace, current_trace, graph_around
 from weft.frontend.ops.dispatch import apply, fresh_sizes
 from weft.frontend.ops.promotion import check_int
+from weft.frontend.state.resources import handle
 from weft.ir.dtypes import string
-from weft.ir.errors import TypeRuleError, UnsupportedError, WeftError
+from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError
 from weft.ir.graph import Value
 from weft.ir.locations import caller_location
 from weft.ir.spec import AttrValue
-from weft.runtime.dataflow.host_dispatch import run_alone
+from weft.runtime.dataflow.host_dispatch import run_now
+from weft.runtime.resources.attempts import Resource
+from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.resources.components import ComponentShape
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,31 +56,79 @@ def graph_or_eager(what: str) -> Trace | None:
 
 
 def host_op(
-    op: str, operands: Sequence[Tensor], sizes: int = 0, /, **attrs: AttrValue
-) -> list[Tensor]:
-    """The tensors that a host op gives, of which `sizes` sizes depend on values."""
-    trace = graph_or_eager(f"wf.{op}")
-    if trace is None:
-        arrays = [t._concrete(f"wf.{op}", "pass tensors that have values") for t in operands]
-        return [Tensor(contiguous(a)) for a in run_alone(op, arrays, attrs)]
+    op: str, operands: Sequence[Tensor] = (), objects: Sequence[Resource] = (), /, *,
+    sizes: int = 0, shapes: Sequence[ComponentShape] = (), timeout: float | None = None,
+    cancel: CancelToken | None = None, **attrs: AttrValue,
+) -> list[Tensor]:  # fmt: skip
+    """The tensors that a host op gives: what its row (`dataflow.host_ops`) gives at once, or in a
+    `wf.Graph` those of the op, of whose sizes `sizes`, and those that are None in `shapes`, depend
+    on values.
+
+    objects: what the op's handles, its first operands, stand for. timeout, cancel: of what waits,
+    outside of graphs.
+    """
+    if current_trace() is None:
+        made = _done(op, operands, objects, timeout, cancel, attrs)
+        return [Tensor(contiguous(a)) for a in made]
+    trace = _graph(op)
+    sizes += sum(n is None for shape in shapes for n in shape or ())
     if sizes:
-        attrs = {**attrs, "sizes": fresh_sizes(trace, op, sizes)}
-    return [trace.tensor(v) for v in trace.emit(op, [trace.lift(t) for t in operands], attrs)]
+        attrs["sizes"] = fresh_sizes(trace, op, sizes)
+    values = _emit(trace, op, operands, objects, timeout, cancel, attrs)
+    return [trace.tensor(v) for v in values]
 
 
 def host_effect(
-    op: str, operands: Sequence[Tensor], name: str | None, /, **attrs: AttrValue
-) -> Effect:
-    """What a host op without results does: an effect of the graph, or done at once."""
-    label = name or op
+    op: str, operands: Sequence[Tensor] = (), objects: Sequence[Resource] = (), /, *,
+    name: str | None = None, timeout: float | None = None, cancel: CancelToken | None = None,
+    **attrs: AttrValue,
+) -> Effect | None:  # fmt: skip
+    """What a host op without results does: an effect of the graph, or done at once (None). Else as
+    `host_op`."""
+    if current_trace() is None:
+        _done(op, operands, objects, timeout, cancel, attrs)
+        return None
+    trace = _graph(op)
+    (token,) = _emit(trace, op, operands, objects, timeout, cancel, attrs)
+    return Effect(trace.name_scope + (name or op), token, trace)
+
+
+def _done(
+    op: str, operands: Sequence[Tensor], objects: Sequence[Resource],
+    timeout: float | None, cancel: CancelToken | None, attrs: Mapping[str, AttrValue],
+) -> list[Any]:  # fmt: skip
+    """What the op gives at once."""
+    arrays = [
+        t._concrete(f"wf.{op}", "pass tensors that have values") if t._data is None else t._data
+        for t in operands
+    ]
+    return run_now(op, objects, arrays, attrs, timeout, cancel)
+
+
+def _graph(op: str) -> Trace:
     trace = graph_or_eager(f"wf.{op}")
-    if trace is None:
-        arrays = [t._concrete(f"wf.{op}", "pass tensors that have values") for t in operands]
-        run_alone(op, arrays, attrs)
-        return Effect(label)
-    token: Value
-    (token,) = trace.emit(op, [trace.lift(t) for t in operands], attrs)
-    return Effect(trace.name_scope + label, token, trace)
+    assert trace is not None
+    return trace
+
+
+def _emit(
+    trace: Trace, op: str, operands: Sequence[Tensor], objects: Sequence[Resource],
+    timeout: float | None, cancel: CancelToken | None, attrs: Mapping[str, AttrValue],
+) -> Sequence[Value]:  # fmt: skip
+    """Add the op; its errors name the first object."""
+    if timeout is not None or cancel is not None:
+        raise InvalidArgumentError(
+            f"{objects[0].describe()}: {op}: timeout= and cancel= are for calls outside of graphs",
+            hint="Session.run(options=wf.RunOptions(timeout=...)) limits a step",
+        )
+    given = [trace.lift(t) for t in operands]
+    try:
+        return trace.emit(op, [*(handle(trace, o) for o in objects), *given], attrs)
+    except WeftError as error:
+        if not objects or objects[0].name in error.what:
+            raise
+        what = f"{objects[0].describe()}: {error.what}"
+        raise type(error)(what, hint=error.hint) from None
 
 
 def string_tensor(what: str, x: Any, *, scalar: bool = False) -> Tensor:
@@ -105,12 +158,11 @@ def Print(
     x = as_tensor(input_)
     count = 3 if summarize is None else check_int("Print", summarize, "summarize")
     given = [as_tensor(d) for d in data]
-    done = host_effect("print", given, name, message=message or "", summarize=count)
-    trace = graph_or_eager("wf.tf1.Print")
-    if trace is None or done.value is None:
+    done = host_effect("print", given, name=name, message=message or "", summarize=count)
+    if done is None or done.trace is None or done.value is None:
         return x
-    (value,) = trace.emit("identity", [trace.lift(x)], control=[done.value])
-    return trace.tensor(value, x.weak)
+    (value,) = done.trace.emit("identity", [done.trace.lift(x)], control=[done.value])
+    return done.trace.tensor(value, x.weak)
 
 
 @located
@@ -126,4 +178,6 @@ def Assert(
     if x.ndim:
         x = apply("all", x, axes=tuple(range(x.ndim)), keepdims=False)
     count = 3 if summarize is None else check_int("Assert", summarize, "summarize")
-    return host_effect("assert", [x, *map(as_tensor, data)], name, message="", summarize=count)
+    given = [x, *map(as_tensor, data)]
+    done = host_effect("assert", given, name=name, message="", summarize=count)
+    return done or Effect(name or "assert")

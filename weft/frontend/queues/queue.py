@@ -11,34 +11,29 @@ import numpy as np
 
 from weft.frontend.control.branches import switch_case
 from weft.frontend.core.tensor import Tensor, as_tensor
+from weft.frontend.core.trace import Effect
 from weft.frontend.ops.elementwise import greater_equal, less, logical_and
-from weft.frontend.queues.host_ops import Assert
+from weft.frontend.queues.host_ops import Assert, host_effect, host_op
 from weft.frontend.random.generator import default_generator
 from weft.frontend.session.tf_names import identity
-from weft.frontend.state import resources
 from weft.frontend.state.resources import (
-    count,
     dtype_list,
     eager,
+    eager_or_graph,
     integer,
     label,
     made_at_once,
     name_list,
-    or_effect,
-    or_in_graph,
-    rows_of,
-    seconds,
+    operand,
     shape_list,
-    tensors,
-    value_of,
 )
 from weft.frontend.state.scopes import control_dependencies
 from weft.frontend.state.shared_names import shared
 from weft.ir.dtypes import DType, int64
-from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError, WeftError
+from weft.ir.errors import InvalidArgumentError, UnsupportedError, WeftError
 from weft.ir.locations import caller_location
 from weft.runtime.resources.cancel import CancelToken
-from weft.runtime.resources.components import Array, Components, ComponentShape, Element
+from weft.runtime.resources.components import Components, ComponentShape
 from weft.runtime.resources.queue import PaddingQueue, Queue
 from weft.runtime.resources.queue_kinds import PriorityQueue as PriorityCore
 from weft.runtime.resources.queue_kinds import ShuffleQueue
@@ -103,34 +98,32 @@ class QueueBase:
             raise error.at(caller_location()) from None
 
     # -------------------------------------------------------------------------------- enqueueing
-    @or_effect(resources.enqueue)
-    @eager
+    @eager_or_graph
     def enqueue(
         self, vals: Any, name: str | None = None, *, timeout: float | None = None,
         cancel: CancelToken | None = None,
-    ) -> None:  # fmt: skip
+    ) -> Any:  # fmt: skip
         """Append one element, when there is room: a value, a list with one for each component, or a
         dict where components have names. The values are copied.
 
         CancelledError if the queue is closed. TypeRuleError, ShapeError or InvalidArgumentError if
         the values do not fit; then nothing is appended.
         """
-        self._queue.enqueue([self._element(vals, "enqueue")], seconds(timeout), cancel)
+        given = self._components(vals, "enqueue")
+        return self._effect("enqueue", given, name=name, timeout=timeout, cancel=cancel)
 
-    @or_effect(resources.enqueue_many)
-    @eager
+    @eager_or_graph
     def enqueue_many(
         self, vals: Any, name: str | None = None, *, timeout: float | None = None,
         cancel: CancelToken | None = None,
-    ) -> None:  # fmt: skip
+    ) -> Any:  # fmt: skip
         """Append several elements, as there is room: values as for `enqueue`, each stacked along a
         first axis. If it fails while it waits, the error says how many are in the queue."""
-        elements = self._elements(vals, "enqueue_many")
-        self._queue.enqueue(elements, seconds(timeout), cancel, "enqueue_many")
+        given = self._components(vals, "enqueue_many", many=True)
+        return self._effect("enqueue_many", given, name=name, timeout=timeout, cancel=cancel)
 
     # -------------------------------------------------------------------------------- dequeueing
-    @or_in_graph(resources.dequeue)
-    @eager
+    @eager_or_graph
     def dequeue(
         self, name: str | None = None, *, timeout: float | None = None,
         cancel: CancelToken | None = None,
@@ -139,11 +132,10 @@ class QueueBase:
 
         OutOfRangeError if the queue is closed and empty.
         """
-        (element,) = self._queue.dequeue(1, seconds(timeout), cancel)
-        return self._given(element)
+        shapes = self._queue.components.shapes
+        return self._given(self._op("dequeue", shapes=shapes, timeout=timeout, cancel=cancel))
 
-    @or_in_graph(resources.dequeue_many)
-    @eager
+    @eager_or_graph
     def dequeue_many(
         self, n: Any, name: str | None = None, *, timeout: float | None = None,
         cancel: CancelToken | None = None,
@@ -153,49 +145,43 @@ class QueueBase:
 
         OutOfRangeError if the queue is closed and has fewer. All shapes must be known.
         """
-        return self._dequeue_batch(n, "dequeue_many", seconds(timeout), cancel)
+        return self._dequeue_batch("dequeue_many", n, timeout=timeout, cancel=cancel)
 
-    @or_in_graph(resources.dequeue_up_to)
-    @eager
+    @eager_or_graph
     def dequeue_up_to(
         self, n: Any, name: str | None = None, *, timeout: float | None = None,
         cancel: CancelToken | None = None,
     ) -> Any:  # fmt: skip
         """As `dequeue_many`, but what is left when the queue is closed will do, if there is any."""
-        return self._dequeue_batch(n, "dequeue_up_to", seconds(timeout), cancel)
+        return self._dequeue_batch("dequeue_up_to", n, sizes=1, timeout=timeout, cancel=cancel)
 
-    def _dequeue_batch(
-        self, n: Any, operation: str, timeout: float | None, cancel: CancelToken | None
-    ) -> Any:
+    def _dequeue_batch(self, op: str, n: Any, **how: Any) -> Any:
         queue = self._queue
-        wanted = integer(n, f"{queue.describe()}: {operation}: n")
-        queue.check_batches(operation)
-        up_to = operation == "dequeue_up_to"
-        batch = queue.dequeue_batch(wanted, timeout, cancel, up_to=up_to, operation=operation)
-        return self._given(batch)
+        wanted = integer(n, f"{queue.describe()}: {op}: n")
+        queue.check_batches(op)
+        return self._given(self._op(op, n=wanted, shapes=queue.components.shapes, **how))
 
     # --------------------------------------------------------------------------------- the rest
-    @or_in_graph(resources.size)
-    @eager
+    @eager_or_graph
     def size(self, name: str | None = None) -> Tensor:
         """The number of elements in the queue, as an int32 tensor."""
-        return count(self._queue.size())
+        return self._op("queue_size")[0]
 
-    @or_effect(resources.close)
-    @eager
-    def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> None:
+    @eager_or_graph
+    def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Any:
         """No more elements are accepted: later enqueues raise CancelledError, dequeues go on while
         there are enough elements and then raise OutOfRangeError. Returns at once.
 
         Enqueues that wait for room go on, or raise CancelledError if `cancel_pending_enqueues`.
         """
-        self._queue.close(bool(cancel_pending_enqueues))
+        pending = bool(cancel_pending_enqueues)
+        return self._effect("queue_close", name=name or "close", cancel_pending=pending)
 
-    @or_in_graph(resources.is_closed)
-    @eager
-    def is_closed(self, name: str | None = None) -> bool:
-        """Whether `close` was called."""
-        return self._queue.is_closed
+    @eager_or_graph
+    def is_closed(self, name: str | None = None) -> Any:
+        """Whether `close` was called: a bool, in a graph a tensor."""
+        (closed,) = self._op("queue_is_closed")
+        return closed if closed._data is None else bool(closed._data)
 
     @made_at_once
     @eager
@@ -244,35 +230,26 @@ class QueueBase:
             )
         return given
 
-    def _labels(self, operation: str) -> list[Callable[[], str]]:
+    def _components(self, vals: Any, op: str, *, many: bool = False) -> list[Tensor]:
+        """What is to be enqueued, a tensor for each component. many: several elements, stacked."""
         c = self._queue.components
-        return [partial(_label, c, operation, i) for i in range(len(c))]
+        made = []
+        for i, (x, dtype) in enumerate(zip(self._values(vals, op), c.dtypes, strict=True)):
+            t = operand(x, dtype, partial(_label, c, op, i), by_rows=many)
+            if t._data is not None:
+                c.check(i, t._data, op, batch=many)
+            made.append(t)
+        return made
 
-    def _element(self, vals: Any, operation: str) -> Element:
-        c = self._queue.components
-        given = self._values(vals, operation)
-        labels = self._labels(operation)
-        element = tuple(value_of(x, d, w) for x, d, w in zip(given, c.dtypes, labels, strict=True))
-        c.check_element(element, operation)
-        return element
+    def _op(self, op: str, **how: Any) -> list[Tensor]:
+        """What an op on the queue gives."""
+        return host_op(op, (), (self._queue,), **how)
 
-    def _elements(self, vals: Any, operation: str) -> list[Element]:
-        c = self._queue.components
-        given = self._values(vals, operation)
-        labels = self._labels(operation)
-        stacks = [rows_of(x, d, w) for x, d, w in zip(given, c.dtypes, labels, strict=True)]
-        for i, (stack, _) in enumerate(stacks):
-            c.check(i, stack, operation, batch=True)
-        counts = [len(stack) for stack, _ in stacks]
-        if len(set(counts)) != 1:
-            raise ShapeError(
-                f"{c.owner}: {operation} got {counts} values for the components of {c}",
-                hint="all first axes have the same length, the number of elements",
-            )
-        return list(zip(*(rows() for _, rows in stacks), strict=True))
+    def _effect(self, op: str, operands: Sequence[Tensor] = (), **how: Any) -> Effect | None:
+        """What an op on the queue does."""
+        return host_effect(op, operands, (self._queue,), **how)
 
-    def _given(self, arrays: Sequence[Array]) -> Dequeued:
-        made = tensors(arrays)
+    def _given(self, made: list[Tensor]) -> Dequeued:
         names = self._queue.components.names
         if names is not None:
             return dict(zip(names, made, strict=True))
@@ -295,37 +272,13 @@ class SelectedQueue(QueueBase):
     def __repr__(self) -> str:
         return f"<one of {len(self._queues)} queues, by {self._index.describe()}>"
 
-    def enqueue(self, vals: Any, name: str | None = None, **waiting: Any) -> Any:
-        """As that of the queue that the index says."""
-        return self._on(lambda q: q.enqueue(vals, name, **waiting))
+    def _op(self, op: str, **how: Any) -> list[Tensor]:
+        made: list[Tensor] = self._on(lambda q: q._op(op, **how))
+        return made
 
-    def enqueue_many(self, vals: Any, name: str | None = None, **waiting: Any) -> Any:
-        """As that of the queue that the index says."""
-        return self._on(lambda q: q.enqueue_many(vals, name, **waiting))
-
-    def dequeue(self, name: str | None = None, **waiting: Any) -> Any:
-        """As that of the queue that the index says."""
-        return self._on(lambda q: q.dequeue(name, **waiting))
-
-    def dequeue_many(self, n: Any, name: str | None = None, **waiting: Any) -> Any:
-        """As that of the queue that the index says."""
-        return self._on(lambda q: q.dequeue_many(n, name, **waiting))
-
-    def dequeue_up_to(self, n: Any, name: str | None = None, **waiting: Any) -> Any:
-        """As that of the queue that the index says."""
-        return self._on(lambda q: q.dequeue_up_to(n, name, **waiting))
-
-    def size(self, name: str | None = None) -> Any:
-        """As that of the queue that the index says."""
-        return self._on(lambda q: q.size(name))
-
-    def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Any:
-        """As that of the queue that the index says."""
-        return self._on(lambda q: q.close(cancel_pending_enqueues, name))
-
-    def is_closed(self, name: str | None = None) -> Any:
-        """As that of the queue that the index says."""
-        return self._on(lambda q: q.is_closed(name))
+    def _effect(self, op: str, operands: Sequence[Tensor] = (), **how: Any) -> Effect | None:
+        made: Effect = self._on(lambda q: q._effect(op, operands, **how))
+        return made
 
     def state_dict(self) -> Any:
         """UnsupportedError: which queue it is, a step says."""

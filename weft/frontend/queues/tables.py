@@ -10,17 +10,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from weft.frontend.core.arrays import contiguous
 from weft.frontend.core.tensor import Tensor, as_tensor
-from weft.frontend.queues import resource_ops
+from weft.frontend.queues.host_ops import host_effect, host_op
 from weft.frontend.state.resources import (
     eager,
+    eager_or_graph,
     integer,
     label,
     made_at_once,
-    or_effect,
-    or_in_graph,
-    tensors,
+    operand,
     value_of,
 )
 from weft.frontend.state.shared_names import shared
@@ -57,11 +55,22 @@ class LookupTable:
         """The dtype of the values."""
         return self._table.value_dtype
 
-    @or_in_graph(resource_ops.table_size)
-    @eager
+    @eager_or_graph
     def size(self, name: str | None = None) -> Tensor:
         """The number of keys (and buckets), an int64 tensor."""
-        return Tensor(np.asarray(self._table.size(), np.int64))
+        return host_op("table_size", (), (self._table,))[0]
+
+    def _keys(self, keys: Any, operation: str) -> Tensor:
+        t = self._table
+        return operand(keys, t.key_dtype, lambda: f"{t.describe()} ({t}): {operation}: keys")
+
+    def _values(self, values: Any, operation: str) -> Tensor:
+        t = self._table
+        return operand(values, t.value_dtype, lambda: f"{t.describe()} ({t}): {operation}: values")
+
+    def _exported(self) -> tuple[Tensor, Tensor]:
+        keys, values = host_op("table_export", (), (self._table,), sizes=1)
+        return keys, values
 
 
 class MutableHashTable(LookupTable):
@@ -90,46 +99,42 @@ class MutableHashTable(LookupTable):
             shared_name, HashTable, declared, lambda: HashTable(key, default, dtype, name)
         )
 
-    @or_in_graph(resource_ops.lookup)
-    @eager
+    @eager_or_graph
     def lookup(
         self, keys: Any, dynamic_default_values: Any = None, name: str | None = None
     ) -> Tensor:
         """The values of `keys` (any shape): keys.shape + value shape. Keys that are not there have
         the default value, or their own of `dynamic_default_values`."""
-        defaults = dynamic_default_values
-        if defaults is not None:
-            defaults = self._values(defaults, "lookup")
-        return Tensor(self._table.lookup(self._keys(keys, "lookup"), defaults))
+        given = [self._keys(keys, "lookup")]
+        if dynamic_default_values is not None:
+            given.append(self._values(dynamic_default_values, "lookup"))
+        return host_op("table_lookup", given, (self._table,))[0]
 
     def __getitem__(self, keys: Any) -> Tensor:
         return self.lookup(keys)
 
-    @or_effect(resource_ops.insert)
-    @eager
-    def insert(self, keys: Any, values: Any, name: str | None = None) -> None:
+    @eager_or_graph
+    def insert(self, keys: Any, values: Any, name: str | None = None) -> Any:
         """Store values (keys.shape + value shape) for keys; the last of a duplicate key stays.
         ShapeError or TypeRuleError if they do not fit; then nothing is stored."""
-        self._table.insert(self._keys(keys, "insert"), self._values(values, "insert"))
+        given = [self._keys(keys, "insert"), self._values(values, "insert")]
+        return host_effect("table_insert", given, (self._table,), name=name)
 
-    @or_effect(resource_ops.remove)
-    @eager
-    def remove(self, keys: Any, name: str | None = None) -> None:
+    @eager_or_graph
+    def remove(self, keys: Any, name: str | None = None) -> Any:
         """Forget keys; those that are not there are skipped."""
-        self._table.remove(self._keys(keys, "remove"))
+        return host_effect("table_remove", [self._keys(keys, "remove")], (self._table,), name=name)
 
-    @or_in_graph(resource_ops.export)
-    @eager
+    @eager_or_graph
     def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
         """(keys [n], values [n, ...]), in the order in which the keys came."""
-        keys, values = tensors(self._table.export())
-        return keys, values
+        return self._exported()
 
-    @or_effect(resource_ops.import_values)
-    @eager
-    def import_values(self, keys: Any, values: Any, name: str | None = None) -> None:
+    @eager_or_graph
+    def import_values(self, keys: Any, values: Any, name: str | None = None) -> Any:
         """Hold exactly these keys and values, as `export` gives them."""
-        self._table.import_values(self._keys(keys, "import"), self._values(values, "import"))
+        given = [self._keys(keys, "import"), self._values(values, "import")]
+        return host_effect("table_import", given, (self._table,), name=name)
 
     @made_at_once
     @eager
@@ -143,14 +148,6 @@ class MutableHashTable(LookupTable):
         """Hold what `state_dict` gave. Returns self."""
         self._table.load_state_dict(state)
         return self
-
-    def _keys(self, keys: Any, operation: str) -> Array:
-        t = self._table
-        return value_of(keys, t.key_dtype, lambda: f"{t.describe()} ({t}): {operation}: keys")
-
-    def _values(self, values: Any, operation: str) -> Array:
-        t = self._table
-        return value_of(values, t.value_dtype, lambda: f"{t.describe()} ({t}): {operation}: values")
 
 
 class TextFileIndex:
@@ -223,13 +220,10 @@ class _Static(LookupTable):
     def __init__(self, table: HashTable) -> None:
         self._table = table
 
-    @or_in_graph(resource_ops.lookup)
-    @eager
+    @eager_or_graph
     def lookup(self, keys: Any, name: str | None = None) -> Tensor:
         """The values of `keys`, in their shape."""
-        t = self._table
-        what = f"{t.describe()} ({t}): lookup: keys"
-        return Tensor(contiguous(t.lookup(value_of(keys, t.key_dtype, lambda: what))))
+        return host_op("table_lookup", [self._keys(keys, "lookup")], (self._table,))[0]
 
     def __getitem__(self, keys: Any) -> Tensor:
         return self.lookup(keys)
@@ -253,12 +247,10 @@ class StaticHashTable(_Static):
             StaticTable(given.keys, given.values, given.key_dtype, default, given.value_dtype, name)
         )
 
-    @or_in_graph(resource_ops.export)
-    @eager
+    @eager_or_graph
     def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
         """(keys [n], values [n]), in the order in which they were given."""
-        keys, values = tensors(self._table.export())
-        return keys, values
+        return self._exported()
 
 
 class StaticVocabularyTable(_Static):

@@ -24,17 +24,17 @@ from weft.frontend.ops.elementwise import less, where
 from weft.frontend.ops.indexing import as_indices
 from weft.frontend.ops.manipulation import reshape
 from weft.frontend.ops.promotion import cast
-from weft.frontend.queues import resource_ops
+from weft.frontend.queues.host_ops import host_effect, host_op
 from weft.frontend.state.resources import (
     count,
     dtype_list,
     eager,
+    eager_or_graph,
     integer,
     label,
     made_at_once,
     one_shape,
-    or_effect,
-    or_in_graph,
+    operand,
     rows_of,
     value_of,
 )
@@ -50,7 +50,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.locations import caller_location
-from weft.runtime.resources.components import Array, fits, stack_arrays
+from weft.runtime.resources.components import Array, stack_arrays
 from weft.runtime.resources.tensor_array import Stack as StackCore
 from weft.runtime.resources.tensor_array import TensorArray as TensorArrayCore
 
@@ -588,38 +588,27 @@ class Stack:
         """The dtype of the tensors."""
         return self._stack.dtype
 
-    @or_in_graph(resource_ops.push)
-    @eager
+    @eager_or_graph
     def push(self, value: Any, name: str | None = None) -> Tensor:
         """Put a value on top, and give it back. ResourceExhaustedError if the stack is full."""
-        what = f"{self._stack.describe()}: push"
-        array = value_of(value, self._stack.dtype, lambda: what)
-        shape = self._stack.shape
-        if shape is not None and not fits(array.shape, shape):
-            raise ShapeError(
-                f"{what} got an element of shape {format_shape(array.shape)}, its elements have "
-                f"shape {format_shape(shape)}"
-            )
-        self._stack.push(array)
-        return Tensor(array)
+        stack = self._stack
+        given = operand(value, stack.dtype, lambda: f"{stack.describe()}: push")
+        return host_op("host_stack_push", [given], (stack,))[0]
 
-    @or_in_graph(resource_ops.pop)
-    @eager
+    @eager_or_graph
     def pop(self, name: str | None = None) -> Tensor:
         """Take the value on top. InvalidArgumentError if there is none."""
-        return Tensor(self._stack.pop())
+        return host_op("host_stack_pop", (), (self._stack,), shapes=[self._stack.shape])[0]
 
-    @or_in_graph(resource_ops.stack_size)
-    @eager
+    @eager_or_graph
     def size(self, name: str | None = None) -> Tensor:
         """The number of values, an int32 tensor."""
-        return count(self._stack.size())
+        return host_op("host_stack_size", (), (self._stack,))[0]
 
-    @or_effect(resource_ops.close_stack)
-    @eager
-    def close(self, name: str | None = None) -> None:
+    @eager_or_graph
+    def close(self, name: str | None = None) -> Any:
         """Free the values; later calls raise FailedPreconditionError."""
-        self._stack.close()
+        return host_effect("host_stack_close", (), (self._stack,), name=name)
 
     @made_at_once
     @eager

@@ -1,8 +1,8 @@
 """Resources of the host (queues, tables, barriers) as seen from Python: calls at once outside
 graphs, ops of the `wf.Graph` that is being built inside, which happen when a step runs them.
 
-Decorators for both ways, values with declared dtypes, the handle of a resource in a graph, and the
-ops on queues. Ops on the other resources are in `queues/resource_ops.py`."""
+Decorators for both ways, values with declared dtypes, and the handle of a resource in a graph. What
+does an op, either way, is `queues/host_ops.host_op`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from weft.frontend.core.device_scope import device_scopes, place
 from weft.frontend.core.operators import Operators
 from weft.frontend.core.tensor import Tensor, as_tensor
 from weft.frontend.core.trace import (
-    Effect,
     Trace,
     bring_in,
     current_trace,
@@ -26,15 +25,12 @@ from weft.frontend.core.trace import (
     suspend_trace,
     unique_name,
 )
-from weft.frontend.ops.dispatch import fresh_sizes
-from weft.ir.dtypes import DType, as_dtype, string
+from weft.ir.dtypes import DType, as_dtype, int64, string
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError, WeftError
 from weft.ir.graph import Value
 from weft.ir.locations import caller_location
-from weft.ir.types import HandleType
 from weft.runtime.resources.attempts import Resource, check_timeout
 from weft.runtime.resources.components import Array, ComponentShape, describe_array
-from weft.runtime.resources.queue import Queue
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,12 +39,20 @@ _ORDER = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
 
 def eager(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate an operation on the host: UnsupportedError while a function is being compiled, and
-    every error gets the user's line."""
+    """Decorate an operation on the host: UnsupportedError while a function or a graph is being
+    built, and every error gets the user's line."""
+    return _on_host(function, lambda: current_trace() is not None)
 
+
+def eager_or_graph(function: Callable[P, R]) -> Callable[P, R]:
+    """As `eager`, of an operation that is an op of a `wf.Graph` while that is being built."""
+    return _on_host(function, lambda: current_trace() is not None and graph_trace() is None)
+
+
+def _on_host(function: Callable[P, R], refused: Callable[[], bool]) -> Callable[P, R]:
     @functools.wraps(function)
     def operation(*args: P.args, **kwargs: P.kwargs) -> R:
-        if current_trace() is not None:
+        if refused():
             owner = type(args[0]).__name__
             name = function.__name__
             raise refusal(owner if name == "__init__" else f"{owner}.{name}")
@@ -81,10 +85,58 @@ def value_of(x: Any, dtype: DType, label: Callable[[], str]) -> Array:
     kind or to a higher one, if integers keep their value (as feeds do). TypeRuleError or
     InvalidArgumentError that begins with `label()`.
     """
-    try:
+    t = _tensor_of(x, label)
+    return _value(t, x, dtype, label)
+
+
+def operand(x: Any, dtype: DType, label: Callable[[], str], *, by_rows: bool = False) -> Tensor:
+    """`x` as an operand of `dtype`: what has a value as `value_of` has it, in a graph also a
+    symbolic tensor of that dtype.
+
+    by_rows: the op copies each row, so that an array is taken as it is where it is done at once.
+    """
+    plain = by_rows and type(x) is np.ndarray and x.dtype == dtype.numpy and dtype is not string
+    if plain and current_trace() is None:
+        return Tensor(x)
+    t = _tensor_of(x, label)
+    if t._data is not None or graph_trace() is None:
+        data = _value(t, x, dtype, label)
+        return t if data is t._data else Tensor(data)
+    if t.dtype is not dtype and not t.weak:
+        raise TypeRuleError(
+            f"{label()} takes {dtype.name}, got {t.describe()}",
+            hint=f"convert it with wf.astype(x, wf.{dtype.name})",
+        )
+    return t if t.dtype is dtype else t.astype(dtype)
+
+
+def whole_number(x: Any, what: str, smallest: int = -(2**63)) -> Tensor:
+    """`x` as an int64 operand without axes: as `integer` has it, in a graph as `whole_numbers`."""
+    if graph_trace() is not None:
+        return whole_numbers(x, what)
+    return Tensor(np.asarray(integer(x, what, smallest), np.int64))
+
+
+def whole_numbers(x: Any, what: str) -> Tensor:
+    """`x` as an int64 operand; other integers are widened."""
+    if isinstance(x, Operators):
         t = as_tensor(x)
+        if t.dtype.is_integer and t._data is None and graph_trace() is not None:
+            return t if t.dtype is int64 else t.astype(int64)
+        if t.dtype.is_integer and t._data is not None:
+            x = np.asarray(t._data)
+    return operand(x, int64, lambda: what)
+
+
+def _tensor_of(x: Any, label: Callable[[], str]) -> Tensor:
+    try:
+        return as_tensor(x)
     except WeftError as error:
         raise type(error)(f"{label()}: {error.what}", hint=error.hint) from None
+
+
+def _value(t: Tensor, x: Any, dtype: DType, label: Callable[[], str]) -> Array:
+    """The array of `t`, which is the tensor of `x`, as `value_of` has it."""
     data = t._concrete(label(), "pass a tensor that has a value") if t._data is None else t._data
     given = as_dtype(data.dtype)
     if given is dtype:
@@ -211,31 +263,6 @@ def graph_trace() -> Trace | None:
     return graph_around(current_trace())
 
 
-def or_in_graph(emit: Callable[..., Any]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorate an eager operation: in a graph `emit(trace, self, ...)` adds it instead."""
-
-    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        @functools.wraps(function)
-        def operation(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            trace = graph_trace()
-            if trace is None:
-                return function(*args, **kwargs)
-            try:
-                made: _R = emit(trace, *args, **kwargs)
-            except WeftError as error:
-                raise error.at(caller_location()) from None
-            return made
-
-        return operation
-
-    return decorate
-
-
-def or_effect(emit: Callable[..., Effect]) -> Callable[[Callable[_P, None]], Callable[_P, Any]]:
-    """As `or_in_graph`, of an operation that gives nothing: in a graph it is a `wf.Effect`."""
-    return or_in_graph(emit)
-
-
 def made_at_once(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorate the maker of a host object: in a graph it is made while the graph is built."""
 
@@ -255,101 +282,6 @@ def made_at_once(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return operation
 
 
-# --------------------------------------------------------------------------------------- operations
-def enqueue(
-    trace: Trace, owner: Any, vals: Any, name: str | None = None, *, timeout: float | None = None,
-    cancel: object = None,
-) -> Effect:  # fmt: skip
-    """An effect that appends one element."""
-    return _enqueue(trace, owner, vals, "enqueue", name, timeout, cancel)
-
-
-def enqueue_many(
-    trace: Trace, owner: Any, vals: Any, name: str | None = None, *, timeout: float | None = None,
-    cancel: object = None,
-) -> Effect:  # fmt: skip
-    """An effect that appends several elements."""
-    return _enqueue(trace, owner, vals, "enqueue_many", name, timeout, cancel)
-
-
-def _enqueue(
-    trace: Trace, owner: Any, vals: Any, operation: str, name: str | None, timeout: object,
-    cancel: object,
-) -> Effect:  # fmt: skip
-    refuse_waiting(operation, timeout, cancel)
-    queue: Queue = owner._queue
-    given = owner._values(vals, operation)
-    dtypes = queue.components.dtypes
-    values = [
-        trace.lift(converted(x, dtype, f"{queue.describe()}: {operation}: component {i}"))
-        for i, (x, dtype) in enumerate(zip(given, dtypes, strict=True))
-    ]
-    (token,) = trace.emit(operation, [handle(trace, queue), *values])
-    return Effect(trace.name_scope + (name or operation), token, trace)
-
-
-def dequeue(
-    trace: Trace, owner: Any, name: str | None = None, *, timeout: float | None = None,
-    cancel: object = None,
-) -> Any:  # fmt: skip
-    """The components of one element."""
-    refuse_waiting("dequeue", timeout, cancel)
-    queue: Queue = owner._queue
-    attrs = {"sizes": fresh_sizes(trace, "dequeue", len(_open_sizes(trace, queue)))}
-    return _given(trace, owner, trace.emit("dequeue", [handle(trace, queue)], attrs))
-
-
-def dequeue_many(
-    trace: Trace, owner: Any, n: Any, name: str | None = None, *, timeout: float | None = None,
-    cancel: object = None,
-) -> Any:  # fmt: skip
-    """The components of n elements, each stacked along a first axis; n is an int."""
-    refuse_waiting("dequeue_many", timeout, cancel)
-    queue: Queue = owner._queue
-    wanted = integer(n, f"{queue.describe()}: dequeue_many: n")
-    queue.check_batches("dequeue_many")
-    sizes = fresh_sizes(trace, "dequeue_many", len(_open_sizes(trace, queue)))
-    made = trace.emit("dequeue_many", [handle(trace, queue)], {"n": wanted, "sizes": sizes})
-    return _given(trace, owner, made)
-
-
-def dequeue_up_to(
-    trace: Trace, owner: Any, n: Any, name: str | None = None, *, timeout: float | None = None,
-    cancel: object = None,
-) -> Any:  # fmt: skip
-    """The components of n elements, or of those that are left in a closed queue, each stacked along
-    a first axis, whose size a step knows when it has them; n is an int."""
-    refuse_waiting("dequeue_up_to", timeout, cancel)
-    queue: Queue = owner._queue
-    wanted = integer(n, f"{queue.describe()}: dequeue_up_to: n")
-    queue.check_batches("dequeue_up_to")
-    count = 1 + len(_open_sizes(trace, queue))
-    sizes = fresh_sizes(trace, "dequeue_up_to", count)
-    made = trace.emit("dequeue_up_to", [handle(trace, queue)], {"n": wanted, "sizes": sizes})
-    return _given(trace, owner, made)
-
-
-def size(trace: Trace, owner: Any, name: str | None = None) -> Tensor:
-    """The number of elements when a step asks."""
-    (value,) = trace.emit("queue_size", [handle(trace, owner._queue)])
-    return trace.tensor(value)
-
-
-def close(
-    trace: Trace, owner: Any, cancel_pending_enqueues: bool = False, name: str | None = None
-) -> Effect:
-    """An effect that closes the queue."""
-    attrs = {"cancel_pending": bool(cancel_pending_enqueues)}
-    (token,) = trace.emit("queue_close", [handle(trace, owner._queue)], attrs)
-    return Effect(trace.name_scope + (name or "close"), token, trace)
-
-
-def is_closed(trace: Trace, owner: Any, name: str | None = None) -> Tensor:
-    """Whether it is closed when a step asks."""
-    (value,) = trace.emit("queue_is_closed", [handle(trace, owner._queue)])
-    return trace.tensor(value)
-
-
 # ------------------------------------------------------------------------------------------- pieces
 def handle(trace: Trace, resource: Resource) -> Value:
     """The graph's handle of a queue or another resource, made on first use. UnsupportedError if it
@@ -366,40 +298,3 @@ def handle(trace: Trace, resource: Resource) -> Value:
         place(root.builder.ops[-1], root, resource.scopes)
     resources[name] = resource
     return bring_in(trace, found)
-
-
-def _open_sizes(trace: Trace, queue: Queue) -> list[int]:
-    """The axes of the components whose sizes differ from element to element."""
-    kind = handle(trace, queue).type
-    assert isinstance(kind, HandleType)
-    return [axis for part in kind.parts for axis, d in enumerate(part.shape) if d is None]
-
-
-def converted(x: Any, dtype: DType, what: str) -> Tensor:
-    """`x` as the component's dtype: numbers and NumPy arrays convert, tensors must have it."""
-    t = as_tensor(x)
-    if t.dtype is dtype:
-        return t
-    if t._data is None and not t.weak:
-        raise TypeRuleError(
-            f"{what} takes {dtype.name}, got {t.describe()}",
-            hint=f"convert it with wf.astype(x, wf.{dtype.name})",
-        )
-    return t.astype(dtype)
-
-
-def _given(trace: Trace, owner: Any, values: Sequence[Value]) -> Any:
-    made = [trace.tensor(v) for v in values]
-    names = owner._queue.components.names
-    if names is not None:
-        return dict(zip(names, made, strict=True))
-    return made[0] if len(made) == 1 else made
-
-
-def refuse_waiting(operation: str, timeout: object, cancel: object) -> None:
-    """InvalidArgumentError for what only calls outside of graphs take."""
-    if timeout is not None or cancel is not None:
-        raise InvalidArgumentError(
-            f"{operation}: timeout= and cancel= are for calls outside of graphs",
-            hint="Session.run(options=wf.RunOptions(timeout=...)) limits a step",
-        )

@@ -429,7 +429,8 @@ def save_v2(
     """
     named = tuple(str(n) for n in tensor_names)
     given = [as_tensor(t) for t in tensors]
-    return host_effect("save", [_path(prefix), *given], name, names=named, keep=keep)
+    done = host_effect("save", [_path(prefix), *given], name=name, names=named, keep=keep)
+    return done or Effect(name or "save")
 
 
 @located

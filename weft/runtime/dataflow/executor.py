@@ -14,7 +14,6 @@ from weft.codegen.loops.in_registers import in_registers
 from weft.ir.analysis.deadness import check_dataflow
 from weft.ir.analysis.effects import is_string
 from weft.ir.graph import Graph, Operation
-from weft.ir.ops import lookup
 from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.process import collector_paused
 from weft.ir.types import TensorType, Type
@@ -26,6 +25,7 @@ from weft.passes.sizes import is_symbolic, tie_sizes
 from weft.runtime.dataflow import layout as at
 from weft.runtime.dataflow.build import Array, build
 from weft.runtime.dataflow.host_dispatch import Resources
+from weft.runtime.dataflow.host_ops import HOST_OPS
 from weft.runtime.dataflow.nodes import Tables
 from weft.runtime.dataflow.regions import Elsewhere
 from weft.runtime.dataflow.run import Running
@@ -189,12 +189,6 @@ def dataflow_step(
 
 #: A step of at most so many nanoseconds, and ops, is small.
 SMALL_NS, MOST_OPS = 30_000.0, 200
-#: Ops of the host that only begin something, or are done in no time.
-_BRIEF = frozenset({
-    "send", "recv", "enqueue", "dequeue", "enqueue_many", "dequeue_many", "dequeue_up_to",
-    "queue_size", "queue_close", "queue_is_closed", "is_initialized", "assert_initialized",
-    "count_up_to",
-})  # fmt: skip
 #: Called once: with the results, or with what went wrong.
 Finished = Callable[[list[Array] | BaseException], None]
 
@@ -205,8 +199,8 @@ def is_small(graph: Graph) -> bool:
     if len(graph.ops) > MOST_OPS or any(op.regions for op in graph.ops):
         return False
     for op in graph.ops:
-        host = "host" in lookup(op.name).traits
-        if (host and op.name not in _BRIEF) or op.name == "enter":
+        row = HOST_OPS.get(op.name)
+        if (row is not None and not row.brief) or op.name == "enter":
             return False
         types = [v.type for v in (*op.operands, *op.results)]
         if not all(_is_static(t) for t in types):
@@ -214,7 +208,7 @@ def is_small(graph: Graph) -> bool:
     sent = {v for op in graph.ops if op.name == "send" for v in op.operands} | {*graph.results}
     # a variable is read where it lies, but for what is sent
     inside = [op for op in graph.ops if op.name != "read" or op.result in sent]
-    return nanoseconds(op for op in inside if op.name not in _BRIEF) <= SMALL_NS
+    return nanoseconds(op for op in inside if op.name not in HOST_OPS) <= SMALL_NS
 
 
 def _is_static(kind: Type) -> bool:

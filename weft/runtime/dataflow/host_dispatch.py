@@ -1,6 +1,6 @@
 """Dispatch of host ops: the row of an op and the object it works on, for each way to run it.
 
-`host_start` serves the dataflow executor, `run_alone` an eager call, `HostObjects` the interpreter,
+`host_start` serves the dataflow executor, `run_now` an eager call, `HostObjects` the interpreter,
 which works on the real objects, one op after another."""
 
 from __future__ import annotations
@@ -48,21 +48,26 @@ def host_start(
     UnsupportedError for an op that has no row, FailedPreconditionError if its object is not there.
     """
     types = tuple(v.type for v in op.operands if isinstance(v.type, TensorType))
-    begin = HOST_OPS.get(op.name) or STRING_ROWS.get(op.name)
-    if begin is None:
+    row = HOST_OPS.get(op.name) or STRING_ROWS.get(op.name)
+    if row is None:
         if not is_pure(op):
             raise UnsupportedError(
                 f"the dataflow executor does not run op '{op.name}' yet", location=op.locations
             )
         return at_once(partial(carry_out, op)), types  # on strings, which only Python looks into
     handles = [v for v in op.operands if isinstance(v.type, HANDLES)]
-    objects = [_object(op, v, resources, variables) for v in handles]
-    given = objects[0] if len(objects) == 1 else tuple(objects) or None
+    given = _given([_object(op, v, resources, variables) for v in handles])
+    begin = row.begin
 
     def start(arrays: list[Array], done: Done, cancel: CancelToken) -> None:
         begin(given, op, arrays, done, cancel)
 
     return start, types
+
+
+def _given(objects: Sequence[Any]) -> Any:
+    """The objects of an op's handles as its row takes them."""
+    return objects[0] if len(objects) == 1 else tuple(objects) or None
 
 
 def is_pure(op: Operation) -> bool:
@@ -108,20 +113,22 @@ def _object(
     return held[name]
 
 
-def run_alone(op_name: str, arrays: Sequence[Array], attrs: Attrs) -> list[Any]:
-    """What a host op that names no object and waits for nothing gives on arrays (None: a token).
+def run_now(
+    op_name: str, objects: Sequence[Any], arrays: list[Array], attrs: Attrs,
+    timeout: float | None = None, cancel: CancelToken | None = None,
+) -> list[Any]:  # fmt: skip
+    """What a host op gives on objects and arrays (None: a token), waited for as `Resource.wait`
+    does. Raises what the op raises.
 
-    Raises what the type rule and the op raise.
+    An op without an object is checked by its type rule; what an object is given, it checks itself:
+    outside of graphs its elements may be of any shape, which is no type.
     """
-    op = make_op(op_name, [Value(type_of(a)) for a in arrays], attrs)
-    made: list[Any] = []
-    HOST_OPS[op_name](None, op, list(arrays), made.append, CancelToken())
-    if not made:
-        raise InternalError(f"op '{op_name}' waits, and was called alone")
-    (results,) = made
-    if isinstance(results, WeftError):
-        raise results
-    return list(results)
+    row = HOST_OPS[op_name]
+    if row.now is None:
+        raise InternalError(f"op '{op_name}' is one of a step, and was called alone")
+    if not objects:
+        attrs = make_op(op_name, [Value(type_of(a)) for a in arrays], attrs).attrs
+    return row.now(_given(objects), arrays, attrs, timeout, cancel)
 
 
 class HostObjects:
@@ -138,16 +145,15 @@ class HostObjects:
 
     def __call__(self, op: Operation, operands: Sequence[Any]) -> list[Any]:
         """The results of one op."""
-        begin = HOST_OPS.get(op.name)
-        if begin is None:
+        row = HOST_OPS.get(op.name)
+        if row is None:
             raise UnsupportedError("no host carries out this op")
         pairs = list(zip(op.operands, operands, strict=True))
         objects = [self._object(x.name) for v, x in pairs if isinstance(v.type, HandleType)]
         arrays = [np.array(x) for v, x in pairs if isinstance(v.type, TensorType)]
-        given = objects[0] if len(objects) == 1 else tuple(objects) or None
         done: SimpleQueue[Any] = SimpleQueue()
         cancel = CancelToken()
-        begin(given, op, arrays, done.put, cancel)
+        row.begin(_given(objects), op, arrays, done.put, cancel)
         try:
             made = done.get(timeout=self.timeout)
         except Empty:

@@ -66,12 +66,6 @@ class Accumulator(Resource, ABC):
         """Wait until `required` gradients are there; `done` with what `_total` makes of all."""
         return self._start(Attempt("take_grad", self._take, done, required), self._taking, cancel)
 
-    def take_grad(
-        self, required: int, timeout: float | None = None, cancel: CancelToken | None = None
-    ) -> Any:
-        """`start_take`, waited for."""
-        return self.wait(lambda done: self.start_take(required, done, cancel), timeout)
-
     def num_accumulated(self) -> int:
         """How many gradients are in the sum."""
         with self._lock:

@@ -19,6 +19,7 @@ from weft.ir.errors import (
     InvalidArgumentError,
     OutOfRangeError,
     ResourceExhaustedError,
+    ShapeError,
     UnsupportedError,
     WeftError,
 )
@@ -127,30 +128,6 @@ class Queue(Resource):
         attempt.small = up_to
         return self._start(attempt, self._taking, cancel)
 
-    def start_dequeue_batch(
-        self,
-        count: int,
-        done: Done,
-        cancel: CancelToken | None = None,
-        *,
-        up_to: bool = False,
-        operation: str = "dequeue_many",
-    ) -> Attempt:
-        """`start_dequeue`; `done(tuple of arrays)`, each component stacked. If that cannot be done
-        for want of memory, nothing is taken: ResourceExhaustedError."""
-
-        def stack(made: Any) -> None:
-            if isinstance(made, WeftError):
-                done(made)
-                return
-            try:
-                out: Any = self._batched(made, operation)
-            except WeftError as error:
-                out = error
-            done(out)
-
-        return self.start_dequeue(count, stack, cancel, up_to=up_to, operation=operation)
-
     def close(self, cancel_pending_enqueues: bool = False) -> None:
         """Accept no more elements; with `cancel_pending_enqueues`, also not from those that wait.
         A second time is allowed."""
@@ -190,20 +167,21 @@ class Queue(Resource):
         )
         return elements
 
-    def dequeue_batch(
-        self,
-        count: int,
-        timeout: float | None = None,
-        cancel: CancelToken | None = None,
-        *,
-        up_to: bool = False,
-        operation: str = "dequeue_many",
-    ) -> tuple[Array, ...]:
-        """`start_dequeue_batch`, waited for."""
-        elements = self.dequeue(count, timeout, cancel, up_to=up_to, operation=operation)
-        return self._batched(elements, operation)
+    def elements(self, stacks: Sequence[Array]) -> list[Element]:
+        """The elements that lie along the first axes of `stacks`, one for each component, copied.
+        ShapeError if the axes differ in length."""
+        counts = [len(stack) for stack in stacks]
+        if len(set(counts)) > 1:
+            raise ShapeError(
+                f"{self.describe()}: enqueue_many got {counts} values for the components of "
+                f"{self.components}",
+                hint="all first axes have the same length, the number of elements",
+            )
+        return [tuple([stack[i, ...].copy() for stack in stacks]) for i in range(counts[0])]
 
-    def _batched(self, elements: list[Element], operation: str) -> tuple[Array, ...]:
+    def stacked(self, elements: list[Element], operation: str) -> tuple[Array, ...]:
+        """Each component of elements that were just dequeued, stacked. If that cannot be done they
+        are in the queue again; ResourceExhaustedError for want of memory."""
         try:
             return self.batch(elements)
         except BaseException as error:

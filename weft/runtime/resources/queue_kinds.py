@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from weft.ir.dtypes import int64, string
-from weft.ir.errors import CancelledError, InvalidArgumentError, UnsupportedError, WeftError
+from weft.ir.errors import (
+    CancelledError,
+    InvalidArgumentError,
+    ShapeError,
+    UnsupportedError,
+    WeftError,
+)
 from weft.ir.spec import AttrValue
 from weft.runtime.resources.attempts import Attempt, Done
 from weft.runtime.resources.cancel import CancelToken
@@ -184,39 +190,38 @@ class Barrier(PriorityQueue):
     def start_insert(
         self,
         component: int,
-        keys: Sequence[bytes],
-        values: Sequence[Array],
+        keys: Array,
+        values: Array,
         done: Done,
         cancel: CancelToken | None = None,
     ) -> Attempt:
-        """Give `component` of the elements `keys` their values; never waits. `done(None)`.
+        """Give `component` of the elements `keys` [n] their values, copies of the rows of `values`;
+        never waits. `done(None)`.
 
         InvalidArgumentError if a key has the component already, CancelledError if the barrier is
-        closed and a key is new; then nothing is inserted.
+        closed and a key is new; then nothing is inserted. ShapeError unless there are as many keys
+        as values.
         """
+        if keys.shape != (len(values),):
+            raise ShapeError(
+                f"{self.describe()}: insert_many got keys of shape {list(keys.shape)} and "
+                f"{len(values)} values"
+            )
+        names: list[bytes] = keys.tolist()
+        rows = [values[i, ...].copy() for i in range(len(values))]
 
         def insert(attempt: Attempt) -> bool:
-            error = self._wrong(component, keys)
+            error = self._wrong(component, names)
             if error is not None:
                 self._fail(attempt, error)
                 return False
-            for key, value in zip(keys, values, strict=True):
-                self._insert(component, key, value)
+            for name, row in zip(names, rows, strict=True):
+                self._insert(component, name, row)
             self._finish(attempt, None)
             return True
 
         attempt = Attempt("insert_many", insert, done)
         return self._start(attempt, self._putting, cancel)
-
-    def insert_many(
-        self,
-        component: int,
-        keys: Sequence[bytes],
-        values: Sequence[Array],
-        cancel: CancelToken | None = None,
-    ) -> None:
-        """`start_insert`, waited for."""
-        self.wait(lambda done: self.start_insert(component, keys, values, done, cancel))
 
     def _wrong(self, component: int, keys: Sequence[bytes]) -> WeftError | None:
         seen: set[bytes] = set()

@@ -76,14 +76,6 @@ class Reader(Resource):
         self._queue_of[attempt] = queue
         return self._start(attempt, self._line, cancel)
 
-    def read(self, queue: Queue, n: int, timeout: float | None, cancel: CancelToken | None,
-             operation: str = "read") -> list[Record]:  # fmt: skip
-        """Read, and wait for it."""
-        made: list[Record] = self.wait(
-            lambda done: self.start_read(queue, n, done, cancel, operation), timeout
-        )
-        return made
-
     def _read(self, attempt: Attempt) -> bool:
         """Under the lock: serve the attempt as far as it goes."""
         if self._process != os.getpid():

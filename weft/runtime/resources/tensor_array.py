@@ -194,8 +194,13 @@ class Stack(Resource):
         return "host_stack", {"parts": (part,), "max_size": bound}
 
     def push(self, array: Array) -> None:
-        """Put an array, which nobody else writes to, on top. ResourceExhaustedError if it is
-        full."""
+        """Put an array, which nobody else writes to, on top. ResourceExhaustedError if it is full,
+        ShapeError if the array does not fit."""
+        if self.shape is not None and not fits(array.shape, self.shape):
+            raise ShapeError(
+                f"{self.describe()}: push got an element of shape {format_shape(array.shape)}, its "
+                f"elements have shape {format_shape(self.shape)}"
+            )
         with self._lock:
             arrays = self._open()
             if self.max_size is not None and len(arrays) >= self.max_size:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.runtime.dataflow.host_ops import communication, files, functions, resources, variables
-from weft.runtime.dataflow.host_ops.row import Begin
+from weft.runtime.dataflow.host_ops.row import HostRow
 
-#: How each op begins.
-HOST_OPS: Mapping[str, Begin] = {
-    **communication.ROWS, **functions.DYNAMIC_ROWS, **files.ROWS, **functions.FUNCTION_ROWS,
-    **functions.REPORT_ROWS, **resources.QUEUE_ROWS, **resources.RESOURCE_ROWS,
-    **variables.VARIABLE_ROWS,
+#: What each op does.
+HOST_OPS: Mapping[str, HostRow] = {
+    **communication.ROWS, **functions.ROWS, **files.READER_ROWS, **files.FILE_ROWS,
+    **resources.QUEUE_ROWS, **resources.TABLE_ROWS, **resources.BARRIER_ROWS,
+    **resources.ACCUMULATOR_ROWS, **resources.STACK_ROWS, **variables.ROWS,
 }  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.ir.errors import CancelledError, FailedPreconditionError, WeftError
 from weft.ir.graph import Operation
-from weft.runtime.dataflow.host_ops.row import Array, Begin, Done
+from weft.runtime.dataflow.host_ops.row import Array, Done, HostRow
 from weft.runtime.resources.cancel import CancelToken
 
 
@@ -93,4 +93,7 @@ def _exchange(op: Operation, cancel: CancelToken) -> Exchange:
     return found
 
 
-ROWS: Mapping[str, Begin] = {"send": _send, "recv": _recv}
+ROWS: Mapping[str, HostRow] = {
+    "send": HostRow(_send, None, brief=True),
+    "recv": HostRow(_recv, None, brief=True),
+}

@@ -1,17 +1,20 @@
-"""Ops on resources: queues, tables, barriers, accumulators and stacks."""
+"""Ops on resources: queues, tables, barriers, accumulators and stacks.
+
+A row says what an op does with its object, its operands and its attributes; which these are says
+`ir.ops.resources`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
-from weft.ir.errors import InvalidArgumentError, WeftError
-from weft.ir.graph import Operation
+from weft.ir.errors import InvalidArgumentError
+from weft.ir.spec import Attrs
 from weft.ir.type_rules import int_attr
-from weft.runtime.dataflow.host_ops.row import Array, Begin, Done, after, no_value
+from weft.runtime.dataflow.host_ops.row import Array, HostRow, at_once, waits
 from weft.runtime.resources.accumulators import Accumulator, DenseAccumulator, SparseAccumulator
+from weft.runtime.resources.attempts import Attempt, Done
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.queue import Queue
 from weft.runtime.resources.queue_kinds import Barrier
@@ -19,209 +22,117 @@ from weft.runtime.resources.table import HashTable
 from weft.runtime.resources.tensor_array import Stack
 
 
-def _enqueue(q: Queue, op: Operation, arrays: list[Array], done: Done, c: CancelToken) -> None:
-    q.start_enqueue([tuple(arrays)], lambda made: done(no_value(made)), c)
+def _dequeues(operation: str, *, up_to: bool = False) -> HostRow:
+    return waits(
+        Queue,
+        lambda q, _, attrs, done, cancel: q.start_dequeue(
+            int_attr(attrs, "n"), done, cancel, up_to=up_to, operation=operation
+        ),
+        lambda q, elements: q.stacked(elements, operation),
+        brief=True,
+    )
 
 
-def _enqueue_many(q: Queue, op: Operation, arrays: list[Array], done: Done, c: CancelToken) -> None:
-    count = len(arrays[0])
-    elements = [tuple(np.array(a[i, ...]) for a in arrays) for i in range(count)]
-    q.start_enqueue(elements, lambda made: done(no_value(made)), c, "enqueue_many")
+QUEUE_ROWS: Mapping[str, HostRow] = {
+    "enqueue": waits(
+        Queue,
+        lambda q, given, _, done, cancel: q.start_enqueue([tuple(given)], done, cancel),
+        brief=True,
+    ),
+    "enqueue_many": waits(
+        Queue,
+        lambda q, given, _, done, cancel: q.start_enqueue(
+            q.elements(given), done, cancel, "enqueue_many"
+        ),
+        brief=True,
+    ),
+    "dequeue": waits(
+        Queue,
+        lambda q, _, attrs, done, cancel: q.start_dequeue(1, done, cancel),
+        lambda q, elements: elements[0],
+        brief=True,
+    ),
+    "dequeue_many": _dequeues("dequeue_many"),
+    "dequeue_up_to": _dequeues("dequeue_up_to", up_to=True),
+    "queue_size": at_once(Queue, lambda q, *_: np.array(q.size(), np.int32), brief=True),
+    "queue_close": at_once(
+        Queue, lambda q, _, attrs: q.close(bool(attrs["cancel_pending"])), brief=True
+    ),
+    "queue_is_closed": at_once(Queue, lambda q, *_: np.array(q.is_closed), brief=True),
+}
 
-
-def _dequeue(q: Queue, op: Operation, arrays: list[Array], done: Done, c: CancelToken) -> None:
-    q.start_dequeue(1, lambda made: done(_first(made)), c)
-
-
-def _dequeue_many(q: Queue, op: Operation, arrays: list[Array], done: Done, c: CancelToken) -> None:
-    def listed(made: Any) -> None:
-        done(made if isinstance(made, WeftError) else list(made))
-
-    up_to = op.name == "dequeue_up_to"
-    q.start_dequeue_batch(int_attr(op.attrs, "n"), listed, c, up_to=up_to, operation=op.name)
-
-
-def _size(q: Queue, op: Operation, arrays: list[Array], done: Done, c: CancelToken) -> None:
-    done([np.array(q.size(), np.int32)])
-
-
-def _close(q: Queue, op: Operation, arrays: list[Array], done: Done, c: CancelToken) -> None:
-    q.close(cancel_pending_enqueues=bool(op.attrs["cancel_pending"]))
-    done([None])
-
-
-def _is_closed(q: Queue, op: Operation, arrays: list[Array], done: Done, c: CancelToken) -> None:
-    done([np.array(q.is_closed)])
-
-
-def _first(made: Any) -> Any:
-    return made if isinstance(made, WeftError) else list(made[0])
-
-
-QUEUE_ROWS: Mapping[str, Begin] = {
-    "enqueue": _enqueue,
-    "enqueue_many": _enqueue_many,
-    "dequeue": _dequeue,
-    "dequeue_many": _dequeue_many,
-    "dequeue_up_to": _dequeue_many,
-    "queue_size": _size,
-    "queue_close": _close,
-    "queue_is_closed": _is_closed,
+TABLE_ROWS: Mapping[str, HostRow] = {
+    "table_lookup": at_once(HashTable, lambda table, given, _: table.lookup(*given)),
+    "table_insert": at_once(HashTable, lambda table, given, _: table.insert(*given)),
+    "table_remove": at_once(HashTable, lambda table, given, _: table.remove(*given)),
+    "table_export": at_once(HashTable, lambda table, *_: table.export()),
+    "table_import": at_once(HashTable, lambda table, given, _: table.import_values(*given)),
+    "table_size": at_once(HashTable, lambda table, *_: np.array(table.size(), np.int64)),
 }
 
 
-def _at_once(run: Callable[[Any, Operation, list[Array]], list[Any]]) -> Begin:
-    """The row of an op that waits for nothing but a lock."""
-
-    def begin(
-        resource: Any, op: Operation, arrays: list[Array], done: Done, c: CancelToken
-    ) -> None:
-        try:
-            made: Any = run(resource, op, arrays)
-        except WeftError as error:
-            made = error
-        done(made)
-
-    return begin
+def _takes_elements(*, up_to: bool) -> HostRow:
+    return waits(
+        Barrier,
+        lambda b, _, attrs, done, cancel: b.start_dequeue(
+            int_attr(attrs, "n"), done, cancel, up_to=up_to, operation="take_many"
+        ),
+        lambda b, elements: b.stacked(elements, "take_many"),
+    )
 
 
-def _token(made: Any) -> list[Any]:
-    return [None]
+BARRIER_ROWS: Mapping[str, HostRow] = {
+    "barrier_insert_many": waits(
+        Barrier,
+        lambda b, given, attrs, done, cancel: b.start_insert(
+            int_attr(attrs, "component"), given[0], given[1], done, cancel
+        ),
+    ),
+    "barrier_take_many": _takes_elements(up_to=False),
+    "barrier_take_up_to": _takes_elements(up_to=True),
+    "barrier_close": at_once(Barrier, lambda b, _, attrs: b.close(bool(attrs["cancel_pending"]))),
+    "barrier_ready_size": at_once(Barrier, lambda b, *_: np.array(b.size(), np.int32)),
+    "barrier_incomplete_size": at_once(
+        Barrier, lambda b, *_: np.array(b.incomplete_size(), np.int32)
+    ),
+}
 
 
-# ------------------------------------------------------------------------------------------ tables
-def _lookup(table: HashTable, op: Operation, arrays: list[Array]) -> list[Any]:
-    return [table.lookup(*arrays)]
-
-
-def _insert(table: HashTable, op: Operation, arrays: list[Array]) -> list[Any]:
-    table.insert(*arrays)
-    return [None]
-
-
-def _remove(table: HashTable, op: Operation, arrays: list[Array]) -> list[Any]:
-    table.remove(*arrays)
-    return [None]
-
-
-def _export(table: HashTable, op: Operation, arrays: list[Array]) -> list[Any]:
-    return list(table.export())
-
-
-def _import(table: HashTable, op: Operation, arrays: list[Array]) -> list[Any]:
-    table.import_values(*arrays)
-    return [None]
-
-
-def _table_size(table: HashTable, op: Operation, arrays: list[Array]) -> list[Any]:
-    return [np.array(table.size(), np.int64)]
-
-
-# ---------------------------------------------------------------------------------------- barriers
-def _insert_many(
-    b: Barrier, op: Operation, arrays: list[Array], done: Done, c: CancelToken
-) -> None:
-    keys, values = arrays
-    rows = [np.array(values[i, ...]) for i in range(len(values))]
-    number = int_attr(op.attrs, "component")
-    b.start_insert(number, keys.tolist(), rows, after(done, _token), c)
-
-
-def _take_many(b: Barrier, op: Operation, arrays: list[Array], done: Done, c: CancelToken) -> None:
-    up_to = op.name == "barrier_take_up_to"
-    b.start_dequeue_batch(
-        int_attr(op.attrs, "n"), after(done, list), c,
-        up_to=up_to, operation="take_many",
-    )  # fmt: skip
-
-
-def _close_barrier(b: Barrier, op: Operation, arrays: list[Array]) -> list[Any]:
-    b.close(cancel_pending_enqueues=bool(op.attrs["cancel_pending"]))
-    return [None]
-
-
-def _ready_size(b: Barrier, op: Operation, arrays: list[Array]) -> list[Any]:
-    return [np.array(b.size(), np.int32)]
-
-
-def _incomplete_size(b: Barrier, op: Operation, arrays: list[Array]) -> list[Any]:
-    return [np.array(b.incomplete_size(), np.int32)]
-
-
-# ------------------------------------------------------------------------------------ accumulators
-def _apply(a: DenseAccumulator, op: Operation, arrays: list[Array]) -> list[Any]:
-    step, gradient = arrays
-    a.apply_grad(gradient, int(step))
-    return [None]
-
-
-def _apply_rows(a: SparseAccumulator, op: Operation, arrays: list[Array]) -> list[Any]:
-    step, indices, values = arrays
-    a.apply_grad(indices, values, int(step))
-    return [None]
-
-
-def _take(a: Accumulator, op: Operation, arrays: list[Array], done: Done, c: CancelToken) -> None:
-    required = int(arrays[0])
+def _take(
+    a: Accumulator, given: list[Array], attrs: Attrs, done: Done, cancel: CancelToken | None
+) -> Attempt:
+    required = int(given[0])
     if required < 1:
-        done(InvalidArgumentError(f"{a.describe()}: num_required={required} must be at least 1"))
-        return
-    a.start_take(required, after(done, _one_or_several), c)
+        raise InvalidArgumentError(f"{a.describe()}: num_required={required} must be at least 1")
+    return a.start_take(required, done, cancel)
 
 
-def _one_or_several(made: Any) -> list[Any]:
-    return list(made) if isinstance(made, tuple) else [made]
+ACCUMULATOR_ROWS: Mapping[str, HostRow] = {
+    "accumulator_apply_gradient": at_once(
+        DenseAccumulator, lambda a, given, _: a.apply_grad(given[1], int(given[0]))
+    ),
+    "sparse_accumulator_apply_gradient": at_once(
+        SparseAccumulator, lambda a, given, _: a.apply_grad(given[1], given[2], int(given[0]))
+    ),
+    "accumulator_take_gradient": waits(Accumulator, _take),
+    "sparse_accumulator_take_gradient": waits(Accumulator, _take),
+    "accumulator_set_global_step": at_once(
+        Accumulator, lambda a, given, _: a.set_global_step(int(given[0]))
+    ),
+    "accumulator_num_accumulated": at_once(
+        Accumulator, lambda a, *_: np.array(a.num_accumulated(), np.int32)
+    ),
+}
 
 
-def _set_step(a: Accumulator, op: Operation, arrays: list[Array]) -> list[Any]:
-    a.set_global_step(int(arrays[0]))
-    return [None]
+def _push(stack: Stack, given: list[Array], attrs: Attrs) -> Array:
+    stack.push(given[0])
+    return given[0]
 
 
-def _number(a: Accumulator, op: Operation, arrays: list[Array]) -> list[Any]:
-    return [np.array(a.num_accumulated(), np.int32)]
-
-
-# ------------------------------------------------------------------------------------------ stacks
-def _push(s: Stack, op: Operation, arrays: list[Array]) -> list[Any]:
-    s.push(arrays[0])
-    return [arrays[0]]
-
-
-def _pop(s: Stack, op: Operation, arrays: list[Array]) -> list[Any]:
-    return [s.pop()]
-
-
-def _stack_size(s: Stack, op: Operation, arrays: list[Array]) -> list[Any]:
-    return [np.array(s.size(), np.int32)]
-
-
-def _close_stack(s: Stack, op: Operation, arrays: list[Array]) -> list[Any]:
-    s.close()
-    return [None]
-
-
-RESOURCE_ROWS: Mapping[str, Begin] = {
-    "table_lookup": _at_once(_lookup),
-    "table_insert": _at_once(_insert),
-    "table_remove": _at_once(_remove),
-    "table_export": _at_once(_export),
-    "table_import": _at_once(_import),
-    "table_size": _at_once(_table_size),
-    "barrier_insert_many": _insert_many,
-    "barrier_take_many": _take_many,
-    "barrier_take_up_to": _take_many,
-    "barrier_close": _at_once(_close_barrier),
-    "barrier_ready_size": _at_once(_ready_size),
-    "barrier_incomplete_size": _at_once(_incomplete_size),
-    "accumulator_apply_gradient": _at_once(_apply),
-    "sparse_accumulator_apply_gradient": _at_once(_apply_rows),
-    "accumulator_take_gradient": _take,
-    "sparse_accumulator_take_gradient": _take,
-    "accumulator_set_global_step": _at_once(_set_step),
-    "accumulator_num_accumulated": _at_once(_number),
-    "host_stack_push": _at_once(_push),
-    "host_stack_pop": _at_once(_pop),
-    "host_stack_size": _at_once(_stack_size),
-    "host_stack_close": _at_once(_close_stack),
+STACK_ROWS: Mapping[str, HostRow] = {
+    "host_stack_push": at_once(Stack, _push),
+    "host_stack_pop": at_once(Stack, lambda stack, *_: stack.pop()),
+    "host_stack_size": at_once(Stack, lambda stack, *_: np.array(stack.size(), np.int32)),
+    "host_stack_close": at_once(Stack, lambda stack, *_: stack.close()),
 }

@@ -3,90 +3,51 @@ strings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from weft.ir.errors import WeftError
-from weft.ir.graph import Operation
 from weft.ir.interpreter.state import check_initialized, missing_names, updated
+from weft.ir.spec import Attrs
 from weft.ir.type_rules import int_attr
-from weft.runtime.dataflow.host_ops.row import Array, Begin, Done
-from weft.runtime.resources.cancel import CancelToken
+from weft.runtime.dataflow.host_ops.row import Array, HostRow, at_once
 from weft.runtime.resources.variables import VariableState
 
-#: (the variables of the op's handles, the op) -> its results.
-_Run = Callable[[tuple[VariableState, ...], Operation], list[Any]]
+
+def _states(given: Any) -> tuple[VariableState, ...]:
+    """The variables of the op's handles, of which there may be any number."""
+    return given if isinstance(given, tuple) else () if given is None else (given,)
 
 
-def _at_once(run: _Run) -> Begin:
-    def begin(given: Any, op: Operation, arrays: list[Array], done: Done, c: CancelToken) -> None:
-        states = given if isinstance(given, tuple) else () if given is None else (given,)
-        try:
-            made: Any = run(states, op)
-        except WeftError as error:
-            made = error
-        done(made)
-
-    return begin
+def _assert_initialized(given: object, arrays: list[Array], attrs: Attrs) -> None:
+    check_initialized([state.name for state in _states(given) if not state.initialized])
 
 
-def _is_initialized(states: tuple[VariableState, ...], op: Operation) -> list[Any]:
-    return [np.array(states[0].initialized)]
+def _report(given: object, arrays: list[Array], attrs: Attrs) -> Array:
+    return missing_names(attrs["names"], [state.initialized for state in _states(given)])
 
 
-def _assert_initialized(states: tuple[VariableState, ...], op: Operation) -> list[Any]:
-    check_initialized([state.name for state in states if not state.initialized])
-    return [None]
-
-
-def _report(states: tuple[VariableState, ...], op: Operation) -> list[Any]:
-    return [missing_names(op.attrs["names"], [state.initialized for state in states])]
-
-
-def _count_up_to(states: tuple[VariableState, ...], op: Operation) -> list[Any]:
-    return [states[0].count_up_to(int_attr(op.attrs, "limit"))]
-
-
-VARIABLE_ROWS: Mapping[str, Begin] = {
-    "is_initialized": _at_once(_is_initialized),
-    "assert_initialized": _at_once(_assert_initialized),
-    "report_uninitialized": _at_once(_report),
-    "count_up_to": _at_once(_count_up_to),
+ROWS: Mapping[str, HostRow] = {
+    "is_initialized": at_once(VariableState, lambda v, *_: np.array(v.initialized), brief=True),
+    "assert_initialized": at_once(object, _assert_initialized, brief=True),
+    "report_uninitialized": at_once(object, _report),
+    "count_up_to": at_once(
+        VariableState, lambda v, _, attrs: v.count_up_to(int_attr(attrs, "limit")), brief=True
+    ),
 }
 
 
-def _read(v: VariableState, op: Operation, arrays: list[Array], done: Done, c: CancelToken) -> None:
-    try:
-        done([v.read()])
-    except WeftError as error:
-        done(error)
+def _scatter_update(v: VariableState, arrays: list[Array], attrs: Attrs) -> Array:
+    with v.lock:
+        new = updated("scatter_update", v.read(), arrays)
+        v.write(new)
+    return new
 
 
-def _assign(
-    v: VariableState, op: Operation, arrays: list[Array], done: Done, c: CancelToken
-) -> None:
-    v.write(arrays[0])
-    done([None])
-
-
-def _scatter_update(
-    v: VariableState, op: Operation, arrays: list[Array], done: Done, c: CancelToken
-) -> None:
-    try:
-        with v.lock:
-            new = updated(op.name, v.read(), arrays)
-            v.write(new)
-    except WeftError as error:
-        done(error)
-    else:
-        done([new])
-
-
-#: How ops begin that have no trait "host", on variables of strings.
-STRING_ROWS: Mapping[str, Begin] = {
-    "read": _read,
-    "assign": _assign,
-    "scatter_update": _scatter_update,
+#: What ops do that have no trait "host", on variables of strings.
+STRING_ROWS: Mapping[str, HostRow] = {
+    "read": at_once(VariableState, lambda v, *_: v.read()),
+    "assign": at_once(VariableState, lambda v, given, _: v.write(given[0])),
+    "scatter_update": at_once(VariableState, _scatter_update),
 }
