@@ -40,8 +40,7 @@ from weft.frontend.state.variable import Variable
 from weft.ir.dims import Dim, same
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 from weft.ir.locations import caller_location
-from weft.ir.spec import AttrValue
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import AttrValue, int_attr
 from weft.ir.types import TensorType
 
 

@@ -22,7 +22,7 @@ from weft.ir.errors import CancelledError, DeadlineExceededError, InternalError
 from weft.ir.graph import Graph, Operation
 from weft.ir.process import in_child
 from weft.ir.program import Edge, Program
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.passes.manager import Pass, PassReport
 from weft.passes.pipelines import STANDARD
 from weft.passes.placement import Placement

@@ -12,7 +12,7 @@ import numpy as np
 from weft.ir.errors import FailedPreconditionError, WeftError
 from weft.ir.graph import Operation
 from weft.ir.ops.resources import part_type
-from weft.ir.type_rules import int_attr, ints_attr, strs_attr
+from weft.ir.spec import int_attr, ints_attr, strs_attr
 from weft.runtime.checkpoint.folder import restore_arrays, save_arrays
 from weft.runtime.dataflow.host_ops.row import Array, Begin, Done
 from weft.runtime.files.decoding import decode_csv, matching_files, parse_examples

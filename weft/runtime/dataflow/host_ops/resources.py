@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.ir.errors import InvalidArgumentError, WeftError
 from weft.ir.graph import Operation
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.runtime.dataflow.host_ops.row import Array, Begin, Done, after, no_value
 from weft.runtime.resources.accumulators import Accumulator, DenseAccumulator, SparseAccumulator
 from weft.runtime.resources.cancel import CancelToken

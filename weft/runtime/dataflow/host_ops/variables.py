@@ -11,7 +11,7 @@ import numpy as np
 from weft.ir.errors import WeftError
 from weft.ir.graph import Operation
 from weft.ir.interpreter.state import check_initialized, missing_names, updated
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.runtime.dataflow.host_ops.row import Array, Begin, Done
 from weft.runtime.resources.cancel import CancelToken
 from weft.runtime.resources.variables import VariableState
