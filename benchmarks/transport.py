@@ -30,8 +30,8 @@ from harness import Comparison, compare, machine
 from rich.console import Console
 from rich.table import Table
 
+from weft.comm.addresses import Secret
 from weft.comm.endpoint import Endpoint
-from weft.comm.keys import Secret
 from weft.comm.limits import Limits
 
 SIZES = [4, 1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 24, 1 << 26, 1 << 28]

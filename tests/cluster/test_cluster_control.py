@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.comm.keys import Secret
+from weft.comm.addresses import Secret
 from weft.runtime.cluster.server import Server
 
 P0, P1 = "/job:ps/task:0", "/job:ps/task:1"

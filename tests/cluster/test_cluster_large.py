@@ -11,8 +11,8 @@ from comm_hostile import wait_for
 
 import weft as wf
 from weft.comm import wire
+from weft.comm.bulk import Lending
 from weft.comm.shared_memory import AVAILABLE
-from weft.comm.zero_copy import Lending
 from weft.runtime.cluster import master
 from weft.runtime.cluster import server as worker
 from weft.runtime.cluster.server import Server

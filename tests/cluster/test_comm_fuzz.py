@@ -15,11 +15,10 @@ from comm_hostile import OVERSIZED, Attacker, frame, peak_bytes, reset_peak, str
 from comm_peers import TIMES, Here
 
 from weft.comm import wire
+from weft.comm.addresses import Secret
 from weft.comm.errors import CommError
-from weft.comm.keys import Secret
 from weft.comm.limits import MIB, Limits
-from weft.comm.link import Link
-from weft.comm.sockets import Keys
+from weft.comm.link import Keys, Link
 
 TIGHT = Limits(
     **TIMES,  # type: ignore[arg-type]

@@ -19,12 +19,12 @@ from comm_peers import LEND, TIMES, Here, spawn
 from paths import SUPPORT
 
 from weft.comm import shared_memory, wire
+from weft.comm.bulk import _PLACE
 from weft.comm.errors import AddressError, LimitError, PeerLostError
 from weft.comm.limits import MIB, Limits
 from weft.comm.link import Link
 from weft.comm.rendezvous import DEAD
 from weft.comm.shared_memory import ALIGNMENT, AVAILABLE, Arena, Block, PeerMemory
-from weft.comm.zero_copy import _PLACE
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="memfd is Linux's")
 SMALL = Limits(lent_bytes=8 * MIB, landing_bytes=4 * MIB, **TIMES)  # type: ignore[arg-type]

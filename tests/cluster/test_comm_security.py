@@ -16,10 +16,9 @@ import zmq
 from comm_peers import ECHO, FAST, Here, spawn
 
 from weft.comm import wire
-from weft.comm.addresses import parse_address
+from weft.comm.addresses import SECRET_BYTES, Secret, parse_address
 from weft.comm.errors import AuthenticationError, CommError, InsecureAddressError, KeyFileError
-from weft.comm.keys import SECRET_BYTES, Secret
-from weft.comm.sockets import Keys, dealer
+from weft.comm.link import Keys, dealer
 from weft.frontend.tools.main import ERROR, SUCCESS, main
 
 SECRET = Secret(bytes(range(SECRET_BYTES)))

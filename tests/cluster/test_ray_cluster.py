@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.comm.keys import Secret
+from weft.comm.addresses import Secret
 
 train = wf.train
 HAS_RAY = importlib.util.find_spec("ray") is not None

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 import weft as wf
-from weft.codegen.kernels.peaks import vector_bytes
 from weft.frontend.tools import bench_report
 from weft.frontend.tools import bench_workloads as bench_peers
 from weft.frontend.tools.bench_workloads import WORKLOADS, suites
 from weft.frontend.tools.main import main
 from weft.ir.errors import InvalidArgumentError, NotFoundError
 from weft.runtime.native.pool import POOL
-from weft.runtime.trace.peaks import machine_peaks
+from weft.runtime.trace.peaks import machine_peaks, vector_bytes
 
 MODEL = """\
 import numpy as np

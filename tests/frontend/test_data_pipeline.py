@@ -484,7 +484,7 @@ def test_progress() -> None:
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from weft.runtime.files.tfrecord import crc32c
+    from weft.runtime.files.records import crc32c
 
     crc32c.cache_clear()
     monkeypatch.setitem(sys.modules, "google_crc32c", None)

@@ -12,7 +12,7 @@ from weft.ir.dtypes import ALL, DType, bfloat16, float16, float64, string
 from weft.ir.graph import Graph
 from weft.ir.ops.builder import Builder
 from weft.ir.spec import ConstArray
-from weft.ir.text.literals import format_float_bits
+from weft.ir.text.lexer import format_float_bits
 from weft.ir.text.parser import parse_graph
 from weft.ir.text.printer import format_attr, print_graph
 

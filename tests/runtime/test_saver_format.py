@@ -15,9 +15,14 @@ from hypothesis import strategies as st
 
 import weft as wf
 from weft.ir.dtypes import ALL, DType, string
-from weft.runtime.checkpoint.atomic import write_atomically
 from weft.runtime.checkpoint.folder import Retention, SavedCheckpoint
-from weft.runtime.checkpoint.format import CheckpointFile, decode_tree, encode_tree, write_file
+from weft.runtime.checkpoint.format import (
+    CheckpointFile,
+    decode_tree,
+    encode_tree,
+    write_atomically,
+    write_file,
+)
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(
     lambda name: not name.startswith("weft.") and name != "__metadata__"

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import weft as wf
-from weft.runtime.checkpoint.atomic import check_file_name, write_atomically
+from weft.runtime.checkpoint.format import check_file_name, write_atomically
 
 DataLossError = wf.errors.DataLossError
 

@@ -16,8 +16,15 @@ from trace_format import read_trace
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.locations import Location
 from weft.runtime.recorder import TraceEvent
-from weft.runtime.trace.analysis import busy_ns, critical_path, on_path, report, straggler, waits_of
-from weft.runtime.trace.perfetto import perfetto
+from weft.runtime.trace.analysis import (
+    busy_ns,
+    critical_path,
+    on_path,
+    perfetto,
+    report,
+    straggler,
+    waits_of,
+)
 from weft.runtime.trace.task_trace import MessageEvent, PartRun, StepTrace, TaskTrace, pack, unpack
 from weft.runtime.trace.timeline import CLIENT, Timeline, merge
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.runtime.trace.clocks import Clock, Sighting, align
+from weft.runtime.trace.timeline import Clock, Sighting, align
 
 HOME = "/client"
 

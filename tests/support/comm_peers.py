@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from weft.comm.addresses import Secret
 from weft.comm.endpoint import Endpoint
-from weft.comm.keys import Secret
 from weft.comm.limits import Limits
 from weft.comm.protocol import Message
 from weft.comm.rendezvous import DEAD

@@ -9,7 +9,7 @@ from graphs import MAX_ELEMENTS, GraphMaker, Unfit
 
 from weft.ir.dtypes import bool_, float32, float64
 from weft.ir.graph import Value
-from weft.ir.type_rules import NUMERIC, REAL
+from weft.ir.spec import NUMERIC, REAL
 
 
 def _ints(m: GraphMaker, count: int, low: int, high: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from weft.codegen.llvm.emitter import I64, Emitter
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 
 #: top, end: of the current chunk; before: bytes in the chunks before it; total: of all chunks; most

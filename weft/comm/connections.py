@@ -18,7 +18,7 @@ from collections.abc import Callable
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from weft.comm import sockets, wire
+from weft.comm import wire
 from weft.comm.addresses import Address, check_reach, parse_address
 from weft.comm.errors import (
     AddressError,
@@ -31,10 +31,20 @@ from weft.comm.errors import (
     UnreachableError,
 )
 from weft.comm.limits import Limits
-from weft.comm.link import Frame, Link, Peer, Peers
+from weft.comm.link import (
+    BULK_HWM,
+    CTL_HWM,
+    Context,
+    Frame,
+    Keys,
+    Link,
+    Peer,
+    Peers,
+    Socket,
+    dealer,
+)
 from weft.comm.protocol import Greeting
 from weft.comm.shared_memory import AVAILABLE, PeerMemory, Proof
-from weft.comm.sockets import Keys, Socket
 
 _service_log = logging.getLogger("weft.comm")
 
@@ -192,7 +202,7 @@ class Connections:
 
     def __init__(
         self,
-        context: sockets.Context,
+        context: Context,
         service: Service,
         limits: Limits,
         keys: Keys | None,
@@ -259,7 +269,7 @@ class Connections:
     def _make_link(self, peer: str, address: str, incarnation: int) -> Link:
         self.peers.check_room()
         try:
-            ctl = sockets.dealer(self._context, self._limits, self._keys, sockets.CTL_HWM)
+            ctl = dealer(self._context, self._limits, self._keys, CTL_HWM)
         except zmq.ZMQError as error:  # no descriptors, say
             raise LimitError(f"no socket for a link to {address}: {error}") from None
         link = Link(peer, address, incarnation, secrets.randbits(62) | 1, ctl)
@@ -336,7 +346,7 @@ class Connections:
         if link.alive:  # else `_retire` closes it
             self._service.watch(link.monitor, lambda: self._monitored(link, link.monitor))
 
-    def _monitored(self, link: Link, monitor: sockets.Socket) -> None:
+    def _monitored(self, link: Link, monitor: Socket) -> None:
         while link.alive:
             try:
                 event = recv_monitor_message(monitor, zmq.DONTWAIT)["event"]
@@ -359,7 +369,7 @@ class Connections:
     def open_bulk(self, link: Link) -> None:
         """Open the lane for large tensors; the link is lost where that is not possible."""
         try:
-            bulk = sockets.dealer(self._context, self._limits, self._keys, sockets.BULK_HWM)
+            bulk = dealer(self._context, self._limits, self._keys, BULK_HWM)
         except zmq.ZMQError as error:
             self.peers.lose(link, PeerLostError(f"no socket for {link.name}'s tensors: {error}"))
             return

@@ -18,8 +18,8 @@ from typing import Any, Self
 import numpy as np
 import zmq
 
-from weft.comm import addresses, sockets, wire
-from weft.comm.addresses import Address, check_free, check_reach, parse_address
+from weft.comm import addresses, wire
+from weft.comm.addresses import Address, Secret, check_free, check_reach, parse_address
 from weft.comm.bulk import Transfers
 from weft.comm.connections import Connections, Service
 from weft.comm.errors import (
@@ -32,12 +32,10 @@ from weft.comm.errors import (
     UnreachableError,
     UnsendableError,
 )
-from weft.comm.keys import Secret
 from weft.comm.limits import STRAY, Limits, Rejections
-from weft.comm.link import Frame, Link, Peer
+from weft.comm.link import Frame, Gate, Keys, Link, Peer, inbox, make_context
 from weft.comm.protocol import MAX_NAME, Allocate, Inbox, Message, Protocol, own_message
 from weft.comm.rendezvous import DEAD, Key, Rendezvous
-from weft.comm.sockets import Gate, Keys
 
 _log = logging.getLogger("weft.comm")
 _endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
@@ -88,7 +86,7 @@ class Endpoint:
         self._closing = threading.Lock()
         self._file: tuple[str, int] | None = None  # the socket's, and its inode
         self.service = Service(name, self._crashed)
-        self._context = sockets.make_context(self.limits.peers)
+        self._context = make_context(self.limits.peers)
         keys = Keys(secret) if secret is not None else None
         self.connections = Connections(
             self._context,
@@ -109,7 +107,7 @@ class Endpoint:
         if keys is not None:  # before anybody can connect
             gate = Gate(self._context, keys, self.rejections)
             self.service.watch(gate.socket, gate.answer, close=True)
-        socket = sockets.inbox(self._context, self.limits, keys)
+        socket = inbox(self._context, self.limits, keys)
         taken, handle = self._protocol.take, self._protocol.handle
         self._inbox = Inbox(socket, self.name, taken, handle, self.rejections, self._crashed)
         try:

@@ -30,9 +30,8 @@ from weft.comm.errors import (
     WrongSenderError,
 )
 from weft.comm.limits import CHUNK_BYTES, STRAY, Rejections
-from weft.comm.link import MAX_REASON, Link
+from weft.comm.link import MAX_REASON, Link, Socket
 from weft.comm.rendezvous import DEAD
-from weft.comm.sockets import Socket
 from weft.comm.wire import INLINE_BYTES, Array, Header, TensorMeta
 
 if TYPE_CHECKING:

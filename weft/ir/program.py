@@ -22,7 +22,7 @@ from weft.ir.dtypes import as_dtype
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Locations
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 
 

@@ -32,8 +32,7 @@ from weft.ir.dims import Dim, SymbolicDim, format_dim, format_shape, solve_dims,
 from weft.ir.errors import ShapeError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.builder import Builder, make_op
-from weft.ir.spec import AttrValue
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import AttrValue, int_attr
 from weft.ir.types import TensorType, Type, substitute_type
 
 

@@ -15,7 +15,6 @@ import pytest
 from cuda_toolchain import TARGETS, needs_toolchain
 
 from weft.codegen.cuda.cubins import compile
-from weft.codegen.cuda.cubins import compile as compiling
 from weft.codegen.cuda.cubins.cache import KernelReport, read_report, targets
 from weft.codegen.cuda.cubins.compile import (
     assemble,
@@ -93,13 +92,13 @@ def test_the_same_source_gives_the_same_bytes() -> None:
 
 def test_a_kernel_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    emit = compiling.emit_ptx
+    emit = compile.emit_ptx
 
     def counted(kernel: CudaKernel, cc: tuple[int, int]) -> str:
         calls.append(cc)
         return emit(kernel, cc)
 
-    monkeypatch.setattr(compiling, "emit_ptx", counted)
+    monkeypatch.setattr(compile, "emit_ptx", counted)
     threads = [threading.Thread(target=compile_kernel, args=(SCALE, (9, 0))) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -113,7 +112,7 @@ def test_a_kernel_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_known_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     made = compile_kernel(SCALE, (9, 0))
-    monkeypatch.setattr(compiling, "emit_ptx", lambda kernel, cc: pytest.fail("compiled"))
+    monkeypatch.setattr(compile, "emit_ptx", lambda kernel, cc: pytest.fail("compiled"))
     assert known_cubin(SCALE, (9, 0)) is made
     assert known_cubin(SCALE, (8, 0)) is None
     assert describe_kernels([SCALE, REVERSE], (9, 0)) == [
@@ -146,7 +145,7 @@ def test_the_target_is_made_known_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_few_cubins_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "MOST_KEPT", 1)
+    monkeypatch.setattr(compile, "MOST_KEPT", 1)
     made = compile_kernel(SCALE, (9, 0))
     assert compile_kernel(SCALE, (9, 0)) is made
     compile_kernel(REVERSE, (9, 0))
@@ -173,7 +172,7 @@ def test_the_report_agrees_with_nvjitlink_own(monkeypatch: pytest.MonkeyPatch) -
         logs.append(log)
         return read_report(code, symbol, log)
 
-    monkeypatch.setattr(compiling, "read_report", noted)
+    monkeypatch.setattr(compile, "read_report", noted)
     for kernel in (REVERSE, replace(HUNGRY, threads=1024, blocks=2)):
         for cc in TARGETS:
             report = compile_kernel(kernel, cc).report
@@ -243,7 +242,7 @@ def test_a_cubin_from_the_cache_loads_no_compiler(
 ) -> None:
     monkeypatch.setenv("WEFT_CACHE", "1")
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compiling, "store_cubin", storing_always())
+    monkeypatch.setattr(compile, "store_cubin", storing_always())
     want = compile_kernel(SCALE, (9, 0))
     program = f"""
 import sys

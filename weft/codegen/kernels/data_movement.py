@@ -28,8 +28,8 @@ from weft.codegen.scalar.elementwise import emit_scalar
 from weft.ir.analysis.index_maps import contiguous_strides, index_sizes
 from weft.ir.cost import streamed
 from weft.ir.graph import Operation, Value
-from weft.ir.ops.index import COMBINES
-from weft.ir.type_rules import int_attr
+from weft.ir.ops.data_movement import COMBINES
+from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 
 #: The dtype that stands for elements of so many bytes.

@@ -34,7 +34,7 @@ from weft.codegen.stacks import (
 )
 from weft.ir.graph import Operation
 from weft.ir.ops.control_flow import element_type
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 
 _VERSION = 1
 #: Sizes of elements that are one load and one store.

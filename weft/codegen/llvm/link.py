@@ -27,7 +27,7 @@ from typing import Any
 
 from weft.codegen.llvm.target import binding, create_machine
 from weft.ir.dataclass import dataclass
-from weft.ir.mathematics import mathematics
+from weft.ir.ops.elementwise import mathematics
 
 _MAGIC = b"\x7fELF\x02\x01"  # 64-bit, little-endian
 _RELOCATABLE, _X86_64 = 1, 62  # e_type, e_machine

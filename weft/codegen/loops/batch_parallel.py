@@ -27,8 +27,7 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL
-from weft.ir.spec import Attrs, AttrValue
-from weft.ir.type_rules import int_attr, ints_attr
+from weft.ir.spec import Attrs, AttrValue, int_attr, ints_attr
 from weft.ir.types import TensorType
 
 #: Parts of one loop, at most.

@@ -23,9 +23,9 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.interpreter.evaluate import evaluate_op
 from weft.ir.ops import lookup
 from weft.ir.ops.control_flow import CONTROL
-from weft.ir.ops.index import COMBINES
+from weft.ir.ops.data_movement import COMBINES
 from weft.ir.ops.reduction import FOLDS
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 
 #: The most elements of a value that is kept in registers, where a loop is on small arrays.

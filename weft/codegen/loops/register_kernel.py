@@ -47,8 +47,7 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.interpreter.evaluate import evaluate_op
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.ops.reduction import FOLDS
-from weft.ir.spec import ConstArray
-from weft.ir.type_rules import int_attr, ints_attr
+from weft.ir.spec import ConstArray, int_attr, ints_attr
 from weft.ir.types import TensorType
 
 #: Bumped whenever the code that is emitted changes.

@@ -33,7 +33,7 @@ from weft.ir.dtypes import uint8
 from weft.ir.errors import PassError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Locations
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import RefType, TensorType, Type
 
 _WHY = {

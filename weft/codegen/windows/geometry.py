@@ -22,7 +22,7 @@ import numpy as np
 
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
-from weft.ir.type_rules import int_attr, ints_attr
+from weft.ir.spec import int_attr, ints_attr
 from weft.ir.types import TensorType
 
 Triple = tuple[int, int, int]

@@ -47,8 +47,7 @@ from weft.codegen.windows.geometry import Sizes, Table, Triple, triple
 from weft.ir.cost import NS_PER_BYTE_CACHED
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
-from weft.ir.spec import ConstArray
-from weft.ir.type_rules import ints_attr
+from weft.ir.spec import ConstArray, ints_attr
 from weft.ir.types import TensorType
 
 TABLE = I64.as_pointer()

@@ -33,7 +33,7 @@ from weft.ir.dims import format_shape, same
 from weft.ir.errors import GradientError, InvalidArgumentError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.locations import caller_location
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.autodiff.reverse_mode import gradients as _graph_gradients
 from weft.passes.simplify.fold import uniform

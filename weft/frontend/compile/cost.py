@@ -19,7 +19,7 @@ from weft.codegen.llvm.cache import kernel_cache
 from weft.codegen.loops.program import Branch, Loop, Node, PlannedCall
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.analysis.cost import Work, work
 from weft.passes.analysis.trip_count import trip_count

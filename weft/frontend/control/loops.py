@@ -39,8 +39,7 @@ from weft.frontend.ops.promotion import TensorLike, cast, check_dtype
 from weft.ir.dims import Dim, same
 from weft.ir.errors import InvalidArgumentError, TypeRuleError, UnsupportedError
 from weft.ir.locations import caller_location
-from weft.ir.spec import AttrValue
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import AttrValue, int_attr
 from weft.ir.types import TensorType
 
 

@@ -13,9 +13,8 @@ from weft.ir.dims import format_shape
 from weft.ir.dtypes import DType, as_dtype, float32, int64, string
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.types import TensorType
-from weft.runtime.files import csv_rows, npy, streams, tfrecord
-from weft.runtime.files.decoding import parse_examples
-from weft.runtime.files.example import bytes_array
+from weft.runtime.files import array_files, records, streams
+from weft.runtime.files.decoding import bytes_array, parse_examples
 from weft.runtime.files.streams import Path, check_compression
 
 
@@ -26,7 +25,7 @@ def read_tfrecords(path: Path, compression_type: str | None = None) -> Iterator[
     byte for a file that is truncated or has a bit flipped. NotFoundError if there is none.
     """
     check_compression(compression_type)
-    return tfrecord.read_records(path, compression_type)
+    return records.read_records(path, compression_type)
 
 
 def read_csv(
@@ -43,9 +42,9 @@ def read_csv(
     an error without one (strings: b""). With a header the names choose columns; without, they name
     all of them in order. Strings are bytes. Errors name file, line and column.
     """
-    return csv_rows.read_csv(
+    return array_files.read_csv(
         path,
-        csv_rows.as_columns(columns),
+        array_files.as_columns(columns),
         header=header,
         delimiter=delimiter,
         quotechar=quotechar,
@@ -63,12 +62,12 @@ def read_npy(path: Path) -> Any:
 
     DataLossError if it is damaged, InvalidArgumentError if it holds pickled objects.
     """
-    return npy.read_npy(path)
+    return array_files.read_npy(path)
 
 
 def read_npz(path: Path) -> dict[str, Any]:
     """The arrays of a .npz file by name, read-only; mapped, unless they are compressed."""
-    return npy.read_npz(path)
+    return array_files.read_npz(path)
 
 
 Array = np.ndarray[Any, Any]

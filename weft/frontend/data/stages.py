@@ -27,7 +27,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.locations import Locations
-from weft.runtime.files.example import bytes_array
+from weft.runtime.files.decoding import bytes_array
 from weft.runtime.resources.components import Components
 from weft.runtime.resources.coordinator import Coordinator
 from weft.runtime.resources.queue import Queue

@@ -42,8 +42,17 @@ from weft.ir.interpreter.evaluate import type_of
 from weft.ir.locations import caller_location
 from weft.ir.ops import REGISTERED, lookup, register, registration, unregister
 from weft.ir.sizes import fixed
-from weft.ir.spec import REQUIRED, AttrKind, Attrs, AttrSpec, AttrValue, ConstArray, OpSpec, tensors
-from weft.ir.type_rules import fits
+from weft.ir.spec import (
+    REQUIRED,
+    AttrKind,
+    Attrs,
+    AttrSpec,
+    AttrValue,
+    ConstArray,
+    OpSpec,
+    fits,
+    tensors,
+)
 from weft.ir.types import TensorType, Type
 from weft.passes.autodiff.rule import Site
 from weft.passes.autodiff.table import GRADIENTS

@@ -68,7 +68,7 @@ from weft.ir.dims import format_shape, same
 from weft.ir.dtypes import bool_, float32, float64, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
 from weft.ir.locations import caller_location
-from weft.ir.type_rules import fits
+from weft.ir.spec import fits
 
 
 def embedding_lookup(

@@ -44,8 +44,7 @@ from weft.ir.dims import SymbolicDim, format_shape, product, same
 from weft.ir.dtypes import bool_, int32, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.locations import caller_location
-from weft.ir.spec import AttrValue
-from weft.ir.type_rules import fits
+from weft.ir.spec import AttrValue, fits
 
 
 class UniqueAll(NamedTuple):

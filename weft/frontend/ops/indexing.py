@@ -57,7 +57,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.locations import caller_location
-from weft.ir.type_rules import fits
+from weft.ir.spec import fits
 
 Bounds = tuple[Dim, Dim, int]  # start, stop, step as the IR's `slice` wants them
 NEW = -1  # in a layout: an axis of size 1 made by None

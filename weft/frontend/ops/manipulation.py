@@ -48,7 +48,7 @@ from weft.ir.dims import (
 from weft.ir.dtypes import int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, UnsupportedError
 from weft.ir.locations import caller_location
-from weft.ir.type_rules import fits
+from weft.ir.spec import fits
 
 
 def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor:

@@ -76,7 +76,7 @@ from weft.ir.dtypes import DEFAULT_INT, DType, bool_, int64, real_of, uint64
 from weft.ir.errors import InvalidArgumentError, ShapeError
 from weft.ir.locations import caller_location
 from weft.ir.sizes import is_traced
-from weft.ir.type_rules import fits
+from weft.ir.spec import fits
 
 
 def _reduce(op: str, t: Tensor, axis: Axes, keepdims: bool) -> Tensor:

@@ -51,7 +51,7 @@ from weft.ir.errors import (
 )
 from weft.ir.locations import caller_location
 from weft.ir.process import ForkLock
-from weft.ir.type_rules import fits
+from weft.ir.spec import fits
 from weft.ir.types import TensorType
 
 GradientAndVariable: TypeAlias = tuple[Tensor | IndexedSlices | None, Variable]

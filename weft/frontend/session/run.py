@@ -27,7 +27,7 @@ from weft.ir.graph import Value
 from weft.ir.locations import Locations, caller_location
 from weft.runtime.recorder import TraceEvent
 from weft.runtime.step import RunContext, Step
-from weft.runtime.trace.perfetto import Json, event_rows, name_row
+from weft.runtime.trace.analysis import Json, event_rows, name_row
 
 if TYPE_CHECKING:
     from weft.runtime.trace.timeline import Timeline
@@ -400,7 +400,7 @@ def chrome_trace(runs: Sequence[RunMetadata]) -> str:
         "graph": graphs, "step_ops": runs[0].step_ops, "dropped": sum(r.dropped for r in runs)
     }  # fmt: skip
     if lines:
-        from weft.runtime.trace.perfetto import perfetto
+        from weft.runtime.trace.analysis import perfetto
 
         return perfetto(lines, about)
     events = [event for run in runs for event in run.events]

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from weft.comm.keys import Secret, default_key_file
+from weft.comm.addresses import Secret, default_key_file
 from weft.frontend.session.remote import Remote
 from weft.frontend.tools.run import add_allow_files
 from weft.ir.dataclass import dataclass

@@ -47,9 +47,8 @@ from weft.ir.errors import (
 from weft.ir.locations import caller_location
 from weft.ir.process import ForkLock
 from weft.ir.types import TensorType
-from weft.runtime.checkpoint.folder import log
+from weft.runtime.checkpoint.folder import Checkpoint, log, open_checkpoint
 from weft.runtime.checkpoint.format import RESERVED, Array, Entry, decode_tree
-from weft.runtime.checkpoint.sharded import Checkpoint, open_checkpoint
 from weft.runtime.resources.variables import VariableState
 
 

@@ -59,7 +59,6 @@ from weft.ir.errors import (
 from weft.ir.locations import caller_location
 from weft.ir.process import ForkLock
 from weft.ir.types import TensorType
-from weft.runtime.checkpoint.atomic import SUFFIX
 from weft.runtime.checkpoint.folder import (
     STATE_FILE,
     Manifest,
@@ -67,11 +66,13 @@ from weft.runtime.checkpoint.folder import (
     SavedCheckpoint,
     SaveJob,
     candidates,
+    checkpoint_name,
+    find_checkpoint,
     load_manifest,
     log,
+    open_checkpoint,
 )
-from weft.runtime.checkpoint.format import RESERVED, Array, encode_tree
-from weft.runtime.checkpoint.sharded import checkpoint_name, find_checkpoint, open_checkpoint
+from weft.runtime.checkpoint.format import RESERVED, SUFFIX, Array, encode_tree
 
 PathLike = str | os.PathLike[str]
 

@@ -39,7 +39,7 @@ from weft.ir.errors import (
     WeftError,
 )
 from weft.ir.locations import caller_location
-from weft.runtime.checkpoint.atomic import SUFFIX
+from weft.runtime.checkpoint.format import SUFFIX
 
 if TYPE_CHECKING:
     from weft.runtime.cluster.spec import Cluster

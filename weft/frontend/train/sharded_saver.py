@@ -2,7 +2,7 @@
 
 Each task's file is a Save op of the graph. When all are written, this process writes the manifest,
 and then the folder's state file; so a kill of any of them, at any moment, leaves the checkpoints
-before (see `runtime/checkpoint/sharded.py`). A restore is an op of each task, too, which takes what
+before (see `runtime/checkpoint/folder.py`). A restore is an op of each task, too, which takes what
 it needs from whatever files the checkpoint has.
 """
 
@@ -42,17 +42,18 @@ from weft.ir.device import DeviceSpec
 from weft.ir.dtypes import int64, string
 from weft.ir.errors import FailedPreconditionError, TypeRuleError, UnsupportedError
 from weft.ir.locations import caller_location
-from weft.runtime.checkpoint.atomic import MANIFEST
-from weft.runtime.checkpoint.folder import SavedCheckpoint, record_checkpoint
-from weft.runtime.checkpoint.sharded import (
+from weft.runtime.checkpoint.folder import (
     MARK,
+    SavedCheckpoint,
     Shard,
     checkpoint_name,
     marked,
     open_checkpoint,
+    record_checkpoint,
     shard_end,
     write_shards_manifest,
 )
+from weft.runtime.checkpoint.format import MANIFEST
 
 
 class ShardedSaver(BaseSaver):

@@ -15,7 +15,7 @@ from functools import reduce
 from weft.ir.analysis.frames import Frame, Frames, find_frames, inputs_of, is_dataflow
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Graph, Operation, Value
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 
 FALSE, TRUE = 0, 1

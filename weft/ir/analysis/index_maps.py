@@ -18,8 +18,7 @@ from weft.ir.dims import Shape
 from weft.ir.errors import InternalError
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
-from weft.ir.spec import ConstArray
-from weft.ir.type_rules import int_attr, ints_attr
+from weft.ir.spec import ConstArray, int_attr, ints_attr
 from weft.ir.types import TensorType
 
 INDEX_MAPS = frozenset({"broadcast_to", "permute_dims", "slice", "iota"})

@@ -31,9 +31,8 @@ from weft.ir.ops import lookup
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.state import UPDATES
 from weft.ir.program import Program
-from weft.ir.spec import ConstArray, complete_attrs
+from weft.ir.spec import ConstArray, complete_attrs, int_attr
 from weft.ir.text.printer import print_graph
-from weft.ir.type_rules import int_attr
 from weft.ir.types import RefType, TensorType, TokenType, Type
 
 

@@ -29,14 +29,12 @@ from weft.ir.errors import (
 )
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.interpreter.dataflow import RunOp, run_dataflow
-from weft.ir.interpreter.stacks import Cells, run_stack_op
-from weft.ir.interpreter.state import EXECUTE_STATE, Ref, State
+from weft.ir.interpreter.state import EXECUTE_STATE, Cells, Ref, State, run_stack_op
 from weft.ir.locations import caller_location
 from weft.ir.ops import OPS, REGISTERED, lookup
 from weft.ir.ops.builder import make_op
 from weft.ir.ops.control_flow import STACK_OPS
-from weft.ir.spec import Array, Attrs, AttrValue, Reference, quietly
-from weft.ir.type_rules import fits, int_attr
+from weft.ir.spec import Array, Attrs, AttrValue, Reference, fits, int_attr, quietly
 from weft.ir.types import HandleType, RefType, TensorType, Type, substitute_type
 
 _PLAIN = frozenset("?bBhHiIlLefdFD")  # dtype.char

@@ -27,8 +27,7 @@ from weft.ir.interpreter.evaluate import (
 )
 from weft.ir.interpreter.state import State
 from weft.ir.program import Part, Program
-from weft.ir.spec import Array
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import Array, int_attr
 
 #: Names a message: its key, and the iterations of the frames around it.
 Name = tuple[int, tuple[int, ...]]

@@ -9,13 +9,11 @@ import itertools
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import AlreadyExistsError, NotFoundError, suggest
-from weft.ir.ops import control_flow, io, products, reduction, resources, windows
+from weft.ir.ops import control_flow, data_movement, io, products, reduction, resources, windows
 from weft.ir.ops import core as ops_core
 from weft.ir.ops import dynamic as ops_dynamic
 from weft.ir.ops import elementwise as ops_elementwise
-from weft.ir.ops import index as ops_index
 from weft.ir.ops import random as ops_random
-from weft.ir.ops import shape as ops_shape
 from weft.ir.ops import state as ops_state
 from weft.ir.ops import strings as ops_strings
 from weft.ir.process import ForkLock
@@ -25,9 +23,9 @@ _TABLES = (
     ops_core.TABLE,
     ops_state.TABLE,
     ops_elementwise.TABLE,
-    ops_shape.TABLE,
+    data_movement.SHAPE_TABLE,
     reduction.REDUCTION_TABLE,
-    ops_index.TABLE,
+    data_movement.INDEX_TABLE,
     reduction.SORT_TABLE,
     products.MATMUL_TABLE,
     products.ATTENTION_TABLE,

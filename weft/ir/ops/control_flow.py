@@ -39,8 +39,7 @@ from weft.ir.dims import Dim, SymbolicDim, format_dim, same
 from weft.ir.dtypes import DType, bool_, int32, int64
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.graph import Block
-from weft.ir.spec import Attrs, AttrSpec, OpSpec, tensors
-from weft.ir.type_rules import dtype_attr, int_attr, shape_attr
+from weft.ir.spec import Attrs, AttrSpec, OpSpec, dtype_attr, int_attr, shape_attr, tensors
 from weft.ir.types import TOKEN, HandleType, RefType, StackType, TensorType, TokenType, Type
 
 #: The ops of this module.

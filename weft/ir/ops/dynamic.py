@@ -16,8 +16,18 @@ from weft.ir.dims import Dim, SymbolicDim, format_shape
 from weft.ir.dtypes import int32, int64
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.graph import Block
-from weft.ir.spec import Array, Attrs, AttrSpec, OpSpec, tensors
-from weft.ir.type_rules import check_same_dtype, fits, int_attr, known_dim, shape_attr
+from weft.ir.spec import (
+    Array,
+    Attrs,
+    AttrSpec,
+    OpSpec,
+    check_same_dtype,
+    fits,
+    int_attr,
+    known_dim,
+    shape_attr,
+    tensors,
+)
 from weft.ir.types import TensorType, Type
 
 _HOST = frozenset({"host", "no_fold"})

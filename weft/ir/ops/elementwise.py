@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib import import_module
@@ -24,9 +25,7 @@ from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.errors import TypeRuleError
 from weft.ir.graph import Block
-from weft.ir.mathematics import mathematics
-from weft.ir.spec import Array, Attrs, AttrSpec, InferRule, OpSpec, Reference, quietly, tensors
-from weft.ir.type_rules import (
+from weft.ir.spec import (
     ANY,
     BOOL,
     FLOATING,
@@ -35,14 +34,37 @@ from weft.ir.type_rules import (
     NUMERIC,
     ORDERED,
     REAL,
+    Array,
+    Attrs,
+    AttrSpec,
     DTypeClass,
+    InferRule,
+    OpSpec,
+    Reference,
     check_same_dtype,
     dtype_attr,
     elementwise_shape,
+    quietly,
     require_dtype,
+    tensors,
     widen,
 )
 from weft.ir.types import TensorType, Type
+
+
+@cache
+def mathematics() -> ctypes.CDLL:
+    """The library of fma, sin and the like. OSError if there is none."""
+    if sys.platform == "linux":
+        try:
+            return ctypes.CDLL("libm.so.6")
+        except OSError:  # another C library than GNU's
+            pass
+    # it loads eight modules more, 8 ms, and runs programs of the system: 5 ms and more
+    from ctypes.util import find_library
+
+    return ctypes.CDLL(find_library("m") or find_library("c"))
+
 
 _FmaArray = np.ndarray[Any, Any]
 

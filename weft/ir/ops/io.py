@@ -17,8 +17,7 @@ from weft.ir.graph import Block, Operation
 from weft.ir.ops.dynamic import SIZES, fill_sizes
 from weft.ir.ops.resources import part_type
 from weft.ir.ops.strings import strings_operands
-from weft.ir.spec import Array, Attrs, AttrSpec, OpSpec, tensors
-from weft.ir.type_rules import int_attr, ints_attr
+from weft.ir.spec import Array, Attrs, AttrSpec, OpSpec, int_attr, ints_attr, tensors
 from weft.ir.types import TOKEN, HandleType, TensorType, Type
 
 Rule = Callable[[Sequence[Type], Attrs, Sequence[Block]], list[Type]]

@@ -15,8 +15,18 @@ from weft.ir.dims import broadcast_shapes, same
 from weft.ir.dtypes import bool_, float32, float64, int8, int16, int32, uint8, uint32
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.graph import Block, Operation
-from weft.ir.spec import Array, Attrs, AttrSpec, OpSpec, tensors
-from weft.ir.type_rules import NUMERIC, DTypeClass, check_same_dtype, require_dtype, widen
+from weft.ir.spec import (
+    NUMERIC,
+    Array,
+    Attrs,
+    AttrSpec,
+    DTypeClass,
+    OpSpec,
+    check_same_dtype,
+    require_dtype,
+    tensors,
+    widen,
+)
 from weft.ir.types import TensorType, Type
 
 

@@ -14,8 +14,16 @@ import numpy as np
 from weft.ir import dtypes
 from weft.ir.errors import TypeRuleError
 from weft.ir.graph import Block
-from weft.ir.spec import Array, Attrs, AttrSpec, OpSpec, tensors
-from weft.ir.type_rules import check_shape, shape_attr, static_attr
+from weft.ir.spec import (
+    Array,
+    Attrs,
+    AttrSpec,
+    OpSpec,
+    check_shape,
+    shape_attr,
+    static_attr,
+    tensors,
+)
 from weft.ir.types import TensorType, Type
 
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)

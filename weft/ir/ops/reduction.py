@@ -20,20 +20,27 @@ from weft.ir import dtypes
 from weft.ir.dims import Shape, product
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.graph import Block
-from weft.ir.spec import Array, Attrs, AttrSpec, InferRule, OpSpec, Reference, quietly, tensors
-from weft.ir.type_rules import (
+from weft.ir.spec import (
     BOOL,
     FLOATING,
     NUMERIC,
     ORDERED,
     REAL,
+    Array,
+    Attrs,
+    AttrSpec,
     DTypeClass,
+    InferRule,
+    OpSpec,
+    Reference,
     check_same_dtype,
     checked_axis,
     int_attr,
     ints_attr,
     one_tensor,
+    quietly,
     require_dtype,
+    tensors,
     widen,
 )
 from weft.ir.types import TensorType, Type

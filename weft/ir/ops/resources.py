@@ -20,8 +20,7 @@ from weft.ir.dtypes import ALL, bool_, int32, int64, string
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.graph import Block
 from weft.ir.ops.dynamic import SIZES, fill_sizes, size_names
-from weft.ir.spec import Array, Attrs, AttrSpec, ConstArray, OpSpec, tensors
-from weft.ir.type_rules import fits, int_attr
+from weft.ir.spec import Array, Attrs, AttrSpec, ConstArray, OpSpec, fits, int_attr, tensors
 from weft.ir.types import TOKEN, HandleType, TensorType, Type
 
 #: The kinds of queues, by the attribute `kind`.

@@ -14,8 +14,7 @@ from weft.ir.dtypes import bool_, string
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.graph import Block
 from weft.ir.ops.dynamic import fill_sizes
-from weft.ir.spec import Attrs, AttrSpec, InferRule, OpSpec
-from weft.ir.type_rules import NUMERIC, check_shape, require_dtype
+from weft.ir.spec import NUMERIC, Attrs, AttrSpec, InferRule, OpSpec, check_shape, require_dtype
 from weft.ir.types import TOKEN, RefType, TensorType, Type
 
 #: The ops that read a variable, combine that with their operands and write it, as one access.

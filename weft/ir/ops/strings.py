@@ -18,8 +18,17 @@ from weft.ir.dtypes import DType, bfloat16, bool_, float32, float64, int32, int6
 from weft.ir.errors import InvalidArgumentError, ShapeError, TypeRuleError
 from weft.ir.graph import Block
 from weft.ir.ops.dynamic import fill_sizes
-from weft.ir.spec import Array, Attrs, AttrSpec, OpSpec, tensors
-from weft.ir.type_rules import dtype_attr, elementwise_shape, int_attr, shape_attr
+from weft.ir.spec import (
+    Array,
+    Attrs,
+    AttrSpec,
+    OpSpec,
+    dtype_attr,
+    elementwise_shape,
+    int_attr,
+    shape_attr,
+    tensors,
+)
 from weft.ir.types import TensorType, Type
 
 _M = (1 << 64) - 1

@@ -36,10 +36,14 @@ from weft.ir.dataclass import dataclass
 from weft.ir.dims import Dim, same
 from weft.ir.errors import ShapeError, TypeRuleError
 from weft.ir.graph import Block, Operation
-from weft.ir.spec import Array, Attrs, AttrSpec, InferRule, OpSpec, tensors
-from weft.ir.type_rules import (
+from weft.ir.spec import (
     NUMERIC,
     REAL,
+    Array,
+    Attrs,
+    AttrSpec,
+    InferRule,
+    OpSpec,
     check_same_dtype,
     check_shape,
     fits,
@@ -48,6 +52,7 @@ from weft.ir.type_rules import (
     known_dim,
     one_tensor,
     require_dtype,
+    tensors,
     widen,
 )
 from weft.ir.types import TensorType, Type

@@ -8,7 +8,7 @@ from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.state import UPDATES
 from weft.ir.program import Program
 from weft.ir.spec import ConstArray
-from weft.ir.text.literals import quote
+from weft.ir.text.lexer import quote
 from weft.ir.text.printer import format_attr
 from weft.ir.types import RefType, TokenType, Type
 

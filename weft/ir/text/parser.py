@@ -24,10 +24,11 @@ from weft.ir.ops import OPS
 from weft.ir.ops.builder import make_op
 from weft.ir.program import Part, Program
 from weft.ir.spec import AttrKind, AttrSpec, AttrValue, ConstArray, OpSpec
-from weft.ir.text.lexer import Token, TokenStream
-from weft.ir.text.literals import (
+from weft.ir.text.lexer import (
     MAX_SPLAT_BYTES,
     LiteralFault,
+    Token,
+    TokenStream,
     decode_base64,
     float_bits,
     unquote,

@@ -32,8 +32,7 @@ from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Locations
 from weft.ir.program import Program
 from weft.ir.spec import AttrValue, ConstArray
-from weft.ir.text.lexer import NAME
-from weft.ir.text.literals import format_array, format_float, quote
+from weft.ir.text.lexer import NAME, format_array, format_float, quote
 from weft.ir.types import TensorType
 
 #: Remarks under ops, for people: they print as comments.

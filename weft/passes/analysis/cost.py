@@ -45,7 +45,7 @@ from weft.ir.ops.state import TABLE as STATE_OPS
 from weft.ir.ops.state import UPDATES
 from weft.ir.ops.strings import TABLE as STRING_OPS
 from weft.ir.ops.windows import sliding_of
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.analysis.trip_count import trip_count
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from weft.ir.analysis.index_maps import GATHERS, index_operand, index_sizes
 from weft.ir.graph import Operation, Value
 from weft.ir.ops import REGISTERED, lookup
-from weft.ir.ops.index import CHECKED
-from weft.ir.type_rules import int_attr
+from weft.ir.ops.data_movement import CHECKED
+from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.rewriting.rewrite import behind_views
 

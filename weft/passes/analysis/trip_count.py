@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft.ir.graph import Block, Operation, Value
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.simplify.fold import uniform
 

@@ -32,8 +32,7 @@ from weft.ir.graph import Block, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import length_attr
-from weft.ir.spec import AttrValue
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import AttrValue, int_attr
 from weft.ir.types import StackType, TensorType, Type
 from weft.passes.analysis.trip_count import trip_count
 from weft.passes.autodiff.rule import Rule, Site, accumulate

@@ -40,8 +40,7 @@ from weft.ir.locations import Locations, caller_location
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL
-from weft.ir.spec import AttrValue
-from weft.ir.type_rules import fits, int_attr
+from weft.ir.spec import AttrValue, fits, int_attr
 from weft.ir.types import RefType, StackType, TensorType
 from weft.passes.autodiff.rule import Site, accumulate
 from weft.passes.autodiff.table import GRADIENTS, NO_GRADIENT

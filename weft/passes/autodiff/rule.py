@@ -13,8 +13,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.dims import Shape
 from weft.ir.graph import Operation, Value
 from weft.ir.ops.builder import Builder
-from weft.ir.spec import Attrs
-from weft.ir.type_rules import ints_attr
+from weft.ir.spec import Attrs, ints_attr
 from weft.ir.types import StackType
 from weft.passes.rewriting.expression import Expr
 from weft.passes.simplify.fold import uniform

@@ -31,8 +31,7 @@ from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.io import FILE_TABLE, REPORT_TABLE
 from weft.ir.ops.resources import QUEUE_TABLE, RESOURCE_TABLE
 from weft.ir.ops.strings import TABLE as STRING_TABLE
-from weft.ir.spec import AttrValue
-from weft.ir.type_rules import add_dims, int_attr, ints_attr, shape_attr
+from weft.ir.spec import AttrValue, add_dims, int_attr, ints_attr, shape_attr
 from weft.passes.autodiff import control_flow
 from weft.passes.autodiff.rule import Rule, Site, expand, sum_to
 from weft.passes.rewriting.expression import Expr, cos, exp, log, sin, sqrt, square

@@ -44,7 +44,7 @@ from weft.ir.ops import OPS
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.ops.state import UPDATES
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import HandleType, RefType, TensorType, TokenType, Type
 from weft.passes.analysis import in_place
 from weft.passes.analysis.cost import EXPENSIVE_NS, nanoseconds, work

@@ -32,7 +32,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import length_attr
-from weft.ir.type_rules import int_attr, ints_attr
+from weft.ir.spec import int_attr, ints_attr
 from weft.ir.types import TensorType
 from weft.passes.control.loops import Loop
 from weft.passes.rewriting.expression import Expr

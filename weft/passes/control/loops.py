@@ -21,8 +21,7 @@ from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL, length_attr
 from weft.ir.ops.products import is_narrow_product
-from weft.ir.spec import ConstArray
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import ConstArray, int_attr
 from weft.passes.analysis.in_place import may_fail
 from weft.passes.rewriting.rewrite import copy_needed, has_effect, tensor
 from weft.passes.simplify.fold import uniform

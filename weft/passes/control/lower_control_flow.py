@@ -76,8 +76,7 @@ from weft.ir.locations import Locations
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder, make_op
 from weft.ir.ops.control_flow import CONTROL
-from weft.ir.spec import Attrs, AttrValue, ConstArray
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import Attrs, AttrValue, ConstArray, int_attr
 from weft.ir.types import HandleType, RefType, TensorType, Type
 from weft.passes.control.loops import Loop
 from weft.passes.control.lower_stacks import lower_stacks

@@ -27,7 +27,7 @@ from weft.ir.analysis.index_maps import is_gather, is_index_map, read_of, shape_
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
 from weft.ir.sizes import hint
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.passes.fusion.liveness import Writers, makers_of, root_of
 

@@ -21,8 +21,7 @@ import numpy as np
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Operation, Value
 from weft.ir.sizes import at_most, hint, is_traced
-from weft.ir.spec import ConstArray
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import ConstArray, int_attr
 from weft.ir.types import TensorType
 from weft.passes.analysis.in_place import in_place_operands, writes_in_place
 from weft.passes.rewriting.rewrite import is_view

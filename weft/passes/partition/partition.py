@@ -60,8 +60,7 @@ from weft.ir.locations import Locations
 from weft.ir.ops.builder import make_op
 from weft.ir.ops.control_flow import COMMUNICATION, DATAFLOW
 from weft.ir.program import Part, Program
-from weft.ir.spec import AttrValue, ConstArray
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import AttrValue, ConstArray, int_attr
 from weft.ir.types import TensorType, Type
 from weft.passes.manager import ProgramPass
 from weft.passes.partition.device_assignment import (

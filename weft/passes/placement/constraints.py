@@ -29,7 +29,7 @@ from weft.ir.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Locations
 from weft.ir.ops.control_flow import CONTROL
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import HandleType, RefType, StackType
 from weft.passes.placement.devices import Device, listed
 

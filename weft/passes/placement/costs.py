@@ -43,7 +43,7 @@ from weft.ir.errors import InvalidArgumentError, NotFoundError, WeftError
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Locations
 from weft.ir.ops.control_flow import CONTROL
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import HandleType, RefType, StackType, TensorType, Type
 from weft.passes.analysis.cost import arithmetic_nanoseconds, nanoseconds
 from weft.passes.analysis.metrics import NOT_KERNELS

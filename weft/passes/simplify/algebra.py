@@ -46,7 +46,7 @@ from weft.ir.dtypes import DType, float32, float64
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import merge_locations
 from weft.ir.ops.builder import Builder
-from weft.ir.type_rules import int_attr, ints_attr, shape_attr
+from weft.ir.spec import int_attr, ints_attr, shape_attr
 from weft.passes.rewriting.expression import Expr
 from weft.passes.rewriting.rewrite import (
     bind,

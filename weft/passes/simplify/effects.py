@@ -61,7 +61,7 @@ from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.locations import Locations
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.state import UPDATES
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.passes.rewriting.rewrite import (
     bind,
     emit_at,

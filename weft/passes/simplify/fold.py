@@ -27,8 +27,7 @@ from weft.ir.interpreter.evaluate import evaluate_op
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.sizes import is_traced, same_size
-from weft.ir.spec import ConstArray
-from weft.ir.type_rules import int_attr, ints_attr
+from weft.ir.spec import ConstArray, int_attr, ints_attr
 from weft.ir.types import TensorType
 from weft.passes.rewriting.rewrite import (
     constant_of,

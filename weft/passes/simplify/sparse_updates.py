@@ -46,8 +46,7 @@ from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL
 from weft.ir.sizes import roughly
-from weft.ir.spec import AttrValue, ConstArray
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import AttrValue, ConstArray, int_attr
 from weft.ir.types import TensorType
 from weft.passes.rewriting.rewrite import (
     bind,

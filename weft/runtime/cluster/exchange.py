@@ -14,7 +14,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec
 from weft.ir.errors import AbortedError, DeadlineExceededError, UnavailableError, WeftError
 from weft.ir.graph import Operation
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.runtime.cluster.messages import Carrier
 from weft.runtime.dataflow.host_ops.row import DEAD
 from weft.runtime.recorder import clock

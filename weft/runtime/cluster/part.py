@@ -16,8 +16,8 @@ from weft.ir.dataclass import dataclass
 from weft.ir.device import DeviceSpec, short
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Graph, Operation
+from weft.ir.spec import int_attr
 from weft.ir.text.parser import parse_graph
-from weft.ir.type_rules import int_attr
 from weft.passes.manager import Pass
 from weft.passes.pipelines import PIPELINES
 from weft.runtime.cluster.small_step import BriefProgram, brief_program

@@ -60,7 +60,7 @@ class RayCluster:
         wait_secs: float = 60.0,
         ray_options: Mapping[str, Any] | None = None,
     ) -> None:
-        from weft.comm.keys import Secret
+        from weft.comm.addresses import Secret
 
         self._sizes = _checked_jobs(jobs)
         self._needs = _checked_resources(self._sizes, resources or {})

@@ -10,7 +10,7 @@ from typing import Any
 
 from ray.util import get_node_ip_address
 
-from weft.comm.keys import Secret
+from weft.comm.addresses import Secret
 from weft.runtime.cluster.server import Server
 from weft.runtime.cluster.spec import ClusterSpec, tcp_address
 

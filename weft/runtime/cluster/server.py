@@ -49,7 +49,7 @@ from weft.runtime.resources.store import Store
 from weft.runtime.trace.counters import Counters, task_stats
 
 if TYPE_CHECKING:
-    from weft.comm.keys import Secret
+    from weft.comm.addresses import Secret
 
 
 _log = logging.getLogger("weft.cluster")

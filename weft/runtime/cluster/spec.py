@@ -18,7 +18,7 @@ from weft.ir.errors import InvalidArgumentError, NotFoundError, TypeRuleError, s
 from weft.ir.locations import caller_location
 
 if TYPE_CHECKING:
-    from weft.comm.keys import Secret
+    from weft.comm.addresses import Secret
 
 _TCP = re.compile(r"(?:tcp://)?(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})")
 _LONGEST_PATH = 107  # bytes in sockaddr_un.sun_path, less the zero at its end

@@ -24,7 +24,7 @@ from weft.ir.errors import (
 from weft.runtime.cluster.messages import Received, Wire
 
 if TYPE_CHECKING:
-    from weft.comm.keys import Secret
+    from weft.comm.addresses import Secret
 
 #: The file with the cluster's secret, where none is given.
 KEY_FILE = "WEFT_KEY_FILE"
@@ -80,7 +80,7 @@ def secret_for(addresses: Iterable[str], key_file: str | os.PathLike[str] | None
     """The cluster's secret: of the file given, else of the one that WEFT_KEY_FILE names, else, if
     others than this machine reach one of the addresses, of the user's own, if there is one.
     KeyFileError."""
-    from weft.comm.keys import Secret, default_key_file
+    from weft.comm.addresses import Secret, default_key_file
 
     given = key_file if key_file is not None else os.environ.get(KEY_FILE) or None
     if given is None and not all(parse_address(a).is_local for a in addresses):

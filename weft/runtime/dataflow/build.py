@@ -14,7 +14,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.interpreter.evaluate import evaluate_op
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import TensorType, TokenType, Type
 from weft.passes.analysis.cost import EXPENSIVE_NS, is_wide, nanoseconds
 from weft.passes.control.dataflow_regions import (

@@ -22,7 +22,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import MathMode
 from weft.ir.graph import Operation
 from weft.ir.sizes import same_size
-from weft.ir.type_rules import ints_attr
+from weft.ir.spec import ints_attr
 
 Epilogue = Literal["none", "bias", "relu", "relu_bias"]
 

@@ -12,7 +12,7 @@ from weft.ir.errors import InvalidArgumentError, PermissionDeniedError
 from weft.ir.graph import Graph, Operation
 from weft.ir.locations import caller_location
 from weft.ir.ops.io import USES_FILES
-from weft.ir.type_rules import strs_attr
+from weft.ir.spec import strs_attr
 
 PathLike = str | os.PathLike[str]
 #: None, False: none; True: all that the process may use; else those in a folder, or in several.

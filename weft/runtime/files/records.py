@@ -1,16 +1,178 @@
-"""The records of one file with their keys, for each kind of reader, as TensorFlow's readers give
-them."""
+"""Records of one file: TFRecord's format, and the records with their keys, for each kind of reader,
+as TensorFlow's readers give them."""
 
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from functools import cache
+from typing import NamedTuple, Self
 
-from weft.ir.errors import DataLossError
+from weft.ir.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnsupportedError,
+)
 from weft.runtime.files.permissions import confined
-from weft.runtime.files.streams import Damaged, Input, open_input, read_lines
-from weft.runtime.files.tfrecord import read_records
+from weft.runtime.files.streams import (
+    Damaged,
+    Input,
+    Output,
+    Path,
+    check_compression,
+    open_input,
+    read_lines,
+)
+
+_HEADER = struct.Struct("<QI")
+_SUM = struct.Struct("<I")
+_PIECE = 1 << 24  # bytes asked for at once: a length is believed no further than the file goes
+
+
+@cache
+def crc32c() -> Callable[[bytes], int]:
+    """The CRC-32C (Castagnoli, RFC 3720) of bytes, by google-crc32c: 18 GB/s and 0.1 us a call
+    here; a table in Python does 6 MB/s. UnsupportedError where it is not installed."""
+    try:
+        import google_crc32c
+    except ImportError as error:
+        raise UnsupportedError(
+            "TFRecord files need the package google-crc32c, for the checksums of their records",
+            hint="pip install 'weft[data]'",
+        ) from error
+    value: Callable[[bytes], int] = google_crc32c.value
+    return value
+
+
+def masked(crc: int) -> int:
+    """A CRC as it is stored, so that the CRC of data that hold CRCs is no special one."""
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def read_records(path: Path, compression_type: str | None = None) -> Iterator[bytes]:
+    """The records of a file, each with both checksums verified.
+
+    DataLossError, with file, record and byte, for a file that is truncated or damaged.
+    """
+    crc, name = crc32c(), os.fspath(path)
+    compressed = check_compression(compression_type)
+    with open_input(path, compressed) as file:
+        number = at = 0
+        while True:
+            place = f"{name}: record {number} at byte {at}" + (
+                " of the decompressed data" if compressed else ""
+            )
+            try:
+                header = file.read(_HEADER.size)
+                if not header:
+                    return
+                data = _record(file, header, crc)
+            except Damaged as damage:
+                raise DataLossError(
+                    f"{place}: {damage}", hint=_hint(path, compressed, number)
+                ) from damage.__cause__
+            yield data
+            number += 1
+            at += _HEADER.size + len(data) + _SUM.size
+
+
+def _record(file: Input, header: bytes, crc: Callable[[bytes], int]) -> bytes:
+    """One record, its header given. `Damaged` says what is wrong."""
+    if len(header) < _HEADER.size:
+        raise Damaged(f"the file ends after {len(header)} of the 12 bytes of its header")
+    length, stored = _HEADER.unpack(header)
+    computed = masked(crc(header[:8]))
+    if computed != stored:
+        raise Damaged(
+            f"the checksum of its length does not fit (stored {stored:08x}, computed "
+            f"{computed:08x})"
+        )
+    data = file.read(length) if length <= _PIECE else _long(file, length)
+    if len(data) < length:
+        raise Damaged(f"the file ends after {len(data)} of its {length} bytes")
+    tail = file.read(_SUM.size)
+    if len(tail) < _SUM.size:
+        raise Damaged("the file ends before the checksum of its data")
+    (stored,) = _SUM.unpack(tail)
+    computed = masked(crc(data))
+    if computed != stored:
+        raise Damaged(
+            f"the checksum of its {length} bytes does not fit (stored {stored:08x}, computed "
+            f"{computed:08x})"
+        )
+    return data
+
+
+def _long(file: Input, length: int) -> bytes:
+    parts = []
+    while length:
+        part = file.read(min(length, _PIECE))
+        if not part:
+            break
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
+def _hint(path: Path, compressed: str, number: int) -> str | None:
+    """What the reader may have done wrong, if the very first record is damaged."""
+    if number:
+        return None
+    with open(path, "rb") as file:
+        magic = file.read(2)
+    if not compressed and magic == b"\x1f\x8b":
+        return 'it looks like a gzip file: compression_type="GZIP"'
+    if not compressed and magic[:1] == b"\x78" and int.from_bytes(magic) % 31 == 0:
+        return 'it looks like a zlib file: compression_type="ZLIB"'
+    return "is it a TFRecord file of this compression?"
+
+
+class RecordWriter:
+    """Writes a TFRecord file (an existing one is replaced). A context manager."""
+
+    def __init__(self, path: Path, compression_type: str | None = None) -> None:
+        self._crc = crc32c()
+        self._name = os.fspath(path)
+        self._out = Output(path, compression_type)
+
+    def write(self, record: bytes) -> None:
+        """Append one record. InvalidArgumentError for what is no bytes."""
+        if not isinstance(record, bytes):
+            raise InvalidArgumentError(
+                f"{self._name}: a record is bytes, this is {type(record).__name__}",
+                hint="wf.data.encode_example(features) makes bytes of named arrays",
+            )
+        if self._out.closed:
+            raise FailedPreconditionError(f"{self._name}: the writer is closed")
+        length = len(record).to_bytes(8, "little")
+        self._out.write(
+            b"".join(
+                (
+                    length,
+                    _SUM.pack(masked(self._crc(length))),
+                    record,
+                    _SUM.pack(masked(self._crc(record))),
+                )
+            )
+        )
+
+    def flush(self) -> None:
+        """Hand what was written to the system."""
+        if not self._out.closed:
+            self._out.flush()
+
+    def close(self) -> None:
+        """End the file. A second time is allowed."""
+        self._out.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 Record = tuple[bytes, bytes]
 

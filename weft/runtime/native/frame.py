@@ -28,8 +28,8 @@ from weft.codegen.stacks import WORD_COUNT, WORDS, element_bytes
 from weft.codegen.steps.walker import CALL_WORDS, HEADER
 from weft.ir.errors import CancelledError, InvalidArgumentError, ResourceExhaustedError
 from weft.ir.graph import Block, Graph, Operation
-from weft.ir.interpreter.stacks import CHECKPOINT_HINT, too_large
-from weft.ir.type_rules import int_attr
+from weft.ir.interpreter.state import CHECKPOINT_HINT, too_large
+from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 from weft.runtime.native.step import frame_words
 from weft.runtime.plan.step_plan import StepPlan

@@ -13,8 +13,7 @@ from typing import Any
 from weft.ir.errors import InvalidArgumentError, UnsupportedError
 from weft.ir.graph import Graph, Operation
 from weft.ir.ops.resources import part_type
-from weft.ir.spec import AttrValue, ConstArray
-from weft.ir.type_rules import int_attr, strs_attr
+from weft.ir.spec import AttrValue, ConstArray, int_attr, strs_attr
 from weft.ir.types import HandleType, RefType, TensorType
 from weft.runtime.files.records import Layout
 from weft.runtime.resources.accumulators import Accumulator, DenseAccumulator, SparseAccumulator

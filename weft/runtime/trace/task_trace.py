@@ -17,7 +17,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 from weft.ir.graph import Operation
 from weft.ir.locations import Location, Locations
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.runtime.recorder import Recorded, TraceEvent, TraceRecorder, clock
 
 Array = np.ndarray[Any, Any]

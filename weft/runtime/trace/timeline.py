@@ -1,15 +1,242 @@
-"""`Timeline`: one step on many tasks, what each task recorded merged by one clock."""
+"""`Timeline`: one step on many tasks, what each task recorded merged by one clock; and the clocks
+of the tasks, aligned by the messages between them.
+
+The clocks of several tasks, aligned by the messages between them. A message never arrives before it
+was sent. With offset o = (b's clock) - (a's clock) a message from a to b, sent at s and received at
+r, each by the clock of its task, says o <= r - s; one from b to a says o >= s - r. Two such bounds
+hold the offset between them: half their distance is what it may be wrong by (NTP, RFC 5905, takes
+the pair with the shortest round trip). All bounds between all tasks together are a system of
+difference constraints: shortest paths make each as tight as it can be (Cormen et al., Introduction
+to Algorithms, 4th ed., 22.4). A drift is a line that has all bounds of one direction above it and
+those of the other below (Duda et al., Estimating Global Time in Distributed Systems, 1987)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InvalidArgumentError
 from weft.runtime.recorder import TraceEvent
-from weft.runtime.trace.clocks import Clock, Sighting, align
 from weft.runtime.trace.task_trace import MessageEvent, PartRun
+
+Array = np.ndarray[Any, Any]
+
+#: No clock of a computer runs faster or slower by more (RFC 5905: 500 parts per million; each).
+MOST_DRIFT = 1e-3
+#: Bounds are joined up to this many for each pair of tasks: the tightest of each stretch of time.
+_MOST_BOUNDS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A message that one task sent and another received: times in ns by the clock of each."""
+
+    sender: str
+    receiver: str
+    sent_ns: int
+    received_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The difference of a task's clock from the reference's.
+
+    Its time t is the reference's (t - offset_ns) - drift * (t - origin_ns). uncertain_ns: by how
+    much that may be wrong; None: no messages bound it, and nothing is known. violated_ns: by how
+    much the times contradict each other, if a clock did not run evenly.
+    """
+
+    offset_ns: int = 0
+    drift: float = 0.0
+    origin_ns: int = 0
+    uncertain_ns: int | None = 0
+    violated_ns: int = 0
+
+    def reference(self, ns: int) -> int:
+        """A time of this clock by the reference's."""
+        if not self.drift:
+            return ns - self.offset_ns
+        return ns - self.offset_ns - round(self.drift * (ns - self.origin_ns))
+
+    def describe(self) -> str:
+        """`+12.3 us (+- 4.0), 15 ppm`."""
+        if self.uncertain_ns is None:
+            return "unknown: no messages in both directions"
+        text = f"{self.offset_ns / 1e3:+,.1f} us (+- {self.uncertain_ns / 1e3:,.1f})"
+        if self.drift:
+            text += f", {self.drift * 1e6:+.1f} ppm"
+        if self.violated_ns:
+            text += f", uneven by {self.violated_ns / 1e3:,.1f} us"
+        return text
+
+
+def align(sightings: Iterable[Sighting], tasks: Sequence[str], reference: str) -> dict[str, Clock]:
+    """A clock for each of `tasks`, `reference` among them.
+
+    A drift is assumed only where without one some message would arrive before it was sent. Where
+    messages went one way only, the fastest of them is taken to have needed no time.
+    """
+    pairs = _pairs(sightings)
+    drifts: dict[str, tuple[float, int]] = {}
+    for task in tasks:
+        ahead, back = pairs.get((reference, task)), pairs.get((task, reference))
+        if task != reference and ahead is not None and back is not None:
+            drifts[task] = _drift(ahead, back)
+    bounds = _bounds(pairs, tasks, drifts)
+    violated = _relax(bounds)
+    return _clocks(bounds, tasks, reference, drifts, violated)
+
+
+def _pairs(sightings: Iterable[Sighting]) -> Mapping[tuple[str, str], Array]:
+    """Rows (sent, received) of the messages from one task to another, the tightest of each time."""
+    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for s in sightings:
+        if s.sender != s.receiver:
+            found.setdefault((s.sender, s.receiver), []).append((s.sent_ns, s.received_ns))
+    return {key: _tightest(np.array(rows, np.int64)) for key, rows in found.items()}
+
+
+def _tightest(rows: Array) -> Array:
+    if len(rows) <= _MOST_BOUNDS:
+        return rows
+    rows = rows[np.argsort(rows[:, 0])]
+    parts = np.array_split(rows, _MOST_BOUNDS)
+    return np.array([p[np.argmin(p[:, 1] - p[:, 0])] for p in parts])
+
+
+def _drift(ahead: Array, back: Array) -> tuple[float, int]:
+    """How fast a task's clock goes ahead of the reference's, and from what time of its own on it is
+    counted. ahead: messages from the reference to the task; back: the other way.
+
+    For a drift d the bounds hold if the least of (r - s) - d r over `ahead` is not below the
+    greatest of (s - r) - d s over `back`; what is between them is concave in d.
+    """
+    origin = int(ahead[0, 1])
+    above_at, above = (ahead[:, 1] - origin).astype(float), (ahead[:, 1] - ahead[:, 0])
+    below_at, below = (back[:, 0] - origin).astype(float), (back[:, 0] - back[:, 1])
+    base = int(above.min())  # offsets may be of centuries: floats only for what is beyond
+    high, low = (above - base).astype(float), (below - base).astype(float)
+
+    def room(drift: float) -> float:
+        return float((high - drift * above_at).min() - (low - drift * below_at).max())
+
+    if room(0.0) >= 0:
+        return 0.0, origin
+    best = _highest(room)
+    if room(best) <= 0:
+        return best, origin
+    ends = [_edge(room, best, limit) for limit in (-MOST_DRIFT, MOST_DRIFT)]
+    return sum(ends) / 2, origin
+
+
+def _highest(room: Any) -> float:
+    """Where a concave function is highest between -MOST_DRIFT and MOST_DRIFT."""
+    low, high = -MOST_DRIFT, MOST_DRIFT
+    for _ in range(100):
+        third = (high - low) / 3
+        if room(low + third) < room(high - third):
+            low += third
+        else:
+            high -= third
+    return (low + high) / 2
+
+
+def _edge(room: Any, inside: float, limit: float) -> float:
+    """How far from `inside` towards `limit` there is room."""
+    if room(limit) >= 0:
+        return limit
+    for _ in range(100):
+        middle = (inside + limit) / 2
+        if room(middle) >= 0:
+            inside = middle
+        else:
+            limit = middle
+    return inside
+
+
+def _bounds(
+    pairs: Mapping[tuple[str, str], Array],
+    tasks: Sequence[str],
+    drifts: Mapping[str, tuple[float, int]],
+) -> Array:
+    """bounds[i, j]: offset of task j less that of task i is at most so much, in ns (float)."""
+    number = {task: i for i, task in enumerate(tasks)}
+    bounds = np.full((len(tasks), len(tasks)), np.inf)
+    np.fill_diagonal(bounds, 0.0)
+
+    def even(task: str, times: Array) -> Array:
+        drift, origin = drifts.get(task, (0.0, 0))
+        return times - np.rint(drift * (times - origin)).astype(np.int64)
+
+    for (sender, receiver), rows in pairs.items():
+        if sender in number and receiver in number:
+            least = int((even(receiver, rows[:, 1]) - even(sender, rows[:, 0])).min())
+            bounds[number[sender], number[receiver]] = least
+    return bounds
+
+
+def _relax(bounds: Array) -> float:
+    """Make every bound as tight as the others say. Where they contradict each other all are
+    loosened by as little as will do: by how much."""
+    loosened = max(0.0, -_least_mean(bounds))
+    if loosened:
+        loosened += 1.0
+        bounds += loosened
+        np.fill_diagonal(bounds, 0.0)
+    for k in range(len(bounds)):
+        np.minimum(bounds, bounds[:, k : k + 1] + bounds[k : k + 1, :], out=bounds)
+    return loosened
+
+
+def _least_mean(bounds: Array) -> float:
+    """The least mean of the bounds along a cycle, 0 at most: below 0 they contradict each other
+    (Karp, A Characterization of the Minimum Cycle Mean in a Digraph, 1978)."""
+    count = len(bounds)
+    walks = np.zeros((count + 1, count))  # the shortest of k steps that end here
+    for k in range(count):
+        walks[k + 1] = (walks[k][:, None] + bounds).min(axis=0)
+    steps = np.arange(count, 0, -1)[:, None]
+    return float(((walks[count] - walks[:count]) / steps).max(axis=0).min())
+
+
+def _clocks(
+    bounds: Array,
+    tasks: Sequence[str],
+    reference: str,
+    drifts: Mapping[str, tuple[float, int]],
+    violated: float,
+) -> dict[str, Clock]:
+    """Offsets that hold all bounds at once: each in the middle of what those before it leave."""
+    made: dict[str, Clock] = {}
+    here = tasks.index(reference)
+    fixed: list[tuple[int, float]] = [(here, 0.0)]
+    first = [i for i in range(len(tasks)) if i != here]
+    # the best known first: what is little known fits itself to them
+    first.sort(key=lambda i: float(bounds[here, i] + bounds[i, here]))
+    for i in first:
+        high = min(at + bounds[k, i] for k, at in fixed)
+        low = max(at - bounds[i, k] for k, at in fixed)
+        wrong: int | None = None
+        if np.isfinite(high) and np.isfinite(low):
+            at = (high + low) / 2
+            # it may be anywhere within its own bounds; `at` is their middle only if no other
+            # task, which may be wrong itself, has moved it
+            wrong = math.ceil(max(bounds[here, i] - at, at + bounds[i, here]))
+        elif np.isfinite(high) or np.isfinite(low):
+            at = high if np.isfinite(high) else low
+        else:
+            at = 0.0
+        fixed.append((i, at))
+        drift, origin = drifts.get(tasks[i], (0.0, 0))
+        made[tasks[i]] = Clock(round(at), drift, origin, wrong, round(violated))
+    made[reference] = Clock()
+    return made
+
 
 #: The session, whose clock is the timeline's.
 CLIENT = "/client"

@@ -18,7 +18,7 @@ from weft.ir.dataclass import dataclass
 from weft.ir.errors import UnsupportedError
 from weft.ir.graph import Operation, Value
 from weft.ir.sizes import fixed, next_power
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 from weft.ir.types import TensorType
 
 

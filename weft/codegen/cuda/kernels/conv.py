@@ -68,7 +68,7 @@ from weft.codegen.products.calls import operands_of, product_in, without_product
 from weft.codegen.windows.geometry import Sizes, sizes_of
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 
 #: Rows, columns and k of a product, at least.
 LEAST = (16, 8, 8)

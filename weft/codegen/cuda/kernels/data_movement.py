@@ -19,7 +19,7 @@ from weft.codegen.cuda.source.writer import Source, index_dtype
 from weft.codegen.nests.nest import Access, Nest, Store, simplify_nest
 from weft.ir.analysis.index_maps import contiguous_strides, index_sizes
 from weft.ir.graph import Operation, Value
-from weft.ir.type_rules import int_attr, ints_attr
+from weft.ir.spec import int_attr, ints_attr
 
 #: The dtype that stands for elements of so many bytes; of 16 there are two of 8.
 _COPY_DTYPES = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}

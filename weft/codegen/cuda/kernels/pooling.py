@@ -15,7 +15,7 @@ from weft.codegen.cuda.source.elementwise import expression, identity
 from weft.codegen.cuda.source.kernel import Launch
 from weft.codegen.cuda.source.writer import Source, index_dtype
 from weft.ir.graph import Operation, Value
-from weft.ir.type_rules import ints_attr
+from weft.ir.spec import ints_attr
 
 Names = list[str]
 

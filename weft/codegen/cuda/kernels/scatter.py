@@ -47,9 +47,9 @@ from weft.codegen.cuda.source.writer import MANY, Source, index_dtype
 from weft.ir.analysis.index_maps import index_sizes
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation, Value
-from weft.ir.ops.index import COMBINES
+from weft.ir.ops.data_movement import COMBINES
 from weft.ir.sizes import next_power
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import int_attr
 
 #: How many updates of a part are read ahead of the sums, so that these wait for memory once.
 AHEAD = 4

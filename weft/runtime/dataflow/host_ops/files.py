@@ -11,8 +11,7 @@ import numpy as np
 
 from weft.ir.errors import FailedPreconditionError
 from weft.ir.ops.resources import part_type
-from weft.ir.spec import Attrs
-from weft.ir.type_rules import int_attr, ints_attr, strs_attr
+from weft.ir.spec import Attrs, int_attr, ints_attr, strs_attr
 from weft.runtime.checkpoint.folder import restore_arrays, save_arrays
 from weft.runtime.dataflow.host_ops.row import Array, HostRow, at_once, waits, without_object
 from weft.runtime.files.decoding import decode_csv, matching_files, parse_examples

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft.ir.errors import InvalidArgumentError
-from weft.ir.spec import Attrs
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import Attrs, int_attr
 from weft.runtime.dataflow.host_ops.row import Array, HostRow, at_once, waits
 from weft.runtime.resources.accumulators import Accumulator, DenseAccumulator, SparseAccumulator
 from weft.runtime.resources.attempts import Attempt, Done

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft.ir.interpreter.state import check_initialized, missing_names, updated
-from weft.ir.spec import Attrs
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import Attrs, int_attr
 from weft.runtime.dataflow.host_ops.row import Array, HostRow, at_once
 from weft.runtime.resources.variables import VariableState
 

@@ -18,7 +18,7 @@ from weft.codegen.cuda.source.kernel import fault_of
 from weft.codegen.faults import describe_fault
 from weft.ir.errors import InvalidArgumentError, ResourceExhaustedError, WeftError
 from weft.ir.graph import Operation
-from weft.ir.interpreter.stacks import too_large
+from weft.ir.interpreter.state import too_large
 from weft.runtime.device.execution.segments import (
     Ask,
     Base,

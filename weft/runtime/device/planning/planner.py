@@ -25,8 +25,7 @@ from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import element_type
 from weft.ir.sizes import largest
-from weft.ir.spec import ConstArray
-from weft.ir.type_rules import int_attr
+from weft.ir.spec import ConstArray, int_attr
 from weft.ir.types import RefType, TensorType
 from weft.passes.analysis.in_place import UPDATES
 from weft.passes.fusion.fuse import fuse
