@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from weft.ir.cost.rates import FLOP_NS, PRODUCT_NS, START_NS, WIDE_PRODUCT_NS
+from weft.ir.cost.work import nanoseconds
 from weft.ir.text.parser import parse_graph
-from weft.passes.analysis.cost import FLOP_NS, PRODUCT_NS, WIDE_PRODUCT_NS, nanoseconds
 from weft.passes.placement import CostModel
-from weft.passes.placement.costs import KERNEL_NS
 
 PRICES = {
     "f32": PRODUCT_NS, "f16": PRODUCT_NS, "bf16": PRODUCT_NS, "i32": PRODUCT_NS,
@@ -29,7 +29,7 @@ graph @g(%x: {dtype}[{m},{k}], %w: {dtype}[{k},{n}]) -> ({dtype}[{m},{n}]) stage
 """)
     found, least = nanoseconds(graph.ops), 2 * m * n * k * PRICES[dtype]
     assert least < found < 1.1 * least
-    assert CostModel().costs_of(graph).nanoseconds(graph.ops[0]) == found + KERNEL_NS
+    assert CostModel().costs_of(graph).nanoseconds(graph.ops[0]) == found + START_NS
 
 
 def test_a_loop_over_elements_has_another() -> None:

@@ -28,16 +28,13 @@ from weft.codegen.nests.folds import Held
 from weft.codegen.pool.memory import repeat_while
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
-from weft.ir.cost import streamed
+from weft.ir.cost.rates import NS_DEAR, NS_IN_ROW, NS_PER_COLUMN_BYTE, NS_SEARCHED, streamed
+from weft.ir.cost.thresholds import FEW_ROWS, LEAST_BLOCKS
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 
 #: Rows that are walked side by side, and columns.
 ROWS, COLUMNS = 4, 64
-#: An element of a row, where each waits for the last; a byte of columns, which are vectorised.
-NS_IN_ROW, NS_PER_COLUMN_BYTE = 0.3, 0.022
-#: Both, of ops that take longer.
-NS_DEAR = {"cumulative_logsumexp": (12.0, 0.25)}
 COMBINE = {
     "cumulative_sum": "add",
     "cumulative_prod": "multiply",
@@ -316,10 +313,6 @@ def _emit_column_position(e: Emitter, op: str, dtype: str) -> None:
 
 #: Elements of a block.
 SCANNED, SEARCHED = 4096, 1 << 15
-#: An element of a block that is searched.
-NS_SEARCHED = 0.12
-#: Rows are cut into blocks if there are fewer, and they have so many blocks at least.
-FEW_ROWS, LEAST_BLOCKS = 16, 4
 
 
 def in_blocks(op: Operation, sizes: tuple[int, int, int]) -> bool:

@@ -30,6 +30,17 @@ from weft.codegen.llvm.jit import Kernel
 from weft.codegen.pool.memory import repeat_while
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
+from weft.ir.cost.rates import (
+    NS_COMPARED,
+    NS_COUNTED,
+    NS_MADE,
+    NS_MOVED,
+    NS_PER_DIGIT,
+    NS_PER_STEP,
+    NS_WRITTEN,
+    WIDE_SORT,
+)
+from weft.ir.cost.thresholds import FEW_ROWS, SORTED_BYTES
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 
@@ -37,8 +48,6 @@ SMALL = 48
 #: Binary searches that go side by side.
 TOGETHER = 32
 DIGIT_BITS, DIGITS = 8, 256
-#: One digit of one element; one step of a binary search that misses the cache now and then.
-NS_PER_DIGIT, NS_PER_STEP = 1.2, 2.5
 
 
 def lower_sort(op: Operation) -> list[KernelCall]:
@@ -60,7 +69,11 @@ def lower_sort(op: Operation) -> list[KernelCall]:
     scratch = 8 * ((4 if wide else 2) * n + digits * DIGITS)
     sizes = (worker_stride(scratch), n, inner, int(bool(op.attrs["descending"])))
     args = (Address(op.result), Address(op.operands[0]), WorkerScratch(scratch), *sizes)
-    each = n * (0.1 * n if n <= SMALL else NS_PER_DIGIT * (digits + 2) * (1.5 if wide else 1.0))
+    each = n * (
+        NS_COMPARED * n
+        if n <= SMALL
+        else NS_PER_DIGIT * (digits + 2) * (WIDE_SORT if wide else 1.0)
+    )
     return [cut_call(kernel, args, outer * inner, each)]
 
 
@@ -337,11 +350,8 @@ def _emit_search(e: Emitter, dtype: str) -> None:
                 b.store(b.load(b.gep(lows, [zero, c])), f.at(out, b.add(i, c)))
 
 
-#: Rows are sorted so if there are fewer and their sides have more bytes: moving what fits into
-#: caches between processors may cost more than the second one gives. Words of a block.
-FEW_ROWS, LEAST_BYTES, BLOCK = 16, 64 << 20, 1 << 14
-#: One element: its key made, its digit counted, its word moved, its result written.
-NS_MADE, NS_COUNTED, NS_MOVED, NS_WRITTEN = 1.0, 0.4, 1.2, 1.0
+#: Words of a block.
+BLOCK = 1 << 14
 #: Words of a row's state: for each pass the side its words are on, and from `_SKIPPED` on, whether
 #: it is left out.
 _STATE, _SKIPPED = 32, 16
@@ -380,7 +390,7 @@ def sort_calls(op: Operation) -> list[KernelCall]:
     dtype, positions = tensor(op.operands[0]).dtype.short, op.name == "argsort"
     form = _Form(dtype, key_bits(dtype) > 32 and (positions or dtype in FLOATS))
     counts = (4 if form.places else 2) * n
-    if inner != 1 or not 0 < outer < FEW_ROWS or 8 * counts < LEAST_BYTES or n >= 2**32:
+    if inner != 1 or not 0 < outer < FEW_ROWS or 8 * counts < SORTED_BYTES or n >= 2**32:
         return lower_sort(op)
     blocks = -(-n // BLOCK)
     state = counts + blocks * DIGITS
@@ -402,7 +412,7 @@ def sort_calls(op: Operation) -> list[KernelCall]:
         if k:
             made.append(call(f"count{k}", partial(_emit_counts, number=k), NS_COUNTED))
         made.append(call(f"sweep{k}", partial(_emit_sweep, number=k), 0.0))
-        ns = NS_MOVED * (1.5 if form.places else 1.0)
+        ns = NS_MOVED * (WIDE_SORT if form.places else 1.0)
         made.append(call(f"move{k}", partial(_emit_move, number=k), ns))
     emit = partial(_emit_results, positions=positions)
     return [*made, call("positions" if positions else "values", emit, NS_WRITTEN)]

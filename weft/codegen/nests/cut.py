@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Literal
 
 from weft.codegen.call import Address, KernelCall, Scratch
-from weft.codegen.cost import arithmetic
 from weft.codegen.llvm.elements import width_bits
+from weft.codegen.llvm.target import narrower
 from weft.codegen.nests.folds import (
     MOST_PARTIALS,
     SUM_BLOCK,
@@ -23,7 +23,7 @@ from weft.codegen.nests.folds import (
     running_dtype,
 )
 from weft.codegen.nests.nest import Access, Nest
-from weft.ir.cost import streamed
+from weft.ir.cost.rates import APART_NS, arithmetic, streamed
 from weft.ir.dataclass import dataclass
 from weft.ir.sizes import smallest
 
@@ -34,8 +34,6 @@ ELEMENTS = 1024
 TILE = 64
 #: Rows of one number each that make one unit.
 ROWS = 64
-#: An element that is read from a line of its own, across the loops or through an index.
-APART_NS = 0.25
 #: A block of a reduced loop that folds rows has at least so many of them.
 LEAST_ROWS = 16
 #: A block of a reduced loop has at least so many elements.
@@ -154,7 +152,7 @@ def unit_nanoseconds(nest: Nest, cut: Cut) -> float:
     read = [a for a in nest.loads if a.leaf != "index" and any(a.strides)]
     moved = [a.dtype for a in read] + [s.dtype for s in nest.stores if s.reduction is None]
     apart = sum(bool(a.picks) or crosses(a) for a in read)
-    work = arithmetic((s.op, s.dtype) for s in nest.statements) + APART_NS * apart
+    work = arithmetic((s.op, s.dtype) for s in nest.statements) * narrower() + APART_NS * apart
     total = max(work * count, streamed(sum(map(width_bits, moved)) / 8 * count))
     return total / max(cut.units, 1)
 

@@ -34,6 +34,7 @@ from weft.codegen.pool.memory import (
     repeat_while,
     spin_while,
 )
+from weft.ir.cost.thresholds import MOST_WAKE_NS
 
 I32 = ir.IntType(32)
 _WORDS = I64.as_pointer()
@@ -273,8 +274,6 @@ def _emit_start(e: Emitter, args: list[ir.Value]) -> None:
 #: What `CONTROL` is asked for, and how often it looks.
 CLOSE, SPIN = 0, 1
 SPINS = 1 << 14
-#: Sleepers are woken at least for so much work, however often they came too late.
-MOST_WAKE_NS = 6_400_000
 
 
 def _emit_worker(e: Emitter) -> None:

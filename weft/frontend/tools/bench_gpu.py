@@ -17,9 +17,9 @@ from weft.codegen.cuda.cubins.cache import architecture
 from weft.frontend.compile.cost import name_text, number, si, source_text, timing_text
 from weft.frontend.tools.bench_peers import machine
 from weft.frontend.tools.bench_targets import Target
+from weft.ir.cost.work import Work, work
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import InternalError, NotFoundError, UnsupportedError, suggest
-from weft.passes.analysis.cost import Work, work
 from weft.runtime.trace.replay import Timing
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from weft.ir.analysis.known_values import trip_count, uniform
 from weft.ir.dtypes import int64
 from weft.ir.errors import InternalError
 from weft.ir.graph import Block, Operation, Value
@@ -22,7 +23,6 @@ from weft.ir.ops.control_flow import length_attr
 from weft.ir.spec import AttrValue
 from weft.ir.type_rules import int_attr
 from weft.ir.types import StackType, TensorType, Type
-from weft.passes.analysis.trip_count import trip_count
 from weft.passes.autodiff.residuals import (
     Joint,
     Residuals,
@@ -38,7 +38,6 @@ from weft.passes.control.loops import LOOPS
 from weft.passes.rewriting.expression import Expr
 from weft.passes.rewriting.rewrite import with_operands
 from weft.passes.simplify.cse_dce import cse_block
-from weft.passes.simplify.fold import uniform
 
 
 def new_stack(at: Expr, element: Type) -> Expr:

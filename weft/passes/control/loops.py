@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
+from weft.ir.analysis.known_values import uniform
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops.builder import Builder
@@ -15,7 +16,6 @@ from weft.ir.ops.control_flow import CONTROL
 from weft.ir.spec import ConstArray
 from weft.ir.type_rules import int_attr
 from weft.passes.rewriting.rewrite import tensor
-from weft.passes.simplify.fold import uniform
 
 LOOPS = frozenset({"while", "scan"})
 

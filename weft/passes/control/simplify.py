@@ -32,11 +32,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.ir.analysis.known_values import trip_count, uniform
 from weft.ir.graph import Block, Graph, Operation, Value, canonical_block
 from weft.ir.ops.builder import Builder
 from weft.ir.ops.control_flow import CONTROL, length_attr
 from weft.ir.spec import AttrValue
-from weft.passes.analysis.trip_count import trip_count
 from weft.passes.control.hoist import hoist
 from weft.passes.control.loop_products import batch
 from weft.passes.control.loops import (
@@ -59,7 +59,6 @@ from weft.passes.rewriting.rewrite import (
     with_operands,
 )
 from weft.passes.simplify.cse_dce import cse, dce
-from weft.passes.simplify.fold import uniform
 
 #: What an op becomes: a value for each result; None for those that nobody uses.
 Results = Sequence[Value | None]

@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from weft.ir.analysis.index_maps import is_index_map
+from weft.ir.analysis.known_values import constant_of
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import DType, int16, uint8
 from weft.ir.graph import Graph, Operation, Value
@@ -32,7 +33,7 @@ from weft.ir.ops.products import NARROW, WIDE, is_widening
 from weft.ir.spec import ConstArray
 from weft.passes.fusion.epilogues import matmul_of, variable_of
 from weft.passes.fusion.fuse import nest_name
-from weft.passes.rewriting.rewrite import constant_of, in_regions, tensor
+from weft.passes.rewriting.rewrite import in_regions, tensor
 
 
 def narrow_products(graph: Graph) -> Graph:

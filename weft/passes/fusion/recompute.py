@@ -8,10 +8,11 @@ Before::
 After, if the third is 1 + the second: ``%1, %2 = fused(%x) {...}``, and the fourth begins with the
 addition. A gradient reads fewer arrays, and they need no memory in between. The rules:
 
-* the result is read by ``fused`` ops only, at their own element, and holds at least LEAST_BYTES;
+* the result is read by ``fused`` ops only, at their own element, and holds at least REPEATED_BYTES;
 * it follows from results that stay, from what its nest reads, of the same shape or broadcast to it,
-  or from numbers that a row kernel has for each row (they are stored then), by at most MOST_OPS ops
-  of CHEAP; for the sake of it no reader reads more bytes than it has, but for such numbers;
+  or from numbers that a row kernel has for each row (they are stored then), by at most
+  MOST_REPEATED ops of REPEATED; for the sake of it no reader reads more bytes than it has, but for
+  such numbers;
 * or it follows by any elementwise ops from what its readers read anyway, and they take no longer
   than writing and reading it would (`weft.ir.cost`). What is read soon comes from a cache.
 
@@ -22,7 +23,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from weft.ir.analysis.index_maps import frame_of, is_gather, is_index_map, shape_of
-from weft.ir.cost import CACHED, NS_PER_BYTE_CACHED, NS_PER_BYTE_STREAMED, arithmetic
+from weft.ir.cost.rates import CACHED_BYTES, NS_PER_BYTE_CACHED, NS_PER_BYTE_STREAMED, arithmetic
+from weft.ir.cost.thresholds import (
+    MOST_ARITHMETIC,
+    MOST_REPEATED,
+    REPEATED,
+    REPEATED_BYTES,
+    ROW_SHARE,
+)
 from weft.ir.graph import Block, Graph, Operation, Value
 from weft.ir.ops import lookup
 from weft.ir.ops.builder import Builder
@@ -30,22 +38,6 @@ from weft.ir.ops.control_flow import CONTROL
 from weft.ir.types import TensorType
 from weft.passes.analysis.in_place import UPDATES
 from weft.passes.rewriting.rewrite import in_regions, is_view
-
-#: Ops that cost less than to read an element from beyond the first-level cache.
-CHEAP = frozenset(
-    {
-        "add", "subtract", "multiply", "divide", "negative", "abs", "square", "where", "maximum",
-        "minimum", "fma",
-        "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and",
-        "logical_or", "logical_not",
-    }
-)  # fmt: skip
-MOST_OPS = 8
-#: Numbers for each row that are read in place of a result are less than this part of it.
-ROW_SHARE = 16
-#: Arithmetic for the time of traffic. The prices are good to a quarter: then memory decides.
-MOST_ARITHMETIC = 1.25
-LEAST_BYTES = 4096
 
 
 class Choice:
@@ -165,7 +157,7 @@ class Choice:
         held = value.type
         assert isinstance(held, TensorType)
         between = max(self.made[r] for r in readers) - self.made[op]
-        price = NS_PER_BYTE_CACHED if between <= CACHED else NS_PER_BYTE_STREAMED
+        price = NS_PER_BYTE_CACHED if between <= CACHED_BYTES else NS_PER_BYTE_STREAMED
         traffic = price * held.dtype.itemsize * (1 + len(readers))
         again = arithmetic((o.name, _operand_dtype(o)) for o in chain) * len(readers)
         numbers = f"arithmetic {again:.2f} ns an element, traffic {traffic:.2f}"
@@ -181,7 +173,7 @@ def _better(region: Block, kept: set[Value], free: set[Value]) -> tuple[Value, l
         return None
     for member in region.ops:
         (value,) = member.results
-        if is_index_map(member) or is_gather(member) or member.name in CHEAP or value in kept:
+        if is_index_map(member) or is_gather(member) or member.name in REPEATED or value in kept:
             continue
         instead = [v for v in free if _follows(v, (kept - free) | {value})]
         if sum(_bytes(v) for v in instead) > _bytes(value):
@@ -223,7 +215,7 @@ def _is_sized(value: Value) -> bool:
 
 
 def _is_large(value: Value) -> bool:
-    return _bytes(value) >= LEAST_BYTES
+    return _bytes(value) >= REPEATED_BYTES
 
 
 def _bytes(value: Value) -> int:
@@ -234,7 +226,7 @@ def _bytes(value: Value) -> int:
 def _may_go(result: Value, readers: list[Operation | None]) -> bool:
     """Is the result large, and read by nests alone, at their own element?"""
     held = result.type
-    if not (isinstance(held, TensorType) and held.is_static and held.nbytes >= LEAST_BYTES):
+    if not (isinstance(held, TensorType) and held.is_static and held.nbytes >= REPEATED_BYTES):
         return False
     for op in readers:
         if op is None or op.name != "fused":
@@ -263,7 +255,7 @@ def _reads_no_more(reader: Operation, result: Value, sources: list[Value]) -> bo
     """Would the reader read no more bytes, but for some numbers for each row, if it computed
     `result` from these?"""
     more = sum(_bytes(v) for v in dict.fromkeys(sources) if v not in reader.operands)
-    return more <= _bytes(result) + max(LEAST_BYTES, _bytes(result) // ROW_SHARE)
+    return more <= _bytes(result) + max(REPEATED_BYTES, _bytes(result) // ROW_SHARE)
 
 
 def _row_values(region: Block) -> set[Value]:
@@ -297,12 +289,12 @@ def _sources(
             found.append(op.operands[0])
         elif held in kept and shape_of(held) == shape:
             found.append(held)
-        elif op is None or op.name not in CHEAP or shape_of(held) != shape:
+        elif op is None or op.name not in REPEATED or shape_of(held) != shape:
             return None
         else:
             seen.add(held)
             todo += op.operands
-    return found if len(seen) <= MOST_OPS else None
+    return found if len(seen) <= MOST_REPEATED else None
 
 
 def _is_constant(value: Value) -> bool:

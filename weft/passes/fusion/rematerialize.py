@@ -12,14 +12,15 @@ the first is free in between (T. Chen et al., "Training Deep Nets with Sublinear
 XLA and PyTorch's min-cut partitioner do the same). `recompute` does it inside nests, where it costs
 no traffic; this pass stores the tensor twice, so it does so only for large steps. The rules:
 
-* the arena of the step has `LEAST_ARENA` or more, the tensor `LEAST_BYTES`;
+* the arena of the step has `REMATERIALIZED_ARENA_BYTES` or more, the tensor `REMATERIALIZED_BYTES`;
 * it is a result of a nest without a product that cannot fail, and no op reads it at the peak, but
   some before and some after it;
 * what the nest reads is alive then in any case: inputs, but for large ones that a result may be
   written over, constants, and what is read later still. If it reads a variable that the step
   writes, it runs before that is written;
-* all that is computed again takes no more than `MOST_TIME` of the step by `cost.nanoseconds`;
-* the arena shrinks by `LEAST_SHARE`, and nothing more is copied.
+* all that is computed again takes no more than `REMATERIALIZED_TIME` of the step by
+  `work.nanoseconds`;
+* the arena shrinks by `REMATERIALIZED_SHARE`, and nothing more is copied.
 
 What is computed again is the same nest of the same operands, without its other results: the same
 bits where its kernel is written in vectors. Of rows whose sums LLVM puts into vectors the order may
@@ -29,11 +30,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from weft.ir.cost.thresholds import (
+    REMATERIALIZED_ARENA_BYTES,
+    REMATERIALIZED_BYTES,
+    REMATERIALIZED_INPUT_SHARE,
+    REMATERIALIZED_SHARE,
+    REMATERIALIZED_TIME,
+)
+from weft.ir.cost.work import nanoseconds
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Graph, Operation, Value
 from weft.ir.ops.builder import Builder
 from weft.ir.sizes import hint, now
-from weft.passes.analysis.cost import nanoseconds
 from weft.passes.analysis.in_place import may_fail
 from weft.passes.fusion.epilogue_split import emit_nest
 from weft.passes.fusion.epilogues import matmul_of, variable_of
@@ -44,16 +52,8 @@ from weft.passes.memory.schedule import can_be_planned, copied_bytes, nbytes_of
 from weft.passes.rewriting.rewrite import behind_views, is_view
 from weft.passes.simplify.cse_dce import dce
 
-#: Bytes of an arena that is worth it: smaller ones stay in or near the last level of the caches.
-LEAST_ARENA = 1 << 25
-LEAST_BYTES = 1 << 20
-#: The part of the step's time that computing again may take.
-MOST_TIME = 1 / 50
-#: An input that is this part of the tensor may be kept for it, although a result could have its
-#: place.
-SMALL_SHARE = 16
-#: The part of the arena that one round must save, and the most rounds: each has another peak.
-LEAST_SHARE, ROUNDS = 1 / 64, 4
+#: The most rounds: each has another peak.
+ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,12 @@ def rematerialization_reasons(graph: Graph) -> list[str]:
 def _rematerialized(graph: Graph) -> tuple[Graph, list[str]]:
     if not can_be_planned(graph):
         return graph, []
-    if sum(nbytes_of(v) for op in graph.ops for v in op.results) < LEAST_ARENA:
+    if sum(nbytes_of(v) for op in graph.ops for v in op.results) < REMATERIALIZED_ARENA_BYTES:
         return graph, []
     plan = plan_memory(graph)
-    if hint(plan.arena_bytes) < LEAST_ARENA:
+    if hint(plan.arena_bytes) < REMATERIALIZED_ARENA_BYTES:
         return graph, []
-    left = MOST_TIME * now(nanoseconds(graph.ops))
+    left = REMATERIALIZED_TIME * now(nanoseconds(graph.ops))
     why: list[str] = []
     for _ in range(ROUNDS):
         chosen: list[_Candidate] = []
@@ -98,7 +98,7 @@ def _rematerialized(graph: Graph) -> tuple[Graph, list[str]]:
         other = _emit(graph, chosen)
         after = plan_memory(other)
         before, arena = hint(plan.arena_bytes), hint(after.arena_bytes)
-        if arena > before * (1 - LEAST_SHARE) or copied_bytes(after) > copied_bytes(plan):
+        if arena > before * (1 - REMATERIALIZED_SHARE) or copied_bytes(after) > copied_bytes(plan):
             break
         saved = f"the arena takes {arena} bytes in place of {before}"
         why += [f"{c.value.type} is computed again after the peak: {saved}" for c in chosen]
@@ -116,7 +116,11 @@ def _candidates(graph: Graph, plan: MemoryPlan) -> list[_Candidate]:
             continue
         readers = uses.readers.get(value, [])
         late = tuple(op for op in readers if uses.at[op] > peak)
-        if not late or any(uses.at[op] == peak for op in readers) or nbytes_of(value) < LEAST_BYTES:
+        if (
+            not late
+            or any(uses.at[op] == peak for op in readers)
+            or nbytes_of(value) < REMATERIALIZED_BYTES
+        ):
             continue
         position = uses.repeatable_at(value, peak, uses.at[late[0]])
         if position is not None:
@@ -191,7 +195,9 @@ class _Uses:
             if name is not None:
                 writes = [i for i in self.writers.get(name, ()) if i > self.at[op]]
                 position = min([position, *writes])
-            elif not self._is_alive(operand, position, nbytes_of(value) // SMALL_SHARE):
+            elif not self._is_alive(
+                operand, position, nbytes_of(value) // REMATERIALIZED_INPUT_SHARE
+            ):
                 return None
         return position if position > after else None
 

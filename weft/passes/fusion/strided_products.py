@@ -11,8 +11,8 @@ copy is never made. The rules:
 
 * the product is f32 or f64 (on a GPU: of any numbers that it has), and all readers of a copied
   operand are products;
-* of each matrix that is read, rows or columns are contiguous runs of `LEAST_RUN` elements or more:
-  shorter ones would load whole cache lines for a few elements, again for every block;
+* of each matrix that is read, rows or columns are contiguous runs of `STRIDED_RUN` elements or
+  more: shorter ones would load whole cache lines for a few elements, again for every block;
 * of the matrices that are written, rows or columns are contiguous;
 * what is read is no variable, which might be written between the copy and the product."""
 
@@ -22,6 +22,7 @@ from collections.abc import Container
 from dataclasses import field
 
 from weft.ir.analysis.index_maps import contiguous_strides, is_index_map, read_of, static_shape
+from weft.ir.cost.thresholds import STRIDED_RUN
 from weft.ir.dataclass import dataclass
 from weft.ir.dtypes import ALL, DType, float32, float64
 from weft.ir.graph import Graph, Operation, Value
@@ -31,8 +32,6 @@ from weft.ir.types import TensorType
 from weft.passes.fusion.epilogues import matmul_of
 from weft.passes.rewriting.rewrite import behind_views, in_regions, readers_of
 
-#: Elements of a row, or column, that lie side by side: a cache line of f32.
-LEAST_RUN = 16
 #: Whose products read and write by strides.
 _ON_CPU = (float32, float64)
 _ON_GPU = tuple(d for d in ALL if d.kind in ("float", "int", "uint"))
@@ -236,7 +235,7 @@ def _has_runs(copy: Operation) -> bool:
     if len(shape) < 2:
         return False
     runs = [size for step, size in zip(seen.strides[-2:], shape[-2:], strict=True) if step == 1]
-    return any(size >= LEAST_RUN for size in runs)
+    return any(size >= STRIDED_RUN for size in runs)
 
 
 def _repeat(inner: Builder, copy: Operation, source: Value) -> Value:

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from weft.ir.cost.thresholds import MARGIN, MOST_SINGLE
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import ResourceExhaustedError
 from weft.ir.graph import Graph, Operation, Value
@@ -38,10 +39,6 @@ from weft.passes.placement.costs import CostModel, Costs
 from weft.passes.placement.devices import CPU, Device, check_devices
 from weft.passes.placement.timing import Pick, Simulation, Span
 
-#: A placement that leaves the session's device must be so much faster.
-MARGIN = 0.1
-#: So many single devices are tried, of those that differ.
-MOST_SINGLE = 8
 HOME = "where the session is"
 
 

@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from weft.ir.analysis.known_values import uniform
 from weft.ir.dims import Dim, Shape
 from weft.ir.dtypes import DType
 from weft.ir.graph import Graph, Operation, Value
@@ -30,7 +31,6 @@ from weft.ir.ops.builder import Builder
 from weft.ir.type_rules import int_attr, ints_attr, shape_attr
 from weft.passes.rewriting.expression import Expr
 from weft.passes.rewriting.rewrite import fixed_point, rewrite, shape_of, tensor
-from weft.passes.simplify.fold import uniform
 
 #: Given the op and its operands: what to use in its place, or None.
 LocalRule = Callable[[Operation, Sequence[Expr]], Expr | None]

@@ -13,12 +13,13 @@ from typing import Any, Literal
 from weft.codegen.loops.in_registers import in_registers
 from weft.ir.analysis.deadness import check_dataflow
 from weft.ir.analysis.effects import is_string
+from weft.ir.cost.thresholds import SMALL_STEP_NS, SMALL_STEP_OPS
+from weft.ir.cost.work import nanoseconds
 from weft.ir.graph import Graph, Operation
 from weft.ir.ops import lookup
 from weft.ir.ops.control_flow import DATAFLOW
 from weft.ir.process import collector_paused
 from weft.ir.types import TensorType, Type
-from weft.passes.analysis.cost import nanoseconds
 from weft.passes.control.lower_control_flow import executor_only, lower_control_flow, unroll
 from weft.passes.manager import BoundPass, Pass, PassReport, run_passes
 from weft.passes.pipelines import STANDARD
@@ -174,8 +175,6 @@ def dataflow_step(
     )  # fmt: skip
 
 
-#: A step of at most so many nanoseconds, and ops, is small.
-SMALL_NS, MOST_OPS = 30_000.0, 200
 #: Ops of the host that only begin something, or are done in no time.
 _BRIEF = frozenset({
     "send", "recv", "enqueue", "dequeue", "enqueue_many", "dequeue_many", "dequeue_up_to",
@@ -189,7 +188,7 @@ Finished = Callable[[list[Array] | BaseException], None]
 def is_small(graph: Graph) -> bool:
     """Whether no thread is held up by a run of the graph: little to compute, no loop, nothing of
     the host that takes time, nothing of unknown size."""
-    if len(graph.ops) > MOST_OPS or any(op.regions for op in graph.ops):
+    if len(graph.ops) > SMALL_STEP_OPS or any(op.regions for op in graph.ops):
         return False
     for op in graph.ops:
         host = "host" in lookup(op.name).traits
@@ -201,7 +200,7 @@ def is_small(graph: Graph) -> bool:
     sent = {v for op in graph.ops if op.name == "send" for v in op.operands} | {*graph.results}
     # a variable is read where it lies, but for what is sent
     inside = [op for op in graph.ops if op.name != "read" or op.result in sent]
-    return nanoseconds(op for op in inside if op.name not in _BRIEF) <= SMALL_NS
+    return nanoseconds(op for op in inside if op.name not in _BRIEF) <= SMALL_STEP_NS
 
 
 def _is_static(kind: Type) -> bool:

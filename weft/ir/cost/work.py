@@ -5,8 +5,8 @@ the IR, whatever the kernel does to carry it out (values that it computes twice 
 that it computes for nothing do not count). Static shapes only.
 
 flops: one for each arithmetic, comparing, rounding, selecting or logical operation on one element,
-of integers too; a multiply-add is two. `ARITHMETIC` has the elementwise ops that are more than one,
-as their `scalar` expression shows. Folding n elements into one is n - 1 operations, a product of m
+of integers too; a multiply-add is two. `rates.ELEMENTWISE` has the ops that are more than one, as
+their `scalar` expression shows. Folding n elements into one is n - 1 operations, a product of m
 x k and k x n matrices 2 m n k, a convolution 2 for each pair of an input element and a tap that
 meet (padding meets nothing) per pair of channels, a scatter that adds one for each update. Complex
 numbers: an addition is 2, a multiplication 6, a division 11, everything else twice the real count.
@@ -22,7 +22,7 @@ Loops count as often as they run; a `while` whose trip count is not provable has
 `Work.unknown` says so; so has a `cond` whose branches differ.
 
 Times are of one core, ops not fused: for deciding what is worth a thread of its own
-(`EXPENSIVE_NS`), and what a placement costs."""
+(`thresholds.EXPENSIVE_NS`), and what a placement costs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,18 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from weft.ir.analysis.index_maps import Read, is_index_map, read_of, static_shape
-from weft.ir.cost import streamed
+from weft.ir.analysis.known_values import trip_count
+from weft.ir.cost.rates import (
+    ELEMENTWISE,
+    FLOP_NS,
+    PLAIN,
+    PRODUCT_NS,
+    TRANSCENDENTAL_NS,
+    UNKNOWN_NS,
+    WIDE_PRODUCT_NS,
+    streamed,
+)
+from weft.ir.cost.thresholds import WIDE_SHARE, WORTH_CUTTING_NS
 from weft.ir.dataclass import dataclass
 from weft.ir.errors import WeftError
 from weft.ir.graph import Block, Operation, Value
@@ -47,7 +58,6 @@ from weft.ir.ops.strings import TABLE as STRING_OPS
 from weft.ir.ops.windows import sliding_of
 from weft.ir.type_rules import int_attr
 from weft.ir.types import TensorType
-from weft.passes.analysis.trip_count import trip_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +72,6 @@ class Work:
     unknown: str = ""
 
 
-#: Elementwise functions that are counted apart.
-TRANSCENDENTAL = frozenset({
-    "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos",
-    "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma",
-    "digamma", "sigmoid", "cbrt", "power", "atan2", "logaddexp",
-})  # fmt: skip
-#: Elementwise ops of more than one operation; all others that are not in another set are one.
-ARITHMETIC = {"fma": 2, "rsqrt": 2, "floor_divide": 2, "remainder": 4, "hypot": 4}
 _COMPLEX = {"multiply": 6, "square": 6, "divide": 11, "reciprocal": 6, "abs": 4, "prod": 6}
 #: Ops without arithmetic: they move bytes, choose them, name them or make them out of indices.
 #: Of sorting and searching the comparisons depend on the values; random bits are counters mixed.
@@ -109,8 +111,7 @@ def work(op: Operation, in_place: bool = False) -> Work:
 
 def has_rule(name: str) -> bool:
     """Whether the ops of this name are counted (a test holds it for every op)."""
-    counted = name in MOVES or name in TRANSCENDENTAL or name in _RULES
-    return counted or "elementwise" in lookup(name).traits
+    return name in MOVES or name in _RULES or "elementwise" in lookup(name).traits
 
 
 # ------------------------------------------------------------------------------------- operations
@@ -122,20 +123,19 @@ def _operations(op: Operation) -> _Count:
     """(flops, transcendentals)."""
     if op.name in MOVES:
         return 0, 0
-    if op.name in TRANSCENDENTAL:
-        return 0, _size(op.result)
     rule = _RULES.get(op.name)
     if rule is not None:
         return rule(op)
     if "elementwise" not in lookup(op.name).traits:
         raise _UnknownError(f"op '{op.name}' has no rule")
-    return _size(op.result) * _weight(op), 0
+    size = _size(op.result)
+    return size * _weight(op), size * ELEMENTWISE.get(op.name, PLAIN).calls
 
 
 def _weight(op: Operation) -> int:
     """Operations per element of an elementwise op or a fold."""
     first = op.operands[-1].type
-    one = ARITHMETIC.get(op.name, 1)
+    one = ELEMENTWISE.get(op.name, PLAIN).flops
     if isinstance(first, TensorType) and first.dtype.is_complex:
         return _COMPLEX.get(op.name, 2 * one)
     return one
@@ -340,16 +340,7 @@ def _nbytes(value: Value) -> int:
     return _size(value) * _item(value) if isinstance(value.type, TensorType) else 0
 
 
-#: Nanoseconds: of an operation in a product of numbers of up to 4 bytes and of 8 (measured of all
-#: dtypes; of complex ones the parts count), in a vectorised loop, of an exp or log.
-PRODUCT_NS, WIDE_PRODUCT_NS, FLOP_NS, TRANSCENDENTAL_NS = 0.006, 0.009, 0.02, 0.15
 _PRODUCTS = frozenset({"matmul", "conv", "conv_input", "conv_kernel"})
-#: Of an op whose work depends on values: a loop of unknown length.
-UNKNOWN_NS = 1e6
-#: From here on ops are worth a thread of their own: handing them over and back takes 30 us.
-EXPENSIVE_NS = 100_000.0
-#: Ops of so many nanoseconds are cut over all threads; a step of which so much is cut is wide.
-CUT_NS, WIDE = 12_000.0, 0.7
 
 
 def nanoseconds(ops: Iterable[Operation]) -> float:
@@ -380,4 +371,4 @@ def _flop(op: Operation) -> float:
 def is_wide(ops: Iterable[Operation]) -> bool:
     """Whether most of the time goes into ops that are worth all threads themselves."""
     each = [_nanoseconds(op) for op in ops]
-    return sum(ns for ns in each if ns >= CUT_NS) > WIDE * sum(each)
+    return sum(ns for ns in each if ns >= WORTH_CUTTING_NS) > WIDE_SHARE * sum(each)
