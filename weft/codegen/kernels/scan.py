@@ -28,7 +28,7 @@ from weft.codegen.nests.folds import Held
 from weft.codegen.pool.memory import repeat_while
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
-from weft.ir.cost.rates import NS_DEAR, NS_IN_ROW, NS_PER_COLUMN_BYTE, NS_SEARCHED, streamed
+from weft.ir.cost.rates import NS_DEAR, NS_IN_ROW, NS_SEARCHED, scanned, streamed
 from weft.ir.cost.thresholds import FEW_ROWS, LEAST_BLOCKS
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
@@ -55,8 +55,7 @@ def axis_sizes(op: Operation) -> tuple[int, int, int]:
 def _cut(op: str, sizes: tuple[int, int, int], itemsize: int) -> tuple[int, float, int]:
     """For `cut_call`: units, what one takes, how many stay together: blocks of rows or columns."""
     outer, n, inner = sizes
-    in_row, per_byte = NS_DEAR.get(op, (NS_IN_ROW, NS_PER_COLUMN_BYTE))
-    each = in_row if inner == 1 else per_byte * itemsize
+    each = scanned(op, inner, itemsize)
     block = ROWS if inner == 1 else max(1, min(inner, COLUMNS))
     return outer * inner, n * each, block
 

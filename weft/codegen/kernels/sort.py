@@ -2,10 +2,11 @@
 
 Order: false < true, -0.0 ties with 0.0, NaN is largest and ties with NaN; ties keep their order,
 also descending (keys are complemented). A key of up to 32 bits and its position make one word, so
-that moving the word moves both; longer keys have their positions beside them. Rows of up to `SMALL`
-elements are sorted by counting ranks (quadratic, but branch-free and vectorised), longer ones by
-least-significant-digit radix sort with 8-bit digits (Knuth, The Art of Computer Programming 3,
-algorithm 5.2.5R), all digits counted in one pass, those that are the same everywhere left out.
+that moving the word moves both; longer keys have their positions beside them. Rows of up to
+`SHORT_SORT` elements are sorted by counting ranks (quadratic, but branch-free and vectorised),
+longer ones by least-significant-digit radix sort with 8-bit digits (Knuth, The Art of Computer
+Programming 3, algorithm 5.2.5R), all digits counted in one pass, those that are the same everywhere
+left out.
 The units are the rows; a binary search's are the values searched for.
 
 Of few long rows, the passes of the radix sort are cut over threads. A row is fixed blocks: a pass
@@ -31,20 +32,18 @@ from weft.codegen.pool.memory import repeat_while
 from weft.codegen.scalar.element_access import load_element, store_element
 from weft.codegen.scalar.elementwise import emit_scalar
 from weft.ir.cost.rates import (
-    NS_COMPARED,
     NS_COUNTED,
     NS_MADE,
     NS_MOVED,
-    NS_PER_DIGIT,
     NS_PER_STEP,
     NS_WRITTEN,
     WIDE_SORT,
+    sorted_row,
 )
-from weft.ir.cost.thresholds import FEW_ROWS, SORTED_BYTES
+from weft.ir.cost.thresholds import FEW_ROWS, SHORT_SORT, SORTED_BYTES
 from weft.ir.dataclass import dataclass
 from weft.ir.graph import Operation
 
-SMALL = 48
 #: Binary searches that go side by side.
 TOGETHER = 32
 DIGIT_BITS, DIGITS = 8, 256
@@ -69,12 +68,7 @@ def lower_sort(op: Operation) -> list[KernelCall]:
     scratch = 8 * ((4 if wide else 2) * n + digits * DIGITS)
     sizes = (worker_stride(scratch), n, inner, int(bool(op.attrs["descending"])))
     args = (Address(op.result), Address(op.operands[0]), WorkerScratch(scratch), *sizes)
-    each = n * (
-        NS_COMPARED * n
-        if n <= SMALL
-        else NS_PER_DIGIT * (digits + 2) * (WIDE_SORT if wide else 1.0)
-    )
-    return [cut_call(kernel, args, outer * inner, each)]
+    return [cut_call(kernel, args, outer * inner, sorted_row(n, digits, wide))]
 
 
 def lower_searchsorted(op: Operation) -> list[KernelCall]:
@@ -209,7 +203,7 @@ def _sort_row(
             source = f.at(x, b.add(start, b.mul(found, inner)))
             store_element(f, load_element(f, source, dtype), target, dtype)
 
-    with b.if_else(b.icmp_signed("<=", n, f.index(SMALL))) as (small, large):
+    with b.if_else(b.icmp_signed("<=", n, f.index(SHORT_SORT))) as (small, large):
         with small, f.for_range(zero, n) as j:
             finish(j, _rank(row, j))
         with large:

@@ -13,12 +13,15 @@ the code that is emitted."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+
+from weft.ir.cost.thresholds import SHORT_SORT
+from weft.ir.dataclass import dataclass
 
 # ------------------------------------------------------------------------------- elementwise ops
 
 
-class Elementwise(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Elementwise:
     """One element of an elementwise op. flops: operations, as `work` counts them; calls: 1 for
     exp, log, tanh, power, ..., which are counted apart. ns: nanoseconds at f32 in a vectorised
     loop. code, code_f64: LLVM instructions at f32 (in which 16-bit floats are computed) and f64.
@@ -146,11 +149,17 @@ NARROWER = {512: 1.0, 256: 1.5, 128: 4.0}
 #: Multiply-adds of products for a lane of a vector and nanosecond: of one core of 3 GHz with two
 #: pipes that multiply and add (AVX2, AVX-512, NEON), or one that multiplies beside one that adds.
 MULTIPLY_ADDS_PER_NS, MULTIPLIES_PER_NS = 6.0, 4.0
-#: Of an operation of a product whose target is not known, nanoseconds: of numbers of up to 4 bytes
-#: and of 8 (measured of all dtypes; of complex ones the parts count).
-PRODUCT_NS, WIDE_PRODUCT_NS = 0.006, 0.009
-#: Nanoseconds of an operation in a vectorised loop, and of an exp or log, whichever it is.
-FLOP_NS, TRANSCENDENTAL_NS = 0.02, 0.15
+
+
+def product(itemsize: int) -> float:
+    """Nanoseconds of a multiply-add of a product whose sums have so many bytes, with AVX-512."""
+    return 1.0 / (_lanes(itemsize) * MULTIPLY_ADDS_PER_NS)
+
+
+def _lanes(itemsize: int) -> int:
+    """Of a vector of 512 bits; 16-bit floats are computed in f32."""
+    return 64 // max(itemsize, 4)
+
 
 #: Cycles of a step of k of a product's tile of 1, 2, 3 (4) vectors, by the vectors of a whole tile:
 #: of a single vector the loads of 8 rows bind, and the latency of 6 sums.
@@ -184,17 +193,41 @@ NS_PER_INDEX, NS_PER_GATHERED = 2.5, 0.4
 NS_IN_ROW, NS_PER_COLUMN_BYTE = 0.3, 0.022
 NS_DEAR = {"cumulative_logsumexp": (12.0, 0.25)}
 NS_SEARCHED = 0.12
+
+
+def scanned(op: str, inner: int, itemsize: int) -> float:
+    """Nanoseconds of an element of a cumulative op, or of argmax, along an axis; inner: elements
+    between neighbours there."""
+    in_row, per_byte = NS_DEAR.get(op, (NS_IN_ROW, NS_PER_COLUMN_BYTE))
+    return in_row if inner == 1 else per_byte * itemsize
+
+
 #: Sorting: an element compared in a short row; one digit of one element; how many times as long
 #: where positions are moved beside the keys. Long rows, one element: its key made, its digit
 #: counted, its word moved, its result written.
 NS_COMPARED, NS_PER_DIGIT, WIDE_SORT = 0.1, 1.2, 1.5
 NS_MADE, NS_COUNTED, NS_MOVED, NS_WRITTEN = 1.0, 0.4, 1.2, 1.0
+
+
+def sorted_row(n: int, digits: int, wide: bool) -> float:
+    """Nanoseconds of sorting n elements; digits: bytes of a key; wide: a position is moved, too."""
+    each = NS_PER_DIGIT * (digits + 2) * (WIDE_SORT if wide else 1.0)
+    return n * (NS_COMPARED * n if n <= SHORT_SORT else each)
+
+
 #: One step of a binary search that misses the cache now and then.
 NS_PER_STEP = 2.5
 #: One Threefry block in a vectorised loop.
 NS_PER_RANDOM_BLOCK = 0.7
 #: A score of attention: its exponential and what is around it, times the lanes of a vector.
 SCORE_NS = 8.0
+
+
+def score(itemsize: int) -> float:
+    """Nanoseconds of a score of attention beside its products, with AVX-512."""
+    return SCORE_NS / _lanes(itemsize)
+
+
 #: A convolution's product of integers or complex numbers, with the way to it; one multiply-add of a
 #: depthwise one over a vector of channels.
 NS_PER_PLAIN_PRODUCT, NS_PER_DEPTHWISE = 2.0, 0.025

@@ -194,6 +194,8 @@ FEW_ROWS, LEAST_BLOCKS = 16, 4
 #: have more bytes: moving what fits into caches between processors may cost more than the second
 #: one gives.
 SORTED_BYTES = 64 << 20
+#: Elements. Rows of up to so many are sorted by counting ranks, longer ones digit by digit.
+SHORT_SORT = 48
 #: Bytes of a row that a scatter gives to one thread at least: every thread checks all indices.
 SCATTERED_BYTES = 1024
 
